@@ -1,0 +1,29 @@
+"""What a log system is to the table: a place that publishes snapshots in order and lets readers follow them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from log_system.index import IndexEntry
+from snapshot.records import ChangeSet
+
+
+class LogPublisher(Protocol):
+    """Publishes one table's snapshots. One publisher owns the log at a time; a later owner fences the one before."""
+
+    @property
+    def owns_log(self) -> bool:
+        """Whether this publisher has taken the log over and knows of nobody who has done so since."""
+        ...
+
+    def take_over(self) -> None:
+        """Become the owner: end what the owner before has open, and learn what is published."""
+        ...
+
+    def publish(self, changes: ChangeSet) -> IndexEntry:
+        """Put a snapshot into the log and the index unless it is there; called in snapshot order."""
+        ...
+
+    def discard(self) -> None:
+        """Give up ownership and connections; ``take_over`` begins anew."""
+        ...

@@ -1,0 +1,283 @@
+"""The ``json`` format: one record a change, a JSON object of the key and one of the row.
+
+``docs/formats.md`` says how each type is written. DuckDB codes whole batches both ways; no row passes through Python.
+
+``from_json`` alone is not safe: it turns what it cannot read into NULL, ``1.5`` into ``2`` and ``"12"`` into ``12``.
+So ``decode`` proves its answer: it writes the rows it read, and takes them if that gives the very bytes it was given.
+Only records written differently (an older schema, another program) go through the slower ``json_check``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from log_system.formats.base import DecodedChanges, EncodedRecords
+from log_system.formats.columns import (
+    any_true,
+    changes_schema,
+    check_changes,
+    check_columns,
+    forbids_nulls,
+    has_forbidden_null,
+    relabel,
+    without_offsets,
+)
+from log_system.formats.duck import Duck
+from log_system.formats.json_check import RecordMismatchError, check_record
+from log_system.formats.json_types import (
+    can_be_unusual,
+    duckdb_type,
+    is_unusual,
+    json_literal,
+    json_type,
+    literal,
+    object_sql,
+    read_sql,
+    write_sql,
+)
+from snapshot.errors import CorruptedError, InvalidInputError
+from snapshot.rowkind import KIND, RowKind
+
+_SLICE_BYTES = 64 << 20
+"""Batches are coded in slices of about this many bytes, so that a column of text stays far below Arrow's 2 GB."""
+
+
+_SHAPES_MAX = 64
+"""Sets of fields that records read at once may have, before they are checked one by one."""
+
+_BAD = (RecordMismatchError, duckdb.Error, pa.ArrowInvalid)
+"""What decoding raises when some record, not yet known which, cannot be decoded."""
+
+
+class JsonFormat:
+    """Codes changes as JSON. Travels to executors by pickle; what it has opened stays behind."""
+
+    name = "json"
+
+    def __init__(self, schema: pa.Schema, primary_key: Sequence[str], *, memory_limit: str = "256MB") -> None:
+        """Prepare the SQL for a table.
+
+        Args:
+            schema: the table's columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``.
+            primary_key: the key's columns in the order they are written; empty for a table without one.
+            memory_limit: how much memory DuckDB may use.
+
+        Raises:
+            InvalidInputError: a type that a table cannot hold, or a key that is not among the columns.
+        """
+        check_columns(schema, primary_key)
+        self._schema = schema
+        self._changes = changes_schema(schema)
+        seen = [pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)]
+        self._seen = pa.schema([*seen, pa.field("kind", pa.int8())])
+        self._key_positions = [schema.get_field_index(name) for name in primary_key]
+        self._unusual = [i for i, field in enumerate(schema) if can_be_unusual(field.type)]
+        self._strict = [
+            i
+            for i, field in enumerate(schema)
+            if not field.nullable or i in self._key_positions or forbids_nulls(field.type)
+        ]
+        self._duck = Duck(memory_limit)
+
+    def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
+        """Turn changes into one record each.
+
+        Raises:
+            InvalidInputError: an UPDATE_BEFORE (JSON has no place for it), a delete in a table without primary key,
+                NULL in a key, or a value outside of what can be read back. Nothing was encoded.
+        """
+        kinds = check_changes(changes, self._changes)
+        self._check_kinds(kinds)
+        for position in self._key_positions:
+            if changes.column(position).null_count:
+                msg = f"primary key column {self._schema.names[position]!r} must not be NULL"
+                raise InvalidInputError(msg)
+        keys: list[bytes | None] = []
+        values: list[bytes | None] = []
+        for part in _slices(changes):
+            try:
+                key, value = self._write(part)
+            except duckdb.Error as error:
+                msg = f"changes cannot be written as JSON: {error}"
+                raise InvalidInputError(msg) from error
+            keys += [None] * len(part) if key is None else key.cast(pa.binary()).to_pylist()
+            values += value.cast(pa.binary()).to_pylist()
+        return EncodedRecords(keys, values, np.ones(len(values), np.int64))
+
+    def decode(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> DecodedChanges:
+        """Turn records into one change each: UPDATE_AFTER or DELETE with a primary key, INSERT without.
+
+        Fields that the record lacks are NULL and fields the table lacks are ignored. Without a primary key, keys
+        are ignored too.
+
+        Raises:
+            CorruptedError: a record that is not JSON, or has a value its column cannot hold exactly, a column that
+                must not be NULL and is, a key other than its row's, or a null value without a key.
+        """
+        try:
+            batch = self._decode(keys, values)
+        except _BAD as error:
+            if isinstance(error, duckdb.OutOfMemoryException):
+                raise
+            number, cause = self._first_bad(keys, values, error)
+            msg = f"record {number}: {cause}"
+            raise CorruptedError(msg) from error
+        return DecodedChanges(batch, np.arange(len(batch), dtype=np.int64))
+
+    def _check_kinds(self, kinds: np.ndarray) -> None:
+        if np.any(kinds == RowKind.UPDATE_BEFORE):
+            msg = "log.format='json' cannot carry UPDATE_BEFORE changes; drop them, or use log.format='arrow'"
+            raise InvalidInputError(msg)
+        if not self._key_positions and np.any(kinds == RowKind.DELETE):
+            msg = "log.format='json' needs a primary key to carry a delete; declare one, or use log.format='arrow'"
+            raise InvalidInputError(msg)
+
+    def _column(self, position: int, *, unusual: bool) -> str:
+        """SQL of what ``to_json`` writes for a column, which DuckDB sees as ``c0``, ``c1``, ..."""
+        return write_sql(self._schema.types[position], f"c{position}", unusual=unusual)
+
+    def _columns(self, positions: Iterable[int], *, unusual: bool) -> str:
+        """SQL of the JSON object of some columns."""
+        return object_sql({self._schema.names[i]: self._column(i, unusual=unusual) for i in positions})
+
+    def _write(self, changes: pa.RecordBatch) -> tuple[pa.Array | None, pa.Array]:
+        """Write the keys (None without primary key) and values of changes as text columns."""
+        unusual = any(is_unusual(changes.column(i)) for i in self._unusual)
+        value = self._columns(range(len(self._schema)), unusual=unusual)
+        sql = f"SELECT CASE WHEN kind <> {RowKind.DELETE:d} THEN {value} END"
+        if self._key_positions:
+            sql += f", {self._columns(self._key_positions, unusual=unusual)}"
+        text = self._duck.run(f"{sql} FROM changes", changes=relabel(without_offsets(changes), self._seen))
+        return (text.column(1) if self._key_positions else None), text.column(0)
+
+    def _decode(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> pa.RecordBatch:
+        key = pa.array(keys, pa.binary()).cast(pa.string()) if self._key_positions else pa.nulls(len(keys), pa.string())
+        value = pa.array(values, pa.binary()).cast(pa.string())
+        parts = [
+            self._read(part.column(0), part.column(1))
+            for part in _slices(pa.record_batch([key, value], names=["k", "v"]))
+        ]
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+    def _read(self, key: pa.Array, value: pa.Array) -> pa.RecordBatch:
+        """Read and check one slice of records."""
+        deletes = value.is_null()
+        if value.null_count and (not self._key_positions or any_true(pc.and_(deletes, key.is_null()))):
+            msg = "a null value (a delete) needs a primary key and a key"
+            raise RecordMismatchError(msg)
+        columns = [self._read_column(i) for i in range(len(self._schema))]
+        fields = {
+            name: json_type(duckdb_type(kind))
+            for name, kind in zip(self._schema.names, self._schema.types, strict=True)
+        }
+        sql = f"SELECT from_json(v, {json_literal(fields)}) AS r"
+        if self._key_positions:
+            key_fields = {self._schema.names[i]: fields[self._schema.names[i]] for i in self._key_positions}
+            of_delete = "CASE WHEN v IS NULL THEN k END" if value.null_count else "NULL::VARCHAR"
+            sql += f", from_json({of_delete}, {json_literal(key_fields)}) AS kr"
+        records = pa.record_batch([key, value], names=["k", "v"])
+        rows = self._duck.run(f"SELECT {', '.join(columns)} FROM ({sql} FROM records)", records=records)
+        live = RowKind.UPDATE_AFTER if self._key_positions else RowKind.INSERT
+        kinds = np.where(deletes.to_numpy(zero_copy_only=False), np.int8(RowKind.DELETE), np.int8(live))
+        batch = relabel(rows.append_column(KIND, pa.array(kinds, pa.int8())), self._changes)
+        self._check(batch, key, value, deletes)
+        return batch
+
+    def _read_column(self, position: int) -> str:
+        name, kind = self._schema.names[position], self._schema.types[position]
+        sql = read_sql(kind, f"struct_extract(r, {literal(name)})")
+        if position in self._key_positions:
+            of_key = read_sql(kind, f"struct_extract(kr, {literal(name)})")
+            sql = f"CASE WHEN r IS NULL THEN {of_key} ELSE {sql} END"
+        return f"{sql} AS c{position}"
+
+    def _check(self, batch: pa.RecordBatch, key: pa.Array, value: pa.Array, deletes: pa.Array) -> None:
+        """Prove that a batch is what its records say; where that fails, find out why, one record at a time."""
+        own_key, own_value = self._write(batch)
+        same = pc.fill_null(pc.equal(value, own_value), deletes).to_numpy(zero_copy_only=False)
+        same_key = np.ones(len(batch), bool)
+        if own_key is not None:
+            same_key = pc.fill_null(pc.equal(key, own_key), fill_value=False).to_numpy(zero_copy_only=False)
+        if not same.all():
+            odd = pa.array(np.flatnonzero(~same))
+            same = same.copy()
+            same[odd] = self._same_by_fields(batch.take(odd), value.take(odd))
+        rest = pa.array(np.flatnonzero(~(same & same_key)))
+        if len(rest):
+            for theirs, ours in zip(value.take(rest).to_pylist(), own_value.take(rest).to_pylist(), strict=True):
+                if ours is not None and theirs != ours:
+                    check_record(theirs, ours, self._schema, "value")
+        if len(rest) and own_key is not None:
+            for theirs, ours in zip(key.take(rest).to_pylist(), own_key.take(rest).to_pylist(), strict=True):
+                check_record(theirs, ours, self._schema, "key")
+        live = pc.invert(deletes) if value.null_count else None
+        for i in self._strict:
+            field, column = self._schema.field(i), batch.column(i)
+            is_key = i in self._key_positions
+            rows = column.filter(live) if live is not None and not is_key else column
+            if has_forbidden_null(rows, field.with_nullable(field.nullable and not is_key)):
+                msg = f"column {field.name!r} is NULL, or holds a NULL, where it must not"
+                raise RecordMismatchError(msg)
+
+    def _same_by_fields(self, changes: pa.RecordBatch, value: pa.Array) -> np.ndarray:
+        """Tell which values are, to the byte, what this program writes for a table of just the fields they have.
+
+        After a change of the schema all older records differ from the table like this: too many to check one by one.
+        """
+        same = np.zeros(len(value), bool)
+        records = pa.record_batch([value], names=["v"])
+        fields = self._duck.run("SELECT to_json(json_keys(v))::VARCHAR FROM records", records=records).column(0)
+        shapes = fields.dictionary_encode()
+        for number, shape in enumerate(shapes.dictionary.to_pylist()[:_SHAPES_MAX]):
+            names = json.loads(shape)
+            if names and "" not in names and len({name.casefold() for name in names}) == len(names):
+                rows = pa.array(np.flatnonzero(shapes.indices.to_numpy(zero_copy_only=False) == number))
+                same[rows] = self._same_with(names, changes.take(rows), value.take(rows))
+        return same
+
+    def _same_with(self, names: list[str], changes: pa.RecordBatch, value: pa.Array) -> np.ndarray:
+        unusual = any(is_unusual(changes.column(i)) for i in self._unusual)
+        known = {name: i for i, name in enumerate(self._schema.names)}
+        text = object_sql(
+            {
+                name: self._column(known[name], unusual=unusual)
+                if name in known
+                else f"struct_extract(from_json(v, {json_literal({name: 'JSON'})}), {literal(name)})"
+                for name in names
+            }
+        )
+        records = without_offsets(relabel(changes, self._seen)).append_column("v", value)
+        answer = self._duck.run(f"SELECT {text} = v FROM records", records=records).column(0)
+        same: np.ndarray = answer.to_numpy(zero_copy_only=False)
+        return same
+
+    def _first_bad(
+        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], cause: Exception
+    ) -> tuple[int, Exception]:
+        """Find the first record that cannot be decoded, by halving; decoding is all it takes to judge one."""
+        low, high = 0, len(values)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                self._decode(keys[low:middle], values[low:middle])
+            except _BAD as error:
+                high, cause = middle, error
+            else:
+                low = middle
+        try:
+            self._decode(keys[low:high], values[low:high])
+        except _BAD as error:
+            return low, error
+        raise cause
+
+
+def _slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Cut a batch into slices of about ``_SLICE_BYTES``; at least one, even without rows."""
+    rows = max(1, len(batch) * _SLICE_BYTES // max(batch.nbytes, 1))
+    return [batch.slice(start, rows) for start in range(0, len(batch), rows)] or [batch]

@@ -1,0 +1,199 @@
+"""Java and the jars that run on it: find the one, fetch the others once into a cache folder of the user.
+
+The fetching is done by Ivy, whose jar PySpark ships, so nothing but Java and this program's own packages is needed.
+Two processes may ask at once: one fetches, the other waits for it, and a folder appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from snapshot.errors import UnavailableError
+
+JAVA_VERSION_MIN = 17
+FETCH_TIMEOUT_S = 900.0
+HOW_TO_GET_JAVA = (
+    "Install it with 'apt-get install openjdk-17-jre-headless' (Debian, Ubuntu) or 'brew install openjdk@17' (macOS), "
+    "or set JAVA_HOME"
+)
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java that is new enough.
+
+    Attributes:
+        command: path of the ``java`` program.
+        version: its full version, such as ``17.0.15``.
+    """
+
+    command: str
+    version: str
+
+
+def find_java() -> Java:
+    """Find the Java that Spark would use: ``JAVA_HOME`` first, then the ``PATH``.
+
+    Raises:
+        UnavailableError: there is none, or it is older than 17.
+    """
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    where = f"JAVA_HOME={home}" if home else "the PATH"
+    if command is None:
+        msg = f"Java {JAVA_VERSION_MIN} or newer is needed; no 'java' is on the PATH. {HOW_TO_GET_JAVA}."
+        raise UnavailableError(msg)
+    try:
+        answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False, timeout=60)
+        printed = answer.stderr + answer.stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        printed = str(error)
+    found = re.search(r'version "([0-9][^"]*)"', printed)
+    if found is None:
+        msg = (
+            f"Java {JAVA_VERSION_MIN} or newer is needed; '{command}' (from {where}) does not run: "
+            f"{printed.strip()[:200]}. {HOW_TO_GET_JAVA}."
+        )
+        raise UnavailableError(msg)
+    version = found.group(1)
+    # Before Java 9 the first number was always 1, as in 1.8.
+    major = int(re.split(r"[.\-+_]", version.removeprefix("1."))[0])
+    if major < JAVA_VERSION_MIN:
+        msg = (
+            f"Java {JAVA_VERSION_MIN} or newer is needed; '{command}' (from {where}) is Java {version}. "
+            f"{HOW_TO_GET_JAVA}."
+        )
+        raise UnavailableError(msg)
+    return Java(command, version)
+
+
+def cache_home() -> Path:
+    """Return the folder where this program keeps what it can fetch or make again (not created here)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tablestore"
+
+
+def fetch_jars(name: str, modules: Sequence[str], *, excludes: Sequence[str] = ()) -> Path:
+    """Return the folder holding these modules and all they depend on, fetching them if it is not there yet.
+
+    Args:
+        name: what the jars are, such as ``kafka-4.1.0``; also the folder's name in the cache.
+        modules: Maven coordinates, ``organisation:module:version``.
+        excludes: organisations of dependencies to leave out.
+
+    Raises:
+        UnavailableError: Java is missing, or the jars cannot be fetched.
+    """
+    folder = cache_home() / name
+    if folder.is_dir():
+        return folder
+    java = find_java()
+    try:
+        with exclusive(cache_home() / f"{name}.lock"):
+            if not folder.is_dir():
+                _fetch(java, name, modules, excludes, folder)
+    except OSError as error:
+        msg = f"{name}: cannot keep the jars in {folder}: {error}. Set XDG_CACHE_HOME to a folder that can be written."
+        raise UnavailableError(msg) from error
+    return folder
+
+
+@contextmanager
+def exclusive(lock: Path) -> Iterator[None]:
+    """Hold a lock between processes; it is released when its holder dies, however that happens."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def waiting(message: str) -> Iterator[None]:
+    """Show a spinner while something slow happens, in a terminal only."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(message):
+        yield
+
+
+def pyspark_jars() -> Path:
+    """Return the folder of jars that PySpark ships.
+
+    Raises:
+        UnavailableError: PySpark is not installed, or without its jars (``pyspark-client``).
+    """
+    spec = importlib.util.find_spec("pyspark")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        if (Path(place) / "jars").is_dir():
+            return Path(place) / "jars"
+    msg = (
+        "jars are fetched with the Ivy that PySpark ships; PySpark's jars are not installed. Run 'pip install pyspark'."
+    )
+    raise UnavailableError(msg)
+
+
+def _fetch(java: Java, name: str, modules: Sequence[str], excludes: Sequence[str], folder: Path) -> None:
+    ivy = next(iter(sorted(pyspark_jars().glob("ivy-*.jar"))), None)
+    if ivy is None:
+        msg = f"{name}: no ivy-*.jar is among PySpark's jars in {pyspark_jars()}. Reinstall pyspark."
+        raise UnavailableError(msg)
+    # In the folder's own parent, since only a rename within one file system is atomic.
+    work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+    try:
+        (work / "ivy.xml").write_text(_ivy_file(modules, excludes), encoding="utf-8")
+        # A cache of its own: Ivy does not lock the one in the home folder, which Spark may be using.
+        command = [java.command, "-jar", str(ivy), "-ivy", "ivy.xml", "-confs", "default", "-cache", str(work / "ivy")]
+        command += ["-retrieve", "jars/[artifact]-[revision](-[classifier]).[ext]"]
+        with waiting(f"Fetching {name} (once; about half a minute) ..."):
+            answer = subprocess.run(
+                command, cwd=work, capture_output=True, text=True, check=False, timeout=FETCH_TIMEOUT_S
+            )
+        if answer.returncode != 0 or not any((work / "jars").glob("*.jar")):
+            raise UnavailableError(_fetch_failed(name, modules, answer.stdout + answer.stderr, folder))
+        (work / "jars").rename(folder)
+    except subprocess.TimeoutExpired as error:
+        msg = _fetch_failed(name, modules, f"no end after {FETCH_TIMEOUT_S:.0f} s", folder)
+        raise UnavailableError(msg) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _ivy_file(modules: Sequence[str], excludes: Sequence[str]) -> str:
+    dependencies = [
+        '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>'.format(*module.split(":"))
+        for module in modules
+    ]
+    excluded = [f'<exclude org="{organisation}"/>' for organisation in excludes]
+    return "\n".join(
+        [
+            '<ivy-module version="2.0"><info organisation="tablestore" module="jars"/>',
+            '<configurations><conf name="default"/></configurations><dependencies>',
+            *dependencies,
+            *excluded,
+            "</dependencies></ivy-module>",
+        ]
+    )
+
+
+def _fetch_failed(name: str, modules: Sequence[str], printed: str, folder: Path) -> str:
+    telling = [
+        line.strip() for line in printed.splitlines() if re.search(r"ERROR|WARN|UNRESOLVED|Exception|no end", line)
+    ]
+    said = "; ".join(telling[:5]) or printed.strip()[-300:]
+    return (
+        f"{name}: cannot fetch {', '.join(modules)} from Maven Central: {said}. "
+        f"Check the network or the proxy (JAVA_TOOL_OPTIONS), or copy the folder {folder} from a machine that has it."
+    )

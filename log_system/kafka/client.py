@@ -1,0 +1,229 @@
+"""The one door to Kafka: makes producers, consumers and admin clients from a table's ``kafka.*`` options."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from log_system.kafka.errors import codes, translate
+from log_system.kafka.secrets import ClientValue, redact, resolve
+
+__all__ = ["KafkaClient", "kafka_errors", "translate"]
+
+logger: Final = logging.getLogger("tablestore.kafka")
+
+Setting = str | int | float | bool
+
+#: For every kind of client. A user's ``kafka.*`` options come after these, what the store must have comes last.
+_COMMON: Final[Mapping[str, Setting]] = {
+    "client.id": "tablestore",
+    "socket.connection.setup.timeout.ms": 10_000,
+    "reconnect.backoff.max.ms": 2_000,
+}
+
+_PRODUCER: Final[Mapping[str, Setting]] = {
+    "compression.type": "lz4",
+    "linger.ms": 5,
+    "batch.size": 1_000_000,
+    # What is queued and in flight stays below about 200 MB with librdkafka's own bookkeeping.
+    "queue.buffering.max.messages": 200_000,
+    "queue.buffering.max.kbytes": 131_072,
+    # librdkafka waits this long (by default 30 s) before it believes that a topic does not exist.
+    "topic.metadata.propagation.max.ms": 10_000,
+}
+
+_CONSUMER: Final[Mapping[str, Setting]] = {
+    # The default of one second stalls a fast reader whenever its queue was full for a moment.
+    "fetch.queue.backoff.ms": 1,
+    # Small messages take three times their bytes in the queue, so this keeps a task below about 600 MB.
+    "queued.max.messages.kbytes": 65_536,
+    "queued.min.messages": 100_000,
+    "fetch.message.max.bytes": 8 << 20,
+}
+
+#: Options that a consumer or an admin client does not know and would warn about, or the other way round.
+_PRODUCER_ONLY: Final = re.compile(r"^(compression\.|linger\.|batch\.|queue\.buffering\.|message\.timeout|delivery\.)")
+_CONSUMER_ONLY: Final = re.compile(r"^(fetch\.|queued\.|max\.partition\.|max\.poll\.|session\.|check\.crcs)")
+
+_ALL_BROKERS_DOWN: Final = codes("_ALL_BROKERS_DOWN")
+
+_TROUBLE_AGE_SECONDS_MAX: Final = 60.0
+
+
+@dataclass
+class _Watch:
+    """Hears what librdkafka says on the side: log lines, and connection errors that no call returns."""
+
+    config: Mapping[str, ClientValue]
+    trouble: KafkaError | None = None
+    trouble_at: float = 0.0
+    _last_line: str = ""
+
+    def log(self, level: int, text: str, *args: object) -> None:
+        """Pass a log line of librdkafka on; one that repeats itself at each reconnect goes to the debug level."""
+        line = redact(text % args if args else text, self.config)
+        same = re.sub(r"\d+", "", line)
+        repeated, self._last_line = same == self._last_line, same
+        logger.log(logging.DEBUG if repeated else level, "%s", line)
+
+    def error(self, error: KafkaError) -> None:
+        """Remember a connection error; that all brokers are down only follows from the errors of each."""
+        if error.code() not in _ALL_BROKERS_DOWN or self.trouble is None:
+            self.trouble, self.trouble_at = error, time.monotonic()
+
+    def recent(self) -> KafkaError | None:
+        """Return the last connection error if it is young enough to explain a failure of now."""
+        young = time.monotonic() - self.trouble_at < _TROUBLE_AGE_SECONDS_MAX
+        return self.trouble if young else None
+
+
+@dataclass(frozen=True)
+class KafkaClient:
+    """How to reach one Kafka cluster; cheap to pickle, opens nothing until asked.
+
+    Attributes:
+        config: librdkafka options without the ``kafka.`` prefix. Credentials are references (``env:``, ``file:``),
+            resolved each time a client is made, or :class:`~log_system.kafka.secrets.Secret`.
+    """
+
+    config: Mapping[str, ClientValue]
+    _watch: _Watch = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Take a copy, so that the options cannot change under a running client."""
+        object.__setattr__(self, "config", dict(self.config))
+        object.__setattr__(self, "_watch", _Watch(self.config))
+
+    def __reduce__(self) -> tuple[type[KafkaClient], tuple[Mapping[str, ClientValue]]]:
+        """Pickle the options only."""
+        return KafkaClient, (self.config,)
+
+    def __hash__(self) -> int:
+        """Hash by the options, which a dict does not do by itself."""
+        return hash(frozenset(self.config.items()))
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address, as the user gave it."""
+        return str(self.config.get("bootstrap.servers", ""))
+
+    def producer(self, transactional_id: str | None, **overrides: Setting) -> Producer:
+        """Make an idempotent producer; with an id, a transactional one.
+
+        Where the broker's ``auto.create.topics.enable`` is on, the first record to a missing topic makes it anew, with
+        the wrong number of partitions: check the topic before publishing.
+
+        Args:
+            transactional_id: who publishes; taking it over (``init_transactions``) fences the producer before.
+            overrides: librdkafka options by name, such as ``**{"transaction.timeout.ms": 60_000}``.
+
+        Raises:
+            InvalidInputError: an option is wrong, or a reference leads nowhere.
+        """
+        must: dict[str, Setting] = {"enable.idempotence": True, "acks": "all"}
+        if transactional_id is not None:
+            must["transactional.id"] = transactional_id
+        config = self._config(_PRODUCER, _CONSUMER_ONLY, {**must, **overrides})
+        with kafka_errors("make a Kafka producer", self):
+            return Producer(config, logger=self._watch)
+
+    def consumer(self, group_id: str, **overrides: Setting) -> Consumer:
+        """Make a consumer that sees committed transactions only, stores no offsets and never jumps to another offset.
+
+        A partition of a topic that does not exist is silent, without an error: look the topic up before reading.
+
+        Args:
+            group_id: the group; nothing is committed for it unless asked.
+            overrides: librdkafka options by name, such as ``**{"enable.partition.eof": True}``.
+
+        Raises:
+            InvalidInputError: an option is wrong, or a reference leads nowhere.
+        """
+        must: dict[str, Setting] = {
+            "group.id": group_id,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+        }
+        config = self._config(_CONSUMER, _PRODUCER_ONLY, {**must, **overrides})
+        with kafka_errors("make a Kafka consumer", self):
+            return Consumer(config, logger=self._watch)
+
+    def admin(self) -> AdminClient:
+        """Make an admin client.
+
+        Raises:
+            InvalidInputError: an option is wrong, or a reference leads nowhere.
+        """
+        config = self._config({}, re.compile(f"{_PRODUCER_ONLY.pattern}|{_CONSUMER_ONLY.pattern}"), {})
+        with kafka_errors("make a Kafka admin client", self):
+            return AdminClient(config, logger=self._watch)
+
+    def check(self) -> None:
+        """Let librdkafka judge the options, without waiting for a broker.
+
+        Raises:
+            InvalidInputError: an option is unknown or has a wrong value, or a reference leads nowhere.
+        """
+        self.producer(None)
+        self.consumer("tablestore-check").close()
+
+    def trouble(self, handle: Producer | AdminClient | None = None) -> KafkaError | None:
+        """Return the last connection error of the past minute: the reason behind a time-out.
+
+        Args:
+            handle: a client made here, whose pending callbacks are served first. Consumers serve theirs when they poll.
+        """
+        if handle is not None:
+            # A fenced producer answers every poll with its fatal error, which the caller already has.
+            try:
+                handle.poll(0)
+            except KafkaException as error:
+                logger.debug("poll after an error: %s", redact(str(error), self.config))
+        return self._watch.recent()
+
+    def _config(
+        self, defaults: Mapping[str, Setting], foreign: re.Pattern[str], must: Mapping[str, Setting]
+    ) -> dict[str, Any]:
+        mine = {name: value for name, value in resolve(self.config).items() if not foreign.match(name)}
+        return {**_COMMON, **defaults, **mine, **must, "error_cb": self._watch.error}
+
+
+@contextmanager
+def kafka_errors(
+    doing: str,
+    client: KafkaClient | None = None,
+    *,
+    handle: Producer | AdminClient | None = None,
+    indefinite: bool = False,
+) -> Iterator[None]:
+    """Raise our own errors in place of Kafka's; also works as a decorator.
+
+    Args:
+        doing: what is tried, for the message.
+        client: whose options and connection errors explain a failure; without it nothing can be masked.
+        handle: the producer or admin client in use, to hear its last connection errors.
+        indefinite: no answer may mean that it landed (ending a transaction, sending records outside of one).
+
+    Raises:
+        TableStoreError: see :func:`~log_system.kafka.errors.translate`.
+    """
+    try:
+        yield
+    except (KafkaException, TimeoutError, BufferError) as error:
+        config = client.config if client else {}
+        trouble = client.trouble(handle) if client else None
+        ours = translate(error, doing, indefinite=indefinite, config=config, trouble=trouble)
+        shown = str(error)
+        # A traceback prints the cause too, so a cause that names a credential is left out.
+        if redact(shown, config) != shown:
+            raise ours from None
+        raise ours from error

@@ -1,0 +1,54 @@
+"""What publishers and readers of one table's Kafka log need to know. Picklable, so that tasks can carry it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from log_system.formats import LogFormat, open_format
+from log_system.kafka.client import KafkaClient
+
+
+@dataclass(frozen=True)
+class KafkaLog:
+    """The log of one table.
+
+    Attributes:
+        table_id: the table's own id; names its transactional ids and its consumer group.
+        client: how to reach the broker.
+        topic: the topic, with as many partitions as the table has buckets.
+        partitions: that number.
+        format: ``json`` or ``arrow``.
+        schema: the table's columns, then ``_kind``.
+        primary_key: key columns; empty for an append table.
+        headers: ``last`` or ``all``: which records carry their snapshot's id.
+        transaction_timeout_ms: how long the broker keeps an open transaction of a publisher that is gone.
+        driver_rows_max: larger snapshots are published by tasks, one partition each.
+        transaction_rows_max: changes a task puts into one transaction.
+    """
+
+    table_id: str
+    client: KafkaClient
+    topic: str
+    partitions: int
+    format: str
+    schema: pa.Schema
+    primary_key: tuple[str, ...]
+    headers: str
+    transaction_timeout_ms: int
+    driver_rows_max: int
+    transaction_rows_max: int
+
+    @property
+    def group(self) -> str:
+        """The consumer group whose offsets are the register."""
+        return f"tablestore-{self.table_id}"
+
+    def transactional_id(self, partition: int | None = None) -> str:
+        """Name the publisher of all partitions, or of one partition's tasks."""
+        return self.group if partition is None else f"{self.group}-{partition}"
+
+    def codec(self) -> LogFormat:
+        """Make a coder for this log's records."""
+        return open_format(self.format, self.schema.remove(len(self.schema) - 1), self.primary_key)

@@ -1,0 +1,203 @@
+"""Publishing: the changes of committed snapshots go into the log, in order, exactly once.
+
+One publisher owns the log at a time. Ownership is the transactional id: whoever takes it over fences the owner
+before and ends its open transaction (KIP-98). librdkafka lacks KIP-890, so after any error the producer is thrown
+away and the log taken over again; a producer is never reused after an error.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from log_system.index import IndexEntry, LogIndex, OffsetRange
+from log_system.kafka.client import kafka_errors
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.register import Position
+from log_system.kafka.send import Sender
+from log_system.kafka.tasks import PartitionTask, publish_partition
+from log_system.kafka.witness import log_start, register, snapshot_end
+from snapshot.records import ChangeSet
+
+TAKE_OVER_SECONDS = 60.0
+COMMIT_SECONDS = 60.0
+RunTasks = Callable[[Sequence[PartitionTask]], list[Position]]
+"""Runs one task a partition, each at least once, and returns their results in order."""
+
+
+def run_here(tasks: Sequence[PartitionTask]) -> list[Position]:
+    """Run publishing tasks in this process, for callers without a Spark session."""
+    return [publish_partition(task) for task in tasks]
+
+
+class KafkaPublisher:
+    """Publishes snapshots into one table's log. Not for several threads at once."""
+
+    def __init__(self, log: KafkaLog, index: LogIndex, run_tasks: RunTasks = run_here) -> None:
+        """Publish into ``log``; nothing is connected before the first call."""
+        self._log = log
+        self._index = index
+        self._run_tasks = run_tasks
+        self._codec = log.codec()
+        self._producer: Any = None
+        self._group: Any = None
+        self._register: list[Position] = []
+        self._token = uuid.uuid4().hex
+
+    @property
+    def owns_log(self) -> bool:
+        """Whether this publisher has taken the log over and not been fenced since, as far as it knows."""
+        return self._producer is not None
+
+    def take_over(self) -> None:
+        """Become the log's only publisher.
+
+        1. Fence the publisher before and end its open transaction. A crash here leaves the log without owner.
+        2. Read what is published.
+        3. If tasks of the publisher before may be writing, take away their token, then fence each of them, then
+           read again. A crash here repeats at the next take-over.
+
+        Raises:
+            UnavailableError: the broker does not answer.
+            FencedError: yet another publisher was faster.
+        """
+        self.discard()
+        log = self._log
+        with kafka_errors(f"take over the log in topic {log.topic!r}", log.client):
+            # Step 1.
+            timeout = {"transaction.timeout.ms": log.transaction_timeout_ms}
+            producer = log.client.producer(log.transactional_id(), **timeout)
+            producer.init_transactions(TAKE_OVER_SECONDS)
+            # Step 2.
+            consumer = log.client.consumer(log.group)
+            try:
+                self._group = consumer.consumer_group_metadata()
+                self._register = register(log, consumer, self._index)
+                self._producer = producer
+                # Step 3.
+                if self._register[0].tasks:
+                    self._move([replace(self._register[0], tasks="")], [0])
+                    self._fence_tasks()
+                    self._register = register(log, consumer, self._index)
+            finally:
+                consumer.close()
+
+    def publish(self, changes: ChangeSet) -> IndexEntry:
+        """Put a snapshot into the log and the index, unless it is there.
+
+        The snapshots before it must be published.
+
+        1. Send what the log lacks: a small snapshot in one transaction over all partitions, a large one by tasks. The
+           register moves with it. A crash here leaves all or nothing of each transaction.
+        2. Write the index entry: the gate opens. A crash here leaves a published snapshot that readers do not see
+           until the next publisher writes the entry.
+
+        Raises:
+            FencedError: another publisher has taken over.
+            TableStoreError: the broker failed; this publisher must take over again.
+        """
+        if not self.owns_log:
+            self.take_over()
+        try:
+            # Step 1.
+            snapshot = changes.snapshot.id
+            missing = [
+                p for p in range(self._log.partitions) if changes.rows(p) and not self._register[p].holds(snapshot)
+            ]
+            if sum(changes.rows(p) for p in missing) > self._log.driver_rows_max:
+                self._publish_by_tasks(changes, missing)
+            elif missing:
+                self._publish_here(changes, missing)
+            # Step 2.
+            entry = self._entry(changes)
+            self._index.put(entry)
+        except BaseException:
+            self.discard()
+            raise
+        return entry
+
+    def discard(self) -> None:
+        """Throw the producer away; its open transaction ends at the next take-over or at its time-out."""
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            producer.purge()
+
+    def _publish_here(self, changes: ChangeSet, missing: Sequence[int]) -> None:
+        """Publish into all partitions that lack the snapshot, in one transaction."""
+        snapshot = changes.snapshot.id
+        senders: dict[int, Sender] = {}
+        with kafka_errors(f"publish snapshot {snapshot} to topic {self._log.topic!r}", self._log.client):
+            self._producer.begin_transaction()
+            for partition in missing:
+                senders[partition] = Sender(self._log, self._producer, self._codec, partition)
+                position = self._register[partition].part_of(snapshot)
+                senders[partition].send(changes, position, changes.rows(partition))
+            self._producer.flush(COMMIT_SECONDS)
+            moved = [senders[p].position() for p in missing]
+            self._send_offsets(moved, missing)
+            self._producer.commit_transaction(COMMIT_SECONDS)
+        for partition, position in zip(missing, moved, strict=True):
+            self._register[partition] = position
+
+    def _publish_by_tasks(self, changes: ChangeSet, missing: Sequence[int]) -> None:
+        """Publish by one task a partition, each in transactions of its own under its partition's transactional id.
+
+        The token says that tasks may be writing: a take-over removes it first and fences the tasks second, and a task
+        looks for it after it has fenced others, so a task of a fenced publisher publishes nothing.
+        """
+        if self._register[0].tasks != self._token:
+            with kafka_errors(f"announce tasks for topic {self._log.topic!r}", self._log.client):
+                self._move([replace(self._register[0], tasks=self._token)], [0])
+        tasks = [PartitionTask(self._log, changes, p, self._token, self._register[p]) for p in missing]
+        for partition, position in zip(missing, self._run_tasks(tasks), strict=True):
+            self._register[partition] = position
+        with kafka_errors(f"dismiss tasks for topic {self._log.topic!r}", self._log.client):
+            self._move([replace(self._register[0], tasks="")], [0])
+
+    def _move(self, positions: Sequence[Position], partitions: Sequence[int]) -> None:
+        """Move the register in a transaction without records."""
+        self._producer.begin_transaction()
+        self._send_offsets(positions, partitions)
+        self._producer.commit_transaction(COMMIT_SECONDS)
+        for partition, position in zip(partitions, positions, strict=True):
+            self._register[partition] = position
+
+    def _send_offsets(self, positions: Sequence[Position], partitions: Sequence[int]) -> None:
+        offsets = [
+            TopicPartition(self._log.topic, p, position.end, position.metadata())
+            for p, position in zip(partitions, positions, strict=True)
+        ]
+        self._producer.send_offsets_to_transaction(offsets, self._group, COMMIT_SECONDS)
+
+    def _fence_tasks(self) -> None:
+        """Take over each partition's transactional id, which ends what tasks have open."""
+
+        def fence(partition: int) -> None:
+            with kafka_errors(f"fence tasks of topic {self._log.topic!r}", self._log.client):
+                self._log.client.producer(self._log.transactional_id(partition)).init_transactions(TAKE_OVER_SECONDS)
+
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            list(pool.map(fence, range(self._log.partitions)))
+
+    def _entry(self, changes: ChangeSet) -> IndexEntry:
+        """Describe where the snapshot is; partitions published by an earlier publisher are looked up."""
+        snapshot = changes.snapshot
+        before = self._index.get(snapshot.id - 1)
+        starts = before.ends if before else tuple(log_start(self._log, p) for p in range(self._log.partitions))
+        ranges: list[OffsetRange] = []
+        for partition, start in enumerate(starts):
+            rows = changes.rows(partition)
+            held = self._register[partition]
+            if not rows:
+                ranges.append(OffsetRange(start, start, 0, 0))
+            elif held.snapshot == snapshot.id:
+                ranges.append(OffsetRange(start, held.end, held.records, rows))
+            else:
+                end, records = snapshot_end(self._log, partition, start, snapshot.id)
+                ranges.append(OffsetRange(start, end, records, rows))
+        return IndexEntry(snapshot.id, snapshot.timestamp_ms, snapshot.kind, tuple(ranges))

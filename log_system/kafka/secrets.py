@@ -1,0 +1,198 @@
+"""Credentials: kept as references, resolved at use, masked in every text.
+
+A stored option holds ``env:NAME`` or ``file:PATH`` in place of a credential. The driver and every executor resolve it
+when they make a client, so the variable or file has to exist on each of them. A credential that is given when a table
+is opened is wrapped in :class:`Secret` and never stored. A pickled :class:`Secret` does hold its value, since a task
+on another machine needs it: pickles of a client belong to the running job only, never into a checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from log_system.kafka.client_options import check_client_options
+from snapshot.errors import InvalidInputError
+
+MASK = "***"
+
+#: The longest credential file that is read, in bytes; a certificate chain with its key is far below it.
+_FILE_BYTES_MAX = 1 << 20
+
+#: Lines of a longer credential are masked one by one from this length on; shorter ones say nothing.
+_LINE_LENGTH_MIN = 8
+
+_SECRET_KEYS = frozenset({"ssl.key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "ssl.keystore.key"})
+_SECRET_WORD = re.compile(r"password|passphrase|passwd|secret|token|private|api[._-]?key|credentials?$")
+#: Names that speak of a credential but only say where something is.
+_PLACE = re.compile(r"\.(url|uri|file|location|path)$")
+_CREDENTIAL_IN_VALUE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|://[^/\s@]*:(?P<password>[^/\s@]*)@")
+_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\r\n]+")
+
+
+@dataclass(frozen=True, repr=False)
+class Secret:
+    """A credential that shows itself as ``***`` wherever it is printed."""
+
+    _value: str
+
+    def reveal(self) -> str:
+        """Return the credential itself, for the client only."""
+        return self._value
+
+    def __repr__(self) -> str:
+        """Show a mask."""
+        return MASK
+
+    def __str__(self) -> str:
+        """Show a mask."""
+        return MASK
+
+    def __format__(self, format_spec: str) -> str:
+        """Show a mask in f-strings too."""
+        return MASK
+
+
+#: A client option: plain text, a reference, or a credential that lives in this process only.
+ClientValue = str | Secret
+
+
+def is_secret_key(name: str) -> bool:
+    """Tell whether a client option (named without ``kafka.``) holds a credential."""
+    lower = name.lower()
+    return lower in _SECRET_KEYS or bool(_SECRET_WORD.search(lower) and not _PLACE.search(lower))
+
+
+def is_reference(value: str) -> bool:
+    """Tell whether a value is ``env:NAME`` or ``file:PATH``."""
+    return bool(_REFERENCE.fullmatch(value))
+
+
+def holds_secret(name: str, value: ClientValue) -> bool:
+    """Tell whether showing or storing this value would give a credential away."""
+    if isinstance(value, Secret):
+        return True
+    if is_reference(value):
+        return False
+    return (bool(value) and is_secret_key(name)) or bool(_CREDENTIAL_IN_VALUE.search(value))
+
+
+def refuse_inline_secrets(config: Mapping[str, ClientValue]) -> None:
+    """Refuse credentials in options that would be stored.
+
+    Raises:
+        InvalidInputError: the message names the option and says how to give the credential; it never holds the value.
+    """
+    for name, value in config.items():
+        if holds_secret(name, value):
+            variable = re.sub(r"[^A-Z0-9]+", "_", f"KAFKA_{name}".upper())
+            msg = (
+                f"option 'kafka.{name}' holds a credential and options are stored with the table: expected a "
+                f"reference, came the credential itself (not shown). Give 'env:{variable}' (an environment variable of "
+                f"the driver and the executors) or 'file:/path/to/file', or leave it out and give it each time the "
+                f"table is opened: TableStore.open(spark, path, options={{'kafka.{name}': ...}})."
+            )
+            raise InvalidInputError(msg)
+
+
+def resolve(config: Mapping[str, ClientValue]) -> dict[str, str]:
+    """Replace references and :class:`Secret` by what they stand for.
+
+    Raises:
+        InvalidInputError: a variable is not set, or a file cannot be read or is empty.
+    """
+    return {name: _resolve_one(name, value) for name, value in config.items()}
+
+
+def redact(text: str, config: Mapping[str, ClientValue]) -> str:
+    """Mask every credential of ``config`` that occurs in ``text``, also as a URL or a Python string would write it."""
+    for secret in sorted(set(_spellings(config)), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
+
+
+def merge_runtime(stored: Mapping[str, str], runtime: Mapping[str, object]) -> dict[str, ClientValue]:
+    """Lay options given when a table is opened over its stored client options.
+
+    Args:
+        stored: client options as kept with the table, named without ``kafka.``.
+        runtime: options given at opening, named with ``kafka.``; they win and are never stored.
+
+    Returns:
+        Client options for :class:`~log_system.kafka.client.KafkaClient`, credentials wrapped in :class:`Secret`.
+
+    Raises:
+        InvalidInputError: a runtime option is not a client option, or may not be set by the user.
+    """
+    given: dict[str, ClientValue] = {}
+    for key, value in runtime.items():
+        name = key.removeprefix("kafka.")
+        if name in (key, "topic"):
+            msg = (
+                f"option '{key}': an opened table takes only client options 'kafka.*' (such as kafka.sasl.password); "
+                f"all others, 'kafka.topic' too, are fixed when the table is created. Leave it out."
+            )
+            raise InvalidInputError(msg)
+        text = value if isinstance(value, Secret) else str(value).lower() if isinstance(value, bool) else str(value)
+        given[name] = Secret(text) if isinstance(text, str) and holds_secret(name, text) else text
+    check_client_options(given)
+    return {**stored, **given}
+
+
+def _resolve_one(name: str, value: ClientValue) -> str:
+    if isinstance(value, Secret):
+        return value.reveal()
+    if not is_reference(value):
+        return value
+    scheme, _, place = value.partition(":")
+    if scheme == "env":
+        found = os.environ.get(place)
+        problem = "is not set" if found is None else "is empty"
+        what = f"environment variable {place} {problem}"
+    else:
+        found, problem = _read(place.removeprefix("//"))
+        what = f"file {problem}"
+    if not found:
+        msg = (
+            f"option 'kafka.{name}': reference '{value}' has to lead to a value in this process (driver and executors "
+            f"alike), but the {what}. Provide it, or give the value when the table is opened: "
+            f"TableStore.open(spark, path, options={{'kafka.{name}': ...}})."
+        )
+        raise InvalidInputError(msg)
+    return found
+
+
+def _read(path: str) -> tuple[str | None, str]:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_FILE_BYTES_MAX + 1)
+        if len(content) > _FILE_BYTES_MAX:
+            return None, f"is larger than {_FILE_BYTES_MAX} bytes"
+        return content.decode("utf-8").rstrip("\r\n"), "is empty"
+    except OSError as error:
+        return None, f"cannot be read ({error.strerror})"
+    except UnicodeDecodeError:
+        return None, "is not UTF-8 text"
+
+
+def _spellings(config: Mapping[str, ClientValue]) -> Iterator[str]:
+    """Yield each resolvable credential in the ways a message may write it."""
+    for name, value in config.items():
+        try:
+            text = _resolve_one(name, value)
+        except InvalidInputError:
+            continue
+        in_value = _CREDENTIAL_IN_VALUE.search(text)
+        if not (isinstance(value, Secret) or is_secret_key(name) or in_value):
+            continue
+        parts = [text]
+        if "\n" in text:
+            parts += [line for line in text.splitlines() if len(line) >= _LINE_LENGTH_MIN]
+        if in_value and in_value["password"]:
+            parts.append(in_value["password"])
+        for part in filter(None, parts):
+            yield from (part, quote(part, safe=""), repr(part)[1:-1])

@@ -1,0 +1,110 @@
+"""Sends a snapshot's changes into one log partition, inside a transaction that the caller opens and closes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from log_system.formats import EncodedRecords, LogFormat
+from log_system.kafka.client import translate
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.register import SNAPSHOT_HEADER, Position
+from snapshot.records import ChangeSet
+
+_QUEUE_WAIT_SECONDS = 0.05
+_POLL_EVERY = 5_000
+
+
+class Sender:
+    """Sends into one partition and learns from the broker where the last record landed."""
+
+    def __init__(self, log: KafkaLog, producer: Any, codec: LogFormat, partition: int) -> None:
+        """Send with ``producer``, which is in a transaction."""
+        self._log = log
+        self._producer = producer
+        self._codec = codec
+        self._partition = partition
+        self._position: Position | None = None
+        self._landed: int | None = None
+        self._failed: Exception | None = None
+
+    def send(self, changes: ChangeSet, position: Position, rows_max: int) -> int:
+        """Queue up to ``rows_max`` changes that follow ``position``; the last record carries the new position.
+
+        Returns:
+            How many changes were queued.
+        """
+        total = changes.rows(self._partition)
+        left = min(total - position.rows, rows_max)
+        queued = left
+        for batch in changes.batches(self._partition, position.rows):
+            part = batch.slice(0, left)
+            left -= part.num_rows
+            position = self._send_batch(part, position, total, is_last=left == 0)
+            if left == 0:
+                break
+        self._position = position
+        return queued
+
+    def position(self) -> Position:
+        """Give the position after the last record; the producer must have been flushed.
+
+        Raises:
+            TableStoreError: the broker refused a record, or has not confirmed the last one.
+        """
+        if self._failed is not None:
+            raise self._failed
+        assert self._position is not None
+        if self._landed is None:
+            raise translate(TimeoutError("the last record was not confirmed"), f"publish to topic {self._log.topic!r}")
+        return replace(self._position, end=self._landed + 1)
+
+    def _send_batch(self, batch: pa.RecordBatch, position: Position, total: int, *, is_last: bool) -> Position:
+        records = self._codec.encode(batch)
+        after = replace(
+            position,
+            rows=position.rows + batch.num_rows,
+            records=position.records + len(records.values),
+            done=position.rows + batch.num_rows == total,
+        )
+        plain = len(records.values) - 1 if is_last else len(records.values)
+        self._produce(records, plain, position.snapshot)
+        if is_last:
+            self._put(records.keys[-1], records.values[-1], after.headers(total), self._on_delivery)
+        return after
+
+    def _produce(self, records: EncodedRecords, count: int, snapshot: int) -> None:
+        produce, topic, partition, poll = self._producer.produce, self._log.topic, self._partition, self._producer.poll
+        if self._log.headers == "all":
+            headers = [(SNAPSHOT_HEADER, str(snapshot).encode())]
+            for number in range(count):
+                self._put(records.keys[number], records.values[number], headers, None)
+            return
+        for start in range(0, count, _POLL_EVERY):
+            stop = min(start + _POLL_EVERY, count)
+            for key, value in zip(records.keys[start:stop], records.values[start:stop], strict=True):
+                try:
+                    produce(topic, value, key, partition)
+                except BufferError:
+                    self._put(key, value, None, None)
+            poll(0)
+
+    def _put(self, key: bytes | None, value: bytes | None, headers: Any, on_delivery: Any) -> None:
+        """Produce one record, waiting while the client's queue is full."""
+        while True:
+            try:
+                self._producer.produce(
+                    self._log.topic, value, key, self._partition, headers=headers, on_delivery=on_delivery
+                )
+            except BufferError:
+                self._producer.poll(_QUEUE_WAIT_SECONDS)
+            else:
+                return
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failed = translate(error, f"publish to topic {self._log.topic!r}")
+        else:
+            self._landed = message.offset()

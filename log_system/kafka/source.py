@@ -1,0 +1,113 @@
+"""Reads whole snapshots from the log: offsets chosen by the gate, records in bulk, rows in Arrow. Runs in tasks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaException, TopicPartition
+
+from log_system.gate import PartitionSlice
+from log_system.kafka.client import KafkaClient, kafka_errors
+from log_system.kafka.log import KafkaLog
+from snapshot.errors import CorruptedError, DataLostError, UnavailableError
+from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
+
+ANSWER_SECONDS = 30.0
+_BATCH_RECORDS = 20_000
+_CONSUMERS_MAX = 4
+_consumers: OrderedDict[tuple[KafkaClient, str], Any] = OrderedDict()
+"""Connections that outlive a task: Spark reuses its Python workers, and a new connection costs more than a small read."""
+
+
+def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) -> Iterator[pa.RecordBatch]:
+    """Read the changes of a run of snapshots from one partition.
+
+    Args:
+        log: the log.
+        part: the offsets and how many records they hold.
+        compacted: Kafka may have removed records that a later one of their key replaces.
+
+    Yields:
+        The table's columns, ``_kind`` (int8), ``_commit_version`` (int64), ``_commit_timestamp`` (timestamp, UTC).
+
+    Raises:
+        DataLostError: retention has removed the offsets.
+        CorruptedError: the records are not what the index says, or one cannot be decoded.
+        UnavailableError: the broker does not answer.
+    """
+    doing = f"read offsets {part.start} to {part.end} of partition {part.partition} of topic {log.topic!r}"
+    codec = log.codec()
+    ends = np.array([b.end for b in part.boundaries])
+    versions = np.array([b.snapshot for b in part.boundaries])
+    times = np.array([b.timestamp_ms for b in part.boundaries]) * 1000
+    for messages in _records(log, part, doing, compacted=compacted):
+        keys = [m.key() for m in messages]
+        values = [m.value() for m in messages]
+        offsets = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
+        try:
+            decoded = codec.decode(keys, values)
+        except CorruptedError as error:
+            raise _located(error, log, part, offsets) from error
+        snapshot = np.searchsorted(ends, offsets, side="right")[decoded.record]
+        batch = decoded.batch.append_column(COMMIT_VERSION, pa.array(versions[snapshot]))
+        yield batch.append_column(COMMIT_TIMESTAMP, pa.array(times[snapshot]).cast(pa.timestamp("us", "UTC")))
+
+
+def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[list[Any]]:
+    """Consume exactly the slice's records; asking for the count that is left keeps the client from waiting for more."""
+    consumer = _consumer(log)
+    left = part.records
+    try:
+        with kafka_errors(doing, log.client):
+            consumer.assign([TopicPartition(log.topic, part.partition, part.start)])
+            while left > 0:
+                messages = consumer.consume(min(left, _BATCH_RECORDS), ANSWER_SECONDS)
+                if not messages:
+                    raise UnavailableError(f"{doing}: no record came in {ANSWER_SECONDS:.0f} s; {left} are missing.")
+                for message in messages:
+                    if message.error() is not None:
+                        raise KafkaException(message.error())
+                inside = [m for m in messages if m.offset() < part.end]
+                if inside:
+                    yield inside
+                left -= len(inside)
+                if len(inside) < len(messages):
+                    break
+    except BaseException:
+        _forget(log)
+        raise
+    consumer.unassign()
+    if left > 0 and not compacted:
+        msg = (
+            f"{doing}: the log index counts {part.records} records, {left} are not there. "
+            "Somebody has deleted or compacted them; verify() and repair() the table."
+        )
+        raise DataLostError(msg)
+
+
+def _consumer(log: KafkaLog) -> Any:
+    key = (log.client, log.group)
+    if key not in _consumers:
+        _consumers[key] = log.client.consumer(f"{log.group}-reader")
+        while len(_consumers) > _CONSUMERS_MAX:
+            _consumers.popitem(last=False)[1].close()
+    _consumers.move_to_end(key)
+    return _consumers[key]
+
+
+def _forget(log: KafkaLog) -> None:
+    consumer = _consumers.pop((log.client, log.group), None)
+    if consumer is not None:
+        consumer.close()
+
+
+def _located(error: CorruptedError, log: KafkaLog, part: PartitionSlice, offsets: np.ndarray) -> CorruptedError:
+    """Name the offset in place of the record's position in its list."""
+    head, _, text = str(error).partition(":")
+    number = head.removeprefix("record ")
+    where = f"offset {offsets[int(number)]}" if number.isdigit() else f"offsets {offsets[0]} to {offsets[-1]}"
+    return CorruptedError(f"topic {log.topic!r}, partition {part.partition}, {where}:{text or ' ' + head}")

@@ -1,0 +1,78 @@
+"""Publishing a large snapshot: each log partition by a task of its own, in several transactions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from confluent_kafka import TopicPartition
+
+from log_system.kafka.client import kafka_errors
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.register import Position
+from log_system.kafka.send import Sender
+from log_system.kafka.witness import group_positions
+from snapshot.errors import FencedError
+from snapshot.records import ChangeSet
+
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class PartitionTask:
+    """One partition's part of publishing a snapshot. Picklable.
+
+    Attributes:
+        log: the log.
+        changes: the snapshot's changes.
+        partition: the partition.
+        token: of the publisher that sent the task; a publisher that takes over removes it from the register.
+        position: how far the partition was when the task was made.
+    """
+
+    log: KafkaLog
+    changes: ChangeSet
+    partition: int
+    token: str
+    position: Position
+
+
+def publish_partition(task: PartitionTask) -> Position:
+    """Publish what a partition lacks of a snapshot. May run several times, also at once; the changes land once.
+
+    1. Take over the partition's transactional id: a task before this one is fenced.
+    2. Read the register, only now: go on from there, and only if the sender still owns the log.
+    3. Send and commit one transaction after another; each moves the register.
+
+    Raises:
+        FencedError: another publisher owns the log, or another attempt of this task runs.
+        TableStoreError: the broker failed; run the task again.
+    """
+    log, snapshot = task.log, task.changes.snapshot.id
+    with kafka_errors(f"publish snapshot {snapshot} to partition {task.partition} of {log.topic!r}", log.client):
+        # Step 1.
+        timeout = {"transaction.timeout.ms": log.transaction_timeout_ms}
+        producer = log.client.producer(log.transactional_id(task.partition), **timeout)
+        producer.init_transactions(_SECONDS)
+        # Step 2.
+        consumer = log.client.consumer(log.group)
+        try:
+            group = consumer.consumer_group_metadata()
+            owner, held = group_positions(log, consumer, (0, task.partition))
+        finally:
+            consumer.close()
+        if owner is None or owner.tasks != task.token:
+            msg = f"topic {log.topic!r}: another publisher has taken the log over; snapshot {snapshot} is left to it."
+            raise FencedError(msg)
+        position = held or task.position
+        # Step 3.
+        codec = log.codec()
+        while not position.holds(snapshot):
+            producer.begin_transaction()
+            sender = Sender(log, producer, codec, task.partition)
+            sender.send(task.changes, position.part_of(snapshot), log.transaction_rows_max)
+            producer.flush(_SECONDS)
+            position = sender.position()
+            offset = TopicPartition(log.topic, task.partition, position.end, position.metadata())
+            producer.send_offsets_to_transaction([offset], group, _SECONDS)
+            producer.commit_transaction(_SECONDS)
+    return position

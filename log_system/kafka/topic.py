@@ -1,0 +1,246 @@
+"""The topic of a table: made with it, checked before use, removed with it.
+
+Lookups go through the admin API alone: a producer that asks for a missing topic makes it where the broker's
+``auto.create.topics.enable`` is on. Each function raises ``UnavailableError`` when the broker does not answer.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from confluent_kafka import IsolationLevel
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+
+from log_system.kafka.client import KafkaClient, kafka_errors
+from log_system.kafka.topic_requests import (
+    EARLIEST,
+    LATEST,
+    REQUEST_SECONDS_MAX,
+    SETTLE_SECONDS_MAX,
+    SETTLE_STEP_SECONDS,
+    TopicShape,
+    describe,
+    missing,
+    offsets,
+    one,
+    partitions_led,
+)
+from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
+
+__all__ = [
+    "TopicShape",
+    "check_topic",
+    "delete_topic",
+    "describe_topic",
+    "earliest_offsets",
+    "ensure_topic",
+    "latest_offsets",
+]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a table asks of its topic; see :func:`check_topic`."""
+
+    partitions: int
+    compacted: bool
+    retention_ms: int | None
+
+    def settings(self) -> dict[str, str]:
+        keeps_by_age = self.retention_ms is not None and self.retention_ms >= 0
+        policy = ("compact,delete" if keeps_by_age else "compact") if self.compacted else "delete"
+        retention = {} if self.retention_ms is None else {"retention.ms": str(self.retention_ms)}
+        return {"cleanup.policy": policy, **retention}
+
+
+def ensure_topic(
+    client: KafkaClient,
+    name: str,
+    *,
+    partitions: int,
+    retention_ms: int | None,
+    compacted: bool,
+    replication_factor: int = -1,
+    allow_existing_nonempty: bool = False,
+) -> bool:
+    """Make the topic unless it is there; check it if it is. Two callers at once both succeed.
+
+    1. Look it up. A crash here leaves nothing.
+    2. Make it. A crash here leaves an empty topic of the right shape, which the next call accepts.
+    3. Wait until each partition has a leader, or check what somebody else made.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        partitions: the table's bucket count.
+        retention_ms: how long the topic keeps records; ``None`` leaves it to the broker, -1 is forever.
+        compacted: whether the broker may drop all but the last record of a key.
+        replication_factor: copies of each partition; -1 is the broker's default.
+        allow_existing_nonempty: accept a topic that has or had records.
+
+    Returns:
+        Whether this call made the topic. After a call that got no answer the next one may find the topic and say no.
+
+    Raises:
+        InvalidInputError: an option is wrong, or the existing topic has another shape.
+        AlreadyExistsError: the existing topic has or had records, and that is not allowed.
+        UnavailableError: the broker does not answer.
+    """
+    wanted = _Wanted(partitions, compacted, retention_ms)
+    client.check()
+    admin = client.admin()
+    # Step 1.
+    if describe(client, admin, name) is not None:
+        _accept(client, admin, name, wanted, allow_nonempty=allow_existing_nonempty)
+        return False
+    # Step 2.
+    try:
+        with kafka_errors(f"make topic '{name}'", client, handle=admin):
+            topic = NewTopic(name, partitions, replication_factor, config=wanted.settings())
+            one(admin.create_topics([topic], request_timeout=REQUEST_SECONDS_MAX))
+    except AlreadyExistsError:
+        made = False
+    else:
+        made = True
+    # Step 3.
+    _settle(client, admin, name, partitions if made else None)
+    if not made:
+        _accept(client, admin, name, wanted, allow_nonempty=allow_existing_nonempty)
+    return made
+
+
+def check_topic(
+    client: KafkaClient, name: str, *, partitions: int, compacted: bool, retention_ms: int | None = None
+) -> None:
+    """Check that an existing topic fits its table.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        partitions: the table's bucket count.
+        compacted: the table's ``log.compacted``.
+        retention_ms: the table's ``log.retention``; ``None`` accepts any.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        InvalidInputError: the topic has another shape; the message names the option, what it asks for and what came.
+        UnavailableError: the broker does not answer.
+    """
+    shape = describe_topic(client, name)
+    if shape is None:
+        raise missing(client, name)
+    _compare(name, shape, _Wanted(partitions, compacted, retention_ms))
+
+
+def describe_topic(client: KafkaClient, name: str) -> TopicShape | None:
+    """Return the shape of a topic, or ``None`` if there is none."""
+    return describe(client, client.admin(), name)
+
+
+def delete_topic(client: KafkaClient, name: str) -> bool:
+    """Delete a topic and wait until it is gone.
+
+    Returns:
+        Whether there was one.
+
+    """
+    admin = client.admin()
+    try:
+        with kafka_errors(f"delete topic '{name}'", client, handle=admin):
+            one(admin.delete_topics([name], request_timeout=REQUEST_SECONDS_MAX))
+    except NotFoundError:
+        return False
+    until = time.monotonic() + SETTLE_SECONDS_MAX
+    while partitions_led(client, admin, name) is not None:
+        if time.monotonic() > until:
+            msg = f"topic '{name}' is still there {SETTLE_SECONDS_MAX:.0f} s after its deletion began. Retry later."
+            raise UnavailableError(msg)
+        time.sleep(SETTLE_STEP_SECONDS)
+    return True
+
+
+def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
+    """Return for each partition the first offset that is still there.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    return offsets(client, client.admin(), topic, EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+
+
+def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> dict[int, int]:
+    """Return for each partition the offset after its last one.
+
+    The broker answers the commit of a transaction when it is decided, and writes the commit's marker into each
+    partition a moment later: right after a commit, the read-committed offsets may still lie before it.
+
+    Args:
+        client: the cluster.
+        topic: the topic.
+        read_committed: stop before the first open transaction (the last stable offset), else take all that is written.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+    return offsets(client, client.admin(), topic, LATEST, isolation)
+
+
+def _accept(client: KafkaClient, admin: AdminClient, name: str, wanted: _Wanted, *, allow_nonempty: bool) -> None:
+    """Accept a topic that this call did not make, or say why not."""
+    shape = describe(client, admin, name)
+    if shape is None:
+        raise missing(client, name)
+    _compare(name, shape, wanted)
+    if allow_nonempty:
+        return
+    ends = offsets(client, admin, name, LATEST, IsolationLevel.READ_UNCOMMITTED)
+    if any(ends.values()):
+        msg = (
+            f"option 'kafka.topic': topic '{name}' already has or had {sum(ends.values())} records of somebody else, "
+            f"and a new table needs an empty topic of its own. Choose another topic, or delete this one."
+        )
+        raise AlreadyExistsError(msg)
+
+
+def _compare(name: str, shape: TopicShape, wanted: _Wanted) -> None:
+    if shape.partitions != wanted.partitions:
+        msg = (
+            f"option 'bucket': topic '{name}' needs one partition for each of the {wanted.partitions} buckets of the "
+            f"table; it has {shape.partitions}. Set bucket={shape.partitions}, or choose another kafka.topic."
+        )
+        raise InvalidInputError(msg)
+    if shape.compacted != wanted.compacted:
+        policy, came = ("compact", "delete") if wanted.compacted else ("delete", "compact")
+        asked, other = str(wanted.compacted).lower(), str(shape.compacted).lower()
+        msg = (
+            f"option 'log.compacted'={asked}: topic '{name}' needs cleanup.policy={policy}; it has {came}. "
+            f"Set log.compacted={other}, change the topic, or choose another kafka.topic."
+        )
+        raise InvalidInputError(msg)
+    if wanted.retention_ms is not None and shape.retention_ms != wanted.retention_ms:
+        msg = (
+            f"option 'log.retention': topic '{name}' needs retention.ms={wanted.retention_ms}; it has "
+            f"{shape.retention_ms}. Leave log.retention out to take the topic as it is, change the topic, or choose "
+            f"another kafka.topic."
+        )
+        raise InvalidInputError(msg)
+
+
+def _settle(client: KafkaClient, admin: AdminClient, name: str, partitions: int | None) -> None:
+    """Wait until the topic, just made by somebody, is known with a leader for each of its partitions."""
+    until = time.monotonic() + SETTLE_SECONDS_MAX
+    while True:
+        parts = partitions_led(client, admin, name) or {}
+        if parts and all(parts.values()) and len(parts) == (partitions or len(parts)):
+            # A broker may know that it leads a partition before it serves it.
+            offsets(client, admin, name, EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+            return
+        if time.monotonic() > until:
+            msg = (
+                f"topic '{name}' was made, but {SETTLE_SECONDS_MAX:.0f} s later only {sum(parts.values())} of its "
+                f"partitions have a leader. Check the brokers at '{client.bootstrap_servers}', then retry."
+            )
+            raise UnavailableError(msg)
+        time.sleep(SETTLE_STEP_SECONDS)

@@ -1,0 +1,120 @@
+"""The questions about topics that the admin API answers, each bounded in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not listed in its __all__
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from log_system.kafka.client import KafkaClient, kafka_errors
+from log_system.kafka.errors import codes
+from snapshot.errors import NotFoundError
+
+#: How long one request to the broker may take; an unreachable broker is reported after this.
+REQUEST_SECONDS_MAX: Final = 8.0
+
+#: How long the brokers may take to tell each other of a new or deleted topic, or of a new leader.
+SETTLE_SECONDS_MAX: Final = 15.0
+SETTLE_STEP_SECONDS: Final = 0.05
+
+EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+#: What a broker says while it knows of a partition but does not serve it yet.
+_LEADER_MOVES: Final = codes(
+    "NOT_LEADER_FOR_PARTITION LEADER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE UNKNOWN_LEADER_EPOCH "
+    "FENCED_LEADER_EPOCH UNKNOWN_TOPIC_OR_PART KAFKA_STORAGE_ERROR"
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TopicShape:
+    """What a topic is.
+
+    Attributes:
+        partitions: how many partitions it has.
+        led: how many of them have a leader, and so can be written and read now.
+        compacted: whether ``cleanup.policy`` holds ``compact``.
+        retention_ms: ``retention.ms``; -1 is forever.
+    """
+
+    partitions: int
+    led: int
+    compacted: bool
+    retention_ms: int
+
+
+def missing(client: KafkaClient, name: str) -> NotFoundError:
+    """Make the error for a topic that should be there."""
+    return NotFoundError(
+        f"option 'kafka.topic': there is no topic '{name}' at kafka.bootstrap.servers='{client.bootstrap_servers}'. "
+        f"It was deleted, or the table was made with another Kafka cluster."
+    )
+
+
+def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape | None:
+    """Return the shape of a topic, or ``None`` if there is none."""
+    parts = partitions_led(client, admin, name)
+    if parts is None:
+        return None
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    try:
+        with kafka_errors(f"look up the settings of topic '{name}'", client, handle=admin):
+            settings = one(admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX))
+    except NotFoundError:
+        return None
+    policy = {word.strip() for word in str(settings["cleanup.policy"].value).split(",")}
+    return TopicShape(
+        partitions=len(parts),
+        led=sum(parts.values()),
+        compacted="compact" in policy,
+        retention_ms=int(settings["retention.ms"].value),
+    )
+
+
+def partitions_led(client: KafkaClient, admin: AdminClient, name: str) -> dict[int, bool] | None:
+    """Return for each partition whether it has a leader, or ``None`` if there is no such topic."""
+    try:
+        with kafka_errors(f"look up topic '{name}'", client, handle=admin):
+            found = one(admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_SECONDS_MAX))
+    except NotFoundError:
+        return None
+    return {part.id: part.leader is not None and part.leader.id >= 0 for part in found.partitions}
+
+
+def offsets(
+    client: KafkaClient, admin: AdminClient, topic: str, spec: OffsetSpec, isolation: IsolationLevel
+) -> dict[int, int]:
+    """Return one offset for each partition, waiting for a leader that is just taking over."""
+    until = time.monotonic() + SETTLE_SECONDS_MAX
+    while True:
+        parts = partitions_led(client, admin, topic)
+        if parts is None:
+            raise missing(client, topic)
+        wanted = {TopicPartition(topic, part): spec for part in sorted(parts)}
+        with kafka_errors(f"look up the offsets of topic '{topic}'", client, handle=admin):
+            try:
+                found = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=REQUEST_SECONDS_MAX)
+                return {at.partition: int(future.result().offset) for at, future in found.items()}
+            except KafkaException as error:
+                if error.args[0].code() not in _LEADER_MOVES or time.monotonic() > until:
+                    raise
+        time.sleep(SETTLE_STEP_SECONDS)
+
+
+def one(futures: Mapping[Any, Future[T]]) -> T:
+    """Return the result of a request about one thing; librdkafka's own time limit ends the wait."""
+    (future,) = futures.values()
+    return future.result()

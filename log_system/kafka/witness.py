@@ -1,0 +1,126 @@
+"""Reads the register: what is published, as told by three witnesses.
+
+The group's offsets move with each transaction and are exact. Brokers expire them when a group is idle
+(``offsets.retention.minutes``, 7 days); then the headers of the last records tell the same, read from where the log
+index ends. Where retention has removed those records too, the index itself is the answer: what it lists is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from log_system.index import LogIndex
+from log_system.kafka.client import kafka_errors
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.register import Position
+from snapshot.errors import UnavailableError
+
+ANSWER_SECONDS = 30.0
+_BATCH_RECORDS = 10_000
+
+
+def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[Position]:
+    """Read how far each partition is published.
+
+    Args:
+        log: the log.
+        consumer: a consumer of the log's group.
+        index: the table's log index.
+
+    Raises:
+        UnavailableError: the broker does not answer.
+    """
+    positions = group_positions(log, consumer, range(log.partitions))
+    if all(positions):
+        return [p for p in positions if p]
+    latest = index.latest()
+    found: list[Position] = []
+    for partition, position in enumerate(positions):
+        if position is None:
+            start = latest.ends[partition] if latest else 0
+            known = Position(latest.snapshot if latest else 0, 0, 0, done=True, end=start)
+            position = last_position(log, partition, start) or known
+        found.append(position)
+    return found
+
+
+def group_positions(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> list[Position | None]:
+    """Read the group's offsets. The consumer is ``read_committed``: it waits for transactions that are moving them."""
+    asked = [TopicPartition(log.topic, partition) for partition in partitions]
+    with kafka_errors(f"read the register of topic {log.topic!r}", log.client):
+        told = consumer.committed(asked, timeout=ANSWER_SECONDS)
+    for answer in told:
+        if answer.error is not None:
+            with kafka_errors(f"read the register of topic {log.topic!r}", log.client):
+                raise KafkaException(answer.error)
+    return [Position.from_metadata(answer.offset, answer.metadata) for answer in told]
+
+
+def last_position(log: KafkaLog, partition: int, start: int) -> Position | None:
+    """Find the position that the last record at or after ``start`` carries; None when no record there has one."""
+    found: Position | None = None
+    for message in committed_records(log, partition, start):
+        found = Position.from_headers(message.offset(), message.headers()) or found
+    return found
+
+
+def snapshot_end(log: KafkaLog, partition: int, start: int, snapshot: int) -> tuple[int, int]:
+    """Find where a published snapshot ends, reading from where the one before ends.
+
+    Returns:
+        The offset after its last record and the number of its records; ``(start, 0)`` when retention has removed it.
+    """
+    for message in committed_records(log, partition, start):
+        position = Position.from_headers(message.offset(), message.headers())
+        if position is None or position.snapshot < snapshot:
+            continue
+        if position.snapshot == snapshot and not position.done:
+            continue
+        return (position.end, position.records) if position.snapshot == snapshot else (start, 0)
+    return start, 0
+
+
+def log_start(log: KafkaLog, partition: int) -> int:
+    """Give the first offset that is still in a partition."""
+    consumer = log.client.consumer(log.group)
+    try:
+        with kafka_errors(f"ask for the start of topic {log.topic!r}", log.client):
+            low, _ = consumer.get_watermark_offsets(TopicPartition(log.topic, partition), timeout=ANSWER_SECONDS)
+            return int(low)
+    finally:
+        consumer.close()
+
+
+def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any]:
+    """Read the committed records of a partition from an offset, or from its start if that is later, to its end.
+
+    Raises:
+        UnavailableError: the broker sends nothing for ``ANSWER_SECONDS`` before the end.
+    """
+    consumer = log.client.consumer(f"{log.group}-scan", **{"enable.partition.eof": True})
+    try:
+        with kafka_errors(f"read topic {log.topic!r}", log.client):
+            low, high = consumer.get_watermark_offsets(TopicPartition(log.topic, partition), timeout=ANSWER_SECONDS)
+            if max(start, low) >= high:
+                return
+            consumer.assign([TopicPartition(log.topic, partition, max(start, low))])
+        while True:
+            with kafka_errors(f"read topic {log.topic!r}", log.client):
+                messages = consumer.consume(_BATCH_RECORDS, ANSWER_SECONDS)
+            if not messages:
+                msg = f"topic {log.topic!r}: no record of partition {partition} came in {ANSWER_SECONDS} s; try again."
+                raise UnavailableError(msg)
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    yield message
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no public name for it
+                    return
+                else:
+                    with kafka_errors(f"read topic {log.topic!r}", log.client):
+                        raise KafkaException(error)
+    finally:
+        consumer.close()

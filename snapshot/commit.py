@@ -1,0 +1,121 @@
+"""The commit: the one atomic step that makes a snapshot of staged files."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from snapshot.delta import Commit, DeltaLog
+from snapshot.errors import ConflictError, OutcomeUnknownError
+from snapshot.records import Snapshot
+from snapshot.schema import SNAPSHOT
+from snapshot.stage import StagedFile
+
+ATTEMPTS_MAX = 200
+_WAIT_SECONDS_MAX = 0.2
+
+
+@dataclass(frozen=True)
+class CommitId:
+    """Names a write so that it is committed once however often it is tried.
+
+    Attributes:
+        writer: the writer, unique for each handle or streaming query.
+        batch: the writer's own number of the write, increasing.
+        durable: the writer may come back after a crash with the same number (a streaming query), so the number is
+            kept in the Delta log (``txn``), not only beside the commit.
+    """
+
+    writer: str
+    batch: int
+    durable: bool = False
+
+    def __str__(self) -> str:
+        """Give ``writer:batch``."""
+        return f"{self.writer}:{self.batch}"
+
+
+def commit(
+    log: DeltaLog,
+    staged: Sequence[StagedFile],
+    commit_id: CommitId,
+    *,
+    kind: str,
+    by_snapshot: bool,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Snapshot:
+    """Commit staged files as the next snapshot.
+
+    1. Look whether this write has landed already (a replayed batch, or a lost answer). A crash here leaves staged
+       files only.
+    2. Put the next Delta version. A crash after it leaves a snapshot that recovery publishes.
+    3. When the version is taken or no answer came, look again; the files are used as they are under the next id.
+
+    Args:
+        log: the commit table.
+        staged: files of the write, all in the commit table's folder.
+        commit_id: the write's name.
+        kind: the snapshot's kind.
+        by_snapshot: the commit table is partitioned by ``_snapshot`` (a key table's changes).
+        sleep: waits a number of seconds between tries.
+
+    Raises:
+        ConflictError: other writers won ``ATTEMPTS_MAX`` times in a row; nothing is committed.
+        OutcomeUnknownError: the file system gave no answer and cannot be asked; ``recover()`` finds out.
+    """
+    rows = sum(s.file.rows for s in staged)
+    info = {"kind": kind, "rows": rows, "commit": str(commit_id)}
+    seen = -1 if commit_id.durable else log.version()
+    lost: Exception | None = None
+    for attempt in range(ATTEMPTS_MAX):
+        # Step 1.
+        newest = log.version()
+        landed = find_commit(log, commit_id, newest, after=seen)
+        if landed is not None:
+            return landed
+        if not commit_id.durable:
+            seen = newest
+        # Step 2.
+        files = [s.file for s in staged]
+        if by_snapshot:
+            files = [replace(f, partition={**f.partition, SNAPSHOT: str(newest + 1)}) for f in files]
+        transaction = (commit_id.writer, commit_id.batch) if commit_id.durable else None
+        try:
+            log.commit(newest + 1, add=files, info=info, transaction=transaction)
+            return as_snapshot(log.commit_at(newest + 1))
+        # Step 3.
+        except ConflictError as error:
+            lost = error
+            sleep(random.uniform(0, min(_WAIT_SECONDS_MAX, 0.002 * 2**attempt)))
+        except OutcomeUnknownError as error:
+            lost = error
+            sleep(random.uniform(0, _WAIT_SECONDS_MAX))
+            if attempt >= 3:
+                raise
+    msg = f"{log.storage.root}: other writers committed first {ATTEMPTS_MAX} times in a row; try the write again."
+    raise ConflictError(msg) from lost
+
+
+def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) -> Snapshot | None:
+    """Find the snapshot a write has made, looking at versions above ``after`` or, for a durable id, at all."""
+    if commit_id.durable:
+        recorded = log.transaction_version(commit_id.writer)
+        if recorded is None or recorded < commit_id.batch:
+            return None
+    for found in log.commits(newest, after + 1):
+        if found.info.get("commit") == str(commit_id):
+            return as_snapshot(found)
+    if commit_id.durable:
+        # The entry of the commit has left the log; that it landed is still on record.
+        return Snapshot(newest, "expired", 0, 0, str(commit_id))
+    return None
+
+
+def as_snapshot(found: Commit) -> Snapshot:
+    """Read a snapshot's facts from its log entry; a commit of another Delta writer has kind ``foreign``."""
+    rows = found.info.get("rows", sum(max(f.rows, 0) for f in found.added))
+    return Snapshot(
+        found.version, found.info.get("kind", "foreign"), rows, found.timestamp_ms, found.info.get("commit", "")
+    )

@@ -1,0 +1,260 @@
+"""The one door to Delta Lake: a Delta table's log, read and committed to with delta-rs.
+
+Rules come from the Delta protocol: a version is made by putting ``_delta_log/<version>.json`` if it is absent;
+paths in the log are URI-encoded; partition values are strings.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from snapshot.errors import AlreadyExistsError, ConflictError, DataLostError, NotFoundError, OutcomeUnknownError
+from snapshot.storage import Storage
+
+INFO_KEY = "tablestore"
+"""Key of our own facts in a commit's ``commitInfo``."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file of a Delta table.
+
+    Attributes:
+        path: relative to the table's folder, not encoded.
+        size: bytes.
+        rows: number of rows; -1 when the writer kept no statistics.
+        partition: partition values as Delta stores them (strings, None for NULL).
+        stats: Delta statistics JSON, empty when there are none.
+    """
+
+    path: str
+    size: int
+    rows: int
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    stats: str = ""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What one version of a Delta table's log says.
+
+    Attributes:
+        version: the Delta version.
+        timestamp_ms: the commit's own time.
+        info: our facts about the commit; empty when another writer made it.
+        added: files added as new data.
+        removed: paths of files whose data was removed (not merely rewritten).
+    """
+
+    version: int
+    timestamp_ms: int
+    info: dict[str, Any]
+    added: tuple[DataFile, ...]
+    removed: tuple[str, ...]
+
+
+class DeltaLog:
+    """One Delta table. Cheap to make; keeps the last state it has seen and refreshes it incrementally."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Name the table in ``storage``; nothing is read yet."""
+        self.storage = storage
+        self._table: DeltaTable | None = None
+
+    @classmethod
+    def create(
+        cls,
+        storage: Storage,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str],
+        configuration: Mapping[str, str],
+        info: Mapping[str, Any],
+    ) -> DeltaLog:
+        """Make an empty table as version 0.
+
+        Raises:
+            AlreadyExistsError: there is a Delta table already.
+        """
+        try:
+            DeltaTable.create(
+                storage.root,
+                schema,
+                mode="error",
+                partition_by=list(partition_by),
+                configuration=dict(configuration),
+                raise_if_key_not_exists=False,
+                commit_properties=CommitProperties(custom_metadata={INFO_KEY: json.dumps(dict(info))}),
+            )
+        except DeltaError as error:
+            if "already exists" in str(error):
+                raise AlreadyExistsError(f"{storage.root}: a Delta table is there already; nothing changed.") from error
+            raise
+        return cls(storage)
+
+    def exists(self) -> bool:
+        """Tell whether there is a Delta table."""
+        return self.storage.exists("_delta_log") and DeltaTable.is_deltatable(self.storage.root)
+
+    def version(self) -> int:
+        """Give the newest version.
+
+        Raises:
+            NotFoundError: there is no Delta table.
+        """
+        return int(self._fresh().version())
+
+    def configuration(self) -> dict[str, str]:
+        """Give the table's Delta properties."""
+        return {key: value for key, value in self._fresh().metadata().configuration.items() if value is not None}
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """Give the last version an application has recorded with its commits (Delta's ``txn`` action)."""
+        found = self._fresh().transaction_version(app_id)
+        return None if found is None else int(found)
+
+    def files(self, version: int | None = None) -> list[DataFile]:
+        """List the active files, as of the newest version or of ``version``.
+
+        Raises:
+            NotFoundError: there is no such version any more.
+        """
+        if version is None or version == self.version():
+            return _active_files(self._fresh())
+        try:
+            return _active_files(DeltaTable(self.storage.root, version=version))
+        except (DeltaError, TableNotFoundError, OSError) as error:
+            raise NotFoundError(f"{self.storage.root}: version {version} cannot be read: {error}") from error
+
+    def commit_at(self, version: int) -> Commit:
+        """Read one version's own actions; the cost does not depend on the size of the table.
+
+        Raises:
+            DataLostError: Delta's log retention has removed the version's file.
+        """
+        text = self.storage.read(f"_delta_log/{version:020d}.json")
+        if text is None:
+            msg = (
+                f"{self.storage.root}: the log entry of version {version} is gone (delta.logRetentionDuration); "
+                "its changes can no longer be read one snapshot at a time."
+            )
+            raise DataLostError(msg)
+        return _parse_commit(version, text)
+
+    def commits(self, newest: int, oldest: int = 0) -> Iterator[Commit]:
+        """Read versions from ``newest`` down to ``oldest``, stopping where Delta's log retention has cut the log."""
+        for version in range(newest, oldest - 1, -1):
+            text = self.storage.read(f"_delta_log/{version:020d}.json")
+            if text is None:
+                return
+            yield _parse_commit(version, text)
+
+    def commit(
+        self,
+        version: int,
+        *,
+        add: Sequence[DataFile],
+        remove: Sequence[DataFile] = (),
+        info: Mapping[str, Any],
+        transaction: tuple[str, int] | None = None,
+        data_change: bool = True,
+    ) -> None:
+        """Make ``version``, all or nothing, or find that somebody else has.
+
+        Raises:
+            ConflictError: the version exists. It may be this very commit, whose first answer was lost.
+            OutcomeUnknownError: the file system failed; the version may exist or not.
+        """
+        table = self._fresh()
+        if table.version() != version - 1:
+            raise ConflictError(f"{self.storage.root}: version {version} was made by another commit.")
+        now_ms = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(f.path, f.size, dict(f.partition), now_ms, data_change, f.stats or _rows(f))
+            for f in add
+        ]
+        actions += [
+            RemoveAction(f.path, data_change, now_ms, f.size, dict(f.partition)) for f in remove
+        ]
+        properties = CommitProperties(
+            custom_metadata={INFO_KEY: json.dumps(dict(info))},
+            max_commit_retries=0,
+            app_transactions=[Transaction(transaction[0], transaction[1], now_ms)] if transaction else None,
+        )
+        try:
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                table.metadata().partition_columns,
+                commit_properties=properties,
+                post_commithook_properties=PostCommitHookProperties(),
+            )
+        except CommitFailedError as error:
+            raise ConflictError(f"{self.storage.root}: version {version} was made by another commit.") from error
+        except (DeltaError, OSError) as error:
+            raise OutcomeUnknownError(f"{self.storage.root}: commit of version {version} gave no answer: {error}") from error
+
+    def _fresh(self) -> DeltaTable:
+        try:
+            if self._table is None:
+                self._table = DeltaTable(self.storage.root)
+            else:
+                self._table.update_incremental()
+        except TableNotFoundError as error:
+            raise NotFoundError(f"{self.storage.root}: there is no Delta table. Create it first.") from error
+        return self._table
+
+
+def _rows(file: DataFile) -> str:
+    return json.dumps({"numRecords": file.rows})
+
+
+def _active_files(table: DeltaTable) -> list[DataFile]:
+    found = pa.table(table.get_add_actions(flatten=False))
+    if found.num_rows == 0:
+        return []
+    columns = {name: found.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")}
+    has_partition = "partition" in found.column_names
+    partitions = found.column("partition").to_pylist() if has_partition else [{}] * found.num_rows
+    return [
+        DataFile(unquote(path), size, -1 if rows is None else rows, {k: _text(v) for k, v in (partition or {}).items()})
+        for path, size, rows, partition in zip(
+            columns["path"], columns["size_bytes"], columns["num_records"], partitions, strict=True
+        )
+    ]
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parse_commit(version: int, text: bytes) -> Commit:
+    info: dict[str, Any] = {}
+    timestamp_ms = 0
+    added: list[DataFile] = []
+    removed: list[str] = []
+    for line in text.splitlines():
+        action = json.loads(line) if line.strip() else {}
+        if "commitInfo" in action:
+            timestamp_ms = int(action["commitInfo"].get("timestamp") or 0)
+            info = json.loads(action["commitInfo"].get(INFO_KEY) or "{}")
+        elif "add" in action and action["add"]["dataChange"]:
+            add = action["add"]
+            rows = json.loads(add.get("stats") or "{}").get("numRecords", -1)
+            added.append(DataFile(unquote(add["path"]), add["size"], rows, add["partitionValues"], add.get("stats") or ""))
+        elif "remove" in action and action["remove"]["dataChange"]:
+            removed.append(unquote(action["remove"]["path"]))
+    return Commit(version, timestamp_ms, info, tuple(added), tuple(removed))

@@ -1,0 +1,83 @@
+"""Every error the store raises on purpose, sorted by what the caller does about it.
+
+::
+
+    TableStoreError
+    ├── InvalidInputError     (ValueError)   fix the input: an option, a schema, a frame
+    ├── NotFoundError         (KeyError)     look elsewhere: no such table, snapshot or topic
+    ├── AlreadyExistsError    (ValueError)   choose another name or path
+    ├── ConflictError                        retry: somebody else was faster
+    ├── UnavailableError                     retry later: a broker or file system does not answer
+    ├── OutcomeUnknownError                  recover: it may or may not have landed
+    ├── FencedError                          replace: another owner has taken over
+    ├── DataLostError                        decide: something a reader needs is gone
+    └── CorruptedError                       repair: what is stored contradicts itself
+
+Messages name who, what was required, what came, and what to do. They never hold a credential.
+"""
+
+from __future__ import annotations
+
+
+class TableStoreError(Exception):
+    """Base of all errors raised on purpose by this program."""
+
+    kind = "error"
+
+
+class InvalidInputError(TableStoreError, ValueError):
+    """The caller gave something that cannot work; nothing was changed."""
+
+    kind = "invalid-input"
+
+
+class NotFoundError(TableStoreError, KeyError):
+    """The thing named does not exist."""
+
+    kind = "not-found"
+
+    def __str__(self) -> str:
+        """Show the message as it is; ``KeyError`` would quote it."""
+        return str(self.args[0]) if self.args else ""
+
+
+class AlreadyExistsError(TableStoreError, ValueError):
+    """The thing to be made is already there; nothing was changed."""
+
+    kind = "already-exists"
+
+
+class ConflictError(TableStoreError):
+    """Another writer committed first, more often than the retry budget allows; nothing was committed."""
+
+    kind = "conflict"
+
+
+class UnavailableError(TableStoreError):
+    """An outside system did not answer; nothing is known to have been changed."""
+
+    kind = "unavailable"
+
+
+class OutcomeUnknownError(TableStoreError):
+    """A step may have landed although no answer came; recovery finds out."""
+
+    kind = "outcome-unknown"
+
+
+class FencedError(TableStoreError):
+    """Another publisher has taken over the log; this one must not write again."""
+
+    kind = "fenced"
+
+
+class DataLostError(TableStoreError):
+    """Changes that a reader or the publisher needs are gone and nothing can fill the gap."""
+
+    kind = "data-lost"
+
+
+class CorruptedError(TableStoreError):
+    """Stored data contradicts itself or cannot be decoded."""
+
+    kind = "corrupted"

@@ -1,0 +1,151 @@
+"""Writes rolling Parquet files and describes them as Delta wants them described."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from snapshot.delta import DataFile
+from snapshot.storage import Storage
+
+ROW_GROUP_ROWS = 131_072
+_STRING_STAT_CHARS = 32
+
+
+class ParquetFiles:
+    """Writes batches into files of about ``target_bytes`` in one folder of a Delta table.
+
+    Files of one writer sort by name in the order their rows came: ``<prefix>-<number>-<unique>.parquet``.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        schema: pa.Schema,
+        *,
+        prefix: str,
+        folder: str = "",
+        partition: Mapping[str, str | None] | None = None,
+        target_bytes: int,
+    ) -> None:
+        """Prepare to write; no file is opened before the first row."""
+        self._storage = storage
+        self._schema = schema
+        self._prefix = f"{folder}/{prefix}" if folder else prefix
+        self._partition = dict(partition or {})
+        self._target_bytes = target_bytes
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._metadata: list[pq.FileMetaData] = []
+        self._path = ""
+        self.files: list[DataFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows; they reach a file when a row group is full or at ``close``."""
+        if batch.num_rows == 0:
+            return
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= ROW_GROUP_ROWS:
+            self._flush()
+
+    def close(self) -> list[DataFile]:
+        """Finish the open file and describe all of them, in row order."""
+        self._flush()
+        self._finish_file()
+        return self.files
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        table = pa.Table.from_batches(self._waiting, schema=self._schema)
+        self._waiting, self._waiting_rows = [], 0
+        if self._writer is None:
+            self._open_file()
+        assert self._writer is not None
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        if self._sink.tell() >= self._target_bytes:
+            self._finish_file()
+
+    def _open_file(self) -> None:
+        self._path = f"{self._prefix}-{len(self.files):05d}-{uuid.uuid4().hex}.parquet"
+        target = self._storage.path(self._path)
+        filesystem = self._storage.filesystem
+        filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
+        self._sink = filesystem.open(target, "wb")
+        self._metadata = []
+        self._writer = pq.ParquetWriter(
+            self._sink, self._schema, compression="snappy", metadata_collector=self._metadata
+        )
+
+    def _finish_file(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        size = self._sink.tell()
+        self._sink.close()
+        self._writer = None
+        metadata = self._metadata[0]
+        stats = json.dumps(delta_stats(metadata, self._schema), allow_nan=False)
+        self.files.append(DataFile(self._path, size, metadata.num_rows, self._partition, stats))
+
+
+def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
+    """Sum a Parquet file's statistics up in the form of Delta's per-file statistics.
+
+    Only columns whose bounds are exact and safe to compare take part: numbers, dates, timestamps, and strings of
+    up to 32 characters. A NaN or a missing bound leaves its column out, as the Delta protocol allows.
+    """
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    flat = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    for field in schema:
+        index = flat.get(field.name)
+        if index is None or pa.types.is_nested(field.type):
+            continue
+        groups = [metadata.row_group(g).column(index).statistics for g in range(metadata.num_row_groups)]
+        if all(s is not None and s.has_null_count for s in groups):
+            nulls[field.name] = sum(s.null_count for s in groups)
+        filled = [s for s in groups if s is not None and s.num_values > 0]
+        if not filled or not all(s.has_min_max for s in filled) or len(filled) != len(_not_all_null(groups)):
+            continue
+        bounds = _stat(min(s.min for s in filled), field.type), _stat(max(s.max for s in filled), field.type)
+        if bounds[0] is not None and bounds[1] is not None:
+            low[field.name], high[field.name] = bounds
+    return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _not_all_null(groups: Iterable[Any]) -> list[Any]:
+    return [s for s in groups if s is None or not s.has_null_count or s.num_values > 0]
+
+
+def _stat(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, bool | bytes) or value is None:
+        return None
+    if isinstance(value, float):
+        return value if math.isfinite(value) and not (value == 0 and pa.types.is_floating(kind)) else None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, Decimal):
+        return None
+    if isinstance(value, datetime):
+        # Delta keeps milliseconds; a bound with more digits would be wrong by rounding, so it is left out.
+        if value.microsecond % 1000:
+            return None
+        text = value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}"
+        return text + ("Z" if getattr(kind, "tz", None) else "")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str) and len(value) <= _STRING_STAT_CHARS:
+        return value
+    return None

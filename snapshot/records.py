@@ -1,0 +1,58 @@
+"""Plain records that the layers hand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A committed version of a table.
+
+    Attributes:
+        id: the Delta version of the commit table; 0 is the empty table.
+        kind: ``create``, ``append``, ``upsert``, ``delete``, ``compact``, ``expire`` or, for a commit made by
+            another Delta writer, ``foreign``.
+        rows: changes in the snapshot.
+        timestamp_ms: when it was committed, in milliseconds since the epoch.
+        commit_id: ``writer:batch`` of the write that made it, empty for a foreign one.
+    """
+
+    id: int
+    kind: str
+    rows: int
+    timestamp_ms: int
+    commit_id: str = ""
+
+    @property
+    def time(self) -> datetime:
+        """When the snapshot was committed (UTC)."""
+        return datetime.fromtimestamp(self.timestamp_ms / 1000, tz=UTC)
+
+
+class ChangeSet(Protocol):
+    """The changes of one snapshot, as the log publishes them: an ordered list of changes for each bucket.
+
+    The order is a function of what is stored, so that whoever publishes the snapshot again, after a crash
+    half way, sees the same changes at the same positions.
+    """
+
+    snapshot: Snapshot
+
+    def rows(self, bucket: int) -> int:
+        """Give the number of changes in a bucket."""
+        ...
+
+    def batches(self, bucket: int, skip: int) -> Iterator[pa.RecordBatch]:
+        """Read a bucket's changes (the table's columns, then ``_kind``), leaving out the first ``skip``."""
+        ...
+
+
+def total_rows(changes: ChangeSet, buckets: Sequence[int]) -> int:
+    """Sum the changes of several buckets."""
+    return sum(changes.rows(bucket) for bucket in buckets)

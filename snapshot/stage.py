@@ -1,0 +1,275 @@
+"""Staging: rows become files that no snapshot holds yet.
+
+Runs inside Spark tasks, on Arrow batches. A crash here leaves files that nothing points at; the next vacuum of the
+root, or expiry of the changes, removes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapshot.bucket import bucket_of
+from snapshot.delta import DataFile
+from snapshot.merge import MergeEngine
+from snapshot.parquet import ParquetFiles
+from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
+from snapshot.schema import BUCKET, SEQ, conform
+from snapshot.spec import TableSpec
+from snapshot.storage import Storage
+
+CHANGES = "_changes"
+STAGED = "path string, size long, rows long, deletes long, partition string, stats string, rejected string"
+"""Columns of the frame staging returns: one row a file, or one row with the reason why the input was rejected."""
+_STAGED_ARROW = pa.schema(
+    [
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("rows", pa.int64()),
+        ("deletes", pa.int64()),
+        ("partition", pa.string()),
+        ("stats", pa.string()),
+        ("rejected", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file written for a commit to come.
+
+    Attributes:
+        file: the file; its partition values lack ``_snapshot``, which the commit adds.
+        deletes: how many of its rows are deletes.
+    """
+
+    file: DataFile
+    deletes: int
+
+
+class _RejectedError(Exception):
+    """Rows cannot be stored; carried to the driver as data so that Spark does not retry the task."""
+
+
+@dataclass(frozen=True)
+class Stager:
+    """Stages the rows of one task. Picklable; called with the task's batches.
+
+    Attributes:
+        storage: the table's root folder.
+        spec: the table.
+        target_bytes: size at which a file is finished.
+        whole_buckets: every row of a bucket reaches the same task, so earlier changes of a key can be dropped.
+        task: number of the task, the first part of the order of files.
+    """
+
+    storage: Storage
+    spec: TableSpec
+    target_bytes: int
+    whole_buckets: bool
+    buckets: int
+
+    def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
+        """Write the rows of a task into files.
+
+        Args:
+            batches: the table's columns; for a key table also ``_kind`` and ``_seq``.
+            task: the task's number; files of a bucket sort by it, then by row.
+
+        Raises:
+            InvalidInputError: never here; a NULL in a NOT NULL column raises ``_RejectedError``.
+        """
+        checked = map(self._checked, batches)
+        if self.spec.has_key:
+            return self._stage_changes(checked, task)
+        return self._stage_rows(checked, task)
+
+    def remove(self, staged: Iterable[StagedFile]) -> None:
+        """Remove staged files that no commit will use."""
+        self.remove_paths([s.file.path for s in staged])
+
+    def remove_paths(self, paths: Iterable[str]) -> None:
+        """Remove staged files by their paths."""
+        folder = self.storage.child(CHANGES) if self.spec.has_key else self.storage
+        folder.delete(*paths)
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Refuse NULL in columns that are NOT NULL (deletes need only their key), and unknown row kinds."""
+        if self.spec.has_key:
+            kinds = batch.column(batch.schema.get_field_index(KIND))
+            unknown = pc.sum(pc.less(kinds, 0)).as_py() or 0
+            if unknown:
+                msg = (
+                    f"column {CHANGE_TYPE!r} must be one of {', '.join(CHANGE_TYPE_NAMES)}; "
+                    f"{unknown} of {batch.num_rows} rows of a batch are not."
+                )
+                raise _RejectedError(msg)
+        for field in self.spec.arrow:
+            if field.nullable:
+                continue
+            nulls = batch.column(batch.schema.get_field_index(field.name)).is_null()
+            if self.spec.has_key and field.name not in self.spec.primary_key:
+                kinds = batch.column(batch.schema.get_field_index(KIND))
+                nulls = pc.and_(nulls, pc.not_equal(kinds, int(RowKind.DELETE)))
+            count = pc.sum(nulls).as_py() or 0
+            if count:
+                what = "primary key column" if field.name in self.spec.primary_key else "NOT NULL column"
+                msg = f"{what} {field.name!r} must not hold NULL; {count} of {batch.num_rows} rows of a batch do."
+                raise _RejectedError(msg)
+        return batch
+
+    def _stage_changes(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
+        schema = change_file_schema(self.spec)
+        conformed = (conform(batch, schema) for batch in batches)
+        first = next(conformed, None)
+        if first is None:
+            return []
+        ordered: Iterable[pa.RecordBatch] = chain([first], conformed)
+        if self.whole_buckets:
+            with MergeEngine(self.spec.arrow, self.spec.primary_key) as engine:
+                return self._write_buckets(engine.last_per_key(ordered), schema, task)
+        return self._write_buckets(ordered, schema, task)
+
+    def _write_buckets(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> list[StagedFile]:
+        writers: dict[int, ParquetFiles] = {}
+        deletes: dict[int, int] = {}
+        for batch in batches:
+            for bucket, part in split_by_bucket(batch, self.spec, self.buckets):
+                if bucket not in writers:
+                    writers[bucket] = ParquetFiles(
+                        self.storage.child(CHANGES),
+                        schema,
+                        prefix=f"{bucket:05d}-{task:05d}",
+                        partition={BUCKET: str(bucket)},
+                        target_bytes=self.target_bytes,
+                    )
+                writers[bucket].write(part)
+                found = pc.sum(pc.equal(part.column(part.schema.get_field_index(KIND)), int(RowKind.DELETE))).as_py()
+                deletes[bucket] = deletes.get(bucket, 0) + (found or 0)
+        staged: list[StagedFile] = []
+        for bucket, writer in writers.items():
+            # The count of deletes belongs to the bucket; it is told with its first file.
+            staged += [
+                StagedFile(file, deletes[bucket] if number == 0 else 0) for number, file in enumerate(writer.close())
+            ]
+        return staged
+
+    def _stage_rows(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
+        writer = PartitionedFiles(self.storage, self.spec, prefix=f"part-{task:05d}", target_bytes=self.target_bytes)
+        for batch in batches:
+            writer.write(conform(batch, self.spec.arrow))
+        return [StagedFile(file, 0) for file in writer.close()]
+
+
+class PartitionedFiles:
+    """Writes the table's columns into the root, one folder for each combination of partition values."""
+
+    def __init__(
+        self, storage: Storage, spec: TableSpec, *, prefix: str, target_bytes: int, bucket: int | None = None
+    ) -> None:
+        """Prepare to write; ``bucket`` is the ``_bucket`` partition value in the root of a key table."""
+        self._storage = storage
+        self._spec = spec
+        self._prefix = prefix
+        self._target_bytes = target_bytes
+        self._fixed = {} if bucket is None else {BUCKET: str(bucket)}
+        self._schema = pa.schema([f for f in spec.arrow if f.name not in spec.partition_by])
+        self._writers: dict[tuple[str | None, ...], ParquetFiles] = {}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows (the table's columns in schema order)."""
+        for values, part in split_by_values(batch, self._spec.partition_by):
+            self._writer(values).write(part.select(self._schema.names))
+
+    def close(self) -> list[DataFile]:
+        """Finish all files and describe them."""
+        return [file for writer in self._writers.values() for file in writer.close()]
+
+    def _writer(self, values: tuple[str | None, ...]) -> ParquetFiles:
+        if values not in self._writers:
+            partition = {**dict(zip(self._spec.partition_by, values, strict=True)), **self._fixed}
+            self._writers[values] = ParquetFiles(
+                self._storage,
+                self._schema,
+                prefix=self._prefix,
+                folder="/".join(_folder(name, value) for name, value in partition.items()),
+                partition=partition,
+                target_bytes=self._target_bytes,
+            )
+        return self._writers[values]
+
+
+def change_file_schema(spec: TableSpec) -> pa.Schema:
+    """Give the columns of a change file: the table's (all may be NULL in a delete), ``_kind`` and ``_seq``."""
+    columns = [f if f.name in spec.primary_key else f.with_nullable(True) for f in spec.arrow]
+    return pa.schema([*columns, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])
+
+
+def split_by_bucket(batch: pa.RecordBatch, spec: TableSpec, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Part a batch by the bucket of its keys, keeping the order of rows within each."""
+    if batch.num_rows == 0:
+        return
+    if buckets == 1:
+        yield 0, batch
+        return
+    bucket = bucket_of(batch, spec.primary_key, buckets)
+    found = np.unique(bucket)
+    if len(found) == 1:
+        yield int(found[0]), batch
+        return
+    for number in found:
+        yield int(number), batch.take(pa.array(np.flatnonzero(bucket == number)))
+
+
+def split_by_values(
+    batch: pa.RecordBatch, columns: tuple[str, ...]
+) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+    """Part a batch by its partition values, given as Delta writes them."""
+    if batch.num_rows == 0:
+        return
+    if not columns:
+        yield (), batch
+        return
+    table = pa.Table.from_batches([batch.select(columns)]).append_column(SEQ, pa.array(np.arange(batch.num_rows)))
+    groups = table.group_by(list(columns), use_threads=False).aggregate([(SEQ, "list")])
+    for group in groups.to_pylist():
+        values = tuple(partition_text(group[name]) for name in columns)
+        yield values, batch.take(pa.array(group[f"{SEQ}_list"]))
+
+
+def partition_text(value: object) -> str | None:
+    """Write a partition value as the Delta protocol says."""
+    if value is None or value == "":
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _folder(name: str, value: str | None) -> str:
+    return f"{quote(name, safe='')}={'__HIVE_DEFAULT_PARTITION__' if value is None else quote(value, safe='')}"
+
+
+def staged_to_arrow(stager: Stager, batches: Iterable[pa.RecordBatch], task: int) -> pa.RecordBatch:
+    """Stage a task's batches and describe the files as one batch of ``STAGED`` rows."""
+    try:
+        staged = stager.stage(batches, task)
+    except _RejectedError as error:
+        return pa.RecordBatch.from_pylist([{"rejected": str(error)}], schema=_STAGED_ARROW)
+    rows = [
+        {
+            "path": s.file.path,
+            "size": s.file.size,
+            "rows": s.file.rows,
+            "deletes": s.deletes,
+            "partition": json.dumps(dict(s.file.partition)),
+            "stats": s.file.stats,
+        }
+        for s in staged
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=_STAGED_ARROW)

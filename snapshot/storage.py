@@ -1,0 +1,124 @@
+"""The one door to files: a folder on any fsspec file system."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from snapshot.errors import UnavailableError
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A folder and the file system it is on; picklable, so tasks can carry it.
+
+    Attributes:
+        root: path or URL of the folder, without a slash at its end.
+        options: arguments for the fsspec file system.
+    """
+
+    root: str
+    options: tuple[tuple[str, str], ...] = ()
+    _resolved: list[Any] = field(default_factory=list, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open file system behind."""
+        return {"root": self.root, "options": self.options, "_resolved": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of ``__getstate__``."""
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> Storage:
+        """Open the folder ``path`` (a local path, made absolute, or a URL)."""
+        text = os.fspath(path)
+        text = text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
+        if "://" not in text:
+            text = os.path.abspath(os.path.expanduser(text))
+        return cls(text.rstrip("/"))
+
+    @property
+    def filesystem(self) -> fsspec.AbstractFileSystem:
+        """The fsspec file system of this folder."""
+        if not self._resolved:
+            self._resolved.append(fsspec.core.url_to_fs(self.root, **dict(self.options)))
+        return self._resolved[0][0]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the folder is on this machine's own file system."""
+        return isinstance(self.filesystem, LocalFileSystem)
+
+    def path(self, *names: str) -> str:
+        """Give the file system's own path of a file in this folder."""
+        _ = self.filesystem
+        return posixpath.join(self._resolved[0][1], *names)
+
+    def child(self, name: str) -> Storage:
+        """Give a folder in this folder."""
+        return Storage(posixpath.join(self.root, name), self.options)
+
+    def read(self, name: str) -> bytes | None:
+        """Read a whole small file; None when it does not exist."""
+        try:
+            return bytes(self.filesystem.cat_file(self.path(name)))
+        except FileNotFoundError:
+            return None
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a small file so that readers see all of it or nothing, replacing what is there.
+
+        Raises:
+            UnavailableError: the file system refused.
+        """
+        target = self.path(name)
+        try:
+            if not self.is_local:
+                self.filesystem.pipe_file(target, data)
+                return
+            os.makedirs(posixpath.dirname(target), exist_ok=True)
+            draft = f"{target}.{uuid.uuid4().hex}.tmp"
+            with open(draft, "wb") as file:
+                file.write(data)
+            os.replace(draft, target)
+        except OSError as error:
+            raise UnavailableError(f"{target}: cannot be written: {error}. Check the file system.") from error
+
+    def exists(self, name: str) -> bool:
+        """Tell whether a file or folder is there."""
+        return bool(self.filesystem.exists(self.path(name)))
+
+    def names(self, folder: str = "") -> list[str]:
+        """List the names in a folder, in order; empty when it does not exist."""
+        try:
+            found = self.filesystem.ls(self.path(folder) if folder else self.path(), detail=False, refresh=True)
+        except FileNotFoundError:
+            return []
+        return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
+
+    def delete(self, *names: str) -> None:
+        """Remove files that may be gone already."""
+        for name in names:
+            try:
+                self.filesystem.rm_file(self.path(name))
+            except FileNotFoundError:
+                continue
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a file or a folder in this folder, which may be gone already."""
+        target = self.path(name)
+        if self.filesystem.exists(target):
+            self.filesystem.rm(target, recursive=True)
+
+    def delete_tree(self) -> None:
+        """Remove the folder and everything in it."""
+        if self.filesystem.exists(self.path()):
+            self.filesystem.rm(self.path(), recursive=True)

@@ -1,0 +1,310 @@
+"""The files of one table: its Delta tables, its definition, its snapshots and their changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from snapshot.commit import ATTEMPTS_MAX, as_snapshot
+from snapshot.delta import Commit, DataFile, DeltaLog
+from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError
+from snapshot.merge import ChangeFile
+from snapshot.records import Snapshot
+from snapshot.rowkind import KIND, RowKind
+from snapshot.schema import BUCKET, SNAPSHOT, conform
+from snapshot.spec import SPEC_PROPERTY, TableSpec
+from snapshot.stage import CHANGES, change_file_schema
+from snapshot.storage import Storage
+
+MERGED_THROUGH = "merged-through"
+_BATCH_ROWS = 65_536
+_MAINTENANCE = ("create", "compact", "expire")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a snapshot of a key table is made of: a version of the root and the changes after it.
+
+    Attributes:
+        snapshot: the snapshot.
+        root_version: the root version with the largest ``merged-through`` at or below it.
+        merged_through: that value.
+        base: the root's files.
+        changes: files of the changes in ``(merged_through, snapshot]``.
+    """
+
+    snapshot: int
+    root_version: int
+    merged_through: int
+    base: tuple[DataFile, ...]
+    changes: tuple[DataFile, ...]
+
+
+class TableFiles:
+    """The files of a table that exists."""
+
+    def __init__(self, storage: Storage, spec: TableSpec) -> None:
+        """Use ``open`` or ``create``."""
+        self.storage = storage
+        self.spec = spec
+        self.root = DeltaLog(storage)
+        self.log = DeltaLog(storage.child(CHANGES)) if spec.has_key else self.root
+
+    @classmethod
+    def open(cls, storage: Storage) -> TableFiles:
+        """Open a table by its folder.
+
+        Raises:
+            NotFoundError: there is no table of the store.
+            CorruptedError: its definition cannot be read.
+        """
+        for folder in (storage.child(CHANGES), storage):
+            log = DeltaLog(folder)
+            if log.exists():
+                text = log.configuration().get(SPEC_PROPERTY)
+                if text is not None:
+                    return cls(storage, TableSpec.from_json(text, storage.root))
+        msg = f"{storage.root}: there is no table of the store here. Make one with TableStore.create(spark, path, ...)."
+        raise NotFoundError(msg)
+
+    @classmethod
+    def create(cls, storage: Storage, spec: TableSpec) -> TableFiles:
+        """Make an empty table. The commit table comes last: before it there is no table.
+
+        Raises:
+            AlreadyExistsError: somebody else has made one.
+        """
+        properties = {SPEC_PROPERTY: spec.to_json(), "delta.checkpointInterval": "100"}
+        if spec.has_key:
+            root = DeltaLog(storage)
+            if not root.exists():
+                columns = pa.schema([*spec.arrow, pa.field(BUCKET, pa.int32())])
+                info = {"kind": "create", MERGED_THROUGH: 0}
+                DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration={}, info=info)
+            columns = change_file_schema(spec)
+            columns = columns.append(pa.field(SNAPSHOT, pa.int64())).append(pa.field(BUCKET, pa.int32()))
+            DeltaLog.create(
+                storage.child(CHANGES),
+                columns,
+                partition_by=(SNAPSHOT, BUCKET),
+                configuration=properties,
+                info={"kind": "create"},
+            )
+        else:
+            DeltaLog.create(
+                storage,
+                spec.arrow,
+                partition_by=spec.partition_by,
+                configuration=properties,
+                info={"kind": "create"},
+            )
+        return cls(storage, spec)
+
+    def latest(self) -> int:
+        """Give the id of the newest snapshot."""
+        return self.log.version()
+
+    def snapshot(self, snapshot_id: int) -> Snapshot:
+        """Give one snapshot's facts.
+
+        Raises:
+            NotFoundError: it does not exist or has left the log.
+        """
+        newest = self.latest()
+        if not 0 <= snapshot_id <= newest:
+            msg = f"{self.storage.root}: there is no snapshot {snapshot_id}; the newest is {newest}."
+            raise NotFoundError(msg)
+        try:
+            return as_snapshot(self.log.commit_at(snapshot_id))
+        except DataLostError as error:
+            raise NotFoundError(f"{self.storage.root}: snapshot {snapshot_id} has left the log: {error}") from error
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """Give the snapshots still in the log, newest first."""
+        for found in self.log.commits(self.latest()):
+            yield as_snapshot(found)
+
+    def snapshot_as_of(self, timestamp_ms: int) -> Snapshot:
+        """Give the newest snapshot committed at or before a time.
+
+        Raises:
+            NotFoundError: all snapshots still in the log are younger.
+        """
+        for found in self.snapshots():
+            if found.timestamp_ms <= timestamp_ms:
+                return found
+        msg = f"{self.storage.root}: no snapshot is as old as {timestamp_ms} ms since the epoch; see snapshots()."
+        raise NotFoundError(msg)
+
+    def changes(self, snapshot_id: int, buckets: int) -> SnapshotChanges:
+        """Give the changes of one snapshot.
+
+        Raises:
+            DataLostError: its log entry is gone.
+            CorruptedError: another Delta writer removed rows, which a table without a key cannot express as changes.
+        """
+        found = self.log.commit_at(snapshot_id)
+        maintenance = found.info.get("kind") in _MAINTENANCE
+        if found.removed and not maintenance:
+            msg = (
+                f"{self.storage.root}: version {snapshot_id} was written by another Delta writer and removes "
+                f"{len(found.removed)} files; only appends can be published. Restore the version before it."
+            )
+            raise CorruptedError(msg)
+        return SnapshotChanges.of(self, found if not maintenance else None, as_snapshot(found), buckets)
+
+    def layout(self, snapshot_id: int) -> Layout:
+        """Find what a snapshot of a key table is made of.
+
+        Raises:
+            NotFoundError: the snapshot's files are no longer known.
+        """
+        version, merged = self.root_for(snapshot_id)
+        base = self.root.files(version)
+        changes = [f for f in self.log.files(snapshot_id) if merged < int(f.partition[SNAPSHOT] or 0) <= snapshot_id]
+        return Layout(snapshot_id, version, merged, tuple(base), tuple(changes))
+
+    def root_for(self, snapshot_id: int) -> tuple[int, int]:
+        """Find the newest root version that holds nothing younger than a snapshot, and what is merged into it.
+
+        Versions that another Delta tool made (a vacuum, an optimize) belong to the compaction before them.
+
+        Returns:
+            The root version and its ``merged-through``.
+
+        Raises:
+            NotFoundError: the root's log no longer goes back that far.
+        """
+        candidate: int | None = None
+        for found in self.root.commits(self.root.version()):
+            candidate = found.version if candidate is None else candidate
+            merged = found.info.get(MERGED_THROUGH)
+            if merged is None:
+                continue
+            if merged <= snapshot_id:
+                return candidate, int(merged)
+            candidate = None
+        msg = f"{self.storage.root}: snapshot {snapshot_id} is older than the root's log; read a newer one."
+        raise NotFoundError(msg)
+
+    def trim(self) -> int | None:
+        """Drop change files that the root holds from the newest state; older snapshots still find them.
+
+        Returns:
+            The version that did it; None when there was nothing to drop.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            newest = self.log.version()
+            _, merged = self.root_for(newest)
+            folded = [f for f in self.log.files() if int(f.partition[SNAPSHOT] or 0) <= merged]
+            if not folded:
+                return None
+            try:
+                info = {"kind": "compact", "rows": 0}
+                self.log.commit(newest + 1, add=[], remove=folded, info=info, data_change=False)
+            except ConflictError:
+                continue
+            return newest + 1
+        # The files stay listed and ignored; the next compaction drops them.
+        return None
+
+    def change_file(self, file: DataFile) -> ChangeFile:
+        """Name a change file as the merge engine wants it."""
+        return ChangeFile(self.log.storage.path(file.path), int(file.partition[SNAPSHOT] or 0))
+
+    @cached_property
+    def change_schema(self) -> pa.Schema:
+        """The table's columns, then ``_kind``: what is published and what streams read."""
+        nullable = self.spec.has_key
+        columns = [f.with_nullable(True) if nullable and f.name not in self.spec.primary_key else f for f in self.spec.arrow]
+        return pa.schema([*columns, pa.field(KIND, pa.int8())])
+
+
+@dataclass(frozen=True)
+class SnapshotChanges:
+    """The changes of one snapshot by bucket, in the order of their files' names and rows. Picklable.
+
+    Attributes:
+        snapshot: the snapshot.
+        files: for each bucket, its files in order.
+    """
+
+    snapshot: Snapshot
+    storage: Storage
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+    files: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: TableFiles, found: Commit | None, snapshot: Snapshot, buckets: int) -> SnapshotChanges:
+        """Sort a commit's files into buckets; files of an append table go round the buckets."""
+        files: dict[int, list[DataFile]] = {}
+        in_order = sorted(found.added, key=lambda f: f.path.rpartition("/")[2]) if found else []
+        for number, file in enumerate(in_order):
+            bucket = int(file.partition[BUCKET] or 0) if table.spec.has_key else (snapshot.id + number) % buckets
+            files.setdefault(bucket, []).append(file)
+        return cls(
+            snapshot,
+            table.log.storage,
+            table.change_schema,
+            () if table.spec.has_key else table.spec.partition_by,
+            {bucket: tuple(found) for bucket, found in files.items()},
+        )
+
+    def rows(self, bucket: int) -> int:
+        """Give the number of changes in a bucket; files of a foreign writer without statistics are opened to count."""
+        return sum(f.rows if f.rows >= 0 else self._count(f) for f in self.files.get(bucket, ()))
+
+    def batches(self, bucket: int, skip: int = 0) -> Iterator[pa.RecordBatch]:
+        """Read a bucket's changes, leaving out the first ``skip``.
+
+        Raises:
+            DataLostError: a file is missing.
+            CorruptedError: a file cannot be read.
+        """
+        for file in self.files.get(bucket, ()):
+            rows = file.rows if file.rows >= 0 else self._count(file)
+            if skip >= rows:
+                skip -= rows
+                continue
+            for batch in self._read(file):
+                if skip >= batch.num_rows:
+                    skip -= batch.num_rows
+                    continue
+                yield self._complete(batch.slice(skip), file)
+                skip = 0
+
+    def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        path = self.storage.path(file.path)
+        try:
+            with self.storage.filesystem.open(path, "rb") as source:
+                parquet = pq.ParquetFile(source)
+                names = [n for n in self.schema.names if n in parquet.schema_arrow.names]
+                yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
+        except FileNotFoundError as error:
+            msg = f"{path}: a file of snapshot {self.snapshot.id} is missing; its changes are lost to the log."
+            raise DataLostError(msg) from error
+        except (pa.ArrowInvalid, OSError) as error:
+            msg = f"{path}: a file of snapshot {self.snapshot.id} cannot be read: {error}"
+            raise CorruptedError(msg) from error
+
+    def _complete(self, batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
+        """Add the columns that are not in the file: partition values, and ``_kind`` in an append table."""
+        for field_ in self.schema:
+            if field_.name in batch.schema.names:
+                continue
+            if field_.name == KIND:
+                column = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), batch.num_rows)
+            else:
+                value = file.partition.get(field_.name)
+                column = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows).cast(field_.type)
+            batch = batch.append_column(field_, column)
+        return conform(batch, self.schema)
+
+    def _count(self, file: DataFile) -> int:
+        with self.storage.filesystem.open(self.storage.path(file.path), "rb") as source:
+            return int(pq.ParquetFile(source).metadata.num_rows)

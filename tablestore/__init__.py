@@ -1,0 +1,9 @@
+"""The table store with an external log: snapshots in Delta Lake files, changes in a Kafka log, on Spark."""
+
+from log_system.kafka.local import LocalKafka
+from snapshot.records import Snapshot
+from tablestore.recover import PublishPendingError
+from tablestore.session import register, session
+from tablestore.store import TableStore
+
+__all__ = ["LocalKafka", "PublishPendingError", "Snapshot", "TableStore", "register", "session"]

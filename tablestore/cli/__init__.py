@@ -1,0 +1,24 @@
+"""The command line: ``tablestore``."""
+
+from __future__ import annotations
+
+from typer import Typer
+
+from tablestore.cli import kafka
+from tablestore.cli.base import FriendlyGroup
+
+app = Typer(
+    name="tablestore",
+    cls=FriendlyGroup,
+    help="A table store on Spark: snapshots in Delta Lake, every change once and in order in Kafka.",
+    no_args_is_help=True,
+    add_completion=False,
+    # Locals may hold a password.
+    pretty_exceptions_show_locals=False,
+)
+app.add_typer(kafka.app, name="kafka")
+
+
+@app.callback()
+def main() -> None:
+    """Keep the sub-commands sub-commands, however few there are."""

@@ -1,0 +1,61 @@
+"""``tablestore kafka``: a real Kafka broker on this machine, for trying things out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+from rich.table import Table
+from typer import Exit, Option, Typer
+
+from log_system.jars import waiting
+from log_system.kafka import detached
+from tablestore.cli.base import console
+
+app = Typer(help="Start, stop and look at a real Kafka broker on this machine (loopback only).", no_args_is_help=True)
+
+NOT_RUNNING = 3
+
+Port = Annotated[int, Option(help="Where it listens on 127.0.0.1.", min=1, max=65535)]
+Data = Annotated[
+    Path | None, Option(help="Folder of its data; kept when it stops.", show_default="~/.local/share/tablestore/kafka")
+]
+
+
+@app.command()
+def start(port: Port = detached.DEFAULT_PORT, data: Data = None) -> None:
+    """Start the broker; it goes on when this command ends."""
+    with waiting("Starting Kafka ..."):
+        broker = detached.start(data, port)
+    console.print(
+        f"Kafka listens on [bold]{broker.bootstrap_servers}[/] (process {broker.pid}).", highlight=False, soft_wrap=True
+    )
+    console.print(
+        f"Data and log: {broker.data_dir}. Stop it with 'tablestore kafka stop'.", highlight=False, soft_wrap=True
+    )
+
+
+@app.command()
+def stop() -> None:
+    """Stop the broker; its data stays."""
+    broker = detached.stop()
+    console.print(
+        f"Stopped Kafka on {broker.bootstrap_servers}. Its data stays in {broker.data_dir}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def status() -> None:
+    """Show the broker; exit code 3 if none runs."""
+    broker = detached.status()
+    if broker is None:
+        console.print("No local Kafka runs. Start one with 'tablestore kafka start'.", highlight=False, soft_wrap=True)
+        raise Exit(NOT_RUNNING)
+    table = Table("bootstrap servers", "process", "up", "answers", "data")
+    up_minutes = (time.time() - broker.started) / 60
+    answers = "[green]yes[/]" if broker.answers else "[red]no[/]"
+    table.add_row(broker.bootstrap_servers, str(broker.pid), f"{up_minutes:.0f} min", answers, broker.data_dir)
+    console.print(table)

@@ -1,0 +1,118 @@
+"""Compaction: changes are folded into the root, bucket by bucket. It publishes nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from pyspark.sql import SparkSession
+
+from snapshot.delta import DataFile
+from snapshot.errors import ConflictError
+from snapshot.merge import BaseFile, ChangeFile, MergeEngine
+from snapshot.records import Snapshot
+from snapshot.schema import BUCKET
+from snapshot.spec import TableSpec
+from snapshot.stage import PartitionedFiles
+from snapshot.storage import Storage
+from snapshot.table import MERGED_THROUGH, Layout
+from tablestore.opened import OpenedTable
+from tablestore.plan import base_file
+from tablestore.spark_tasks import run_tasks
+
+logger = logging.getLogger("tablestore")
+
+
+@dataclass(frozen=True)
+class BucketTask:
+    """One bucket's part of a compaction. Picklable."""
+
+    storage: Storage
+    spec: TableSpec
+    bucket: int
+    base: tuple[BaseFile, ...]
+    changes: tuple[ChangeFile, ...]
+    target_bytes: int
+
+
+def compact(spark: SparkSession, table: OpenedTable) -> Snapshot | None:
+    """Fold all committed changes into the root.
+
+    1. Merge each bucket that has changes into new files. A crash leaves files that nothing points at.
+    2. Commit them to the root in place of the bucket's old files, with ``merged-through``. Readers find the same rows
+       before and after. A crash after it leaves changes listed that readers ignore.
+    3. Drop the folded changes from the newest state of the commit table; the next compaction does it otherwise.
+
+    Returns:
+        The maintenance snapshot of step 3; None when there was nothing to fold, or another compaction was faster.
+    """
+    files = table.files
+    if not table.spec.has_key:
+        return None
+    layout = files.layout(files.latest())
+    if not layout.changes:
+        return None
+    # Step 1.
+    tasks = _tasks(table, layout)
+    results = run_tasks(spark, tasks, _merge_bucket)
+    added = [DataFile(**each) for result in results for each in json.loads(result)]
+    # Step 2.
+    touched = {str(task.bucket) for task in tasks}
+    removed = [f for f in layout.base if f.partition[BUCKET] in touched]
+    info = {"kind": "compact", MERGED_THROUGH: layout.snapshot}
+    try:
+        files.root.commit(layout.root_version + 1, add=added, remove=removed, info=info)
+    except ConflictError:
+        logger.info("table %s: another compaction was faster; this one's files are dropped", table.path)
+        files.storage.delete(*[f.path for f in added])
+        return None
+    # Step 3.
+    version = files.trim()
+    return None if version is None else files.snapshot(version)
+
+
+def compact_if_due(spark: SparkSession, table: OpenedTable) -> Snapshot | None:
+    """Compact when the changes have grown past the table's limits; cheap when they have not."""
+    limits = table.options.compaction
+    if not table.spec.has_key or not limits.auto:
+        return None
+    newest = table.files.latest()
+    _, merged = table.files.root_for(newest)
+    commits = newest - merged
+    if commits >= limits.commits or (commits % limits.min_commits == 0 and _is_past_ratio(table, newest, limits.ratio)):
+        return compact(spark, table)
+    return None
+
+
+def _is_past_ratio(table: OpenedTable, snapshot: int, ratio: float) -> bool:
+    layout = table.files.layout(snapshot)
+    return sum(f.rows for f in layout.changes) > ratio * sum(f.rows for f in layout.base)
+
+
+def _tasks(table: OpenedTable, layout: Layout) -> Sequence[BucketTask]:
+    buckets = sorted({int(f.partition[BUCKET] or 0) for f in layout.changes})
+    return [
+        BucketTask(
+            storage=table.files.storage,
+            spec=table.spec,
+            bucket=bucket,
+            base=tuple(base_file(table.files, f) for f in layout.base if f.partition[BUCKET] == str(bucket)),
+            changes=tuple(table.files.change_file(f) for f in layout.changes if f.partition[BUCKET] == str(bucket)),
+            target_bytes=table.options.write.target_file_size_bytes,
+        )
+        for bucket in buckets
+    ]
+
+
+def _merge_bucket(task: BucketTask) -> str:
+    """Write a bucket's merged rows; runs in a Spark task."""
+    filesystem = None if task.storage.is_local else task.storage.filesystem
+    writer = PartitionedFiles(
+        task.storage, task.spec, prefix=f"part-{task.bucket:05d}", target_bytes=task.target_bytes, bucket=task.bucket
+    )
+    with MergeEngine(task.spec.arrow, task.spec.primary_key, filesystem=filesystem) as engine:
+        for batch in engine.merged(task.base, task.changes):
+            writer.write(batch)
+    return json.dumps([asdict(file) for file in writer.close()])

@@ -1,0 +1,207 @@
+"""Spark's ``format("tablestore")``: batch and streaming reads and writes of one table by its path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from snapshot.commit import CommitId
+from snapshot.errors import InvalidInputError
+from snapshot.filters import Predicate, split_filters
+from snapshot.schema import arrow_schema, conform
+from snapshot.stage import Stager, staged_to_arrow
+from tablestore.checkpoint import query_id
+from tablestore.opened import OpenedTable
+from tablestore.parts import ReadPart
+from tablestore.plan import snapshot_parts
+from tablestore.publisher import open_publisher
+from tablestore.read_options import FORMAT, ReadOptions, parse_read_options
+from tablestore.read_stream import SnapshotStream, feed_schema
+from tablestore.shape_arrow import check_frame, shape_batches
+from tablestore.write import Writer, accept_staged
+
+
+class TableStoreDataSource(DataSource):
+    """A table of the store as a Spark data source. Options: see ``ReadOptions``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name for ``format(...)`` and ``USING``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Give the table's columns; with ``readChangeFeed`` also those of its change feed."""
+        options = self._options()
+        spec = OpenedTable.open(options.path, options.runtime).spec
+        if options.change_feed:
+            return feed_schema(spec)
+        wanted = spec.schema.fieldNames() if options.columns is None else options.columns
+        return StructType([field for field in spec.schema.fields if field.name in wanted])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read a snapshot."""
+        return SnapshotReader(self._options(), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Read snapshots as they become visible."""
+        return SnapshotStream(self._options(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
+        """Append rows, or upsert them in a table with a key."""
+        if overwrite:
+            msg = f"format({FORMAT!r}) does not overwrite; write with mode('append'), which upserts where there is a key."
+            raise InvalidInputError(msg)
+        return BatchWriter(_Sink.open(self._options(), schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
+        """Write each micro-batch once."""
+        options = self._options()
+        if not options.checkpoint:
+            msg = "option 'checkpointLocation' is required for a streaming write: it names the query across restarts."
+            raise InvalidInputError(msg)
+        if overwrite:
+            raise InvalidInputError("outputMode('complete') is not supported; use 'append' or, with a key, 'update'.")
+        return StreamWriter(_Sink.open(options, schema), options.checkpoint)
+
+    def _options(self) -> ReadOptions:
+        return parse_read_options(dict(self.options))
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads one snapshot, with filters applied before rows reach Spark."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Read the table at ``options.path``."""
+        self._options = options
+        self._schema = arrow_schema(schema)
+        self._predicate = Predicate()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take the filters that DuckDB answers exactly as Spark does; Spark evaluates the others."""
+        table = OpenedTable.open(self._options.path, self._options.runtime)
+        self._predicate, left = split_filters(filters, table.spec.arrow)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the snapshot: one part a bucket or several."""
+        table = OpenedTable.open(self._options.path, self._options.runtime)
+        snapshot = self._options.snapshot
+        if self._options.timestamp_ms is not None:
+            snapshot = table.files.snapshot_as_of(self._options.timestamp_ms).id
+        elif snapshot is not None:
+            table.files.snapshot(snapshot)
+        else:
+            snapshot = table.files.latest()
+        parts = snapshot_parts(
+            table.files,
+            snapshot,
+            tasks=self._options.tasks,
+            columns=self._schema.names,
+            predicate=self._predicate,
+        )
+        return [ReadPart(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one part, in a task."""
+        assert isinstance(partition, ReadPart)
+        for batch in partition.part.read():
+            yield conform(batch, self._schema)
+
+
+@dataclass
+class _Staged(WriterCommitMessage):
+    """What one task staged."""
+
+    rows: list[dict[str, object]]
+
+
+@dataclass(frozen=True)
+class _Sink:
+    """Stages in tasks and commits on the driver, without a Spark session: publishing stays in this process."""
+
+    options: ReadOptions
+    stager: Stager
+    columns: tuple[str, ...]
+
+    @classmethod
+    def open(cls, options: ReadOptions, schema: StructType) -> _Sink:
+        table = OpenedTable.open(options.path, options.runtime)
+        check_frame(schema, table.spec)
+        return cls(options, Writer(table, None).stager(whole_buckets=False), tuple(schema.fieldNames()))
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> _Staged:
+        context = TaskContext.get()
+        task = context.partitionId() if context else 0
+        return _Staged(staged_to_arrow(self.stager, shape_batches(batches, self.stager.spec, task), task).to_pylist())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> None:
+        rows = [row for message in messages if isinstance(message, _Staged) for row in message.rows]
+        table = OpenedTable.open(self.options.path, self.options.runtime)
+        publisher = open_publisher(table, None)
+        try:
+            writer = Writer(table, publisher)
+            writer.recover_once()
+            writer.write_staged(accept_staged(self.stager, rows), commit_id)
+        finally:
+            if publisher is not None:
+                publisher.discard()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what tasks staged before the job failed."""
+        rows = [row for message in messages if isinstance(message, _Staged) for row in message.rows]
+        self.stager.remove_paths([str(row["path"]) for row in rows if row["path"]])
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write.format("tablestore")`` and ``INSERT INTO``."""
+
+    def __init__(self, sink: _Sink) -> None:
+        """Write into ``sink``."""
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage a task's rows."""
+        return self._sink.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit and publish all of them as one snapshot."""
+        self._sink.commit(messages, None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop what was staged."""
+        self._sink.abort(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """``df.writeStream.format("tablestore")``: each micro-batch lands once, however often Spark repeats it."""
+
+    def __init__(self, sink: _Sink, checkpoint: str) -> None:
+        """Write into ``sink``, for the query whose checkpoint this is."""
+        self._sink = sink
+        self._checkpoint = checkpoint
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage a task's rows."""
+        return self._sink.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Commit and publish a micro-batch as one snapshot, unless it landed before."""
+        self._sink.commit(messages, CommitId(query_id(self._checkpoint), batchId, durable=True))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Drop what was staged."""
+        self._sink.abort(messages)

@@ -1,0 +1,202 @@
+"""Making and removing a table: files, topic and index, without a half-made table after a crash."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from log_system.index import INDEX, IndexEntry, LogIndex, OffsetRange
+from log_system.kafka.client import KafkaClient
+from log_system.kafka.secrets import merge_runtime
+from log_system.kafka.groups import delete_groups
+from log_system.kafka.topic import delete_topic, describe_topic, ensure_topic, latest_offsets
+from snapshot.delta import DeltaLog
+from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from snapshot.schema import check_schema, table_schema
+from snapshot.spec import TableSpec
+from snapshot.storage import Storage
+from snapshot.table import TableFiles
+from tablestore.opened import OpenedTable
+from tablestore.options import LogOptions, TableOptions, parse_options
+
+_INTENT = f"{INDEX}/_intent"
+
+
+@dataclass(frozen=True)
+class _Intent:
+    """Written before anything else is made or removed, so that whoever comes after a crash can finish the job.
+
+    Attributes:
+        verb: ``create`` or ``drop``.
+        topic: the log's topic; empty without one.
+        owns_topic: the topic did not exist when ``create`` began, so it is ours.
+    """
+
+    verb: str
+    topic: str = ""
+    owns_topic: bool = False
+
+
+def as_schema(schema: StructType | str) -> StructType:
+    """Read a schema given as DDL text.
+
+    Raises:
+        InvalidInputError: the text is not a schema.
+    """
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        return StructType.fromDDL(schema)
+    except Exception as error:
+        msg = f"schema: expected a StructType or DDL text such as 'id bigint, name string', came {schema!r}: {error}"
+        raise InvalidInputError(msg) from error
+
+
+def create(
+    path: str,
+    schema: StructType,
+    *,
+    primary_key: Sequence[str],
+    partition_by: Sequence[str],
+    log_system: str | None,
+    options: Mapping[str, Any],
+) -> OpenedTable:
+    """Make an empty table.
+
+    1. Check everything that can be checked without changing anything.
+    2. Note the intent. A crash from here to step 5 leaves no table; the next ``create`` at the path clears up.
+    3. Make or check the topic.
+    4. Write the index entry of the empty snapshot.
+    5. Make the Delta tables, the commit table last. From here on there is a table.
+    6. Remove the intent.
+
+    Raises:
+        InvalidInputError: a column, key or option is wrong, or the topic does not fit.
+        AlreadyExistsError: there is a table or another Delta table at the path, or the topic has records.
+        UnavailableError: the broker or the file system does not answer.
+    """
+    # Step 1.
+    check_schema(schema, primary_key, partition_by)
+    parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
+    storage = Storage.at(path)
+    earlier = _clear_way(storage, parsed.log)
+    spec = TableSpec(
+        table_id=uuid.uuid4().hex,
+        schema_json=table_schema(schema, primary_key).json(),
+        primary_key=tuple(primary_key),
+        partition_by=tuple(partition_by),
+        properties=parsed.to_properties(),
+    )
+    # Step 2.
+    intent = _Intent("create")
+    if parsed.log is not None:
+        client = _client(parsed.log)
+        ours = earlier is not None and earlier.owns_topic and earlier.topic == parsed.log.kafka.topic
+        is_new = ours or describe_topic(client, parsed.log.kafka.topic) is None
+        intent = _Intent("create", parsed.log.kafka.topic, is_new)
+    storage.put(_INTENT, json.dumps(asdict(intent)).encode())
+    try:
+        # Step 3.
+        if parsed.log is not None:
+            _ensure_topic(client, parsed, parsed.log)
+            spec = replace(spec, owns_topic=intent.owns_topic)
+            # Step 4.
+            LogIndex(storage).put(_empty_snapshot(client, parsed.log.kafka.topic, parsed.buckets))
+        # Step 5.
+        files = TableFiles.create(storage, spec)
+    except Exception:
+        _undo(storage, parsed.log, intent)
+        raise
+    # Step 6.
+    storage.delete(_INTENT)
+    return OpenedTable.of(files, parsed, {})
+
+
+def drop(table: OpenedTable) -> None:
+    """Remove a table's files, and its topic if ``create`` made it.
+
+    1. Note the intent. A crash from here on is finished by the next ``create`` at the path.
+    2. Remove the commit table's log: from here on there is no table.
+    3. Remove the topic and the consumer group.
+    4. Remove the other files.
+    """
+    storage, log = table.files.storage, table.log
+    # Step 1.
+    intent = _Intent("drop", log.topic if log else "", table.spec.owns_topic)
+    storage.put(_INTENT, json.dumps(asdict(intent)).encode())
+    # Step 2.
+    table.files.log.storage.child("_delta_log").delete_tree()
+    # Step 3.
+    if log is not None:
+        if table.spec.owns_topic:
+            delete_topic(log.client, log.topic)
+        delete_groups(log.client, [log.group])
+    # Step 4.
+    _remove_files(storage)
+
+
+def _clear_way(storage: Storage, log: LogOptions | None) -> _Intent | None:
+    """Finish what a crashed ``create`` or ``drop`` left at the path.
+
+    Raises:
+        AlreadyExistsError: there is a table, or something that is not ours.
+    """
+    try:
+        TableFiles.open(storage)
+    except NotFoundError:
+        pass
+    else:
+        raise AlreadyExistsError(f"{storage.root}: there is a table already; open it, or drop it first.")
+    text = storage.read(_INTENT)
+    if text is None:
+        if DeltaLog(storage).exists():
+            msg = f"{storage.root}: there is a Delta table that is not of this store; choose another path."
+            raise AlreadyExistsError(msg)
+        return None
+    intent = _Intent(**json.loads(text))
+    if intent.verb == "drop" and intent.owns_topic and log is not None and log.kafka.topic == intent.topic:
+        delete_topic(_client(log), intent.topic)
+    _remove_files(storage)
+    return intent if intent.verb == "create" else None
+
+
+def _ensure_topic(client: KafkaClient, options: TableOptions, log: LogOptions) -> None:
+    ensure_topic(
+        client,
+        log.kafka.topic,
+        partitions=options.buckets,
+        retention_ms=log.retention_ms,
+        compacted=log.compacted,
+        replication_factor=log.replication_factor,
+    )
+
+
+def _empty_snapshot(client: KafkaClient, topic: str, partitions: int) -> IndexEntry:
+    ends = latest_offsets(client, topic, read_committed=True)
+    return IndexEntry(0, 0, "create", tuple(OffsetRange(ends[p], ends[p], 0, 0) for p in range(partitions)))
+
+
+def _undo(storage: Storage, log: LogOptions | None, intent: _Intent) -> None:
+    """Take back what a failed ``create`` made; the intent goes last, so a crash here changes nothing."""
+    if log is not None and intent.owns_topic:
+        delete_topic(_client(log), log.kafka.topic)
+    _remove_files(storage)
+
+
+def _remove_files(storage: Storage) -> None:
+    for name in storage.names():
+        if name != INDEX:
+            storage.remove_tree(name)
+    for name in storage.names(INDEX):
+        if f"{INDEX}/{name}" != _INTENT:
+            storage.remove_tree(f"{INDEX}/{name}")
+    storage.delete_tree()
+
+
+def _client(log: LogOptions) -> KafkaClient:
+    return KafkaClient(merge_runtime(log.kafka.client, {}))

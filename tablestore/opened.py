@@ -1,0 +1,95 @@
+"""A table opened in this process: its files, options and log. Everything above works on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from log_system.gate import Gate
+from log_system.index import LogIndex
+from log_system.kafka.client import KafkaClient
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.secrets import merge_runtime
+from snapshot.errors import InvalidInputError
+from snapshot.spec import TableSpec
+from snapshot.storage import Storage
+from snapshot.table import TableFiles
+from tablestore.options import LogOptions, TableOptions, parse_options
+
+
+@dataclass(frozen=True)
+class OpenedTable:
+    """One table, opened.
+
+    Attributes:
+        files: its Delta tables.
+        options: its options.
+        log: its log; None without a log system.
+        index: its log index; empty without a log system.
+        runtime: client options given when it was opened, never stored.
+    """
+
+    files: TableFiles
+    options: TableOptions
+    log: KafkaLog | None
+    index: LogIndex
+    runtime: Mapping[str, str]
+
+    @classmethod
+    def open(cls, path: str, runtime: Mapping[str, str] | None = None) -> OpenedTable:
+        """Open a table by its path.
+
+        Args:
+            path: the table's folder.
+            runtime: ``kafka.*`` client options that are not stored, such as credentials.
+
+        Raises:
+            NotFoundError: there is no table.
+            InvalidInputError: a runtime option is not a client option, or the table has no log.
+        """
+        files = TableFiles.open(Storage.at(path))
+        options = parse_options(files.spec.properties, primary_key=files.spec.primary_key)
+        runtime = dict(runtime or {})
+        if runtime and options.log is None:
+            msg = f"option '{next(iter(runtime))}': table {path!r} has no log system, so it takes no client options."
+            raise InvalidInputError(msg)
+        return cls.of(files, options, runtime)
+
+    @classmethod
+    def of(cls, files: TableFiles, options: TableOptions, runtime: Mapping[str, str]) -> OpenedTable:
+        """Put an opened table together from its parts."""
+        log = None if options.log is None else kafka_log(files.spec, options, options.log, runtime, files)
+        return cls(files, options, log, LogIndex(files.storage), runtime)
+
+    @property
+    def path(self) -> str:
+        """The table's folder."""
+        return self.files.storage.root
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table's definition."""
+        return self.files.spec
+
+    def newest_visible(self) -> int:
+        """Give the newest snapshot a stream may see: published where there is a log, else committed."""
+        return self.files.latest() if self.log is None else Gate(self.index).newest()
+
+
+def kafka_log(
+    spec: TableSpec, options: TableOptions, log: LogOptions, runtime: Mapping[str, str], files: TableFiles
+) -> KafkaLog:
+    """Describe a table's log to publishers and readers."""
+    return KafkaLog(
+        table_id=spec.table_id,
+        client=KafkaClient(merge_runtime(log.kafka.client, runtime)),
+        topic=log.kafka.topic,
+        partitions=options.buckets,
+        format=log.format.value,
+        schema=files.change_schema,
+        primary_key=spec.primary_key,
+        headers=log.headers.value,
+        transaction_timeout_ms=log.transaction_timeout_ms,
+        driver_rows_max=options.publish.driver_rows_max,
+        transaction_rows_max=options.publish.transaction_rows_max,
+    )

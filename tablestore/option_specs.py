@@ -1,0 +1,273 @@
+"""Every option of a table, declared once: its name, type, default, and what it does.
+
+``options.py`` parses by these declarations, and ``docs/options.md`` is made from them:
+``python -m tablestore.option_specs > docs/options.md``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar, cast
+
+from snapshot.errors import InvalidInputError
+from tablestore.option_types import (
+    BOOLEAN,
+    RATIO,
+    REPLICATION,
+    RETENTION,
+    SERVERS,
+    SIZE,
+    SYSTEM,
+    TOPIC,
+    OptionType,
+    choice,
+    duration,
+    integer,
+)
+
+T = TypeVar("T")
+
+
+class Consistency(StrEnum):
+    """When a change may be seen in the log."""
+
+    TRANSACTIONAL = "transactional"
+    EVENTUAL = "eventual"
+
+
+class LogFormatName(StrEnum):
+    """How changes are written into Kafka records."""
+
+    JSON = "json"
+    ARROW = "arrow"
+
+
+class KeyFormatName(StrEnum):
+    """How the primary key is written into the key of a Kafka record."""
+
+    JSON = "json"
+
+
+class Headers(StrEnum):
+    """Which records carry the snapshot id in a header."""
+
+    LAST = "last"
+    ALL = "all"
+
+
+@dataclass(frozen=True)
+class OptionSpec(Generic[T]):
+    """One option.
+
+    Attributes:
+        name: as the user writes it.
+        type: how its text is read.
+        default: the text taken when it is not given; ``None`` where there is none.
+        doc: one or two sentences for ``docs/options.md``.
+        fixed: it describes what is stored, so it is kept with the table even where it is the default.
+    """
+
+    name: str
+    type: OptionType[T]
+    default: str | None
+    doc: str
+    fixed: bool = False
+
+    @property
+    def field(self) -> T:
+        """A new dataclass field that is read from this option; typed as its value, as ``dataclasses.field`` is."""
+        default = dataclasses.MISSING if self.default is None else self.parse(self.default)
+        made: Any = dataclasses.field(default=default, metadata={"spec": self})
+        return cast(T, made)
+
+    def parse(self, text: str) -> T:
+        """Return the value of a text.
+
+        Raises:
+            InvalidInputError: the text is not one of this option's.
+        """
+        try:
+            return self.type.parse(text.strip())
+        except ValueError:
+            msg = f"option '{self.name}': expected {self.type.expected}, came '{text}'. Correct it or leave it out."
+            raise InvalidInputError(msg) from None
+
+
+BUCKET: Final = OptionSpec(
+    "bucket",
+    integer(1),
+    "1",
+    "How many buckets the table has. A row's bucket is a hash of its primary key, and a partition of the topic.",
+    fixed=True,
+)
+LOG_SYSTEM: Final = OptionSpec(
+    "log.system",
+    SYSTEM,
+    None,
+    "The external log that changes are published to. Without it streams read the table's change files. "
+    "The argument `log_system=` sets the same.",
+    fixed=True,
+)
+LOG_CONSISTENCY: Final = OptionSpec(
+    "log.consistency",
+    choice(Consistency),
+    "transactional",
+    "`transactional`: a change is seen in the log only after its snapshot is committed, once. `eventual`: it is seen "
+    "at once, with repeats after failures, and readers normalize, which keeps the values of each key in state and is "
+    "costly. Needs a primary key.",
+    fixed=True,
+)
+LOG_FORMAT: Final = OptionSpec(
+    "log.format",
+    choice(LogFormatName),
+    "json",
+    "`json`: one record a change, a null value for a delete. `arrow`: one record a batch of changes, for this "
+    "program's own readers, many times faster.",
+    fixed=True,
+)
+LOG_KEY_FORMAT: Final = OptionSpec(
+    "log.key.format",
+    choice(KeyFormatName),
+    "json",
+    "How the primary key is written into the key of a record.",
+    fixed=True,
+)
+LOG_RETENTION: Final = OptionSpec(
+    "log.retention",
+    RETENTION,
+    None,
+    "How long the topic keeps records; -1 for ever. Left out: the broker's default, or what an existing topic has.",
+)
+LOG_COMPACTED: Final = OptionSpec(
+    "log.compacted",
+    BOOLEAN,
+    "false",
+    "Make a compacted topic: the broker may drop all but the last change of a key. Needs a primary key and `json`.",
+    fixed=True,
+)
+LOG_HEADERS: Final = OptionSpec(
+    "log.headers",
+    choice(Headers),
+    "last",
+    "Which records carry the snapshot id in a header: `last`, that of each partition and transaction, or `all` (half "
+    "as fast).",
+)
+LOG_TRANSACTION_TIMEOUT: Final = OptionSpec(
+    "log.transaction-timeout",
+    duration(1_000),
+    "60 s",
+    "After how long the broker ends an open transaction by itself; at most the broker's `transaction.max.timeout.ms`.",
+)
+LOG_REPLICATION_FACTOR: Final = OptionSpec(
+    "log.replication-factor",
+    REPLICATION,
+    "-1",
+    "Copies of each partition of a topic made with the table; -1 is the broker's default.",
+)
+KAFKA_SERVERS: Final = OptionSpec(
+    "kafka.bootstrap.servers", SERVERS, None, "Addresses of the Kafka brokers. Required with `log.system=kafka`."
+)
+KAFKA_TOPIC: Final = OptionSpec(
+    "kafka.topic",
+    TOPIC,
+    None,
+    "The topic of this table, made with it. Required with `log.system=kafka`.",
+    fixed=True,
+)
+COMPACTION_AUTO: Final = OptionSpec("compaction.auto", BOOLEAN, "true", "Compact by itself, by the rules below.")
+COMPACTION_COMMITS: Final = OptionSpec(
+    "compaction.commits", integer(1), "100", "Compact after so many commits; 1 is every commit."
+)
+COMPACTION_RATIO: Final = OptionSpec(
+    "compaction.ratio", RATIO, "0.25", "Compact when the changed rows are more than this part of the base rows."
+)
+COMPACTION_MIN_COMMITS: Final = OptionSpec(
+    "compaction.min-commits", integer(1), "10", "The ratio is not looked at before so many commits."
+)
+SNAPSHOT_RETENTION: Final = OptionSpec(
+    "snapshot.retention", duration(0), "7 d", "Snapshots younger than this are not expired."
+)
+SNAPSHOT_RETAIN_MIN: Final = OptionSpec(
+    "snapshot.retain-min", integer(1), "10", "So many of the newest snapshots are never expired."
+)
+WRITE_TARGET_FILE_SIZE: Final = OptionSpec(
+    "write.target-file-size", SIZE, "128 mb", "About how large a data file grows before the next is begun."
+)
+PUBLISH_DRIVER_ROWS_MAX: Final = OptionSpec(
+    "publish.driver-rows-max",
+    integer(0),
+    "100000",
+    "Snapshots of up to so many changes are published by the driver in one transaction, larger ones by tasks.",
+)
+PUBLISH_TRANSACTION_ROWS_MAX: Final = OptionSpec(
+    "publish.transaction-rows-max", integer(1), "500000", "How many changes one transaction holds at most."
+)
+
+OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
+    BUCKET,
+    LOG_SYSTEM,
+    LOG_CONSISTENCY,
+    LOG_FORMAT,
+    LOG_KEY_FORMAT,
+    LOG_RETENTION,
+    LOG_COMPACTED,
+    LOG_HEADERS,
+    LOG_TRANSACTION_TIMEOUT,
+    LOG_REPLICATION_FACTOR,
+    KAFKA_SERVERS,
+    KAFKA_TOPIC,
+    COMPACTION_AUTO,
+    COMPACTION_COMMITS,
+    COMPACTION_RATIO,
+    COMPACTION_MIN_COMMITS,
+    SNAPSHOT_RETENTION,
+    SNAPSHOT_RETAIN_MIN,
+    WRITE_TARGET_FILE_SIZE,
+    PUBLISH_DRIVER_ROWS_MAX,
+    PUBLISH_TRANSACTION_ROWS_MAX,
+)
+
+_PAGE: Final = """\
+# Options
+
+<!-- Made by `python -m tablestore.option_specs > docs/options.md`; change tablestore/option_specs.py instead. -->
+
+Given as `options={{...}}` to `TableStore.create`, or in `OPTIONS (...)` of a `CREATE TABLE`. Values are text; numbers
+and booleans of Python work too. An unknown name or a wrong value is an error that says what was expected.
+
+{table}
+
+## Options of the Kafka client
+
+Every other `kafka.*` option is passed on to the client with the prefix cut; the names are those of
+[librdkafka](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md), such as
+`kafka.security.protocol` or `kafka.client.id`. Those on which the store's guarantees hang (`transactional.id`,
+`group.id`, `isolation.level`, `auto.offset.reset`, `acks`, ...) are set by the store and refused, and so are names that
+only Kafka's Java client knows; the error names the one to use.
+
+## Credentials
+
+A credential is never stored. In place of a password, a private key or a token give a reference:
+
+- `env:NAME`: the environment variable `NAME` of the driver and the executors;
+- `file:PATH`: the content of a file that the driver and the executors can read.
+
+Or leave it out and give it each time the table is opened:
+`TableStore.open(spark, path, options={{"kafka.sasl.password": "..."}})`.
+"""
+
+
+def render_options() -> str:
+    """Return ``docs/options.md``."""
+    rows = ["| option | type | default | what it does |", "|---|---|---|---|"]
+    for spec in OPTIONS:
+        default = "" if spec.default is None else f"`{spec.default}`"
+        rows.append(f"| `{spec.name}` | {spec.type.name} | {default} | {spec.doc} |")
+    return _PAGE.format(table="\n".join(rows))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render_options())

@@ -1,0 +1,163 @@
+"""How the text of an option becomes a value, and back: whole numbers, durations, sizes, words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+FOREVER: Final = -1
+
+
+@dataclass(frozen=True)
+class OptionType(Generic[T]):
+    """How the text of an option becomes a value, and back.
+
+    Attributes:
+        name: for the documentation.
+        expected: what a right value looks like, for messages.
+        parse: text to value; ``ValueError`` where the text is wrong.
+        show: value to the text that parses to it.
+    """
+
+    name: str
+    expected: str
+    parse: Callable[[str], T]
+    show: Callable[[T], str]
+
+
+def _units(*groups: tuple[int, str]) -> dict[str, int]:
+    return {word: factor for factor, words in groups for word in words.split()}
+
+
+_MILLISECONDS: Final = _units(
+    (86_400_000, "d day days"),
+    (3_600_000, "h hour hours"),
+    (60_000, "min m minute minutes"),
+    (1_000, "s sec second seconds"),
+    (1, "ms milli millis millisecond milliseconds"),
+)
+_BYTES: Final = _units((1 << 30, "gb g gib"), (1 << 20, "mb m mib"), (1 << 10, "kb k kib"), (1, "b byte bytes")) | {
+    "": 1
+}
+
+
+def _measure(text: str, units: Mapping[str, int]) -> int:
+    found = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.lower())
+    if not found or found[2] not in units:
+        raise ValueError(text)
+    return int(found[1]) * units[found[2]]
+
+
+def _show_measure(value: int, units: Mapping[str, int]) -> str:
+    """Write a number with the largest unit that divides it; the first word of each group is its short form."""
+    short = {factor: word for word, factor in reversed(list(units.items())) if word}
+    return next(
+        f"{value // factor} {word}" for factor, word in sorted(short.items(), reverse=True) if not value % factor
+    )
+
+
+def _at_least(minimum: int, parse: Callable[[str], int]) -> Callable[[str], int]:
+    def checked(text: str) -> int:
+        value = parse(text)
+        if value < minimum:
+            raise ValueError(text)
+        return value
+
+    return checked
+
+
+def _parse_ratio(text: str) -> float:
+    value = float(text)
+    # NaN compares false with everything.
+    if not 0 <= value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def integer(minimum: int) -> OptionType[int]:
+    """Make the type of a whole number with a lower bound."""
+    return OptionType("integer", f"a whole number of {minimum} or more", _at_least(minimum, _parse_integer), str)
+
+
+def _parse_integer(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _parse_boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def choice(words: type[E]) -> OptionType[E]:
+    """Make the type of one word out of an enumeration."""
+    names = [f"'{word.value}'" for word in words]
+    return OptionType("word", " or ".join(names), lambda text: words(text.lower()), lambda word: word.value)
+
+
+def duration(minimum_ms: int) -> OptionType[int]:
+    """Make the type of a duration, in milliseconds, with a lower bound."""
+    parse = _at_least(minimum_ms, lambda text: _measure(text, _MILLISECONDS))
+    expected = f"a duration with a unit of d, h, min, s or ms such as '7 d', and {_show_ms(minimum_ms)} or more"
+    return OptionType("duration", expected, parse, _show_ms)
+
+
+def _show_ms(value: int) -> str:
+    return _show_measure(value, _MILLISECONDS)
+
+
+def _parse_retention(text: str) -> int:
+    return FOREVER if text == str(FOREVER) else duration(1).parse(text)
+
+
+BOOLEAN: Final = OptionType("boolean", "'true' or 'false'", _parse_boolean, lambda value: str(value).lower())
+RETENTION: Final = OptionType(
+    "duration",
+    "a duration with a unit of d, h, min, s or ms such as '7 d', or -1 for ever",
+    _parse_retention,
+    lambda value: str(FOREVER) if value == FOREVER else _show_ms(value),
+)
+RATIO: Final = OptionType("number", "a number of 0 or more", _parse_ratio, repr)
+SIZE: Final = OptionType(
+    "size",
+    "a size in bytes with an optional unit of b, kb, mb or gb such as '128 mb', and 1 kb or more",
+    _at_least(1 << 10, lambda text: _measure(text, _BYTES)),
+    lambda value: _show_measure(value, _BYTES),
+)
+REPLICATION: Final = OptionType(
+    "integer",
+    "a whole number of 1 or more, or -1 for the broker's default",
+    lambda text: -1 if text == "-1" else integer(1).parse(text),
+    str,
+)
+
+
+def _parse_topic(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", text) or text in (".", ".."):
+        raise ValueError(text)
+    return text
+
+
+def _parse_system(text: str) -> str:
+    if text != "kafka":
+        raise ValueError(text)
+    return text
+
+
+def _parse_servers(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
+
+
+TOPIC: Final = OptionType("text", "a topic name of 1 to 249 letters, digits, '.', '_' or '-'", _parse_topic, str)
+SYSTEM: Final = OptionType("word", "'kafka' (the only log system; leave it out for none)", _parse_system, str)
+SERVERS: Final = OptionType("text", "addresses such as 'broker1:9092,broker2:9092'", _parse_servers, str)

@@ -1,0 +1,284 @@
+"""A table's options, parsed once: text comes in, frozen dataclasses go out; after that no option's name is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from log_system.kafka.client_options import check_client_options, nearest_client_option
+from log_system.kafka.secrets import refuse_inline_secrets
+from snapshot.errors import InvalidInputError
+from tablestore import option_specs as specs
+from tablestore.option_specs import OPTIONS, Consistency, Headers, KeyFormatName, LogFormatName
+
+__all__ = [
+    "OPTIONS",
+    "CompactionOptions",
+    "Consistency",
+    "Headers",
+    "KafkaOptions",
+    "KeyFormatName",
+    "LogFormatName",
+    "LogOptions",
+    "PublishOptions",
+    "SnapshotOptions",
+    "TableOptions",
+    "WriteOptions",
+    "parse_options",
+]
+
+_KAFKA: Final = "kafka."
+_BY_NAME: Final = {spec.name: spec for spec in OPTIONS}
+
+#: Options of other systems and other kinds of table, and what to write here.
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "connector": "a table of this store has no connector; set log.system=kafka for its log",
+    "topic": "this is the name in a Kafka connector's table; use kafka.topic",
+    "bootstrap.servers": "use kafka.bootstrap.servers",
+    "format": "use log.format",
+    "value.format": "this is the name in a Kafka connector's table; use log.format",
+    "key.format": "this is the name in a Kafka connector's table; use log.key.format",
+    "scan.startup.mode": "this is the name in a Kafka connector's table; use scan_mode of read_stream()",
+    "log.scan": "use scan_mode of read_stream()",
+    "log.changelog-mode": "leave it out: the log holds every change that the table stores",
+    "log.topic": "use kafka.topic",
+    "log.kafka.topic": "use kafka.topic",
+    "log.kafka.bootstrap.servers": "use kafka.bootstrap.servers",
+    "log_system": "use log.system",
+    "buckets": "use bucket",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """Options that belong together: read from texts, and written back as the texts to store."""
+
+    @classmethod
+    def read(cls, given: Mapping[str, str], **more: object) -> Self:
+        """Parse the options of this group out of all that were given."""
+        values = dict(more)
+        for part in dataclasses.fields(cls):
+            spec = part.metadata.get("spec")
+            if spec is not None and spec.name in given:
+                values[part.name] = spec.parse(given[spec.name])
+        return cls(**values)
+
+    def to_properties(self) -> dict[str, str]:
+        """Return the options to store, without any credential: parsing them gives an equal object.
+
+        What is left at its default is left out, unless it describes stored data.
+        """
+        texts: dict[str, str] = {}
+        for part in dataclasses.fields(self):
+            value, spec = getattr(self, part.name), part.metadata.get("spec")
+            if isinstance(value, _Group):
+                texts |= value.to_properties()
+            elif spec is not None and value is not None and (spec.fixed or value != part.default):
+                texts[spec.name] = spec.type.show(value)
+        return texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaOptions(_Group):
+    """Where the log is.
+
+    Attributes:
+        topic: the table's topic.
+        client: librdkafka's options, named without ``kafka.``; credentials are references.
+    """
+
+    topic: str = specs.KAFKA_TOPIC.field
+    client: Mapping[str, str] = field(hash=False)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address of the cluster."""
+        return self.client["bootstrap.servers"]
+
+    def to_properties(self) -> dict[str, str]:
+        """Return the options to store."""
+        return super().to_properties() | {f"{_KAFKA}{name}": value for name, value in self.client.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOptions(_Group):
+    """The log: what may be seen when, how it is written, and how long it is kept.
+
+    ``retention_ms`` is ``None`` where the broker decides, and -1 for ever.
+    """
+
+    kafka: KafkaOptions
+    consistency: Consistency = specs.LOG_CONSISTENCY.field
+    format: LogFormatName = specs.LOG_FORMAT.field
+    key_format: KeyFormatName = specs.LOG_KEY_FORMAT.field
+    retention_ms: int | None = field(default=None, metadata={"spec": specs.LOG_RETENTION})
+    compacted: bool = specs.LOG_COMPACTED.field
+    headers: Headers = specs.LOG_HEADERS.field
+    transaction_timeout_ms: int = specs.LOG_TRANSACTION_TIMEOUT.field
+    replication_factor: int = specs.LOG_REPLICATION_FACTOR.field
+
+    def to_properties(self) -> dict[str, str]:
+        """Return the options to store."""
+        return {specs.LOG_SYSTEM.name: "kafka"} | super().to_properties()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionOptions(_Group):
+    """When changes are folded into the base; ``ratio`` is changed rows over base rows."""
+
+    auto: bool = specs.COMPACTION_AUTO.field
+    commits: int = specs.COMPACTION_COMMITS.field
+    ratio: float = specs.COMPACTION_RATIO.field
+    min_commits: int = specs.COMPACTION_MIN_COMMITS.field
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotOptions(_Group):
+    """Which snapshots are kept."""
+
+    retention_ms: int = specs.SNAPSHOT_RETENTION.field
+    retain_min: int = specs.SNAPSHOT_RETAIN_MIN.field
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(_Group):
+    """How data files are written."""
+
+    target_file_size_bytes: int = specs.WRITE_TARGET_FILE_SIZE.field
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishOptions(_Group):
+    """Who publishes a snapshot, and in how many transactions."""
+
+    driver_rows_max: int = specs.PUBLISH_DRIVER_ROWS_MAX.field
+    transaction_rows_max: int = specs.PUBLISH_TRANSACTION_ROWS_MAX.field
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(_Group):
+    """All options of one table; ``log`` is ``None`` without a log system."""
+
+    buckets: int = specs.BUCKET.field
+    log: LogOptions | None = None
+    compaction: CompactionOptions = CompactionOptions()
+    snapshot: SnapshotOptions = SnapshotOptions()
+    write: WriteOptions = WriteOptions()
+    publish: PublishOptions = PublishOptions()
+
+
+def parse_options(
+    options: Mapping[str, str | int | float | bool],
+    *,
+    log_system: str | None = None,
+    primary_key: Sequence[str],
+) -> TableOptions:
+    """Check a table's options and give them their types.
+
+    Args:
+        options: by name, as in ``docs/options.md``.
+        log_system: the same as option ``log.system``.
+        primary_key: the table's key columns; empty for an append table.
+
+    Raises:
+        InvalidInputError: a name is unknown, a value is wrong or missing, two options contradict each other, or a
+            credential is given inline. The message shows no credential.
+    """
+    given = {name: _text(name, value) for name, value in options.items()}
+    for name in given:
+        _check_name(name)
+    system = _log_system(given.pop(specs.LOG_SYSTEM.name, None), log_system)
+    if system is None:
+        _refuse_without_log(given)
+    return TableOptions.read(
+        given,
+        log=None if system is None else _read_log(given, primary_key),
+        compaction=CompactionOptions.read(given),
+        snapshot=SnapshotOptions.read(given),
+        write=WriteOptions.read(given),
+        publish=PublishOptions.read(given),
+    )
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, int | float):
+        return str(value)
+    msg = f"option '{name}': expected text, a number or a boolean, came {type(value).__name__}. Write it as text."
+    raise InvalidInputError(msg)
+
+
+def _check_name(name: str) -> None:
+    if name in _BY_NAME or (name.startswith(_KAFKA) and name not in _ELSEWHERE):
+        return
+    if name in _ELSEWHERE:
+        hint = _ELSEWHERE[name]
+    elif name.startswith("properties."):
+        inner = name.removeprefix("properties.")
+        hint = f"this is the name in a Kafka connector's table; use {_KAFKA}{inner}"
+    elif name.startswith("sink."):
+        hint = "this is an option of a connector's table; writes of this store are exactly-once by themselves"
+    else:
+        close = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.7)
+        near = f"; did you mean '{close[0]}'?" if close else nearest_client_option(name)
+        msg = f"unknown option '{name}'{near or '.'} docs/options.md lists all."
+        raise InvalidInputError(msg)
+    msg = f"unknown option '{name}': {hint}."
+    raise InvalidInputError(msg)
+
+
+def _log_system(option: str | None, argument: str | None) -> str | None:
+    if option is not None and argument is not None and option != argument:
+        msg = f"option 'log.system'='{option}' and the argument log_system='{argument}' have to agree. Leave one out."
+        raise InvalidInputError(msg)
+    system = option if argument is None else argument
+    return None if system is None else specs.LOG_SYSTEM.parse(system)
+
+
+def _refuse_without_log(given: Mapping[str, str]) -> None:
+    for name in given:
+        if name.startswith(("log.", _KAFKA, "publish.")):
+            msg = (
+                f"option '{name}' needs a log system; this table has none. Set log.system=kafka (or "
+                f"log_system='kafka'), or leave the option out."
+            )
+            raise InvalidInputError(msg)
+
+
+def _read_log(given: Mapping[str, str], primary_key: Sequence[str]) -> LogOptions:
+    for spec in (specs.KAFKA_SERVERS, specs.KAFKA_TOPIC):
+        if not given.get(spec.name):
+            msg = f"option '{spec.name}' is required with log.system=kafka: set {spec.type.expected}; nothing came."
+            raise InvalidInputError(msg)
+    client = {
+        name.removeprefix(_KAFKA): text
+        for name, text in given.items()
+        if name.startswith(_KAFKA) and name != specs.KAFKA_TOPIC.name
+    }
+    check_client_options(client)
+    refuse_inline_secrets(client)
+    log = LogOptions.read(given, kafka=KafkaOptions.read(given, client=client))
+    if log.consistency is Consistency.EVENTUAL and not primary_key:
+        msg = (
+            "log.consistency='eventual' needs a primary key; this table has none. Declare one, or use 'transactional'."
+        )
+        raise InvalidInputError(msg)
+    if log.compacted and not primary_key:
+        msg = (
+            "log.compacted=true needs a primary key, by which the broker compacts; this table has none. Declare one, "
+            "or leave log.compacted out."
+        )
+        raise InvalidInputError(msg)
+    if log.compacted and log.format is LogFormatName.ARROW:
+        msg = (
+            "log.compacted=true needs log.format='json', one record a key; 'arrow' puts many rows into a record. "
+            "Use 'json', or leave log.compacted out."
+        )
+        raise InvalidInputError(msg)
+    return log

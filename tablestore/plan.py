@@ -1,0 +1,113 @@
+"""Plans which parts a read is made of. Decides from lists of files and offsets; opens none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from snapshot.delta import DataFile
+from snapshot.filters import Predicate
+from snapshot.merge import BaseFile
+from snapshot.records import Snapshot
+from snapshot.schema import BUCKET
+from snapshot.table import TableFiles
+from tablestore.parts import FilesPart, MergedPart, Part, SeedPart, spread
+
+_SPLIT_BYTES_MIN = 32 << 20
+"""A bucket is read by several tasks only where each gets at least this much of its base."""
+
+
+def snapshot_parts(
+    table: TableFiles,
+    snapshot_id: int,
+    *,
+    tasks: int,
+    columns: Sequence[str] | None = None,
+    predicate: Predicate | None = None,
+) -> list[MergedPart]:
+    """Plan the rows of a snapshot: one part a bucket, or several where there are fewer buckets than tasks.
+
+    Args:
+        table: the table.
+        snapshot_id: the snapshot.
+        tasks: how many parts are worth having.
+        columns: the wanted columns; None for all.
+        predicate: which rows are wanted.
+
+    Raises:
+        NotFoundError: the snapshot's files are no longer known.
+    """
+    if not table.spec.has_key:
+        return _parts(table, table.root.files(snapshot_id), [], tasks, columns, predicate)
+    layout = table.layout(snapshot_id)
+    base = _by_bucket(layout.base)
+    changes = _by_bucket(layout.changes)
+    buckets = sorted(base.keys() | changes.keys())
+    parts: list[MergedPart] = []
+    for bucket in buckets:
+        share = max(1, tasks // len(buckets))
+        parts += _parts(table, base.get(bucket, []), changes.get(bucket, []), share, columns, predicate)
+    return parts
+
+
+def seed_parts(table: TableFiles, snapshot: Snapshot, *, tasks: int) -> list[Part]:
+    """Plan the rows of a snapshot as the inserts that a stream begins with."""
+    return [SeedPart(part, snapshot) for part in snapshot_parts(table, snapshot.id, tasks=tasks)]
+
+
+def change_parts(table: TableFiles, after: int, through: int, buckets: int) -> list[Part]:
+    """Plan the changes of snapshots ``after + 1`` to ``through`` from the table's files, one part a bucket.
+
+    Raises:
+        DataLostError: a snapshot has left the Delta log.
+    """
+    changes = tuple(table.changes(snapshot, buckets) for snapshot in range(after + 1, through + 1))
+    filled = [bucket for bucket in range(buckets) if any(bucket in c.files for c in changes)]
+    return [FilesPart(tuple(c for c in changes if bucket in c.files), bucket) for bucket in filled]
+
+
+def _parts(
+    table: TableFiles,
+    base: Sequence[DataFile],
+    changes: Sequence[DataFile],
+    tasks: int,
+    columns: Sequence[str] | None,
+    predicate: Predicate | None,
+) -> list[MergedPart]:
+    size = sum(f.size for f in base)
+    count = max(1, min(tasks, size // _SPLIT_BYTES_MIN))
+    heaps = spread([base_file(table, f) for f in base], [f.size for f in base], count) or [[]]
+    return [
+        MergedPart(
+            storage=table.storage,
+            schema=table.spec.arrow,
+            primary_key=table.spec.primary_key,
+            base=tuple(heap),
+            changes=tuple(map(table.change_file, changes)),
+            columns=None if columns is None else tuple(columns),
+            predicate=predicate,
+            emit_changes=number == 0,
+        )
+        for number, heap in enumerate(heaps)
+        if heap or changes
+    ]
+
+
+def base_file(table: TableFiles, file: DataFile) -> BaseFile:
+    """Name a file of the root as the merge engine wants it: with its partition values as Python values."""
+    values = {
+        name: _value(file.partition.get(name), table.spec.arrow.field(name).type) for name in table.spec.partition_by
+    }
+    return BaseFile(table.storage.path(file.path), values)
+
+
+def _value(text: str | None, kind: pa.DataType) -> object:
+    return None if text is None else pa.scalar(text, pa.string()).cast(kind).as_py()
+
+
+def _by_bucket(files: Sequence[DataFile]) -> dict[int, list[DataFile]]:
+    found: dict[int, list[DataFile]] = {}
+    for file in files:
+        found.setdefault(int(file.partition[BUCKET] or 0), []).append(file)
+    return found

@@ -1,0 +1,21 @@
+"""Opens the publisher of a table's log."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from log_system.base import LogPublisher
+from log_system.kafka.publish import KafkaPublisher, run_here
+from tablestore.opened import OpenedTable
+from tablestore.spark_tasks import publish_with_spark
+
+
+def open_publisher(table: OpenedTable, spark: SparkSession | None) -> LogPublisher | None:
+    """Make a publisher of the table's log; large snapshots go through Spark tasks where there is a session.
+
+    Returns:
+        The publisher, connected to nothing yet; None for a table without a log.
+    """
+    if table.log is None:
+        return None
+    return KafkaPublisher(table.log, table.index, run_here if spark is None else publish_with_spark(spark))

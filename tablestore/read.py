@@ -1,0 +1,93 @@
+"""Batch and streaming reads as Spark frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from snapshot.errors import InvalidInputError
+from snapshot.table import TableFiles
+from tablestore.opened import OpenedTable
+from tablestore.read_options import FORMAT, parse_read_options, timestamp_millis
+
+
+def read(
+    spark: SparkSession,
+    table: OpenedTable,
+    *,
+    snapshot: int | None,
+    timestamp: datetime | str | int | None,
+    columns: Sequence[str] | None,
+) -> DataFrame:
+    """Read a snapshot: with Spark's own Delta reader where nothing has to be merged, else bucket by bucket.
+
+    Raises:
+        NotFoundError: there is no such snapshot.
+        InvalidInputError: snapshot and timestamp are both given, or a column is unknown.
+    """
+    if snapshot is not None and timestamp is not None:
+        raise InvalidInputError("read: snapshot and timestamp exclude each other; give one.")
+    names = table.spec.schema.fieldNames()
+    unknown = [name for name in columns or () if name not in names]
+    if unknown:
+        raise InvalidInputError(f"read: unknown columns {unknown}; the table has {names}.")
+    files = table.files
+    if timestamp is not None:
+        snapshot = files.snapshot_as_of(timestamp_millis(timestamp)).id
+    elif snapshot is not None:
+        snapshot = files.snapshot(snapshot).id
+    else:
+        snapshot = files.latest()
+    wanted = list(columns) if columns is not None else names
+    version = clean_root_version(files, snapshot)
+    if version is not None:
+        frame = spark.read.format("delta").option("versionAsOf", version).load(table.path)
+        return frame.select(*[f"`{name}`" for name in wanted])
+    options = {**_base_options(spark, table), "snapshot": str(snapshot)}
+    if columns is not None:
+        options["columns"] = "\x1f".join(wanted)
+    return spark.read.format(FORMAT).options(**options).load().select(*[f"`{name}`" for name in wanted])
+
+
+def read_stream(
+    spark: SparkSession,
+    table: OpenedTable,
+    *,
+    scan_mode: str,
+    snapshot: int | None,
+    timestamp: datetime | str | int | None,
+    max_rows: int | None,
+    max_snapshots: int | None,
+) -> DataFrame:
+    """Follow a table's changes; the options are checked now, not when the query starts.
+
+    Raises:
+        InvalidInputError: an option is wrong, or two do not go together.
+    """
+    given = {
+        "scan-mode": scan_mode,
+        "snapshot": snapshot,
+        "timestamp": None if timestamp is None else timestamp_millis(timestamp),
+        "maxRowsPerTrigger": max_rows,
+        "maxSnapshotsPerTrigger": max_snapshots,
+    }
+    options = _base_options(spark, table) | {k: str(v) for k, v in given.items() if v is not None}
+    options["readChangeFeed"] = "true"
+    parse_read_options(options)
+    return spark.readStream.format(FORMAT).options(**options).load()
+
+
+def clean_root_version(files: TableFiles, snapshot: int) -> int | None:
+    """Give the root version that is exactly a snapshot; None where changes have to be merged."""
+    if not files.spec.has_key:
+        return snapshot
+    layout = files.layout(snapshot)
+    return None if layout.changes else layout.root_version
+
+
+def _base_options(spark: SparkSession, table: OpenedTable) -> Mapping[str, str] | dict[str, str]:
+    cores = spark.conf.get("spark.default.parallelism", None) or spark.conf.get("spark.sql.leafNodeDefaultParallelism", None)
+    tasks = {"tasks": cores} if cores else {}
+    return {"path": table.path, **tasks, **table.runtime}

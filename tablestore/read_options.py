@@ -1,0 +1,153 @@
+"""Options of one read or write through Spark's ``format("tablestore")``, parsed once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from snapshot.errors import InvalidInputError
+
+FORMAT = "tablestore"
+
+
+class ScanMode(StrEnum):
+    """Where a streaming read begins."""
+
+    FULL = "full"
+    LATEST = "latest"
+    EARLIEST = "earliest"
+    FROM_SNAPSHOT = "from-snapshot"
+    FROM_TIMESTAMP = "from-timestamp"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a read asks for.
+
+    Attributes:
+        path: the table's folder.
+        columns: the columns wanted of a batch read; None for all.
+        snapshot: the snapshot a batch read shows, or a stream begins with (``from-snapshot``).
+        timestamp_ms: the same by time, in milliseconds since the epoch.
+        scan_mode: where a stream begins.
+        change_feed: whether a stream has ``_change_type``, ``_commit_version`` and ``_commit_timestamp``.
+        rows_max: rows of a micro-batch; a snapshot larger than it still passes whole.
+        snapshots_max: snapshots of a micro-batch.
+        checkpoint: of a streaming write; names the query across restarts.
+        tasks: how many tasks a read is cut into.
+        runtime: Kafka client options that are not stored with the table.
+    """
+
+    path: str
+    columns: tuple[str, ...] | None = None
+    snapshot: int | None = None
+    timestamp_ms: int | None = None
+    scan_mode: ScanMode = ScanMode.FULL
+    change_feed: bool = False
+    rows_max: int | None = None
+    snapshots_max: int | None = None
+    checkpoint: str | None = None
+    tasks: int = 2
+    runtime: Mapping[str, str] = field(default_factory=dict)
+
+
+_NAMES = {
+    "path": "path",
+    "columns": "columns",
+    "snapshot": "snapshot",
+    "timestamp": "timestamp",
+    "scan-mode": "scan-mode",
+    "readchangefeed": "readChangeFeed",
+    "maxrowspertrigger": "maxRowsPerTrigger",
+    "maxsnapshotspertrigger": "maxSnapshotsPerTrigger",
+    "checkpointlocation": "checkpointLocation",
+    "tasks": "tasks",
+}
+
+
+def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Parse the options Spark hands over (their names in any case).
+
+    Raises:
+        InvalidInputError: a name is unknown, a value is wrong, ``path`` is missing, or two options exclude each other.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    runtime = {name: value for name, value in given.items() if name.startswith("kafka.")}
+    for name in given:
+        if name not in _NAMES and name not in runtime and name not in ("numrows", "queryname"):
+            close = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.5)
+            hint = f"did you mean {_NAMES[close[0]]!r}?" if close else f"known are {', '.join(_NAMES.values())}."
+            raise InvalidInputError(f"unknown option {name!r} for format({FORMAT!r}): {hint}")
+    if not given.get("path"):
+        raise InvalidInputError(f"option 'path' is required for format({FORMAT!r}): the table's folder.")
+    snapshot, timestamp = _count(given, "snapshot", 0), given.get("timestamp")
+    if snapshot is not None and timestamp is not None:
+        raise InvalidInputError("options 'snapshot' and 'timestamp' exclude each other; give one.")
+    return ReadOptions(
+        path=given["path"],
+        columns=tuple(given["columns"].split("\x1f")) if "columns" in given else None,
+        snapshot=snapshot,
+        timestamp_ms=None if timestamp is None else timestamp_millis(timestamp),
+        scan_mode=_scan_mode(given.get("scan-mode"), snapshot, timestamp),
+        change_feed=_flag(given, "readchangefeed"),
+        rows_max=_count(given, "maxrowspertrigger", 1),
+        snapshots_max=_count(given, "maxsnapshotspertrigger", 1),
+        checkpoint=given.get("checkpointlocation"),
+        tasks=_count(given, "tasks", 1) or 2,
+        runtime=runtime,
+    )
+
+
+def timestamp_millis(value: str | int | datetime) -> int:
+    """Read a time: a datetime (with zone, or in local time), ISO-8601 text, or milliseconds since the epoch.
+
+    Raises:
+        InvalidInputError: it is none of these.
+    """
+    if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
+        return int(value)
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    except ValueError as error:
+        msg = f"option 'timestamp': expected ISO-8601 text or milliseconds since the epoch, came {value!r}."
+        raise InvalidInputError(msg) from error
+    return int(moment.astimezone().timestamp() * 1000)
+
+
+def _scan_mode(text: str | None, snapshot: int | None, timestamp: str | None) -> ScanMode:
+    if text is None:
+        if snapshot is not None:
+            return ScanMode.FROM_SNAPSHOT
+        return ScanMode.FULL if timestamp is None else ScanMode.FROM_TIMESTAMP
+    try:
+        mode = ScanMode(text.lower())
+    except ValueError as error:
+        msg = f"option 'scan-mode': expected one of {', '.join(ScanMode)}, came {text!r}."
+        raise InvalidInputError(msg) from error
+    needs = {ScanMode.FROM_SNAPSHOT: ("snapshot", snapshot), ScanMode.FROM_TIMESTAMP: ("timestamp", timestamp)}
+    for kind, (name, value) in needs.items():
+        if mode is kind and value is None:
+            raise InvalidInputError(f"option 'scan-mode'='{mode}' needs option {name!r}; set where to begin.")
+        if mode is not kind and value is not None:
+            raise InvalidInputError(f"option {name!r} goes with 'scan-mode'='{kind}', not with '{mode}'; drop one.")
+    return mode
+
+
+def _count(given: Mapping[str, str], name: str, least: int) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < least:
+        msg = f"option {_NAMES[name]!r}: expected a whole number of at least {least}, came {text!r}."
+        raise InvalidInputError(msg)
+    return int(text)
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise InvalidInputError(f"option {_NAMES[name]!r}: expected true or false, came {text!r}.")
+    return text == "true"

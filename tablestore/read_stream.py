@@ -1,0 +1,200 @@
+"""The streaming read: a Spark source whose offsets are snapshot ids.
+
+An offset is the last snapshot that has been read, so a micro-batch holds whole snapshots and a restart goes on exactly
+where the checkpoint says. -1 stands for "nothing yet, begin with a full snapshot".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from log_system.gate import Gate, PartitionSlice
+from log_system.kafka.topic import earliest_offsets
+from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
+from snapshot.rowkind import CHANGE_TYPE
+from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema
+from snapshot.spec import TableSpec
+from tablestore.opened import OpenedTable
+from tablestore.parts import LogPart, Part, ReadPart, as_feed
+from tablestore.plan import change_parts, seed_parts
+from tablestore.read_options import ReadOptions, ScanMode
+
+logger = logging.getLogger("tablestore")
+
+BEFORE_FULL = -1
+
+
+def feed_schema(spec: TableSpec) -> StructType:
+    """Give the columns of a change feed (those of Delta's): the table's, then what happened to the row, and when.
+
+    A delete holds its key and, in formats that carry no more, NULL elsewhere.
+    """
+    columns = [
+        StructField(f.name, f.dataType, f.nullable or (spec.has_key and f.name not in spec.primary_key))
+        for f in spec.schema.fields
+    ]
+    return StructType(
+        [
+            *columns,
+            StructField(CHANGE_TYPE, StringType()),
+            StructField(COMMIT_VERSION, LongType()),
+            StructField(COMMIT_TIMESTAMP, TimestampType()),
+        ]
+    )
+
+
+class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a table's snapshots as they become visible, from the log or, without one, from the table's files."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Read the table at ``options.path`` as rows of ``schema``.
+
+        Raises:
+            InvalidInputError: a key table is read without the columns that tell deletes from inserts.
+        """
+        self._options = options
+        self._table = OpenedTable.open(options.path, options.runtime)
+        if self._table.spec.has_key and CHANGE_TYPE not in schema.fieldNames():
+            msg = (
+                f"table {options.path!r} has a primary key, so its stream holds updates and deletes; "
+                f"set option 'readChangeFeed'='true' to get {CHANGE_TYPE!r}, or use TableStore.read_stream()."
+            )
+            raise InvalidInputError(msg)
+        self._schema: pa.Schema = arrow_schema(schema)
+        self._gate = Gate(self._table.index)
+        self._target: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Give where a new query begins."""
+        return {"snapshot": self._begin()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Give the limit that the read's options ask for."""
+        rows = self._options.rows_max
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Fix where an ``availableNow`` run ends."""
+        self._target = self._table.newest_visible()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Give the newest snapshot the next micro-batch may hold; a read limit never parts a snapshot."""
+        after = start["snapshot"]
+        through = self._table.newest_visible() if self._target is None else self._target
+        if after == BEFORE_FULL:
+            return {"snapshot": through}
+        if through <= after:
+            return start
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        snapshots = None if isinstance(limit, ReadAllAvailable) else self._options.snapshots_max
+        if self._target is not None or rows is None:
+            snapshots = self._options.snapshots_max
+        if self._table.log is not None:
+            return {"snapshot": self._gate.limit(after, through, rows_max=rows, snapshots_max=snapshots)}
+        return {"snapshot": self._limit(after, through, rows, snapshots)}
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Give the newest visible snapshot, for the query's progress."""
+        return {"snapshot": self._table.newest_visible()}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Plan a micro-batch.
+
+        Raises:
+            DataLostError: neither the log nor the table holds all of its snapshots any more.
+        """
+        after, through = start["snapshot"], end["snapshot"]
+        if after == through:
+            return []
+        return [ReadPart(part) for part in self._parts(after, through)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one part, in a task."""
+        assert isinstance(partition, ReadPart)
+        return as_feed(partition.part.read(), self._schema)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Carry to tasks only what ``read`` needs."""
+        return {"_schema": self._schema}
+
+    def _parts(self, after: int, through: int) -> Sequence[Part]:
+        files = self._table.files
+        if after == BEFORE_FULL:
+            return seed_parts(files, files.snapshot(through), tasks=self._options.tasks)
+        if self._table.log is not None:
+            found = self._log_parts(after, through)
+            if found is not None:
+                return found
+        try:
+            return change_parts(files, after, through, self._table.options.buckets)
+        except DataLostError as error:
+            msg = (
+                f"table {self._table.path!r}: snapshots {after + 1} to {through} are no longer in the log nor all in "
+                f"the table's files ({error}). Start a new query with scan_mode='full'."
+            )
+            raise DataLostError(msg) from error
+
+    def _log_parts(self, after: int, through: int) -> list[Part] | None:
+        """Plan from the log; None where its retention has passed or the index has no entry."""
+        log = self._table.log
+        assert log is not None
+        try:
+            slices = self._gate.slices(after, through)
+        except DataLostError as error:
+            logger.warning("table %s: %s Reading the table's files instead.", self._table.path, error)
+            return None
+        if slices and self._has_expired(slices):
+            logger.warning(
+                "table %s: the log's retention has passed snapshots %d to %d; reading the table's files instead.",
+                self._table.path,
+                after + 1,
+                through,
+            )
+            return None
+        options = self._table.options.log
+        return [LogPart(log, piece, compacted=options is not None and options.compacted) for piece in slices]
+
+    def _has_expired(self, slices: Sequence[PartitionSlice]) -> bool:
+        assert self._table.log is not None
+        first = earliest_offsets(self._table.log.client, self._table.log.topic)
+        return any(first[piece.partition] > piece.start and piece.records for piece in slices)
+
+    def _begin(self) -> int:
+        mode, newest = self._options.scan_mode, self._table.newest_visible()
+        if mode is ScanMode.FULL:
+            return BEFORE_FULL
+        if mode is ScanMode.LATEST:
+            return newest
+        snapshots = list(self._table.files.snapshots())
+        if mode is ScanMode.EARLIEST:
+            return max(snapshots[-1].id - 1, 0)
+        if mode is ScanMode.FROM_SNAPSHOT:
+            wanted = self._options.snapshot or 0
+            if not snapshots[-1].id <= wanted <= newest + 1:
+                msg = (
+                    f"option 'snapshot'={wanted}: table {self._table.path!r} can be streamed from snapshot "
+                    f"{snapshots[-1].id} to {newest + 1} (the next)."
+                )
+                raise NotFoundError(msg)
+            return max(wanted - 1, 0)
+        time = self._options.timestamp_ms or 0
+        younger = [s.id for s in snapshots if s.timestamp_ms >= time and s.id <= newest]
+        return max(min(younger) - 1, 0) if younger else newest
+
+    def _limit(self, after: int, through: int, rows_max: int | None, snapshots_max: int | None) -> int:
+        """Shorten a run of snapshots that come from files, as the gate does for the log."""
+        if snapshots_max is not None:
+            through = min(through, after + snapshots_max)
+        rows = 0
+        for snapshot in range(after + 1, through + 1) if rows_max is not None else ():
+            rows += self._table.files.snapshot(snapshot).rows
+            if rows_max is not None and rows > rows_max:
+                return max(snapshot - 1, after + 1)
+        return through

@@ -1,0 +1,125 @@
+"""A Spark session with Delta and the table store in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from log_system.jars import fetch_jars, find_java, waiting
+from tablestore.datasource import TableStoreDataSource
+
+FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+# What Delta depends on and Spark has already.
+IN_SPARK = (
+    "com.fasterxml.jackson.core",
+    "com.fasterxml.jackson.datatype",
+    "com.github.luben",
+    "com.google.code.findbugs",
+    "commons-logging",
+    "commons-pool",
+    "org.apache.hadoop",
+    "org.apache.logging.log4j",
+    "org.apache.parquet",
+    "org.roaringbitmap",
+    "org.scala-lang",
+    "org.slf4j",
+    "org.xerial.snappy",
+)
+
+
+def session(
+    app_name: str = "tablestore",
+    *,
+    master: str = "local[*]",
+    warehouse: str | os.PathLike[str] | None = None,
+    config: Mapping[str, object] | None = None,
+) -> SparkSession:
+    """Build a Spark session that knows Delta tables and the table store, or return the one that runs.
+
+    Delta's jars are fetched from Maven Central at the first use. Of a session that runs already, Spark changes only the
+    settings that can change; use `register` for one that you built yourself.
+
+    Args:
+        app_name: name shown by Spark.
+        master: Spark's master URL. A local one listens on loopback only.
+        warehouse: folder of the tables that Spark manages.
+        config: further Spark settings; they win over the ones set here, except that jars and extensions are added up.
+
+    Raises:
+        UnavailableError: Java 17 or newer is missing, or Delta's jars cannot be fetched.
+    """
+    given = {key: _text(value) for key, value in (config or {}).items()}
+    find_java()
+    # An executor with another interpreter would not find this program's packages.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = _settings(master, delta_jars())
+    if warehouse is not None:
+        settings["spark.sql.warehouse.dir"] = os.fspath(warehouse)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    with waiting("Starting Spark ..."):
+        spark = builder.config(map=dict(merged(settings, given))).getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("tablestore")`` and ``USING tablestore`` known to a session, with filters pushed down to it.
+
+    Args:
+        spark: any session, also one over Spark Connect; Delta must be configured in it for `TableStore` to work.
+    """
+    spark.dataSource.register(TableStoreDataSource)
+    spark.conf.set(FILTER_PUSHDOWN, "true")
+
+
+def delta_jars() -> list[str]:
+    """Return the jars that make Spark read and write Delta tables, as absolute paths.
+
+    Raises:
+        UnavailableError: they cannot be fetched.
+    """
+    spark_line = ".".join(version("pyspark").split(".")[:2])
+    delta = version("delta-spark")
+    module = f"io.delta:delta-spark_{spark_line}_2.13:{delta}"
+    folder = fetch_jars(f"delta-{delta}-spark-{spark_line}", [module], excludes=IN_SPARK)
+    return sorted(str(jar) for jar in folder.glob("*.jar"))
+
+
+def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, str]:
+    """Lay the user's settings over ours; lists of jars and extensions are joined, Java options too."""
+    joiners = {"spark.jars": ",", "spark.sql.extensions": ",", "spark.driver.extraJavaOptions": " "}
+    joined = {key: ours[key] + joiner + given[key] for key, joiner in joiners.items() if key in ours and key in given}
+    return {**ours, **given, **joined}
+
+
+def _settings(master: str, jars: list[str]) -> dict[str, str]:
+    settings = {
+        "spark.jars": ",".join(jars),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        FILTER_PUSHDOWN: "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+    }
+    if master.startswith("local"):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # The default of 200 is for clusters; here every one is a task that does next to nothing.
+            "spark.sql.shuffle.partitions": "4",
+            "spark.databricks.delta.snapshotPartitions": "2",
+        }
+    return settings
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

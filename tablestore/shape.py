@@ -1,0 +1,130 @@
+"""Shaping: a frame's rows are checked against the table and given a row kind, an order and a bucket."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from snapshot.errors import InvalidInputError
+from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
+from snapshot.schema import BUCKET, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, can_widen
+from snapshot.spec import TableSpec
+
+UNKNOWN_KIND = -1
+"""Stands for a ``_change_type`` that is none; staging rejects it."""
+_CARRIED = (COMMIT_VERSION, COMMIT_TIMESTAMP)
+_SHUFFLE_KEY = "_bucket"
+
+
+def shape_rows(frame: DataFrame, spec: TableSpec) -> DataFrame:
+    """Give the rows of an append table: the table's columns in their order."""
+    return frame.select(*table_columns(frame.schema, spec))
+
+
+def shape_changes(frame: DataFrame, spec: TableSpec, buckets: int) -> DataFrame:
+    """Give the changes of a key table, all changes of a bucket in the Spark partition of its number.
+
+    Columns: the table's, ``_kind`` (byte), ``_seq`` (long; the order of the frame's rows), ``_bucket`` (int).
+    Preimages are left out: the row they show is replaced by the postimage after them.
+    """
+    names = {name.lower(): name for name in frame.columns}
+    if CHANGE_TYPE in names:
+        frame = frame.where(~F.col(names[CHANGE_TYPE]).eqNullSafe(RowKind.UPDATE_BEFORE.change_type))
+        kind = kind_of(F.col(names[CHANGE_TYPE]))
+    else:
+        kind = F.lit(int(RowKind.UPDATE_AFTER)).cast("byte")
+    columns = table_columns(frame.schema, spec)
+    shaped = frame.select(*columns, kind.alias(KIND), F.monotonically_increasing_id().alias(SEQ))
+    bucket = F.pmod(F.hash(*[F.col(_quoted(k)) for k in spec.primary_key]), F.lit(buckets))
+    return shaped.withColumn(_SHUFFLE_KEY, bucket).repartitionById(buckets, F.col(_SHUFFLE_KEY)).drop(BUCKET)
+
+
+def kind_of(change_type: Column) -> Column:
+    """Turn ``_change_type`` into a row kind for writing: insert and postimage set the row, delete removes it."""
+    sets = change_type.isin(RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
+    return (
+        F.when(sets, F.lit(int(RowKind.UPDATE_AFTER)))
+        .when(change_type == RowKind.DELETE.change_type, F.lit(int(RowKind.DELETE)))
+        .otherwise(F.lit(UNKNOWN_KIND))
+        .cast("byte")
+    )
+
+
+def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
+    """Select the table's columns from a frame's, widened where no value can change.
+
+    Raises:
+        InvalidInputError: the frame's columns do not fit; see ``check_columns``.
+    """
+    came = check_columns(schema, spec)
+    columns = []
+    for field in spec.schema.fields:
+        source = came[field.name.lower()]
+        column = F.col(_quoted(source.name))
+        columns.append((column if source.dataType == field.dataType else column.cast(field.dataType)).alias(field.name))
+    return columns
+
+
+def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]:
+    """Check a frame's columns against the table's, by name in any case.
+
+    Returns:
+        The frame's columns by their names in lower case.
+
+    Raises:
+        InvalidInputError: a column is missing, unknown or of another type, or ``_change_type`` came without a key.
+    """
+    came = {field.name.lower(): field for field in schema.fields}
+    wanted = {field.name.lower() for field in spec.schema.fields}
+    allowed = wanted | ({CHANGE_TYPE, *_CARRIED} if spec.has_key else set())
+    if CHANGE_TYPE in came and not spec.has_key:
+        msg = (
+            f"column {CHANGE_TYPE!r}: only a table with a primary key takes {', '.join(CHANGE_TYPE_NAMES)}; "
+            "this table has none. Drop the column to append the rows."
+        )
+        raise InvalidInputError(msg)
+    missing = [f.name for f in spec.schema.fields if f.name.lower() not in came]
+    extra = [f.name for f in schema.fields if f.name.lower() not in allowed]
+    if missing or extra:
+        parts = [f"missing {missing}" if missing else "", f"unknown {extra}" if extra else ""]
+        msg = (
+            f"the frame's columns are not the table's: {' and '.join(filter(None, parts))}. "
+            f"The table has {spec.schema.fieldNames()}; select these."
+        )
+        raise InvalidInputError(msg)
+    for field in spec.schema.fields:
+        source = came[field.name.lower()]
+        if not can_widen(source.dataType, field.dataType):
+            msg = (
+                f"column {field.name!r}: expected {field.dataType.simpleString()}, "
+                f"came {source.dataType.simpleString()}; cast it before writing."
+            )
+            raise InvalidInputError(msg)
+    return came
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def padded_keys(keys: DataFrame, spec: TableSpec) -> DataFrame:
+    """Give a frame of keys the table's other columns, all NULL.
+
+    Raises:
+        InvalidInputError: the table has no key, or the frame lacks a column of it.
+    """
+    if not spec.has_key:
+        raise InvalidInputError("delete: this table has no primary key, so its rows cannot be named.")
+    came = {name.lower(): name for name in keys.columns}
+    missing = [name for name in spec.primary_key if name.lower() not in came]
+    if missing:
+        raise InvalidInputError(f"delete: the frame lacks key columns {missing}; it has {keys.columns}.")
+    return keys.select(
+        *[
+            F.col(_quoted(came[f.name.lower()])).alias(f.name)
+            if f.name in spec.primary_key
+            else F.lit(None).cast(f.dataType).alias(f.name)
+            for f in spec.schema.fields
+        ]
+    )

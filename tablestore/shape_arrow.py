@@ -1,0 +1,51 @@
+"""Shaping inside tasks, for writes through ``format("tablestore")``, where Spark hands over rows as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
+from snapshot.schema import SEQ, conform
+from snapshot.spec import TableSpec
+from snapshot.stage import change_file_schema
+from tablestore.shape import check_columns
+
+_TASK_SHIFT = 33
+"""Row numbers of a task stay below 2**33, as in Spark's ``monotonically_increasing_id``."""
+
+
+def check_frame(schema: StructType, spec: TableSpec) -> None:
+    """Refuse a frame whose columns do not fit the table; see ``shape.check_columns``."""
+    check_columns(schema, spec)
+
+
+def shape_batches(batches: Iterator[pa.RecordBatch], spec: TableSpec, task: int) -> Iterator[pa.RecordBatch]:
+    """Give a task's rows the table's columns and, for a key table, ``_kind`` and ``_seq``."""
+    target = change_file_schema(spec) if spec.has_key else spec.arrow
+    row = task << _TASK_SHIFT
+    for batch in batches:
+        names = {name.lower(): number for number, name in enumerate(batch.schema.names)}
+        columns = {field.name: batch.column(names[field.name.lower()]) for field in spec.arrow}
+        keep = None
+        if spec.has_key:
+            columns[KIND] = pa.repeat(pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), batch.num_rows)
+            columns[SEQ] = pa.array(np.arange(row, row + batch.num_rows))
+            if CHANGE_TYPE in names:
+                given = batch.column(names[CHANGE_TYPE])
+                columns[KIND] = _kinds(given)
+                keep = pc.fill_null(pc.not_equal(given, RowKind.UPDATE_BEFORE.change_type), fill_value=True)
+        row += batch.num_rows
+        shaped = pa.RecordBatch.from_pydict(columns)
+        yield conform(shaped if keep is None else shaped.filter(keep), target)
+
+
+def _kinds(change_types: pa.Array) -> pa.Array:
+    """Turn ``_change_type`` into row kinds for writing, -1 for what is none; see ``shape.kind_of``."""
+    number = pc.fill_null(pc.index_in(change_types, pa.array(CHANGE_TYPE_NAMES)), -1).cast(pa.int8())
+    insert = pa.scalar(int(RowKind.INSERT), pa.int8())
+    return pc.if_else(pc.equal(number, insert), pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), number)

@@ -1,0 +1,271 @@
+"""``TableStore``: the handle of one table. Each verb delegates to the module of its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from log_system.index import IndexEntry
+from snapshot.commit import CommitId
+from snapshot.records import Snapshot
+from snapshot.rowkind import CHANGE_TYPE, RowKind
+from tablestore import lifecycle, read
+from tablestore.compact import compact, compact_if_due
+from tablestore.opened import OpenedTable
+from tablestore.options import TableOptions
+from tablestore.publisher import open_publisher
+from tablestore.read_options import ScanMode
+from tablestore.recover import recover
+from tablestore.shape import padded_keys
+from tablestore.write import Writer
+from tablestore.write_stream import start_stream
+
+
+class TableStore:
+    """One table: its snapshots in Delta files, its changes in a Kafka log.
+
+    Get one with ``TableStore.create(spark, path, schema, ...)`` or ``TableStore.open(spark, path)``. A handle may be
+    used by one thread at a time; any number of handles, in any processes, may work on a table at once.
+    """
+
+    def __init__(self, spark: SparkSession, table: OpenedTable) -> None:
+        """Use ``create`` or ``open``."""
+        self._spark = spark
+        self._table = table
+        self._publisher = open_publisher(table, spark)
+        self._writer = Writer(table, self._publisher)
+
+    @classmethod
+    def create(
+        cls,
+        spark: SparkSession,
+        path: str | os.PathLike[str],
+        schema: StructType | str,
+        *,
+        primary_key: Sequence[str] = (),
+        partition_by: Sequence[str] = (),
+        log_system: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> TableStore:
+        """Make an empty table and, with a log system, its topic.
+
+        Args:
+            spark: the session; see ``tablestore.session``.
+            path: folder of the table; a local path or the URL of an object store.
+            schema: the columns, as a Spark schema or DDL text such as ``"id bigint, name string"``.
+            primary_key: with a key, writes upsert; without one, they append.
+            partition_by: columns whose values make folders of the root Delta table.
+            log_system: ``"kafka"`` publishes every snapshot to a Kafka topic; None for no log.
+            options: see ``docs/options.md``; with a log, ``kafka.bootstrap.servers`` and ``kafka.topic`` are required.
+
+        Raises:
+            InvalidInputError: a column, key or option is wrong, or an existing topic does not fit; nothing was made.
+            AlreadyExistsError: there is a table, or something else, at the path.
+            UnavailableError: the broker or the file system does not answer.
+        """
+        table = lifecycle.create(
+            os.fspath(path),
+            lifecycle.as_schema(schema),
+            primary_key=tuple(primary_key),
+            partition_by=tuple(partition_by),
+            log_system=log_system,
+            options=options or {},
+        )
+        return cls(spark, table)
+
+    @classmethod
+    def open(
+        cls, spark: SparkSession, path: str | os.PathLike[str], *, options: Mapping[str, str] | None = None
+    ) -> TableStore:
+        """Open a table that exists.
+
+        Args:
+            spark: the session.
+            path: folder of the table.
+            options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
+
+        Raises:
+            NotFoundError: there is no table at the path.
+        """
+        return cls(spark, OpenedTable.open(os.fspath(path), options))
+
+    @property
+    def path(self) -> str:
+        """The table's folder."""
+        return self._table.path
+
+    @property
+    def schema(self) -> StructType:
+        """The table's columns; those of the primary key are NOT NULL."""
+        return self._table.spec.schema
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The key columns; empty for an append table."""
+        return self._table.spec.primary_key
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The partition columns."""
+        return self._table.spec.partition_by
+
+    @property
+    def options(self) -> TableOptions:
+        """The table's options."""
+        return self._table.options
+
+    def write(self, frame: DataFrame, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
+        """Write rows as one snapshot: append them or, in a table with a key, upsert them.
+
+        Args:
+            frame: the table's columns, in any order. In a table with a key, a column ``_change_type`` (``insert``,
+                ``update_postimage``, ``delete``; ``update_preimage`` is left out) says what each row does; of several
+                rows of one key the last counts.
+            batch: name and increasing number of the write, for callers that may repeat it after a crash: a number that
+                has landed under that name is not written again.
+
+        Returns:
+            The snapshot, committed and published; None when the frame has no rows.
+
+        Raises:
+            InvalidInputError: the rows do not fit the table; nothing was written.
+            ConflictError: other writers committed first too often; nothing was written.
+            PublishPendingError: committed, but the log's broker fails; the next write or ``recover()`` publishes it.
+        """
+        commit_id = None if batch is None else CommitId(batch[0], batch[1], durable=True)
+        made = self._writer.write(frame, commit_id)
+        if made is not None:
+            compact_if_due(self._spark, self._table)
+        return made
+
+    def delete(self, keys: DataFrame, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
+        """Delete rows by key.
+
+        Args:
+            keys: a frame with the key columns; others are ignored.
+            batch: as for ``write``.
+
+        Raises:
+            InvalidInputError: the table has no key, or the frame lacks a key column.
+        """
+        frame = padded_keys(keys, self._table.spec)
+        return self.write(frame.withColumn(CHANGE_TYPE, F.lit(RowKind.DELETE.change_type)), batch=batch)
+
+    def write_stream(
+        self,
+        frame: DataFrame,
+        *,
+        checkpoint: str | os.PathLike[str],
+        output_mode: str = "append",
+        trigger: Mapping[str, Any] | None = None,
+        query_name: str | None = None,
+    ) -> StreamingQuery:
+        """Start a streaming query that writes each micro-batch as one snapshot, exactly once across restarts.
+
+        Args:
+            frame: a streaming frame; columns as for ``write``.
+            checkpoint: folder in which Spark keeps the query's progress; names the query.
+            output_mode: ``append``, or ``update`` for a table with a key.
+            trigger: arguments of Spark's ``trigger``, such as ``{"availableNow": True}``.
+            query_name: name of the query in Spark's progress.
+
+        Raises:
+            InvalidInputError: the columns do not fit, or the output mode does not.
+        """
+        return start_stream(
+            self, frame, checkpoint=os.fspath(checkpoint), output_mode=output_mode, trigger=trigger, query_name=query_name
+        )
+
+    def read(
+        self,
+        *,
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> DataFrame:
+        """Read the rows of a snapshot, by default the newest.
+
+        Args:
+            snapshot: its id.
+            timestamp: the newest snapshot at or before this time (datetime, ISO-8601 text, or epoch milliseconds).
+            columns: the columns wanted; naming them here saves reading the others where changes are merged.
+
+        Raises:
+            NotFoundError: there is no such snapshot.
+        """
+        return read.read(self._spark, self._table, snapshot=snapshot, timestamp=timestamp, columns=columns)
+
+    def read_stream(
+        self,
+        *,
+        scan_mode: str = ScanMode.FULL,
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+        max_rows: int | None = None,
+        max_snapshots: int | None = None,
+    ) -> DataFrame:
+        """Follow the table's changes, from the log where there is one.
+
+        Args:
+            scan_mode: ``full`` (the newest snapshot's rows as inserts, then every change after it), ``latest``,
+                ``earliest``, ``from-snapshot`` (that snapshot's changes first) or ``from-timestamp``.
+            snapshot: for ``from-snapshot``.
+            timestamp: for ``from-timestamp``.
+            max_rows: rows of a micro-batch; a larger snapshot passes whole.
+            max_snapshots: snapshots of a micro-batch.
+
+        Returns:
+            A streaming frame: the table's columns, ``_change_type``, ``_commit_version``, ``_commit_timestamp``.
+        """
+        return read.read_stream(
+            self._spark,
+            self._table,
+            scan_mode=scan_mode,
+            snapshot=snapshot,
+            timestamp=timestamp,
+            max_rows=max_rows,
+            max_snapshots=max_snapshots,
+        )
+
+    def snapshots(self, limit: int | None = None) -> list[Snapshot]:
+        """List the table's snapshots, newest first, as far back as the Delta log goes."""
+        return list(islice(self._table.files.snapshots(), limit))
+
+    def compact(self) -> Snapshot | None:
+        """Fold all changes into the root, so that any Delta reader sees the newest snapshot. Publishes nothing.
+
+        Returns:
+            The maintenance snapshot; None when there was nothing to fold, or no key.
+        """
+        return compact(self._spark, self._table)
+
+    def recover(self) -> list[IndexEntry]:
+        """Publish what is committed and not in the log, after a crash of any writer.
+
+        Returns:
+            What was published; empty without a log.
+        """
+        if self._publisher is None:
+            return []
+        buckets = self._table.options.buckets
+        return recover(self._table.files, self._publisher, self._table.index, buckets=buckets)
+
+    def drop(self) -> None:
+        """Remove the table, and the topic if ``create`` made it."""
+        if self._publisher is not None:
+            self._publisher.discard()
+        lifecycle.drop(self._table)
+
+    def __repr__(self) -> str:
+        """Show path, key and log."""
+        key = f", primary_key={list(self.primary_key)}" if self.primary_key else ""
+        log = f", log_system='kafka', topic={self._table.log.topic!r}" if self._table.log else ""
+        return f"TableStore({self.path!r}{key}{log})"

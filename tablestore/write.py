@@ -1,0 +1,164 @@
+"""The write path: shape, stage, commit, publish, index."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from log_system.base import LogPublisher
+from snapshot.commit import CommitId, commit, find_commit
+from snapshot.delta import DataFile
+from snapshot.errors import InvalidInputError
+from snapshot.records import Snapshot
+from snapshot.stage import STAGED, StagedFile, Stager, staged_to_arrow
+from tablestore.opened import OpenedTable
+from tablestore.recover import publish_through, recover
+from tablestore.shape import shape_changes, shape_rows
+
+logger = logging.getLogger("tablestore")
+
+
+class Writer:
+    """Writes to one table. Several writers, in any processes, may write to it at once."""
+
+    def __init__(self, table: OpenedTable, publisher: LogPublisher | None) -> None:
+        """Write to ``table`` and publish with ``publisher`` (None without a log)."""
+        self._table = table
+        self._publisher = publisher
+        self._writer_id = uuid.uuid4().hex
+        self._batch = 0
+        self._recovered = publisher is None
+
+    def write(self, frame: DataFrame, commit_id: CommitId | None = None) -> Snapshot | None:
+        """Write a frame's rows as one snapshot.
+
+        Steps 1 to 3 are undone by nobody: what a crash leaves there is files that no snapshot points at.
+
+        1. Shape: check the columns, give each row its kind, order and bucket.
+        2. Stage: one Spark job writes files.
+        3. Commit: one Delta version. From here on the rows are in the table.
+        4. Publish and index: the log takes the snapshot, and any before it that it lacks. A crash before or within
+           leaves a committed snapshot that the next writer or ``recover()`` publishes.
+
+        Args:
+            frame: the rows; see ``TableStore.write``.
+            commit_id: names the write where the caller may repeat it after a crash; None for a write of its own.
+
+        Returns:
+            The snapshot; None when the frame has no rows.
+
+        Raises:
+            InvalidInputError: the rows do not fit the table; nothing was committed.
+            ConflictError: other writers were faster too often; nothing was committed.
+            PublishPendingError: committed, and not yet in the log.
+        """
+        self.recover_once()
+        if commit_id is not None and (landed := self._landed(commit_id)) is not None:
+            logger.info("write %s landed before, as snapshot %d; it is not written again", commit_id, landed.id)
+            self._publish(landed.id)
+            return landed
+        # Step 1.
+        spec, buckets = self._table.spec, self._table.options.buckets
+        shaped = shape_changes(frame, spec, buckets) if spec.has_key else shape_rows(frame, spec)
+        # Step 2.
+        staged = run_staging(shaped, self.stager(whole_buckets=True))
+        return self.write_staged(staged, commit_id)
+
+    def write_staged(self, staged: Sequence[StagedFile], commit_id: CommitId | None = None) -> Snapshot | None:
+        """Commit staged files and publish the snapshot (steps 3 and 4 of ``write``)."""
+        if not staged:
+            return None
+        # Step 3.
+        made = commit(
+            self._table.files.log,
+            staged,
+            commit_id or self._next_id(),
+            kind=_kind(staged, has_key=self._table.spec.has_key),
+            by_snapshot=self._table.spec.has_key,
+        )
+        # Step 4.
+        self._publish(made.id)
+        return made
+
+    def recover_once(self) -> None:
+        """Publish what an earlier writer left, before this writer's first batch."""
+        if not self._recovered and self._publisher is not None:
+            recover(self._table.files, self._publisher, self._table.index, buckets=self._table.options.buckets)
+            self._recovered = True
+
+    def stager(self, *, whole_buckets: bool) -> Stager:
+        """Make what stages the rows of a task."""
+        return Stager(
+            storage=self._table.files.storage,
+            spec=self._table.spec,
+            target_bytes=self._table.options.write.target_file_size_bytes,
+            whole_buckets=whole_buckets,
+            buckets=self._table.options.buckets,
+        )
+
+    def _publish(self, snapshot: int) -> None:
+        if self._publisher is not None:
+            table = self._table
+            publish_through(table.files, self._publisher, table.index, snapshot, buckets=table.options.buckets)
+
+    def _landed(self, commit_id: CommitId) -> Snapshot | None:
+        log = self._table.files.log
+        return find_commit(log, commit_id, log.version(), after=-1)
+
+    def _next_id(self) -> CommitId:
+        self._batch += 1
+        return CommitId(self._writer_id, self._batch)
+
+
+def run_staging(shaped: DataFrame, stager: Stager) -> list[StagedFile]:
+    """Stage a shaped frame by one Spark job and collect the descriptions of its files.
+
+    Raises:
+        InvalidInputError: rows were rejected; the files staged by then are removed.
+    """
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        yield staged_to_arrow(stager, batches, context.partitionId() if context else 0)
+
+    rows = shaped.mapInArrow(stage, STAGED).collect()
+    return accept_staged(stager, [row.asDict() for row in rows])
+
+
+def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[StagedFile]:
+    """Read the descriptions that staging tasks gave; none of them counts when one was rejected.
+
+    Raises:
+        InvalidInputError: rows were rejected; the files staged by then are removed.
+    """
+    staged = [
+        StagedFile(
+            DataFile(
+                str(row["path"]),
+                int(str(row["size"])),
+                int(str(row["rows"])),
+                json.loads(str(row["partition"])),
+                str(row["stats"]),
+            ),
+            int(str(row["deletes"])),
+        )
+        for row in rows
+        if row["rejected"] is None
+    ]
+    rejected = [str(row["rejected"]) for row in rows if row["rejected"] is not None]
+    if rejected:
+        stager.remove(staged)
+        raise InvalidInputError(f"{rejected[0]} Nothing was written.")
+    return staged
+
+
+def _kind(staged: Sequence[StagedFile], *, has_key: bool) -> str:
+    if not has_key:
+        return "append"
+    return "delete" if sum(s.deletes for s in staged) == sum(s.file.rows for s in staged) else "upsert"

@@ -1,0 +1,54 @@
+"""The streaming write: each micro-batch becomes one snapshot, once, across restarts of the query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from snapshot.errors import InvalidInputError
+from tablestore.checkpoint import query_id
+
+if TYPE_CHECKING:
+    from tablestore.store import TableStore
+
+
+def start_stream(
+    table: TableStore,
+    frame: DataFrame,
+    *,
+    checkpoint: str,
+    output_mode: str,
+    trigger: Mapping[str, Any] | None,
+    query_name: str | None,
+) -> StreamingQuery:
+    """Start the query.
+
+    The write of a batch is named by the query's id, which Spark keeps in the checkpoint, and the batch's number; both are
+    the same when Spark repeats a batch after a crash. So a batch that landed is not written again, and one that is
+    committed but not published is published.
+
+    Raises:
+        InvalidInputError: the frame is not a stream, or the output mode does not fit the table.
+    """
+    if not frame.isStreaming:
+        raise InvalidInputError("write_stream: the frame is not a streaming one; use write() for a batch.")
+    modes = ("append", "update") if table.primary_key else ("append",)
+    if output_mode not in modes:
+        msg = (
+            f"write_stream: output_mode={output_mode!r} does not go with this table; use one of {', '.join(modes)}"
+            f"{'' if table.primary_key else ' (update needs a primary key)'}."
+        )
+        raise InvalidInputError(msg)
+
+    def write(batch: DataFrame, number: int) -> None:
+        table.write(batch, batch=(query_id(checkpoint), number))
+
+    writer = frame.writeStream.foreachBatch(write).outputMode(output_mode).option("checkpointLocation", checkpoint)
+    if query_name is not None:
+        writer = writer.queryName(query_name)
+    if trigger is not None:
+        writer = writer.trigger(**trigger)
+    return writer.start()

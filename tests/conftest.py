@@ -1,0 +1,80 @@
+"""Fixtures every test may ask for: a real broker, a Spark session, a topic name of its own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from log_system.kafka.local import LocalKafka
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KAFKA_IMAGE = "apache/kafka:4.1.0"
+
+# A real part behind an example makes it slow and never equally fast; that is no sign of a bad test here.
+SLOW_PARTS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
+settings.register_profile("default", max_examples=50, deadline=None, suppress_health_check=SLOW_PARTS)
+settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, print_blob=True)
+settings.register_profile("nightly", parent=settings.get_profile("default"), max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """A broker that somebody else runs."""
+
+    bootstrap_servers: str
+
+
+def _docker_answers() -> bool:
+    import docker  # noqa: PLC0415 - testcontainers brings it; only looked at when no broker is named
+
+    try:
+        client = docker.from_env(timeout=2)
+        try:
+            return bool(client.ping())
+        finally:
+            client.close()
+    except (docker.errors.DockerException, OSError):
+        return False
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka | LocalKafka]:
+    """Yield a real broker: the one of KAFKA_BOOTSTRAP_SERVERS, else one in a container, else one on Java here."""
+    named = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    with ExitStack() as stack:
+        if named:
+            yield Kafka(named)
+        elif _docker_answers():
+            from testcontainers.kafka import KafkaContainer  # noqa: PLC0415 - slow to import
+
+            container = stack.enter_context(KafkaContainer(KAFKA_IMAGE).with_kraft())
+            yield Kafka(container.get_bootstrap_server())
+        else:
+            yield stack.enter_context(LocalKafka())
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Return a factory of topic names that nobody else uses; the topics are not created."""
+    test = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:60]
+    return lambda: f"{test}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Yield one Spark session on two cores for all tests; made only when a test asks for it."""
+    from tablestore.session import session  # noqa: PLC0415 - PySpark takes a second to import
+
+    spark = session("tests", master="local[2]", warehouse=tmp_path_factory.mktemp("warehouse"))
+    yield spark
+    spark.stop()

@@ -1,0 +1,71 @@
+"""The session: Delta, the right interpreter, the data source registered, and the user's settings on top."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from pyspark.sql import functions as F
+
+from snapshot.errors import UnavailableError
+from tablestore.session import FILTER_PUSHDOWN, merged, register, session
+
+
+def test_it_reads_and_writes_delta(spark, tmp_path):
+    path = str(tmp_path / "t")
+    spark.range(10).write.format("delta").save(path)
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE id < 3")
+    assert spark.read.format("delta").load(path).agg(F.sum("id")).collect()[0][0] == sum(range(3, 10))
+
+
+def test_executors_run_this_interpreter(spark):
+    frame = spark.range(1).mapInArrow(_interpreter, "interpreter string")
+    assert frame.collect()[0].interpreter == sys.executable
+
+
+def _interpreter(batches):
+    import sys  # noqa: PLC0415 - of the executor
+
+    import pyarrow as pa  # noqa: PLC0415
+
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"interpreter": [sys.executable]})
+
+
+def test_the_data_source_is_registered_once_or_again(spark):
+    register(spark)
+    assert spark.conf.get(FILTER_PUSHDOWN) == "true"
+    with pytest.raises(Exception, match=r"(?i)path|table") as caught:
+        spark.read.format("tablestore").load()
+    assert "DATA_SOURCE_NOT_FOUND" not in str(caught.value)
+
+
+def test_a_second_call_returns_the_running_session(spark):
+    again = session("tests", master="local[2]", config={"spark.sql.shuffle.partitions": 3})
+    try:
+        assert again.sparkContext is spark.sparkContext
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "4")
+
+
+def test_it_listens_on_loopback_only(spark):
+    assert spark.conf.get("spark.driver.host") == "127.0.0.1"
+    assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+
+
+def test_settings_given_win_but_jars_and_extensions_add_up():
+    ours = {"spark.jars": "a.jar", "spark.sql.extensions": "Delta", "spark.driver.memory": "2g"}
+    given = {"spark.jars": "b.jar", "spark.sql.extensions": "Mine", "spark.driver.memory": "8g", "x": "y"}
+    assert merged(ours, given) == {
+        "spark.jars": "a.jar,b.jar",
+        "spark.sql.extensions": "Delta,Mine",
+        "spark.driver.memory": "8g",
+        "x": "y",
+    }
+
+
+def test_without_java_it_says_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    with pytest.raises(UnavailableError, match=r"Java 17 or newer is needed; .*JAVA_HOME"):
+        session()
