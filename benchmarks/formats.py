@@ -1,11 +1,13 @@
 """How fast the log formats code rows on one core, next to JSON one row at a time. All ratios are of one run.
 
-Run ``python benchmarks/formats.py [rows] [rounds]``. Times are CPU seconds of this process; each figure is the median of
-the rounds, which take turns so that a busy machine slows all alike.
+Run ``python benchmarks/formats.py [rows] [rounds]``. Times are CPU seconds of this process; each figure is the median
+of the rounds, which take turns so that a busy machine slows all alike.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import statistics
 import sys
@@ -23,11 +25,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from log_system.formats import open_format
 from snapshot.rowkind import KIND
-
-try:
-    import orjson
-except ImportError:
-    orjson = None  # type: ignore[assignment]
 
 SCHEMA = pa.schema(
     [
@@ -103,7 +100,8 @@ def main(rows: int = 500_000, rounds: int = 5) -> None:
         "arrow": (rows, in_bulk("arrow", batch)),
         "by row, json": (rows // 10, by_row(lambda row: json.dumps(row).encode(), json.loads, small)),
     }
-    if orjson is not None:
+    if importlib.util.find_spec("orjson"):
+        orjson = importlib.import_module("orjson")
         sides["by row, orjson"] = (rows // 10, by_row(orjson.dumps, orjson.loads, small))
     seconds: dict[tuple[str, int], list[float]] = {(name, way): [] for name in sides for way in (0, 1)}
     for _ in range(rounds + 1):
@@ -117,11 +115,8 @@ def main(rows: int = 500_000, rounds: int = 5) -> None:
         (name, way): sides[name][0] / max(statistics.median(times[1:]), 1e-9) for (name, way), times in seconds.items()
     }
     for name in sides:
-        cells = [f(way) for way in (0, 1) for f in (
-            lambda w, n=name: f"{speed[n, w]:,.0f}",
-            lambda w, n=name: f"{speed[n, w] / speed['by row, json', w]:.1f}",
-        )]  # fmt: skip
-        table.add_row(name, *cells)
+        cells = [(speed[name, way], speed[name, way] / speed["by row, json", way]) for way in (0, 1)]
+        table.add_row(name, *(text for rate, ratio in cells for text in (f"{rate:,.0f}", f"{ratio:.1f}")))
     Console().print(table)
 
 

@@ -208,6 +208,13 @@ def load(
         connection.unregister("_incoming")
 
 
+def read(
+    session: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Stream the result of a query in batches of exactly this schema."""
+    yield from shaped(session.sql(sql, params=parameters).to_arrow_reader(BATCH_ROWS), schema)
+
+
 def shaped(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Give batches exactly this schema, by position: relabelled without a copy where only labels differ, else cast."""
     types = list(zip(reader.schema.types, schema.types, strict=True))

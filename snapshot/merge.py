@@ -21,28 +21,17 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
 import duckdb
 import fsspec
-import numpy as np
 import pyarrow as pa
 
-from snapshot.duck import (
-    BATCH_ROWS,
-    bound,
-    connect,
-    errors_mapped,
-    file_argument,
-    load,
-    read_parquet,
-    shaped,
-    type_name,
-)
+from snapshot.duck import bound, connect, errors_mapped, file_argument, read, read_parquet, type_name
 from snapshot.errors import InvalidInputError
 from snapshot.filters import Predicate
+from snapshot.latest import last_per_key
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ, SNAPSHOT
 
@@ -188,25 +177,8 @@ class MergeEngine:
         Yields:
             The rows kept, ordered by ``_seq``, in the schema that came.
         """
-        rows = iter(batches)
-        first = next(rows, None)
-        if first is None:
-            return
-        schema: pa.Schema = first.schema
-        names = {name: f"c{position}" for position, name in enumerate(schema.names)}
-        inner = pa.schema([each.with_name(names[each.name]) for each in schema])
-        renamed = (pa.RecordBatch.from_arrays(batch.columns, schema=inner) for batch in chain([first], rows))
-        seq = names[SEQ]
-        order = _OrderWatch(seq)
         with errors_mapped("staged rows"), self._cursor() as cursor:
-            load(cursor, "staged", inner, order.watched(renamed))
-            keys = ", ".join(names[name] for name in self._primary_key)
-            last = "max(rowid)" if order.ascends else f"max_by(rowid, {seq})"
-            cursor.execute(f"CREATE TEMP TABLE winners AS SELECT {last} AS row FROM staged GROUP BY {keys}")
-            # Deleting joins row numbers only, and leaves what stays in the order in which it came.
-            cursor.execute("DELETE FROM staged WHERE NOT EXISTS (SELECT 1 FROM winners WHERE row = staged.rowid)")
-            cursor.execute("DROP TABLE winners")
-            yield from _read(cursor, f"SELECT * FROM staged {'' if order.ascends else f'ORDER BY {seq}'}", [], schema)
+            yield from last_per_key(cursor, self._primary_key, batches)
 
     def _merged(
         self,
@@ -216,18 +188,18 @@ class MergeEngine:
         predicate: Predicate,
         emit_changes: bool,
     ) -> Iterator[pa.RecordBatch]:
-        condition = predicate.sql_with(self._internal)
         with errors_mapped("merge"), self._cursor() as cursor:
             if changes:
-                read = [*wanted.names, *predicate.columns] if emit_changes else []
-                self._stage_changes(cursor, changes, read, predicate.on(self._primary_key))
+                staged = [*wanted.names, *predicate.columns] if emit_changes else []
+                self._stage_changes(cursor, changes, staged, predicate.on(self._primary_key))
             for files in _by_partition(base):
                 sql, parameters = self._base_query(files, wanted, predicate, bool(changes))
-                yield from _read(cursor, sql, parameters, wanted)
+                yield from read(cursor, sql, parameters, wanted)
             if changes and emit_changes:
-                alive = f"rowid IN (SELECT row FROM winners) AND {KIND} <> {int(RowKind.DELETE)}"
-                sql = f"SELECT {self._list(wanted.names)} FROM changes WHERE {alive} AND {condition}"
-                yield from _read(cursor, sql, list(predicate.parameters), wanted)
+                last = "changes SEMI JOIN (SELECT row FROM winners) AS winners ON winners.row = changes.rowid"
+                alive = f"{KIND} <> {int(RowKind.DELETE)} AND {predicate.sql_with(self._internal)}"
+                sql = f"SELECT {self._list(wanted.names)} FROM {last} WHERE {alive}"
+                yield from read(cursor, sql, list(predicate.parameters), wanted)
 
     def _stage_changes(
         self, cursor: duckdb.DuckDBPyConnection, files: Sequence[ChangeFile], columns: Sequence[str], on_key: Predicate
@@ -260,10 +232,11 @@ class MergeEngine:
                 parameters.append(value)
         source = f"SELECT {', '.join(selected)} FROM {read_parquet(self._stored(stored))}"
         parameters += [[file_argument(file.path, self._filesystem) for file in files], *predicate.parameters]
-        sql = f"SELECT {self._list(wanted.names)} FROM ({source}) AS base WHERE {predicate.sql_with(self._internal)}"
+        sql = f"SELECT {self._list(wanted.names, 'base.')} FROM ({source}) AS base"
         if changed:
             same = " AND ".join(f"winners.{key} = base.{key}" for key in map(self._internal, self._primary_key))
-            sql += f" AND NOT EXISTS (SELECT 1 FROM winners WHERE {same})"
+            sql += f" ANTI JOIN winners ON {same}"
+        sql += f" WHERE {predicate.sql_with(lambda name: f'base.{self._internal(name)}')}"
         return sql, parameters
 
     def _changes_in_order(
@@ -274,7 +247,7 @@ class MergeEngine:
         selected = ", ".join([*map(self._internal, columns), KIND, f"list_extract(?::BIGINT[], {RANK} + 1)"])
         with errors_mapped("changes"), self._cursor() as cursor:
             sql = f"SELECT {selected} FROM {source} ORDER BY {RANK}, {SEQ}"
-            yield from _read(cursor, sql, [snapshots, *parameters], schema)
+            yield from read(cursor, sql, [snapshots, *parameters], schema)
 
     def _scan_changes(self, files: Sequence[ChangeFile], columns: Iterable[str]) -> tuple[str, list[Any]]:
         """Scan columns of change files, ``_kind``, ``_seq`` and the rank of each file's snapshot among all."""
@@ -308,14 +281,8 @@ class MergeEngine:
     def _internal(self, name: str) -> str:
         return f"c{self._schema.get_field_index(name)}"
 
-    def _list(self, names: Iterable[str]) -> str:
-        return ", ".join(map(self._internal, names))
-
-
-def _read(
-    cursor: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    yield from shaped(cursor.sql(sql, params=parameters).to_arrow_reader(BATCH_ROWS), schema)
+    def _list(self, names: Iterable[str], prefix: str = "") -> str:
+        return ", ".join(prefix + self._internal(name) for name in names)
 
 
 def _by_partition(files: Sequence[BaseFile]) -> list[list[BaseFile]]:
@@ -323,20 +290,3 @@ def _by_partition(files: Sequence[BaseFile]) -> list[list[BaseFile]]:
     for file in files:
         groups.setdefault(tuple(sorted(file.partition_values.items(), key=lambda item: item[0])), []).append(file)
     return list(groups.values())
-
-
-class _OrderWatch:
-    """Notices whether batches came in ascending order of a column, which saves sorting them."""
-
-    def __init__(self, column: str) -> None:
-        self.ascends = True
-        self._column = column
-        self._last = -1
-
-    def watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            numbers = batch.column(self._column).to_numpy()
-            if len(numbers) and self.ascends:
-                self.ascends = bool(numbers[0] > self._last and (np.diff(numbers) > 0).all())
-                self._last = numbers[-1]
-            yield batch

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-
-from pyspark.sql import SparkSession
 
 from snapshot.delta import DataFile
 from snapshot.errors import ConflictError
@@ -20,7 +18,6 @@ from snapshot.storage import Storage
 from snapshot.table import MERGED_THROUGH, Layout
 from tablestore.opened import OpenedTable
 from tablestore.plan import base_file
-from tablestore.spark_tasks import run_tasks
 
 logger = logging.getLogger("tablestore")
 
@@ -37,7 +34,11 @@ class BucketTask:
     target_bytes: int
 
 
-def compact(spark: SparkSession, table: OpenedTable) -> Snapshot | None:
+RunTasks = Callable[[Sequence[BucketTask], Callable[[BucketTask], str]], list[str]]
+"""Runs the second on each of the first, each at least once, and returns the results in order."""
+
+
+def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     """Fold all committed changes into the root.
 
     1. Merge each bucket that has changes into new files. A crash leaves files that nothing points at.
@@ -56,7 +57,7 @@ def compact(spark: SparkSession, table: OpenedTable) -> Snapshot | None:
         return None
     # Step 1.
     tasks = _tasks(table, layout)
-    results = run_tasks(spark, tasks, _merge_bucket)
+    results = run_tasks(tasks, _merge_bucket)
     added = [DataFile(**each) for result in results for each in json.loads(result)]
     # Step 2.
     touched = {str(task.bucket) for task in tasks}
@@ -73,7 +74,7 @@ def compact(spark: SparkSession, table: OpenedTable) -> Snapshot | None:
     return None if version is None else files.snapshot(version)
 
 
-def compact_if_due(spark: SparkSession, table: OpenedTable) -> Snapshot | None:
+def compact_if_due(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     """Compact when the changes have grown past the table's limits; cheap when they have not."""
     limits = table.options.compaction
     if not table.spec.has_key or not limits.auto:
@@ -82,7 +83,7 @@ def compact_if_due(spark: SparkSession, table: OpenedTable) -> Snapshot | None:
     _, merged = table.files.root_for(newest)
     commits = newest - merged
     if commits >= limits.commits or (commits % limits.min_commits == 0 and _is_past_ratio(table, newest, limits.ratio)):
-        return compact(spark, table)
+        return compact(table, run_tasks)
     return None
 
 

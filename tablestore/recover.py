@@ -45,6 +45,7 @@ def publish_through(
     snapshot: int,
     *,
     buckets: int,
+    own: bool = False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[IndexEntry]:
@@ -55,16 +56,27 @@ def publish_through(
     2. Publish one snapshot after another, up to the newest there is. A crash leaves the rest to the next publisher.
     3. After any error the publisher is new: go to 1.
 
+    Args:
+        table: the table.
+        publisher: publishes its snapshots.
+        index: the table's log index.
+        snapshot: the snapshot that has to be in the log.
+        buckets: the table's number of buckets.
+        own: take the log over even if there is nothing to publish.
+        clock: gives seconds.
+        sleep: waits a number of seconds.
+
     Returns:
         The entries this call has published.
 
     Raises:
-        PublishPendingError: the broker failed ``ATTEMPTS_MAX`` times in a row.
+        PublishPendingError: the broker failed ``ATTEMPTS_MAX`` times in a row and the log lacks ``snapshot``.
+        UnavailableError: the broker failed as often, and the log lacks nothing.
         TableStoreError: a change file or the log's topic is wrong; trying again would not help.
     """
     done: list[IndexEntry] = []
     failures = 0
-    while (published := _published(index)) < snapshot:
+    while (published := _published(index)) < snapshot or (own and not publisher.owns_log):
         try:
             # Step 1.
             if not publisher.owns_log:
@@ -79,6 +91,8 @@ def publish_through(
         except (UnavailableError, OutcomeUnknownError) as error:
             failures += 1
             logger.warning("publishing to the log failed (%d of %d tries): %s", failures, ATTEMPTS_MAX, error)
+            if failures >= ATTEMPTS_MAX and published >= snapshot:
+                raise
             if failures >= ATTEMPTS_MAX:
                 raise _pending(table, snapshot, error) from error
             sleep(random.uniform(0, min(2.0, 0.05 * 2**failures)))
@@ -91,14 +105,11 @@ def recover(
     """Take the log over and publish everything committed that it lacks.
 
     Raises:
-        PublishPendingError: the broker does not answer.
+        PublishPendingError: the broker does not answer, and the log lacks a snapshot.
+        UnavailableError: the broker does not answer, and the log lacks nothing.
     """
-    newest = table.latest()
-    try:
-        publisher.take_over()
-    except (UnavailableError, OutcomeUnknownError) as error:
-        raise _pending(table, newest, error) from error
-    return publish_through(table, publisher, index, newest, buckets=buckets)
+    publisher.discard()
+    return publish_through(table, publisher, index, table.latest(), buckets=buckets, own=True)
 
 
 def _published(index: LogIndex) -> int:

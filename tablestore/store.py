@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -25,6 +26,7 @@ from tablestore.publisher import open_publisher
 from tablestore.read_options import ScanMode
 from tablestore.recover import recover
 from tablestore.shape import padded_keys
+from tablestore.spark_tasks import run_tasks
 from tablestore.write import Writer
 from tablestore.write_stream import start_stream
 
@@ -42,6 +44,7 @@ class TableStore:
         self._table = table
         self._publisher = open_publisher(table, spark)
         self._writer = Writer(table, self._publisher)
+        self._run_tasks = partial(run_tasks, spark)
 
     @classmethod
     def create(
@@ -143,7 +146,7 @@ class TableStore:
         commit_id = None if batch is None else CommitId(batch[0], batch[1], durable=True)
         made = self._writer.write(frame, commit_id)
         if made is not None:
-            compact_if_due(self._spark, self._table)
+            compact_if_due(self._table, self._run_tasks)
         return made
 
     def delete(self, keys: DataFrame, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
@@ -245,7 +248,7 @@ class TableStore:
         Returns:
             The maintenance snapshot; None when there was nothing to fold, or no key.
         """
-        return compact(self._spark, self._table)
+        return compact(self._table, self._run_tasks)
 
     def recover(self) -> list[IndexEntry]:
         """Publish what is committed and not in the log, after a crash of any writer.

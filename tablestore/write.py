@@ -59,9 +59,7 @@ class Writer:
             PublishPendingError: committed, and not yet in the log.
         """
         self.recover_once()
-        if commit_id is not None and (landed := self._landed(commit_id)) is not None:
-            logger.info("write %s landed before, as snapshot %d; it is not written again", commit_id, landed.id)
-            self._publish(landed.id)
+        if commit_id is not None and (landed := self.publish_landed(commit_id)) is not None:
             return landed
         # Step 1.
         spec, buckets = self._table.spec, self._table.options.buckets
@@ -86,6 +84,15 @@ class Writer:
         self._publish(made.id)
         return made
 
+    def publish_landed(self, commit_id: CommitId) -> Snapshot | None:
+        """Find the snapshot of a write that an earlier process made, and see that it is published."""
+        log = self._table.files.log
+        landed = find_commit(log, commit_id, log.version(), after=-1)
+        if landed is not None:
+            logger.info("write %s landed before, as snapshot %d; it is not written again", commit_id, landed.id)
+            self._publish(landed.id)
+        return landed
+
     def recover_once(self) -> None:
         """Publish what an earlier writer left, before this writer's first batch."""
         if not self._recovered and self._publisher is not None:
@@ -106,10 +113,6 @@ class Writer:
         if self._publisher is not None:
             table = self._table
             publish_through(table.files, self._publisher, table.index, snapshot, buckets=table.options.buckets)
-
-    def _landed(self, commit_id: CommitId) -> Snapshot | None:
-        log = self._table.files.log
-        return find_commit(log, commit_id, log.version(), after=-1)
 
     def _next_id(self) -> CommitId:
         self._batch += 1

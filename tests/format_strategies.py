@@ -55,10 +55,18 @@ types = st.recursive(
 """Every type a table can hold, nested in every way."""
 
 
+_SIMPLE: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.bool_(): st.booleans(),
+    pa.string(): st.text(st.characters(codec="utf-8"), max_size=12),
+    pa.binary(): st.binary(max_size=12),
+    pa.date32(): st.integers(-719162, 2932896) | st.integers(-(2**31) + 1, 2**31 - 1),
+}
+
+
 def values(kind: pa.DataType) -> st.SearchStrategy[Any]:
     """Values of a type that are not NULL, as ``pa.array`` takes them."""
-    if pt.is_boolean(kind):
-        return st.booleans()
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
     if pt.is_integer(kind):
         return st.integers(-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1)
     if pt.is_floating(kind):
@@ -69,12 +77,6 @@ def values(kind: pa.DataType) -> st.SearchStrategy[Any]:
         return st.one_of(st.sampled_from([limit, -limit, 0, 1, -1]), st.integers(-limit, limit)).map(
             lambda n: Decimal((int(n < 0), tuple(map(int, str(abs(n)))), -kind.scale))
         )
-    if pt.is_string(kind):
-        return st.text(st.characters(codec="utf-8"), max_size=12)
-    if pt.is_binary(kind):
-        return st.binary(max_size=12)
-    if pt.is_date32(kind):
-        return st.one_of(st.integers(-719162, 2932896), st.integers(-(2**31) + 1, 2**31 - 1))
     if pt.is_timestamp(kind):
         return st.one_of(st.integers(-(2**47), 2**51), st.integers(-9223372022400000000, 2**63 - 2))
     if pt.is_list(kind):

@@ -90,7 +90,8 @@ def test_bucket_chains_the_hashes_of_all_key_columns(spark: SparkSession) -> Non
     names = [f"k{i}" for i in range(len(VALUES))]
     ddl = ", ".join(f"{name} {data_type}" for name, data_type in zip(names, VALUES, strict=True))
     rows = [
-        tuple(None if RANDOM.random() < 0.2 else RANDOM.choice(values) for values in VALUES.values()) for _ in range(500)
+        tuple(None if RANDOM.random() < 0.2 else RANDOM.choice(values) for values in VALUES.values())
+        for _ in range(500)
     ]
     _assert_equal_to_spark(spark, rows, ddl, names)
     _assert_equal_to_spark(spark, rows, ddl, names[::-3])

@@ -68,7 +68,8 @@ def test_a_broker_that_died_is_not_running_and_the_next_one_finds_its_data(run):
     while detached.status() is not None and time.monotonic() < end:
         time.sleep(0.05)
     assert run("status").exit_code == 3
-    assert run("start", "--port", port).exit_code == 0
+    again = run("start", "--port", port)
+    assert again.exit_code == 0, again.output
 
 
 def test_a_process_id_that_somebody_else_has_now_is_left_alone(run, tmp_path):

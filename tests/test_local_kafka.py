@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from log_system.jars import find_java
 from log_system.kafka import _install
-from log_system.kafka._broker import Broker, server_properties
+from log_system.kafka._broker import Broker, free_port, server_properties
 from log_system.kafka._watchdog import LOOK_EVERY_S
 from log_system.kafka.local import LocalKafka
 from snapshot.errors import InvalidInputError, UnavailableError
@@ -243,6 +243,24 @@ def test_a_listener_given_joins_the_plain_one_and_other_properties_replace(tmp_p
     assert "listeners=PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:3,SAFE://127.0.0.1:1" in lines
     assert "num.io.threads=3" in lines
     assert "auto.create.topics.enable=true" in lines
+
+
+def test_a_listener_with_passwords_lets_in_who_knows_them():
+    port = free_port()
+    user = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="right";'
+    properties = {
+        "listeners": f"SAFE://127.0.0.1:{port}",
+        "advertised.listeners": f"SAFE://127.0.0.1:{port}",
+        "listener.security.protocol.map": "SAFE:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.safe.plain.sasl.jaas.config": user,
+    }
+    client = {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "SASL_PLAINTEXT", "log_level": 0}
+    client |= {"sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+    with LocalKafka(properties=properties):
+        assert AdminClient({**client, "sasl.password": "right"}).list_topics(timeout=10).brokers
+        with pytest.raises(KafkaException):
+            AdminClient({**client, "sasl.password": "wrong"}).list_topics(timeout=2)
 
 
 def test_a_password_in_a_property_shows_nowhere(tmp_path):

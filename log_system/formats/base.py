@@ -30,7 +30,8 @@ class DecodedChanges:
     """Changes read from one list of Kafka records.
 
     Attributes:
-        batch: the table's columns in schema order, then ``_kind`` (int8).
+        batch: the table's columns in schema order, then ``_kind`` (int8). A delete may have nothing but its key: its
+            other columns are NULL then, also those that the schema declares not nullable.
         record: int64, for each row the position of the record it came from.
     """
 

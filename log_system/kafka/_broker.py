@@ -22,6 +22,7 @@ LOOPBACK = "127.0.0.1"
 # that range may connect to itself, and then the broker cannot bind again.
 PORTS = range(20_000, 32_000)
 LOOK_EVERY_S = 0.03
+PORT_GRACE_S = 2.0
 LOG_LINES_SHOWN = 12
 
 # Listeners given by the user join ours, because ours is what readiness is asked through. Other properties replace ours.
@@ -211,7 +212,7 @@ def port_is_open(port: int) -> bool:
 
 
 def check_port(port: int) -> None:
-    """Check that the port can be used.
+    """Check that the port can be used; wait a moment for one that is just being given up.
 
     Raises:
         InvalidInputError: it is no port.
@@ -220,7 +221,12 @@ def check_port(port: int) -> None:
     if not 0 < port < 65_536:
         msg = f"local Kafka: port must be between 1 and 65535; got {port}."
         raise InvalidInputError(msg)
-    if not port_is_free(port):
+    # A broker that was killed holds its port until the last of its threads is gone.
+    end = time.monotonic() + PORT_GRACE_S
+    while not port_is_free(port):
+        if time.monotonic() < end:
+            time.sleep(LOOK_EVERY_S)
+            continue
         msg = (
             f"local Kafka: port {port} on {LOOPBACK} is taken (or needs a privilege). "
             "Stop what listens there, choose another port, or give none to get a free one."

@@ -1,0 +1,77 @@
+"""What the demo prints: progress bars in a terminal, plain lines elsewhere, and a table at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from _flights_readers import Reading
+from rich import box
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+class Bars(Progress):
+    """Bars that look up their counts whenever they are drawn; nothing outside a terminal."""
+
+    def __init__(self, total: int, counts: dict[str, Callable[[], int]]) -> None:
+        """Show a bar for each count on its way to the total."""
+        columns = (
+            TextColumn("  {task.description:<22}"),
+            BarColumn(bar_width=36),
+            TextColumn("{task.completed:>9,.0f} changes"),
+            TimeElapsedColumn(),
+        )
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._counts: dict[int, Callable[[], int]] = {}
+        for name, count in counts.items():
+            self._counts[self.add_task(name, total=total)] = count
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Look the counts up, then draw."""
+        for task in self.tasks:
+            if task.id in self._counts:
+                task.completed = self._counts[task.id]()
+        return super().get_renderables()
+
+
+@contextmanager
+def quiet(log: Path) -> Iterator[None]:
+    """Send what Java and Spark have to say into a file, so that it does not break the bars."""
+    kept = os.dup(2)
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def say(text: str) -> None:
+    console.print(text)
+
+
+def show(readings: Sequence[Reading]) -> None:
+    """Print the readings side by side."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("read by")
+    table.add_column("flights", justify="right")
+    table.add_column("delay, minutes", justify="right")
+    table.add_column("SHA-256 of the rows")
+    table.add_column("from")
+    for reading in readings:
+        agrees = reading.checksum == readings[0].checksum
+        table.add_row(
+            reading.reader,
+            f"{reading.rows:,}",
+            f"{reading.delay_minutes:,}",
+            f"{reading.checksum[:16]} " + ("[green]=[/]" if agrees else "[red]differs[/]"),
+            reading.seen,
+        )
+    console.print(table)

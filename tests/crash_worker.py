@@ -1,0 +1,33 @@
+"""A writer process that may be killed: writes numbered batches, each exactly once however often it is started."""
+
+from __future__ import annotations
+
+import random
+
+from snapshot.commit import CommitId
+from tablestore.opened import OpenedTable
+from tests.doors import Trap, set_trap
+from tests.parts import Change, publisher_of, write
+from tablestore.write import Writer
+
+KEYS = 40
+
+
+def changes_of(batch: int, rows: int) -> list[Change]:
+    """Make a batch's changes; the same for the same number."""
+    dice = random.Random(batch)
+    return [(dice.randrange(KEYS), None if dice.random() < 0.2 else f"{batch}.{n}") for n in range(rows)]
+
+
+def run(path: str, writer_name: str, batches: range, rows: int, point: str, hit: int) -> None:
+    """Write batches until done or dead."""
+    set_trap(Trap(point, hit))
+    table = OpenedTable.open(path)
+    publisher = publisher_of(table)
+    writer = Writer(table, publisher)
+    for batch in batches:
+        commit_id = CommitId(writer_name, batch, durable=True)
+        writer.recover_once()
+        if not writer.publish_landed(commit_id):
+            write(writer, changes_of(batch, rows), commit_id)
+    publisher.discard()

@@ -1,0 +1,146 @@
+"""A table on real Delta files and a real broker, driven without Spark: the same code that tasks and driver run.
+
+Used where a test needs hundreds of writes, crashes or processes; what Spark adds is tested with Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from deltalake import DeltaTable
+from pyspark.sql.types import StructType
+
+from log_system.kafka.publish import KafkaPublisher
+from snapshot.commit import CommitId
+from snapshot.records import Snapshot
+from snapshot.rowkind import KIND, RowKind
+from snapshot.schema import SEQ
+from snapshot.stage import change_file_schema
+from tablestore import lifecycle
+from tablestore.opened import OpenedTable
+from tablestore.plan import snapshot_parts
+from tablestore.publisher import open_publisher
+from tablestore.write import Writer
+
+SCHEMA = StructType().add("id", "long").add("v", "string")
+Change = tuple[int, str | None]
+"""A key and its new value; None deletes the key."""
+
+
+def make_table(path: Path, servers: str, topic: str, *, key: bool = True, **options: object) -> OpenedTable:
+    """Create a table of ``(id, v)`` with a log."""
+    named = {name.replace("__", ".").replace("_", "-"): value for name, value in options.items()}
+    settings = {"kafka.bootstrap.servers": servers, "kafka.topic": topic, "bucket": 3, **named}
+    keys = ["id"] if key else []
+    return lifecycle.create(
+        str(path), SCHEMA, primary_key=keys, partition_by=[], log_system="kafka", options=settings
+    )
+
+
+def publisher_of(table: OpenedTable) -> KafkaPublisher:
+    """Make a publisher that runs its tasks in this process."""
+    publisher = open_publisher(table, None)
+    assert isinstance(publisher, KafkaPublisher)
+    return publisher
+
+
+def write(writer: Writer, changes: Sequence[Change], commit_id: CommitId | None = None) -> Snapshot | None:
+    """Write changes as one snapshot, staged in this process."""
+    writer.recover_once()
+    stager = writer.stager(whole_buckets=True)
+    spec = stager.spec
+    if not spec.has_key:
+        batch = pa.RecordBatch.from_pylist([{"id": k, "v": v} for k, v in changes], schema=spec.arrow)
+        return writer.write_staged(stager.stage([batch], 0), commit_id)
+    rows = [
+        {"id": k, "v": v, KIND: int(RowKind.DELETE if v is None else RowKind.UPDATE_AFTER), SEQ: n}
+        for n, (k, v) in enumerate(changes)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=change_file_schema(spec))
+    return writer.write_staged(stager.stage([batch], 0), commit_id)
+
+
+def run_here(tasks: Sequence[Any], work: Callable[[Any], str]) -> list[str]:
+    """Run compaction tasks in this process."""
+    return [work(task) for task in tasks]
+
+
+def rows_of(table: OpenedTable, snapshot: int | None = None) -> dict[int, str]:
+    """Read a snapshot of a key table with our own reader."""
+    wanted = table.files.latest() if snapshot is None else snapshot
+    batches = [b for part in snapshot_parts(table.files, wanted, tasks=1) for b in part.read()]
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    found = {row["id"]: row["v"] for row in rows}
+    assert len(found) == len(rows), "a key is there twice"
+    return found
+
+
+def committed_changes(path: Path, partitions: int) -> list[list[tuple[int, Change]]]:
+    """Read with deltalake and pyarrow alone what the log must hold: for each partition (snapshot, change), in order."""
+    expected: list[list[tuple[int, Change]]] = [[] for _ in range(partitions)]
+    folder = path / "_changes"
+    newest = DeltaTable(folder).version()
+    for version in range(1, newest + 1):
+        text = (folder / "_delta_log" / f"{version:020d}.json").read_text()
+        adds = [a["add"] for a in map(json.loads, text.splitlines()) if "add" in a]
+        for add in sorted(adds, key=lambda a: a["path"]):
+            for row in pq.read_table(folder / add["path"], partitioning=None).to_pylist():
+                value = None if row[KIND] == RowKind.DELETE else row["v"]
+                expected[int(add["partitionValues"]["_bucket"])].append((version, (row["id"], value)))
+    return expected
+
+
+def drain(servers: str, topic: str, partitions: int) -> list[list[Change]]:
+    """Read a topic to its end as any Kafka user would: a plain ``read_committed`` consumer."""
+    return [list(map(_change, records)) for records in drain_raw(servers, topic, partitions)]
+
+
+def drain_raw(servers: str, topic: str, partitions: int) -> list[list[Any]]:
+    """Read a topic's committed messages, partition by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "stranger",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    found: list[list[Any]] = [[] for _ in range(partitions)]
+    open_ones = set(range(partitions))
+    consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
+    try:
+        while open_ones:
+            message = consumer.poll(30)
+            assert message is not None, f"topic {topic!r}: nothing came for 30 s"
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                open_ones.discard(message.partition())
+            else:
+                found[message.partition()].append(message)
+    finally:
+        consumer.close()
+    return found
+
+
+def _change(message: Any) -> Change:
+    value = message.value()
+    return json.loads(message.key())["id"], None if value is None else json.loads(value)["v"]
+
+
+def fold(changes: Iterable[Change]) -> dict[int, str]:
+    """Fold changes by key."""
+    table: dict[int, str] = {}
+    for key, value in changes:
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+    return table

@@ -1,0 +1,78 @@
+"""Promises 1, 2 and 3: a writer that dies by SIGKILL at any point leaves nothing early, lost, doubled or out of order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tablestore.opened import OpenedTable
+from tablestore.recover import recover
+from tests.crash_worker import changes_of, run
+from tests.doors import POINTS
+from tests.parts import committed_changes, drain, fold, make_table, publisher_of, rows_of
+
+pytestmark = pytest.mark.crash
+
+PARTITIONS = 3
+BATCHES = 4
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.crash_worker"])
+
+SMALL = {"rows": 12, "options": {}}
+LARGE = {"rows": 60, "options": {"publish__driver_rows_max": 5, "publish__transaction_rows_max": 4}}
+
+
+def start(path: Path, rows: int, point: str = "", hit: int = 1, *, name: str = "writer") -> int:
+    """Run a writer process to its end; its exit code is -9 when it was killed."""
+    process = CONTEXT.Process(target=run, args=(str(path), name, range(BATCHES), rows, point, hit))
+    process.start()
+    process.join(120)
+    assert process.exitcode is not None, "the writer hangs"
+    return process.exitcode
+
+
+def assert_log_is_prefix(path: Path, servers: str, topic: str) -> None:
+    """Nothing early: whatever the log shows is committed, in order, without repeats."""
+    expected = committed_changes(path, PARTITIONS)
+    for seen, wanted in zip(drain(servers, topic, PARTITIONS), expected, strict=True):
+        assert seen == [change for _, change in wanted][: len(seen)]
+
+
+def assert_log_is_table(path: Path, servers: str, topic: str) -> None:
+    """Nothing lost, doubled or out of order; every fold of the log is its snapshot; the index says where each is."""
+    expected = committed_changes(path, PARTITIONS)
+    log = drain(servers, topic, PARTITIONS)
+    assert log == [[change for _, change in partition] for partition in expected]
+    table = OpenedTable.open(str(path))
+    for snapshot in range(table.files.latest() + 1):
+        upto = [change for partition in expected for s, change in partition if s <= snapshot]
+        assert rows_of(table, snapshot) == fold(upto)
+        entry = table.index.get(snapshot)
+        assert entry is not None
+        assert [p.rows for p in entry.partitions] == [sum(s == snapshot for s, _ in p) for p in expected]
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("log_format", ["json"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_writer_killed_at_any_point_loses_and_doubles_nothing(
+    kafka: object, tmp_path: Path, topic: Callable[[], str], point: str, log_format: str, size: dict
+) -> None:
+    servers, name, path = kafka.bootstrap_servers, topic(), tmp_path / "t"
+    make_table(path, servers, name, log__format=log_format, **size["options"])
+    hit = 1 if point.startswith("init") else 2
+    assert start(path, size["rows"], point, hit) == -signal.SIGKILL, f"{point} was never reached"
+    assert_log_is_prefix(path, servers, name)
+    table = OpenedTable.open(str(path))
+    publisher = publisher_of(table)
+    recover(table.files, publisher, table.index, buckets=PARTITIONS)
+    publisher.discard()
+    assert_log_is_table(path, servers, name)
+    assert start(path, size["rows"]) == 0
+    assert_log_is_table(path, servers, name)
+    batches = [change for batch in range(BATCHES) for change in changes_of(batch, size["rows"])]
+    assert rows_of(table) == fold(batches)
