@@ -135,7 +135,7 @@ def drop(table: OpenedTable) -> None:
     if log is not None:
         if table.spec.owns_topic:
             delete_topic(log.client, log.topic)
-        delete_groups(log.client, [log.group])
+        delete_groups(log.client, [log.group, log.tasks_group])
     # Step 4.
     _remove_files(storage)
 

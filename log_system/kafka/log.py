@@ -45,6 +45,11 @@ class KafkaLog:
         """The consumer group whose offsets are the register."""
         return f"tablestore-{self.table_id}"
 
+    @property
+    def tasks_group(self) -> str:
+        """The consumer group whose offset of partition 0 says whose tasks may be writing."""
+        return f"{self.group}-tasks"
+
     def transactional_id(self, partition: int | None = None) -> str:
         """Name the publisher of all partitions, or of one partition's tasks."""
         return self.group if partition is None else f"{self.group}-{partition}"

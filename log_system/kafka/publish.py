@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import TopicPartition
@@ -21,7 +20,7 @@ from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
 from log_system.kafka.send import Sender
 from log_system.kafka.tasks import PartitionTask, publish_partition
-from log_system.kafka.witness import log_start, register, snapshot_end
+from log_system.kafka.witness import log_start, register, snapshot_end, tasks_token
 from snapshot.records import ChangeSet
 
 TAKE_OVER_SECONDS = 60.0
@@ -46,6 +45,7 @@ class KafkaPublisher:
         self._codec = log.codec()
         self._producer: Any = None
         self._group: Any = None
+        self._tasks_group: Any = None
         self._register: list[Position] = []
         self._token = uuid.uuid4().hex
 
@@ -58,9 +58,10 @@ class KafkaPublisher:
         """Become the log's only publisher.
 
         1. Fence the publisher before and end its open transaction. A crash here leaves the log without owner.
-        2. Read what is published.
-        3. If tasks of the publisher before may be writing, take away their token, then fence each of them, then
-           read again. A crash here repeats at the next take-over.
+        2. If tasks of the publisher before may be writing, replace their token, fence each of them, and only then say
+           that there are none. The order matters: a task looks for its token after it has fenced others. A crash in
+           between leaves a token, so the next take-over fences them again.
+        3. Read what is published, now that nobody else can move it.
 
         Raises:
             UnavailableError: the broker does not answer.
@@ -74,18 +75,19 @@ class KafkaPublisher:
             producer = log.client.producer(log.transactional_id(), **timeout)
             producer.init_transactions(TAKE_OVER_SECONDS)
             # Step 2.
+            token, self._tasks_group = tasks_token(log)
+            if token:
+                self._announce_tasks(producer, f"fenced-by-{self._token}")
+                self._fence_tasks()
+                self._announce_tasks(producer, "")
+            # Step 3.
             consumer = log.client.consumer(log.group)
             try:
                 self._group = consumer.consumer_group_metadata()
                 self._register = register(log, consumer, self._index)
-                self._producer = producer
-                # Step 3.
-                if self._register[0].tasks:
-                    self._move([replace(self._register[0], tasks="")], [0])
-                    self._fence_tasks()
-                    self._register = register(log, consumer, self._index)
             finally:
                 consumer.close()
+            self._producer = producer
 
     def publish(self, changes: ChangeSet) -> IndexEntry:
         """Put a snapshot into the log and the index, unless it is there.
@@ -150,22 +152,19 @@ class KafkaPublisher:
         The token says that tasks may be writing: a take-over removes it first and fences the tasks second, and a task
         looks for it after it has fenced others, so a task of a fenced publisher publishes nothing.
         """
-        if self._register[0].tasks != self._token:
-            with kafka_errors(f"announce tasks for topic {self._log.topic!r}", self._log.client):
-                self._move([replace(self._register[0], tasks=self._token)], [0])
+        self._announce_tasks(self._producer, self._token)
         tasks = [PartitionTask(self._log, changes, p, self._token, self._register[p]) for p in missing]
         for partition, position in zip(missing, self._run_tasks(tasks), strict=True):
             self._register[partition] = position
-        with kafka_errors(f"dismiss tasks for topic {self._log.topic!r}", self._log.client):
-            self._move([replace(self._register[0], tasks="")], [0])
+        self._announce_tasks(self._producer, "")
 
-    def _move(self, positions: Sequence[Position], partitions: Sequence[int]) -> None:
-        """Move the register in a transaction without records."""
-        self._producer.begin_transaction()
-        self._send_offsets(positions, partitions)
-        self._producer.commit_transaction(COMMIT_SECONDS)
-        for partition, position in zip(partitions, positions, strict=True):
-            self._register[partition] = position
+    def _announce_tasks(self, producer: Any, token: str) -> None:
+        """Say in a transaction of the owner whose tasks may write; only an owner that is not fenced can."""
+        with kafka_errors(f"say whose tasks may write to topic {self._log.topic!r}", self._log.client):
+            producer.begin_transaction()
+            word = TopicPartition(self._log.topic, 0, 0, token)
+            producer.send_offsets_to_transaction([word], self._tasks_group, COMMIT_SECONDS)
+            producer.commit_transaction(COMMIT_SECONDS)
 
     def _send_offsets(self, positions: Sequence[Position], partitions: Sequence[int]) -> None:
         offsets = [

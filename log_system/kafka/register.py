@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 SNAPSHOT_HEADER = "snapshot"
 POSITION_HEADER = "position"
@@ -26,7 +26,6 @@ class Position:
         records: Kafka records of that snapshot in the partition.
         done: whether these are all.
         end: offset after the last record.
-        tasks: on partition 0 only, the token of a publisher whose tasks may be writing; empty when there is none.
     """
 
     snapshot: int
@@ -34,7 +33,6 @@ class Position:
     records: int
     done: bool
     end: int
-    tasks: str = ""
 
     def holds(self, snapshot: int) -> bool:
         """Tell whether the partition holds all of a snapshot's changes that belong there."""
@@ -44,15 +42,11 @@ class Position:
         """Give the position within a snapshot: itself when the snapshot is under way, else its very start."""
         if self.snapshot == snapshot:
             return self
-        return Position(snapshot, 0, 0, done=False, end=self.end, tasks=self.tasks)
-
-    def finished(self) -> Position:
-        """Give the position with its snapshot complete."""
-        return replace(self, done=True)
+        return Position(snapshot, 0, 0, done=False, end=self.end)
 
     def metadata(self) -> str:
         """Write the position as the metadata of a group offset; the offset itself is ``end``."""
-        return json.dumps([self.snapshot, self.rows, self.records, int(self.done), self.tasks], separators=(",", ":"))
+        return json.dumps([self.snapshot, self.rows, self.records, int(self.done)], separators=(",", ":"))
 
     @classmethod
     def from_metadata(cls, end: int, metadata: str | None) -> Position | None:
@@ -60,8 +54,8 @@ class Position:
         if end < 0 or not metadata:
             return None
         try:
-            snapshot, rows, records, done, tasks = json.loads(metadata)
-            return cls(int(snapshot), int(rows), int(records), bool(done), end, str(tasks))
+            snapshot, rows, records, done = json.loads(metadata)
+            return cls(int(snapshot), int(rows), int(records), bool(done), end)
         except (TypeError, ValueError):
             return None
 

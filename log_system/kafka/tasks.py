@@ -10,7 +10,7 @@ from log_system.kafka.client import kafka_errors
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
 from log_system.kafka.send import Sender
-from log_system.kafka.witness import group_positions
+from log_system.kafka.witness import group_positions, tasks_token
 from snapshot.errors import FencedError
 from snapshot.records import ChangeSet
 
@@ -57,10 +57,10 @@ def publish_partition(task: PartitionTask) -> Position:
         consumer = log.client.consumer(log.group)
         try:
             group = consumer.consumer_group_metadata()
-            owner, held = group_positions(log, consumer, (0, task.partition))
+            held = group_positions(log, consumer, [task.partition])[0]
         finally:
             consumer.close()
-        if owner is None or owner.tasks != task.token:
+        if tasks_token(log)[0] != task.token:
             msg = f"topic {log.topic!r}: another publisher has taken the log over; snapshot {snapshot} is left to it."
             raise FencedError(msg)
         position = held or task.position

@@ -20,6 +20,7 @@ from snapshot.errors import UnavailableError
 
 ANSWER_SECONDS = 30.0
 _BATCH_RECORDS = 10_000
+_WAIT_SECONDS = 0.1
 
 
 def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[Position]:
@@ -57,6 +58,23 @@ def group_positions(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> 
             with kafka_errors(f"read the register of topic {log.topic!r}", log.client):
                 raise KafkaException(answer.error)
     return [Position.from_metadata(answer.offset, answer.metadata) for answer in told]
+
+
+def tasks_token(log: KafkaLog) -> tuple[str, Any]:
+    """Read whose tasks may be writing.
+
+    Returns:
+        The token of the publisher that sent them, empty for none; and the group's metadata, to move it with.
+    """
+    consumer = log.client.consumer(log.tasks_group)
+    try:
+        with kafka_errors(f"read who publishes to topic {log.topic!r}", log.client):
+            told = consumer.committed([TopicPartition(log.topic, 0)], timeout=ANSWER_SECONDS)[0]
+            if told.error is not None:
+                raise KafkaException(told.error)
+            return (told.metadata or "") if told.offset >= 0 else "", consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
 
 
 def last_position(log: KafkaLog, partition: int, start: int) -> Position | None:
@@ -107,10 +125,13 @@ def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any
             if max(start, low) >= high:
                 return
             consumer.assign([TopicPartition(log.topic, partition, max(start, low))])
+        silent = 0.0
         while True:
             with kafka_errors(f"read topic {log.topic!r}", log.client):
-                messages = consumer.consume(_BATCH_RECORDS, ANSWER_SECONDS)
-            if not messages:
+                # The client waits for the whole time unless the batch is full, also at the end of the partition.
+                messages = consumer.consume(_BATCH_RECORDS, _WAIT_SECONDS)
+            silent = 0.0 if messages else silent + _WAIT_SECONDS
+            if silent >= ANSWER_SECONDS:
                 msg = f"topic {log.topic!r}: no record of partition {partition} came in {ANSWER_SECONDS} s; try again."
                 raise UnavailableError(msg)
             for message in messages:
