@@ -1,0 +1,1 @@
+"""The log: where committed snapshots are published, and how readers follow it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import asdict, dataclass
 
@@ -122,7 +123,7 @@ class LogIndex:
 
 def _last_without_gap(snapshots: list[int]) -> int:
     """Give the end of the first unbroken run: what lies behind a lost entry waits for recovery."""
-    for before, after in zip(snapshots, snapshots[1:], strict=False):
+    for before, after in itertools.pairwise(snapshots):
         if after != before + 1:
             return before
     return snapshots[-1]

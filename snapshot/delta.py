@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from snapshot.errors import AlreadyExistsError, ConflictError, DataLostError, NotFoundError, OutcomeUnknownError
+from snapshot.errors import AlreadyExistsError, ConflictError, CorruptedError, DataLostError, NotFoundError, OutcomeUnknownError
 from snapshot.storage import Storage
 
 INFO_KEY = "tablestore"
@@ -98,7 +98,8 @@ class DeltaLog:
             )
         except DeltaError as error:
             if "already exists" in str(error):
-                raise AlreadyExistsError(f"{storage.root}: a Delta table is there already; nothing changed.") from error
+                msg = f"{storage.root}: a Delta table is there already; nothing changed."
+                raise AlreadyExistsError(msg) from error
             raise
         return cls(storage)
 
@@ -116,7 +117,7 @@ class DeltaLog:
 
     def configuration(self) -> dict[str, str]:
         """Give the table's Delta properties."""
-        return {key: value for key, value in self._fresh().metadata().configuration.items() if value is not None}
+        return dict(self._fresh().metadata().configuration)
 
     def transaction_version(self, app_id: str) -> int | None:
         """Give the last version an application has recorded with its commits (Delta's ``txn`` action)."""
@@ -134,7 +135,8 @@ class DeltaLog:
         try:
             return _active_files(DeltaTable(self.storage.root, version=version))
         except (DeltaError, TableNotFoundError, OSError) as error:
-            raise NotFoundError(f"{self.storage.root}: version {version} cannot be read: {error}") from error
+            msg = f"{self.storage.root}: version {version} cannot be read: {error}"
+            raise NotFoundError(msg) from error
 
     def commit_at(self, version: int) -> Commit:
         """Read one version's own actions; the cost does not depend on the size of the table.
@@ -177,15 +179,13 @@ class DeltaLog:
         """
         table = self._fresh()
         if table.version() != version - 1:
-            raise ConflictError(f"{self.storage.root}: version {version} was made by another commit.")
+            msg = f"{self.storage.root}: version {version} was made by another commit."
+            raise ConflictError(msg)
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
-            AddAction(f.path, f.size, dict(f.partition), now_ms, data_change, f.stats or _rows(f))
-            for f in add
+            AddAction(f.path, f.size, dict(f.partition), now_ms, data_change, f.stats or _rows(f)) for f in add
         ]
-        actions += [
-            RemoveAction(f.path, data_change, now_ms, f.size, dict(f.partition)) for f in remove
-        ]
+        actions += [RemoveAction(f.path, data_change, now_ms, f.size, dict(f.partition)) for f in remove]
         properties = CommitProperties(
             custom_metadata={INFO_KEY: json.dumps(dict(info))},
             max_commit_retries=0,
@@ -201,9 +201,11 @@ class DeltaLog:
                 post_commithook_properties=PostCommitHookProperties(),
             )
         except CommitFailedError as error:
-            raise ConflictError(f"{self.storage.root}: version {version} was made by another commit.") from error
+            msg = f"{self.storage.root}: version {version} was made by another commit."
+            raise ConflictError(msg) from error
         except (DeltaError, OSError) as error:
-            raise OutcomeUnknownError(f"{self.storage.root}: commit of version {version} gave no answer: {error}") from error
+            msg = f"{self.storage.root}: commit of version {version} gave no answer: {error}"
+            raise OutcomeUnknownError(msg) from error
 
     def _fresh(self) -> DeltaTable:
         try:
@@ -212,7 +214,8 @@ class DeltaLog:
             else:
                 self._table.update_incremental()
         except TableNotFoundError as error:
-            raise NotFoundError(f"{self.storage.root}: there is no Delta table. Create it first.") from error
+            msg = f"{self.storage.root}: there is no Delta table. Create it first."
+            raise NotFoundError(msg) from error
         return self._table
 
 
@@ -254,7 +257,9 @@ def _parse_commit(version: int, text: bytes) -> Commit:
         elif "add" in action and action["add"]["dataChange"]:
             add = action["add"]
             rows = json.loads(add.get("stats") or "{}").get("numRecords", -1)
-            added.append(DataFile(unquote(add["path"]), add["size"], rows, add["partitionValues"], add.get("stats") or ""))
+            added.append(
+                DataFile(unquote(add["path"]), add["size"], rows, add["partitionValues"], add.get("stats") or "")
+            )
         elif "remove" in action and action["remove"]["dataChange"]:
             removed.append(unquote(action["remove"]["path"]))
     return Commit(version, timestamp_ms, info, tuple(added), tuple(removed))

@@ -42,7 +42,10 @@ class ChangeSet(Protocol):
     half way, sees the same changes at the same positions.
     """
 
-    snapshot: Snapshot
+    @property
+    def snapshot(self) -> Snapshot:
+        """The snapshot."""
+        ...
 
     def rows(self, bucket: int) -> int:
         """Give the number of changes in a bucket."""

@@ -63,7 +63,8 @@ def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: S
             partition column that does not exist or has a type that cannot be hashed or put in a path.
     """
     if not schema.fields:
-        raise InvalidInputError("schema: a table needs at least one column; this schema has none.")
+        msg = "schema: a table needs at least one column; this schema has none."
+        raise InvalidInputError(msg)
     seen: dict[str, str] = {}
     for field in schema.fields:
         if field.name.lower() in RESERVED:
@@ -77,7 +78,8 @@ def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: S
     _check_columns(schema, "primary_key", primary_key, _KEY_TYPES)
     _check_columns(schema, "partition_by", partition_by, _PARTITION_TYPES)
     if len(partition_by) == len(schema.fields):
-        raise InvalidInputError("partition_by: names every column of the table; leave at least one out.")
+        msg_0 = "partition_by: names every column of the table; leave at least one out."
+        raise InvalidInputError(msg_0)
 
 
 def table_schema(schema: StructType, primary_key: Sequence[str]) -> StructType:
@@ -125,7 +127,8 @@ def _check_type(path: str, kind: DataType) -> None:
 
 def _check_columns(schema: StructType, what: str, names: Sequence[str], allowed: tuple[type[DataType], ...]) -> None:
     if len(set(names)) != len(names):
-        raise InvalidInputError(f"{what}: names a column twice: {list(names)}.")
+        msg = f"{what}: names a column twice: {list(names)}."
+        raise InvalidInputError(msg)
     for name in names:
         if name not in schema.fieldNames():
             msg = f"{what}: there is no column {name!r}; the table has {schema.fieldNames()}."
@@ -133,7 +136,8 @@ def _check_columns(schema: StructType, what: str, names: Sequence[str], allowed:
         kind = schema[name].dataType
         if not isinstance(kind, allowed):
             words = ", ".join(t.typeName() for t in allowed)
-            raise InvalidInputError(f"{what}: column {name!r} has type {kind.simpleString()}; allowed are {words}.")
+            msg_0 = f"{what}: column {name!r} has type {kind.simpleString()}; allowed are {words}."
+            raise InvalidInputError(msg_0)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -91,4 +91,5 @@ class TableSpec:
                 owns_topic=bool(raw["owns_topic"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptedError(f"{path}: Delta property {SPEC_PROPERTY!r} is not a table spec: {error}.") from error
+            msg_0 = f"{path}: Delta property {SPEC_PROPERTY!r} is not a table spec: {error}."
+            raise CorruptedError(msg_0) from error

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from snapshot.bucket import bucket_of
 from snapshot.delta import DataFile
+from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
 from snapshot.parquet import ParquetFiles
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
@@ -26,6 +27,7 @@ from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 
 CHANGES = "_changes"
+_FEW_ROWS = 20_000
 STAGED = "path string, size long, rows long, deletes long, partition string, stats string, rejected string"
 """Columns of the frame staging returns: one row a file, or one row with the reason why the input was rejected."""
 _STAGED_ARROW = pa.schema(
@@ -127,15 +129,17 @@ class Stager:
 
     def _stage_changes(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         schema = change_file_schema(self.spec)
-        conformed = (conform(batch, schema) for batch in batches)
-        first = next(conformed, None)
-        if first is None:
-            return []
-        ordered: Iterable[pa.RecordBatch] = chain([first], conformed)
-        if self.whole_buckets:
-            with MergeEngine(self.spec.arrow, self.spec.primary_key) as engine:
-                return self._write_buckets(engine.last_per_key(ordered), schema, task)
-        return self._write_buckets(ordered, schema, task)
+        rows = (conform(batch, schema) for batch in batches)
+        if not self.whole_buckets:
+            return self._write_buckets(rows, schema, task)
+        few: list[pa.RecordBatch] = []
+        for batch in rows:
+            few.append(batch)
+            if sum(b.num_rows for b in few) > _FEW_ROWS:
+                with MergeEngine(self.spec.arrow, self.spec.primary_key) as engine:
+                    return self._write_buckets(engine.last_per_key(chain(few, rows)), schema, task)
+        kept = last_of_few(self.spec.primary_key, pa.Table.from_batches(few, schema=schema))
+        return self._write_buckets(kept.to_batches(), schema, task)
 
     def _write_buckets(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> list[StagedFile]:
         writers: dict[int, ParquetFiles] = {}

@@ -6,6 +6,7 @@ import os
 import posixpath
 import uuid
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -42,7 +43,7 @@ class Storage:
         text = os.fspath(path)
         text = text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
         if "://" not in text:
-            text = os.path.abspath(os.path.expanduser(text))
+            text = str(Path(text).expanduser().absolute())
         return cls(text.rstrip("/"))
 
     @property
@@ -84,13 +85,13 @@ class Storage:
             if not self.is_local:
                 self.filesystem.pipe_file(target, data)
                 return
-            os.makedirs(posixpath.dirname(target), exist_ok=True)
-            draft = f"{target}.{uuid.uuid4().hex}.tmp"
-            with open(draft, "wb") as file:
-                file.write(data)
-            os.replace(draft, target)
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
+            draft = Path(f"{target}.{uuid.uuid4().hex}.tmp")
+            draft.write_bytes(data)
+            draft.replace(target)
         except OSError as error:
-            raise UnavailableError(f"{target}: cannot be written: {error}. Check the file system.") from error
+            msg = f"{target}: cannot be written: {error}. Check the file system."
+            raise UnavailableError(msg) from error
 
     def exists(self, name: str) -> bool:
         """Tell whether a file or folder is there."""

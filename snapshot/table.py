@@ -80,11 +80,10 @@ class TableFiles:
         """
         properties = {SPEC_PROPERTY: spec.to_json(), "delta.checkpointInterval": "100"}
         if spec.has_key:
-            root = DeltaLog(storage)
-            if not root.exists():
-                columns = pa.schema([*spec.arrow, pa.field(BUCKET, pa.int32())])
-                info = {"kind": "create", MERGED_THROUGH: 0}
-                DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration={}, info=info)
+            columns = pa.schema([*spec.arrow, pa.field(BUCKET, pa.int32())])
+            info = {"kind": "create", MERGED_THROUGH: 0}
+            # Of two who make a table here at once, this decides.
+            DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration={}, info=info)
             columns = change_file_schema(spec)
             columns = columns.append(pa.field(SNAPSHOT, pa.int64())).append(pa.field(BUCKET, pa.int32()))
             DeltaLog.create(
@@ -121,7 +120,8 @@ class TableFiles:
         try:
             return as_snapshot(self.log.commit_at(snapshot_id))
         except DataLostError as error:
-            raise NotFoundError(f"{self.storage.root}: snapshot {snapshot_id} has left the log: {error}") from error
+            msg_0 = f"{self.storage.root}: snapshot {snapshot_id} has left the log: {error}"
+            raise NotFoundError(msg_0) from error
 
     def snapshots(self) -> Iterator[Snapshot]:
         """Give the snapshots still in the log, newest first."""
@@ -220,7 +220,9 @@ class TableFiles:
     def change_schema(self) -> pa.Schema:
         """The table's columns, then ``_kind``: what is published and what streams read."""
         nullable = self.spec.has_key
-        columns = [f.with_nullable(True) if nullable and f.name not in self.spec.primary_key else f for f in self.spec.arrow]
+        columns = [
+            f.with_nullable(True) if nullable and f.name not in self.spec.primary_key else f for f in self.spec.arrow
+        ]
         return pa.schema([*columns, pa.field(KIND, pa.int8())])
 
 

@@ -31,7 +31,8 @@ from tablestore.plan import snapshot_parts
 from tablestore.publisher import open_publisher
 from tablestore.read_options import FORMAT, ReadOptions, parse_read_options
 from tablestore.read_stream import SnapshotStream, feed_schema
-from tablestore.shape_arrow import check_frame, shape_batches
+from tablestore.shape import check_columns
+from tablestore.shape_arrow import shape_batches
 from tablestore.write import Writer, accept_staged
 
 
@@ -56,25 +57,28 @@ class TableStoreDataSource(DataSource):
         """Read a snapshot."""
         return SnapshotReader(self._options(), schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Read snapshots as they become visible."""
         return SnapshotStream(self._options(), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Append rows, or upsert them in a table with a key."""
         if overwrite:
-            msg = f"format({FORMAT!r}) does not overwrite; write with mode('append'), which upserts where there is a key."
+            msg = (
+                f"format({FORMAT!r}) does not overwrite; write with mode('append'), which upserts where there is a key."
+            )
             raise InvalidInputError(msg)
         return BatchWriter(_Sink.open(self._options(), schema))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Write each micro-batch once."""
         options = self._options()
         if not options.checkpoint:
             msg = "option 'checkpointLocation' is required for a streaming write: it names the query across restarts."
             raise InvalidInputError(msg)
         if overwrite:
-            raise InvalidInputError("outputMode('complete') is not supported; use 'append' or, with a key, 'update'.")
+            msg_0 = "outputMode('complete') is not supported; use 'append' or, with a key, 'update'."
+            raise InvalidInputError(msg_0)
         return StreamWriter(_Sink.open(options, schema), options.checkpoint)
 
     def _options(self) -> ReadOptions:
@@ -90,7 +94,7 @@ class SnapshotReader(DataSourceReader):
         self._schema = arrow_schema(schema)
         self._predicate = Predicate()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take the filters that DuckDB answers exactly as Spark does; Spark evaluates the others."""
         table = OpenedTable.open(self._options.path, self._options.runtime)
         self._predicate, left = split_filters(filters, table.spec.arrow)
@@ -140,7 +144,7 @@ class _Sink:
     @classmethod
     def open(cls, options: ReadOptions, schema: StructType) -> _Sink:
         table = OpenedTable.open(options.path, options.runtime)
-        check_frame(schema, table.spec)
+        check_columns(schema, table.spec)
         return cls(options, Writer(table, None).stager(whole_buckets=False), tuple(schema.fieldNames()))
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> _Staged:
@@ -198,10 +202,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Stage a task's rows."""
         return self._sink.stage(iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit and publish a micro-batch as one snapshot, unless it landed before."""
         self._sink.commit(messages, CommitId(query_id(self._checkpoint), batchId, durable=True))
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Drop what was staged."""
         self._sink.abort(messages)

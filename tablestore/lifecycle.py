@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pyspark.sql.types import StructType
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StructField, StructType
 
 from log_system.index import INDEX, IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client import KafkaClient
-from log_system.kafka.secrets import merge_runtime
 from log_system.kafka.groups import delete_groups
+from log_system.kafka.secrets import merge_runtime
 from log_system.kafka.topic import delete_topic, describe_topic, ensure_topic, latest_offsets
 from snapshot.delta import DeltaLog
-from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from snapshot.errors import AlreadyExistsError, CorruptedError, InvalidInputError, NotFoundError
 from snapshot.schema import check_schema, table_schema
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
@@ -51,10 +52,11 @@ def as_schema(schema: StructType | str) -> StructType:
     if isinstance(schema, StructType):
         return schema
     try:
-        return StructType.fromDDL(schema)
-    except Exception as error:
+        parsed = StructType.fromDDL(schema)
+    except PySparkException as error:
         msg = f"schema: expected a StructType or DDL text such as 'id bigint, name string', came {schema!r}: {error}"
         raise InvalidInputError(msg) from error
+    return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
 
 
 def create(
@@ -84,7 +86,7 @@ def create(
     check_schema(schema, primary_key, partition_by)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
     storage = Storage.at(path)
-    earlier = _clear_way(storage, parsed.log)
+    _clear_way(storage, parsed.log)
     spec = TableSpec(
         table_id=uuid.uuid4().hex,
         schema_json=table_schema(schema, primary_key).json(),
@@ -96,10 +98,9 @@ def create(
     intent = _Intent("create")
     if parsed.log is not None:
         client = _client(parsed.log)
-        ours = earlier is not None and earlier.owns_topic and earlier.topic == parsed.log.kafka.topic
-        is_new = ours or describe_topic(client, parsed.log.kafka.topic) is None
+        is_new = describe_topic(client, parsed.log.kafka.topic) is None
         intent = _Intent("create", parsed.log.kafka.topic, is_new)
-    storage.put(_INTENT, json.dumps(asdict(intent)).encode())
+    _note(storage, intent)
     try:
         # Step 3.
         if parsed.log is not None:
@@ -109,8 +110,10 @@ def create(
             LogIndex(storage).put(_empty_snapshot(client, parsed.log.kafka.topic, parsed.buckets))
         # Step 5.
         files = TableFiles.create(storage, spec)
-    except Exception:
-        _undo(storage, parsed.log, intent)
+    except Exception as error:
+        # What another ``create`` has made here at the same time is not ours to remove.
+        if not (isinstance(error, AlreadyExistsError) and DeltaLog(storage).exists()):
+            _undo(storage, parsed.log, intent)
         raise
     # Step 6.
     storage.delete(_INTENT)
@@ -128,41 +131,69 @@ def drop(table: OpenedTable) -> None:
     storage, log = table.files.storage, table.log
     # Step 1.
     intent = _Intent("drop", log.topic if log else "", table.spec.owns_topic)
-    storage.put(_INTENT, json.dumps(asdict(intent)).encode())
+    _note(storage, intent)
     # Step 2.
     table.files.log.storage.child("_delta_log").delete_tree()
     # Step 3.
     if log is not None:
         if table.spec.owns_topic:
             delete_topic(log.client, log.topic)
+            # From now on the name may be somebody else's.
+            _note(storage, replace(intent, owns_topic=False))
         delete_groups(log.client, [log.group, log.tasks_group])
     # Step 4.
     _remove_files(storage)
 
 
-def _clear_way(storage: Storage, log: LogOptions | None) -> _Intent | None:
+def _clear_way(storage: Storage, log: LogOptions | None) -> None:
     """Finish what a crashed ``create`` or ``drop`` left at the path.
 
     Raises:
         AlreadyExistsError: there is a table, or something that is not ours.
     """
-    try:
-        TableFiles.open(storage)
-    except NotFoundError:
-        pass
-    else:
-        raise AlreadyExistsError(f"{storage.root}: there is a table already; open it, or drop it first.")
     text = storage.read(_INTENT)
-    if text is None:
+    intent = None if text is None else _Intent(**json.loads(text))
+    if _is_table(storage, intent):
+        raise AlreadyExistsError(f"{storage.root}: there is a table already; open it, or drop it first.")
+    if intent is None:
         if DeltaLog(storage).exists():
             msg = f"{storage.root}: there is a Delta table that is not of this store; choose another path."
             raise AlreadyExistsError(msg)
-        return None
-    intent = _Intent(**json.loads(text))
-    if intent.verb == "drop" and intent.owns_topic and log is not None and log.kafka.topic == intent.topic:
-        delete_topic(_client(log), intent.topic)
+        if found := _strangers(storage):
+            msg = f"{storage.root}: a table needs an empty folder; this one has {found[:3]}. Choose another path."
+            raise AlreadyExistsError(msg)
+        return
+    if log is not None and intent.owns_topic and log.kafka.topic == intent.topic:
+        client = _client(log)
+        if intent.verb == "drop" or not _has_records(client, intent.topic):
+            delete_topic(client, intent.topic)
     _remove_files(storage)
-    return intent if intent.verb == "create" else None
+
+
+def _is_table(storage: Storage, intent: _Intent | None) -> bool:
+    try:
+        TableFiles.open(storage)
+    except NotFoundError:
+        return False
+    except CorruptedError:
+        if intent is not None and intent.verb == "drop":
+            return False
+        raise
+    return True
+
+
+def _strangers(storage: Storage) -> list[str]:
+    """List what is in the folder, apart from the draft of an intent whose writer died."""
+    drafts = {name for name in storage.names(INDEX) if name.endswith(".tmp")}
+    is_draft = drafts == set(storage.names(INDEX))
+    return [name for name in storage.names() if name != INDEX or not is_draft]
+
+
+def _has_records(client: KafkaClient, topic: str) -> bool:
+    """Tell whether a topic that a crashed ``create`` may have made is in use by somebody else meanwhile."""
+    if describe_topic(client, topic) is None:
+        return False
+    return any(latest_offsets(client, topic, read_committed=False).values())
 
 
 def _ensure_topic(client: KafkaClient, options: TableOptions, log: LogOptions) -> None:
@@ -179,6 +210,10 @@ def _ensure_topic(client: KafkaClient, options: TableOptions, log: LogOptions) -
 def _empty_snapshot(client: KafkaClient, topic: str, partitions: int) -> IndexEntry:
     ends = latest_offsets(client, topic, read_committed=True)
     return IndexEntry(0, 0, "create", tuple(OffsetRange(ends[p], ends[p], 0, 0) for p in range(partitions)))
+
+
+def _note(storage: Storage, intent: _Intent) -> None:
+    storage.put(_INTENT, json.dumps(asdict(intent)).encode())
 
 
 def _undo(storage: Storage, log: LogOptions | None, intent: _Intent) -> None:

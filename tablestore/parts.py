@@ -126,8 +126,9 @@ def as_feed(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
             continue
         if CHANGE_TYPE in schema.names:
             kinds = batch.column(batch.schema.get_field_index(KIND))
-            batch = batch.append_column(CHANGE_TYPE, _NAMES.take(kinds))
-        yield conform(batch, schema)
+            yield conform(batch.append_column(CHANGE_TYPE, _NAMES.take(kinds)), schema)
+        else:
+            yield conform(batch, schema)
 
 
 def spread(files: Sequence[BaseFile], sizes: Sequence[int], parts: int) -> list[list[BaseFile]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -28,11 +28,13 @@ def read(
         InvalidInputError: snapshot and timestamp are both given, or a column is unknown.
     """
     if snapshot is not None and timestamp is not None:
-        raise InvalidInputError("read: snapshot and timestamp exclude each other; give one.")
+        msg = "read: snapshot and timestamp exclude each other; give one."
+        raise InvalidInputError(msg)
     names = table.spec.schema.fieldNames()
     unknown = [name for name in columns or () if name not in names]
     if unknown:
-        raise InvalidInputError(f"read: unknown columns {unknown}; the table has {names}.")
+        msg = f"read: unknown columns {unknown}; the table has {names}."
+        raise InvalidInputError(msg)
     files = table.files
     if timestamp is not None:
         snapshot = files.snapshot_as_of(timestamp_millis(timestamp)).id
@@ -87,7 +89,9 @@ def clean_root_version(files: TableFiles, snapshot: int) -> int | None:
     return None if layout.changes else layout.root_version
 
 
-def _base_options(spark: SparkSession, table: OpenedTable) -> Mapping[str, str] | dict[str, str]:
-    cores = spark.conf.get("spark.default.parallelism", None) or spark.conf.get("spark.sql.leafNodeDefaultParallelism", None)
+def _base_options(spark: SparkSession, table: OpenedTable) -> dict[str, str]:
+    cores = spark.conf.get("spark.default.parallelism", None) or spark.conf.get(
+        "spark.sql.leafNodeDefaultParallelism", None
+    )
     tasks = {"tasks": cores} if cores else {}
     return {"path": table.path, **tasks, **table.runtime}

@@ -80,12 +80,15 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         if name not in _NAMES and name not in runtime and name not in ("numrows", "queryname"):
             close = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.5)
             hint = f"did you mean {_NAMES[close[0]]!r}?" if close else f"known are {', '.join(_NAMES.values())}."
-            raise InvalidInputError(f"unknown option {name!r} for format({FORMAT!r}): {hint}")
+            msg = f"unknown option {name!r} for format({FORMAT!r}): {hint}"
+            raise InvalidInputError(msg)
     if not given.get("path"):
-        raise InvalidInputError(f"option 'path' is required for format({FORMAT!r}): the table's folder.")
+        msg = f"option 'path' is required for format({FORMAT!r}): the table's folder."
+        raise InvalidInputError(msg)
     snapshot, timestamp = _count(given, "snapshot", 0), given.get("timestamp")
     if snapshot is not None and timestamp is not None:
-        raise InvalidInputError("options 'snapshot' and 'timestamp' exclude each other; give one.")
+        msg = "options 'snapshot' and 'timestamp' exclude each other; give one."
+        raise InvalidInputError(msg)
     return ReadOptions(
         path=given["path"],
         columns=tuple(given["columns"].split("\x1f")) if "columns" in given else None,
@@ -130,9 +133,11 @@ def _scan_mode(text: str | None, snapshot: int | None, timestamp: str | None) ->
     needs = {ScanMode.FROM_SNAPSHOT: ("snapshot", snapshot), ScanMode.FROM_TIMESTAMP: ("timestamp", timestamp)}
     for kind, (name, value) in needs.items():
         if mode is kind and value is None:
-            raise InvalidInputError(f"option 'scan-mode'='{mode}' needs option {name!r}; set where to begin.")
+            msg_0 = f"option 'scan-mode'='{mode}' needs option {name!r}; set where to begin."
+            raise InvalidInputError(msg_0)
         if mode is not kind and value is not None:
-            raise InvalidInputError(f"option {name!r} goes with 'scan-mode'='{kind}', not with '{mode}'; drop one.")
+            msg_0 = f"option {name!r} goes with 'scan-mode'='{kind}', not with '{mode}'; drop one."
+            raise InvalidInputError(msg_0)
     return mode
 
 
@@ -149,5 +154,6 @@ def _count(given: Mapping[str, str], name: str, least: int) -> int | None:
 def _flag(given: Mapping[str, str], name: str) -> bool:
     text = given.get(name, "false").lower()
     if text not in ("true", "false"):
-        raise InvalidInputError(f"option {_NAMES[name]!r}: expected true or false, came {text!r}.")
+        msg = f"option {_NAMES[name]!r}: expected true or false, came {text!r}."
+        raise InvalidInputError(msg)
     return text == "true"

@@ -71,20 +71,20 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._gate = Gate(self._table.index)
         self._target: int | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, int]:
         """Give where a new query begins."""
         return {"snapshot": self._begin()}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Give the limit that the read's options ask for."""
         rows = self._options.rows_max
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Fix where an ``availableNow`` run ends."""
         self._target = self._table.newest_visible()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Give the newest snapshot the next micro-batch may hold; a read limit never parts a snapshot."""
         after = start["snapshot"]
         through = self._table.newest_visible() if self._target is None else self._target
@@ -100,7 +100,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {"snapshot": self._gate.limit(after, through, rows_max=rows, snapshots_max=snapshots)}
         return {"snapshot": self._limit(after, through, rows, snapshots)}
 
-    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def reportLatestOffset(self) -> dict[str, int]:
         """Give the newest visible snapshot, for the query's progress."""
         return {"snapshot": self._table.newest_visible()}
 

@@ -83,8 +83,7 @@ def publish_through(
                 publisher.take_over()
             # Step 2.
             newest = table.latest()
-            for following in range(published + 1, newest + 1):
-                done.append(publisher.publish(table.changes(following, buckets)))
+            done.extend(publisher.publish(table.changes(s, buckets)) for s in range(published + 1, newest + 1))
         # Step 3.
         except FencedError:
             _wait_for_owner(index, snapshot, clock, sleep)
@@ -99,9 +98,7 @@ def publish_through(
     return done
 
 
-def recover(
-    table: TableFiles, publisher: LogPublisher, index: LogIndex, *, buckets: int
-) -> list[IndexEntry]:
+def recover(table: TableFiles, publisher: LogPublisher, index: LogIndex, *, buckets: int) -> list[IndexEntry]:
     """Take the log over and publish everything committed that it lacks.
 
     Raises:
@@ -117,9 +114,7 @@ def _published(index: LogIndex) -> int:
     return 0 if latest is None else latest.snapshot
 
 
-def _wait_for_owner(
-    index: LogIndex, snapshot: int, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> None:
+def _wait_for_owner(index: LogIndex, snapshot: int, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
     """Wait while the log moves towards ``snapshot`` without us."""
     seen, since = _published(index), clock()
     patience = PATIENCE_SECONDS * random.uniform(1, 2)

@@ -14,7 +14,6 @@ from snapshot.spec import TableSpec
 UNKNOWN_KIND = -1
 """Stands for a ``_change_type`` that is none; staging rejects it."""
 _CARRIED = (COMMIT_VERSION, COMMIT_TIMESTAMP)
-_SHUFFLE_KEY = "_bucket"
 
 
 def shape_rows(frame: DataFrame, spec: TableSpec) -> DataFrame:
@@ -35,9 +34,10 @@ def shape_changes(frame: DataFrame, spec: TableSpec, buckets: int) -> DataFrame:
     else:
         kind = F.lit(int(RowKind.UPDATE_AFTER)).cast("byte")
     columns = table_columns(frame.schema, spec)
-    shaped = frame.select(*columns, kind.alias(KIND), F.monotonically_increasing_id().alias(SEQ))
-    bucket = F.pmod(F.hash(*[F.col(_quoted(k)) for k in spec.primary_key]), F.lit(buckets))
-    return shaped.withColumn(_SHUFFLE_KEY, bucket).repartitionById(buckets, F.col(_SHUFFLE_KEY)).drop(BUCKET)
+    came = {name.lower(): name for name in frame.columns}
+    bucket = F.pmod(F.hash(*[F.col(_quoted(came[k.lower()])) for k in spec.primary_key]), F.lit(buckets))
+    shaped = frame.select(*columns, kind.alias(KIND), F.monotonically_increasing_id().alias(SEQ), bucket.alias(BUCKET))
+    return shaped.repartitionById(buckets, F.col(BUCKET))
 
 
 def kind_of(change_type: Column) -> Column:
@@ -115,11 +115,13 @@ def padded_keys(keys: DataFrame, spec: TableSpec) -> DataFrame:
         InvalidInputError: the table has no key, or the frame lacks a column of it.
     """
     if not spec.has_key:
-        raise InvalidInputError("delete: this table has no primary key, so its rows cannot be named.")
+        msg = "delete: this table has no primary key, so its rows cannot be named."
+        raise InvalidInputError(msg)
     came = {name.lower(): name for name in keys.columns}
     missing = [name for name in spec.primary_key if name.lower() not in came]
     if missing:
-        raise InvalidInputError(f"delete: the frame lacks key columns {missing}; it has {keys.columns}.")
+        msg = f"delete: the frame lacks key columns {missing}; it has {keys.columns}."
+        raise InvalidInputError(msg)
     return keys.select(
         *[
             F.col(_quoted(came[f.name.lower()])).alias(f.name)

@@ -1,4 +1,4 @@
-"""Shaping inside tasks, for writes through ``format("tablestore")``, where Spark hands over rows as they are."""
+"""Shaping of Arrow batches: in tasks of ``format("tablestore")``, where Spark hands rows over, and of local frames."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import SEQ, conform
 from snapshot.spec import TableSpec
 from snapshot.stage import change_file_schema
-from tablestore.shape import check_columns
 
 _TASK_SHIFT = 33
 """Row numbers of a task stay below 2**33, as in Spark's ``monotonically_increasing_id``."""
-
-
-def check_frame(schema: StructType, spec: TableSpec) -> None:
-    """Refuse a frame whose columns do not fit the table; see ``shape.check_columns``."""
-    check_columns(schema, spec)
 
 
 def shape_batches(batches: Iterator[pa.RecordBatch], spec: TableSpec, task: int) -> Iterator[pa.RecordBatch]:

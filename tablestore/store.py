@@ -184,7 +184,12 @@ class TableStore:
             InvalidInputError: the columns do not fit, or the output mode does not.
         """
         return start_stream(
-            self, frame, checkpoint=os.fspath(checkpoint), output_mode=output_mode, trigger=trigger, query_name=query_name
+            self,
+            frame,
+            checkpoint=os.fspath(checkpoint),
+            output_mode=output_mode,
+            trigger=trigger,
+            query_name=query_name,
         )
 
     def read(

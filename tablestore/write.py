@@ -19,7 +19,8 @@ from snapshot.records import Snapshot
 from snapshot.stage import STAGED, StagedFile, Stager, staged_to_arrow
 from tablestore.opened import OpenedTable
 from tablestore.recover import publish_through, recover
-from tablestore.shape import shape_changes, shape_rows
+from tablestore.shape import check_columns, shape_changes, shape_rows
+from tablestore.shape_arrow import shape_batches
 
 logger = logging.getLogger("tablestore")
 
@@ -61,12 +62,17 @@ class Writer:
         self.recover_once()
         if commit_id is not None and (landed := self.publish_landed(commit_id)) is not None:
             return landed
-        # Step 1.
-        spec, buckets = self._table.spec, self._table.options.buckets
-        shaped = shape_changes(frame, spec, buckets) if spec.has_key else shape_rows(frame, spec)
-        # Step 2.
-        staged = run_staging(shaped, self.stager(whole_buckets=True))
-        return self.write_staged(staged, commit_id)
+        # Steps 1 and 2.
+        return self.write_staged(self._stage(frame), commit_id)
+
+    def _stage(self, frame: DataFrame) -> list[StagedFile]:
+        """Shape and stage: in a Spark job, or right here where the rows are in this process anyway."""
+        spec, buckets, stager = self._table.spec, self._table.options.buckets, self.stager(whole_buckets=True)
+        if frame.isLocal():
+            check_columns(frame.schema, spec)
+            batches = shape_batches(iter(frame.toArrow().to_batches()), spec, task=0)
+            return accept_staged(stager, staged_to_arrow(stager, batches, 0).to_pylist())
+        return run_staging(shape_changes(frame, spec, buckets) if spec.has_key else shape_rows(frame, spec), stager)
 
     def write_staged(self, staged: Sequence[StagedFile], commit_id: CommitId | None = None) -> Snapshot | None:
         """Commit staged files and publish the snapshot (steps 3 and 4 of ``write``)."""
@@ -157,7 +163,8 @@ def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[Sta
     rejected = [str(row["rejected"]) for row in rows if row["rejected"] is not None]
     if rejected:
         stager.remove(staged)
-        raise InvalidInputError(f"{rejected[0]} Nothing was written.")
+        msg = f"{rejected[0]} Nothing was written."
+        raise InvalidInputError(msg)
     return staged
 
 

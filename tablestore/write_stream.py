@@ -26,15 +26,16 @@ def start_stream(
 ) -> StreamingQuery:
     """Start the query.
 
-    The write of a batch is named by the query's id, which Spark keeps in the checkpoint, and the batch's number; both are
-    the same when Spark repeats a batch after a crash. So a batch that landed is not written again, and one that is
-    committed but not published is published.
+    The write of a batch is named by the query's id, which Spark keeps in the checkpoint, and the batch's number; both
+    are the same when Spark repeats a batch after a crash. So a batch that landed is not written again, and one that
+    is committed but not published is published.
 
     Raises:
         InvalidInputError: the frame is not a stream, or the output mode does not fit the table.
     """
     if not frame.isStreaming:
-        raise InvalidInputError("write_stream: the frame is not a streaming one; use write() for a batch.")
+        msg = "write_stream: the frame is not a streaming one; use write() for a batch."
+        raise InvalidInputError(msg)
     modes = ("append", "update") if table.primary_key else ("append",)
     if output_mode not in modes:
         msg = (

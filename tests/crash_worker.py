@@ -6,9 +6,9 @@ import random
 
 from snapshot.commit import CommitId
 from tablestore.opened import OpenedTable
+from tablestore.write import Writer
 from tests.doors import Trap, set_trap
 from tests.parts import Change, publisher_of, write
-from tablestore.write import Writer
 
 KEYS = 40
 

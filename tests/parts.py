@@ -38,9 +38,7 @@ def make_table(path: Path, servers: str, topic: str, *, key: bool = True, **opti
     named = {name.replace("__", ".").replace("_", "-"): value for name, value in options.items()}
     settings = {"kafka.bootstrap.servers": servers, "kafka.topic": topic, "bucket": 3, **named}
     keys = ["id"] if key else []
-    return lifecycle.create(
-        str(path), SCHEMA, primary_key=keys, partition_by=[], log_system="kafka", options=settings
-    )
+    return lifecycle.create(str(path), SCHEMA, primary_key=keys, partition_by=[], log_system="kafka", options=settings)
 
 
 def publisher_of(table: OpenedTable) -> KafkaPublisher:

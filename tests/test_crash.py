@@ -1,4 +1,4 @@
-"""Promises 1, 2 and 3: a writer that dies by SIGKILL at any point leaves nothing early, lost, doubled or out of order."""
+"""Promises 1 to 3: a writer killed by SIGKILL at any point leaves nothing early, lost, doubled or out of order."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ def test_executors_run_this_interpreter(spark):
 
 
 def _interpreter(batches):
-    import sys  # noqa: PLC0415 - of the executor
+    import sys
 
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"interpreter": [sys.executable]})

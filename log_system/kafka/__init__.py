@@ -1,0 +1,1 @@
+"""Kafka as the log system, and a real broker to develop against."""

@@ -67,7 +67,7 @@ class Position:
     @classmethod
     def from_headers(cls, offset: int, headers: Sequence[tuple[str, bytes | str | None]] | None) -> Position | None:
         """Read the headers of the record at ``offset``; None when it carries no position."""
-        found = {name: value for name, value in headers or []}
+        found = dict(headers or [])
         try:
             snapshot = int(found[SNAPSHOT_HEADER] or b"")
             text = found[POSITION_HEADER] or b""

@@ -20,7 +20,7 @@ ANSWER_SECONDS = 30.0
 _BATCH_RECORDS = 20_000
 _CONSUMERS_MAX = 4
 _consumers: OrderedDict[tuple[KafkaClient, str], Any] = OrderedDict()
-"""Connections that outlive a task: Spark reuses its Python workers, and a new connection costs more than a small read."""
+"""Connections that outlive a task: Spark reuses its Python workers, and connecting costs more than a small read."""
 
 
 def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) -> Iterator[pa.RecordBatch]:
@@ -67,7 +67,8 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
             while left > 0:
                 messages = consumer.consume(min(left, _BATCH_RECORDS), ANSWER_SECONDS)
                 if not messages:
-                    raise UnavailableError(f"{doing}: no record came in {ANSWER_SECONDS:.0f} s; {left} are missing.")
+                    msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s; {left} are missing."
+                    raise UnavailableError(msg)
                 for message in messages:
                     if message.error() is not None:
                         raise KafkaException(message.error())

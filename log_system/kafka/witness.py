@@ -43,8 +43,9 @@ def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[Position]:
         if position is None:
             start = latest.ends[partition] if latest else 0
             known = Position(latest.snapshot if latest else 0, 0, 0, done=True, end=start)
-            position = last_position(log, partition, start) or known
-        found.append(position)
+            found.append(last_position(log, partition, start) or known)
+        else:
+            found.append(position)
     return found
 
 
@@ -138,7 +139,7 @@ def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any
                 error = message.error()
                 if error is None:
                     yield message
-                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no public name for it
+                elif error.code() == KafkaError._PARTITION_EOF:
                     return
                 else:
                     with kafka_errors(f"read topic {log.topic!r}", log.client):
