@@ -35,7 +35,7 @@ class Kafka:
 
 
 def _docker_answers() -> bool:
-    import docker
+    import docker  # noqa: PLC0415 - testcontainers brings it; only looked at when no broker is named
 
     try:
         client = docker.from_env(timeout=2)
@@ -55,7 +55,7 @@ def kafka() -> Iterator[Kafka | LocalKafka]:
         if named:
             yield Kafka(named)
         elif _docker_answers():
-            from testcontainers.kafka import KafkaContainer
+            from testcontainers.kafka import KafkaContainer  # noqa: PLC0415 - slow to import
 
             container = stack.enter_context(KafkaContainer(KAFKA_IMAGE).with_kraft())
             yield Kafka(container.get_bootstrap_server())
@@ -73,7 +73,7 @@ def topic(request: pytest.FixtureRequest) -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Yield one Spark session on two cores for all tests; made only when a test asks for it."""
-    from tablestore.session import session
+    from tablestore.session import session  # noqa: PLC0415 - PySpark takes a second to import
 
     spark = session("tests", master="local[2]", warehouse=tmp_path_factory.mktemp("warehouse"))
     yield spark

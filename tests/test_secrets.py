@@ -164,7 +164,7 @@ def test_a_secret_shows_a_mask_wherever_it_is_printed() -> None:
         repr(secret),
         f"{secret}",
         f"{secret:>10}",
-        "{}".format(secret),
+        "{}".format(secret),  # noqa: UP032 - each way of formatting is tried
         repr([secret]),
         repr({"a": secret}),
     ):

@@ -24,9 +24,9 @@ def test_executors_run_this_interpreter(spark):
 
 
 def _interpreter(batches):
-    import sys
+    import sys  # noqa: PLC0415 - of the executor
 
-    import pyarrow as pa
+    import pyarrow as pa  # noqa: PLC0415
 
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"interpreter": [sys.executable]})

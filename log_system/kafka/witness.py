@@ -139,7 +139,7 @@ def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any
                 error = message.error()
                 if error is None:
                     yield message
-                elif error.code() == KafkaError._PARTITION_EOF:
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no public name for it
                     return
                 else:
                     with kafka_errors(f"read topic {log.topic!r}", log.client):
