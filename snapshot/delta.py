@@ -18,7 +18,14 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from snapshot.errors import AlreadyExistsError, ConflictError, CorruptedError, DataLostError, NotFoundError, OutcomeUnknownError
+from snapshot.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    CorruptedError,
+    DataLostError,
+    NotFoundError,
+    OutcomeUnknownError,
+)
 from snapshot.storage import Storage
 
 INFO_KEY = "tablestore"
@@ -130,8 +137,9 @@ class DeltaLog:
         Raises:
             NotFoundError: there is no such version any more.
         """
-        if version is None or version == self.version():
-            return _active_files(self._fresh())
+        newest = self._fresh()
+        if version is None or version == newest.version():
+            return _active_files(newest)
         try:
             return _active_files(DeltaTable(self.storage.root, version=version))
         except (DeltaError, TableNotFoundError, OSError) as error:
@@ -216,6 +224,9 @@ class DeltaLog:
         except TableNotFoundError as error:
             msg = f"{self.storage.root}: there is no Delta table. Create it first."
             raise NotFoundError(msg) from error
+        except DeltaError as error:
+            msg = f"{self.storage.root}: the Delta log cannot be read: {error}. Restore it, or choose another path."
+            raise CorruptedError(msg) from error
         return self._table
 
 

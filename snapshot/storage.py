@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import posixpath
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,6 +121,25 @@ class Storage:
         target = self.path(name)
         if self.filesystem.exists(target):
             self.filesystem.rm(target, recursive=True)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep others out who ask for the same, until the end or the death of this process.
+
+        Object stores have no such lock; there it does nothing.
+        """
+        if not self.is_local:
+            yield
+            return
+        # The lock is on the folder above: this one is made and removed under it.
+        above = Path(self.path()).parent
+        above.mkdir(parents=True, exist_ok=True)
+        held = os.open(above, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(held)
 
     def delete_tree(self) -> None:
         """Remove the folder and everything in it."""

@@ -23,7 +23,7 @@ from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.table import TableFiles
 from tablestore.opened import OpenedTable
-from tablestore.options import LogOptions, TableOptions, parse_options
+from tablestore.options import Consistency, LogOptions, TableOptions, parse_options
 
 _INTENT = f"{INDEX}/_intent"
 
@@ -86,12 +86,24 @@ def create(
     check_schema(schema, primary_key, partition_by)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
     storage = Storage.at(path)
-    _clear_way(storage, parsed.log)
+    with storage.alone():
+        _clear_way(storage, parsed.log)
+        return _make(storage, schema, parsed, tuple(primary_key), tuple(partition_by))
+
+
+def _make(
+    storage: Storage,
+    schema: StructType,
+    parsed: TableOptions,
+    primary_key: tuple[str, ...],
+    partition_by: tuple[str, ...],
+) -> OpenedTable:
+    """Do steps 2 to 6 of ``create``."""
     spec = TableSpec(
         table_id=uuid.uuid4().hex,
         schema_json=table_schema(schema, primary_key).json(),
-        primary_key=tuple(primary_key),
-        partition_by=tuple(partition_by),
+        primary_key=primary_key,
+        partition_by=partition_by,
         properties=parsed.to_properties(),
     )
     # Step 2.
@@ -128,6 +140,12 @@ def drop(table: OpenedTable) -> None:
     3. Remove the topic and the consumer group.
     4. Remove the other files.
     """
+    with table.files.storage.alone():
+        _remove(table)
+
+
+def _remove(table: OpenedTable) -> None:
+    """Do the steps of ``drop``."""
     storage, log = table.files.storage, table.log
     # Step 1.
     intent = _Intent("drop", log.topic if log else "", table.spec.owns_topic)
@@ -154,7 +172,8 @@ def _clear_way(storage: Storage, log: LogOptions | None) -> None:
     text = storage.read(_INTENT)
     intent = None if text is None else _Intent(**json.loads(text))
     if _is_table(storage, intent):
-        raise AlreadyExistsError(f"{storage.root}: there is a table already; open it, or drop it first.")
+        msg = f"{storage.root}: there is a table already; open it, or drop it first."
+        raise AlreadyExistsError(msg)
     if intent is None:
         if DeltaLog(storage).exists():
             msg = f"{storage.root}: there is a Delta table that is not of this store; choose another path."

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Crash(BaseException):  # noqa: N818 - it is no error: nothing may handle it, as nothing handles SIGKILL
+class Crash(BaseException):
     """The process dies here. No handler for ``Exception`` runs, and whoever raised it is dropped by the test."""
 
 

@@ -61,7 +61,7 @@ def state(table: TableStore) -> tuple[int, frozenset[str]]:
 
 
 class Follower:
-    """A streaming reader with a checkpoint: each ``follow`` reads what is new and gives it micro-batch by micro-batch."""
+    """A streaming reader with a checkpoint: each ``follow`` reads what is new and gives it batch by batch."""
 
     def __init__(self, checkpoint: Path, source: Callable[[], DataFrame]) -> None:
         """Read ``source()``, made anew at each restart."""
@@ -105,9 +105,7 @@ def versions(feed: Iterable[tuple[Any, ...]]) -> list[int]:
 def assert_log_is_table(table: TableStore, servers: str, topic: str) -> None:
     """The log, read by a plain consumer and folded, is the table."""
     log = drain(servers, topic, table.options.buckets)
-    folded: dict[Any, Any] = {}
-    for key, value in (change for partition in log for change in partition):
-        folded[key] = value
+    folded = {key: value for partition in log for key, value in partition}
     assert {k: v for k, v in folded.items() if v is not None} == rows(table.read())
 
 
