@@ -36,7 +36,7 @@ Change = tuple[int, str | None]
 def make_table(path: Path, servers: str, topic: str, *, key: bool = True, **options: object) -> OpenedTable:
     """Create a table of ``(id, v)`` with a log."""
     named = {name.replace("__", ".").replace("_", "-"): value for name, value in options.items()}
-    settings = {"kafka.bootstrap.servers": servers, "kafka.topic": topic, "bucket": 3, **named}
+    settings = {"kafka.bootstrap.servers": servers, "kafka.topic": topic, "bucket": 2, **named}
     keys = ["id"] if key else []
     return lifecycle.create(str(path), SCHEMA, primary_key=keys, partition_by=[], log_system="kafka", options=settings)
 
@@ -95,8 +95,8 @@ def committed_changes(path: Path, partitions: int) -> list[list[tuple[int, Chang
 
 
 def drain(servers: str, topic: str, partitions: int) -> list[list[Change]]:
-    """Read a topic to its end as any Kafka user would: a plain ``read_committed`` consumer."""
-    return [list(map(_change, records)) for records in drain_raw(servers, topic, partitions)]
+    """Read a topic to its end as any Kafka user would: a plain ``read_committed`` consumer and a JSON or Arrow reader."""
+    return [[c for record in records for c in _changes(record)] for records in drain_raw(servers, topic, partitions)]
 
 
 def drain_raw(servers: str, topic: str, partitions: int) -> list[list[Any]]:
@@ -128,9 +128,12 @@ def drain_raw(servers: str, topic: str, partitions: int) -> list[list[Any]]:
     return found
 
 
-def _change(message: Any) -> Change:
-    value = message.value()
-    return json.loads(message.key())["id"], None if value is None else json.loads(value)["v"]
+def _changes(message: Any) -> list[Change]:
+    key, value = message.key(), message.value()
+    if key is not None:
+        return [(json.loads(key)["id"], None if value is None else json.loads(value)["v"])]
+    rows = pa.ipc.open_stream(value).read_all().to_pylist()
+    return [(row["id"], None if row[KIND] == RowKind.DELETE else row["v"]) for row in rows]
 
 
 def fold(changes: Iterable[Change]) -> dict[int, str]:

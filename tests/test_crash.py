@@ -6,9 +6,11 @@ import multiprocessing
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from log_system.kafka.local import LocalKafka
 from tablestore.opened import OpenedTable
 from tablestore.recover import recover
 from tests.crash_worker import changes_of, run
@@ -17,13 +19,20 @@ from tests.parts import committed_changes, drain, fold, make_table, publisher_of
 
 pytestmark = pytest.mark.crash
 
-PARTITIONS = 3
-BATCHES = 4
+PARTITIONS = 2
+BATCHES = 3
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.crash_worker"])
 
-SMALL = {"rows": 12, "options": {}}
-LARGE = {"rows": 60, "options": {"publish__driver_rows_max": 5, "publish__transaction_rows_max": 4}}
+SMALL: dict[str, Any] = {"rows": 12, "options": {}}
+LARGE: dict[str, Any] = {"rows": 40, "options": {"publish__driver_rows_max": 5, "publish__transaction_rows_max": 7}}
+KAFKA_POINTS = [point for point in POINTS if not point.startswith(("stage", "commit"))]
+CASES = [
+    *[pytest.param(point, "json", SMALL, id=f"{point}-json-small") for point in POINTS],
+    *[pytest.param(point, "json", LARGE, id=f"{point}-json-large") for point in KAFKA_POINTS],
+    *[pytest.param(point, "arrow", SMALL, id=f"{point}-arrow-small") for point in ("end:before", "end:after")],
+    *[pytest.param(point, "arrow", LARGE, id=f"{point}-arrow-large") for point in ("offsets:after", "end:after")],
+]
 
 
 def start(path: Path, rows: int, point: str = "", hit: int = 1, *, name: str = "writer") -> int:
@@ -56,11 +65,9 @@ def assert_log_is_table(path: Path, servers: str, topic: str) -> None:
         assert [p.rows for p in entry.partitions] == [sum(s == snapshot for s, _ in p) for p in expected]
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("log_format", ["json"])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("point", "log_format", "size"), CASES)
 def test_a_writer_killed_at_any_point_loses_and_doubles_nothing(
-    kafka: object, tmp_path: Path, topic: Callable[[], str], point: str, log_format: str, size: dict
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], point: str, log_format: str, size: dict[str, Any]
 ) -> None:
     servers, name, path = kafka.bootstrap_servers, topic(), tmp_path / "t"
     make_table(path, servers, name, log__format=log_format, **size["options"])

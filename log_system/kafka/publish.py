@@ -25,13 +25,15 @@ from snapshot.records import ChangeSet
 
 TAKE_OVER_SECONDS = 60.0
 COMMIT_SECONDS = 60.0
+_THREADS_MAX = 8
 RunTasks = Callable[[Sequence[PartitionTask]], list[Position]]
 """Runs one task a partition, each at least once, and returns their results in order."""
 
 
 def run_here(tasks: Sequence[PartitionTask]) -> list[Position]:
     """Run publishing tasks in this process, for callers without a Spark session."""
-    return [publish_partition(task) for task in tasks]
+    with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
+        return list(pool.map(publish_partition, tasks))
 
 
 class KafkaPublisher:
@@ -180,7 +182,7 @@ class KafkaPublisher:
             with kafka_errors(f"fence tasks of topic {self._log.topic!r}", self._log.client):
                 self._log.client.producer(self._log.transactional_id(partition)).init_transactions(TAKE_OVER_SECONDS)
 
-        with ThreadPoolExecutor(max_workers=8) as pool:
+        with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
             list(pool.map(fence, range(self._log.partitions)))
 
     def _entry(self, changes: ChangeSet) -> IndexEntry:
