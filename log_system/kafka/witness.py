@@ -7,6 +7,7 @@ index ends. Where retention has removed those records too, the index itself is t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,6 +22,12 @@ from snapshot.errors import UnavailableError
 ANSWER_SECONDS = 30.0
 _BATCH_RECORDS = 10_000
 _WAIT_SECONDS = 0.1
+_ATTEMPTS_MAX = 100
+_COORDINATOR_MOVES = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
 
 
 def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[Position]:
@@ -51,14 +58,7 @@ def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[Position]:
 
 def group_positions(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> list[Position | None]:
     """Read the group's offsets. The consumer is ``read_committed``: it waits for transactions that are moving them."""
-    asked = [TopicPartition(log.topic, partition) for partition in partitions]
-    with kafka_errors(f"read the register of topic {log.topic!r}", log.client):
-        told = consumer.committed(asked, timeout=ANSWER_SECONDS)
-    for answer in told:
-        if answer.error is not None:
-            with kafka_errors(f"read the register of topic {log.topic!r}", log.client):
-                raise KafkaException(answer.error)
-    return [Position.from_metadata(answer.offset, answer.metadata) for answer in told]
+    return [Position.from_metadata(told.offset, told.metadata) for told in _group_offsets(log, consumer, partitions)]
 
 
 def tasks_token(log: KafkaLog) -> tuple[str, Any]:
@@ -69,13 +69,29 @@ def tasks_token(log: KafkaLog) -> tuple[str, Any]:
     """
     consumer = log.client.consumer(log.tasks_group)
     try:
-        with kafka_errors(f"read who publishes to topic {log.topic!r}", log.client):
-            told = consumer.committed([TopicPartition(log.topic, 0)], timeout=ANSWER_SECONDS)[0]
-            if told.error is not None:
-                raise KafkaException(told.error)
-            return (told.metadata or "") if told.offset >= 0 else "", consumer.consumer_group_metadata()
+        told = _group_offsets(log, consumer, [0])[0]
+        return (told.metadata or "") if told.offset >= 0 else "", consumer.consumer_group_metadata()
     finally:
         consumer.close()
+
+
+def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> list[TopicPartition]:
+    """Ask for a group's offsets, again while its coordinator is starting or moving."""
+    asked = [TopicPartition(log.topic, partition) for partition in partitions]
+    with kafka_errors(f"read the register of topic {log.topic!r}", log.client):
+        for attempt in range(_ATTEMPTS_MAX):
+            try:
+                told: list[TopicPartition] = consumer.committed(asked, timeout=ANSWER_SECONDS)
+                for answer in told:
+                    if answer.error is not None:
+                        raise KafkaException(answer.error)
+            except KafkaException as error:
+                if error.args[0].code() not in _COORDINATOR_MOVES or attempt == _ATTEMPTS_MAX - 1:
+                    raise
+                time.sleep(_WAIT_SECONDS)
+            else:
+                return told
+    raise AssertionError
 
 
 def last_position(log: KafkaLog, partition: int, start: int) -> Position | None:
