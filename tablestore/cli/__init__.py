@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typer import Typer
 
-from tablestore.cli import kafka
+from tablestore.cli import kafka, table
 from tablestore.cli.base import FriendlyGroup
 
 app = Typer(
@@ -17,6 +17,7 @@ app = Typer(
     pretty_exceptions_show_locals=False,
 )
 app.add_typer(kafka.app, name="kafka")
+table.add_to(app)
 
 
 @app.callback()

@@ -1,0 +1,61 @@
+"""``tablestore snapshots`` and ``tablestore recover``: look at one table, and put its log right after a crash."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated
+
+from rich.table import Table
+from typer import Argument, Option, Typer
+
+from log_system.jars import waiting
+from tablestore.cli.base import console
+from tablestore.opened import OpenedTable
+from tablestore.publisher import open_publisher
+from tablestore.recover import recover as recover_table
+
+Path = Annotated[str, Argument(help="Folder of the table.")]
+Client = Annotated[
+    list[str] | None, Option("--option", "-o", help="Kafka client option that is not stored: kafka.NAME=VALUE.")
+]
+
+
+def snapshots(
+    path: Path, limit: Annotated[int, Option(help="How many, newest first.", min=1)] = 20, option: Client = None
+) -> None:
+    """List a table's snapshots and whether the log has them."""
+    table = OpenedTable.open(path, _options(option))
+    view = Table("snapshot", "kind", "rows", "committed (UTC)", "in the log", "offsets")
+    for made in islice(table.files.snapshots(), limit):
+        entry = table.index.get(made.id)
+        ranges = "  ".join(f"{p}: {r.start}-{r.end}" for p, r in enumerate(entry.partitions) if r.rows) if entry else ""
+        published = "-" if table.log is None else "[green]yes[/]" if entry else "[yellow]not yet[/]"
+        view.add_row(str(made.id), made.kind, f"{made.rows:,}", f"{made.time:%Y-%m-%d %H:%M:%S}", published, ranges)
+    console.print(view)
+
+
+def recover(path: Path, option: Client = None) -> None:
+    """Publish what is committed and not in the log."""
+    table = OpenedTable.open(path, _options(option))
+    publisher = open_publisher(table, None)
+    if publisher is None:
+        console.print("This table has no log; there is nothing to recover.", highlight=False)
+        return
+    try:
+        with waiting("Publishing what the log lacks ..."):
+            done = recover_table(table.files, publisher, table.index, buckets=table.options.buckets)
+    finally:
+        publisher.discard()
+    rows = sum(entry.rows for entry in done)
+    what = f"{len(done)} snapshots with {rows:,} changes were published" if done else "nothing was missing"
+    console.print(f"The log holds every snapshot up to {table.files.latest()}; {what}.", highlight=False)
+
+
+def add_to(app: Typer) -> None:
+    """Put the commands at the top level."""
+    app.command()(snapshots)
+    app.command()(recover)
+
+
+def _options(given: list[str] | None) -> dict[str, str]:
+    return dict(pair.partition("=")[::2] for pair in given or [])
