@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from log_system.index import IndexEntry, LogIndex
@@ -55,18 +55,13 @@ class Gate:
         latest = self._index.latest()
         return 0 if latest is None else latest.snapshot
 
-    def limit(self, after: int, through: int, *, rows_max: int | None = None, snapshots_max: int | None = None) -> int:
-        """Shorten a run of snapshots to a read limit. At least one snapshot passes, whole, however large."""
-        if snapshots_max is not None:
-            through = min(through, after + max(snapshots_max, 1))
-        if rows_max is None:
-            return through
-        rows = 0
-        for snapshot in range(after + 1, through + 1):
-            rows += self._entry(snapshot).rows
-            if rows > rows_max:
-                return max(snapshot - 1, after + 1)
-        return through
+    def rows(self, snapshot: int) -> int:
+        """Give the number of changes in a snapshot.
+
+        Raises:
+            DataLostError: the index has no entry for it.
+        """
+        return self._entry(snapshot).rows
 
     def slices(self, after: int, through: int) -> list[PartitionSlice]:
         """Give the offsets of snapshots ``after + 1`` to ``through``, for partitions that hold any of their changes.
@@ -82,6 +77,33 @@ class Gate:
             msg = f"snapshot {snapshot} has no entry in the log index; it was expired, or recover() has to rebuild it."
             raise DataLostError(msg)
         return entry
+
+
+def limited(
+    after: int, through: int, rows_of: Callable[[int], int], *, rows_max: int | None, snapshots_max: int | None
+) -> int:
+    """Shorten a run of snapshots to a read limit. At least one snapshot passes, whole, however large.
+
+    Args:
+        after: the last snapshot that has been read.
+        through: the newest that may be.
+        rows_of: gives the changes in a snapshot.
+        rows_max: changes that may pass; None for any number.
+        snapshots_max: snapshots that may pass; None for any number.
+
+    Returns:
+        The last snapshot that passes.
+    """
+    if snapshots_max is not None:
+        through = min(through, after + snapshots_max)
+    if rows_max is None:
+        return through
+    rows = 0
+    for snapshot in range(after + 1, through + 1):
+        rows += rows_of(snapshot)
+        if rows > rows_max:
+            return max(snapshot - 1, after + 1)
+    return through
 
 
 def slices(entries: Sequence[IndexEntry]) -> list[PartitionSlice]:

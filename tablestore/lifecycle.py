@@ -85,6 +85,9 @@ def create(
     # Step 1.
     check_schema(schema, primary_key, partition_by)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
+    if parsed.log is not None and parsed.log.consistency is Consistency.EVENTUAL:
+        msg = "option 'log.consistency'='eventual' is not available in this version; use 'transactional', the default."
+        raise InvalidInputError(msg)
     storage = Storage.at(path)
     with storage.alone():
         _clear_way(storage, parsed.log)

@@ -12,10 +12,16 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from log_system.gate import Gate, PartitionSlice
+from log_system.gate import Gate, PartitionSlice, limited
 from log_system.kafka.topic import earliest_offsets
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
 from snapshot.rowkind import CHANGE_TYPE
@@ -77,8 +83,11 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Give the limit that the read's options ask for."""
-        rows = self._options.rows_max
-        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+        if self._options.rows_max is not None:
+            return ReadMaxRows(self._options.rows_max)
+        # Of the limits Spark knows, files are the nearest to snapshots.
+        limit = self._options.snapshots_max
+        return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where an ``availableNow`` run ends."""
@@ -94,11 +103,8 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         snapshots = None if isinstance(limit, ReadAllAvailable) else self._options.snapshots_max
-        if self._target is not None or rows is None:
-            snapshots = self._options.snapshots_max
-        if self._table.log is not None:
-            return {"snapshot": self._gate.limit(after, through, rows_max=rows, snapshots_max=snapshots)}
-        return {"snapshot": self._limit(after, through, rows, snapshots)}
+        rows_of = self._gate.rows if self._table.log is not None else self._rows_in_files
+        return {"snapshot": limited(after, through, rows_of, rows_max=rows, snapshots_max=snapshots)}
 
     def reportLatestOffset(self) -> dict[str, int]:
         """Give the newest visible snapshot, for the query's progress."""
@@ -188,13 +194,5 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         younger = [s.id for s in snapshots if s.timestamp_ms >= time and s.id <= newest]
         return max(min(younger) - 1, 0) if younger else newest
 
-    def _limit(self, after: int, through: int, rows_max: int | None, snapshots_max: int | None) -> int:
-        """Shorten a run of snapshots that come from files, as the gate does for the log."""
-        if snapshots_max is not None:
-            through = min(through, after + snapshots_max)
-        rows = 0
-        for snapshot in range(after + 1, through + 1) if rows_max is not None else ():
-            rows += self._table.files.snapshot(snapshot).rows
-            if rows_max is not None and rows > rows_max:
-                return max(snapshot - 1, after + 1)
-        return through
+    def _rows_in_files(self, snapshot: int) -> int:
+        return self._table.files.snapshot(snapshot).rows
