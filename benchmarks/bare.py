@@ -1,0 +1,134 @@
+"""The bare loops that publishing and streaming are measured against: confluent-kafka and DuckDB, one process a core.
+
+Processes are started and hold their bytes before the clock runs; connecting and flushing are inside of it, as in ours.
+The loops use the client options of the store (lz4, ``linger.ms``, ``fetch.queue.backoff.ms``), which serve them too.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from log_system.kafka.client import KafkaClient
+from tablestore.opened import OpenedTable
+
+_CONTEXT = multiprocessing.get_context("spawn")
+_FIELDS = json.dumps({"id": "BIGINT", "name": "VARCHAR", "price": "DOUBLE", "at": "TIMESTAMPTZ"})
+
+
+def make_topic(servers: str, topic: str, partitions: int) -> None:
+    """Make a topic."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+
+
+class Team:
+    """One process a partition; each makes its loop ready once and runs it when told."""
+
+    def __init__(self, prepare: Callable[..., Callable[[str], int]], arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Start the processes and wait until all are ready."""
+        self._ends: list[Connection] = []
+        self._processes = []
+        for each in arguments:
+            mine, theirs = _CONTEXT.Pipe()
+            process = _CONTEXT.Process(target=_serve, args=(theirs, prepare, each), daemon=True)
+            process.start()
+            self._ends.append(mine)
+            self._processes.append(process)
+        for end in self._ends:
+            end.recv()
+
+    def run(self, topic: str) -> float:
+        """Run all loops at once on a topic and give the seconds until the last has ended."""
+        start = time.perf_counter()
+        for end in self._ends:
+            end.send(topic)
+        self.rows = sum(end.recv() for end in self._ends)
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        """End the processes."""
+        for end, process in zip(self._ends, self._processes, strict=True):
+            end.send(None)
+            process.join(10)
+
+
+@contextmanager
+def team(prepare: Callable[..., Callable[[str], int]], arguments: Sequence[tuple[Any, ...]]) -> Iterator[Team]:
+    """Keep a team for a while."""
+    made = Team(prepare, arguments)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _serve(end: Connection, prepare: Callable[..., Callable[[str], int]], arguments: tuple[Any, ...]) -> None:
+    loop = prepare(*arguments)
+    end.send(None)
+    while (topic := end.recv()) is not None:
+        end.send(loop(topic))
+
+
+def producing(path: str, snapshot: int, partition: int) -> Callable[[str], int]:
+    """Hold the bytes of a snapshot's partition; the loop produces them."""
+    table = OpenedTable.open(path)
+    assert table.log is not None
+    codec, client = table.log.codec(), table.log.client
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    for batch in table.files.changes(snapshot, table.options.buckets).batches(partition, 0):
+        records = codec.encode(batch)
+        keys += records.keys
+        values += records.values
+
+    def loop(topic: str) -> int:
+        producer = client.producer(None)
+        produce, poll = producer.produce, producer.poll
+        for start in range(0, len(values), 5000):
+            for key, value in zip(keys[start : start + 5000], values[start : start + 5000], strict=True):
+                while True:
+                    try:
+                        produce(topic, value, key, partition)
+                        break
+                    except BufferError:
+                        poll(0.05)
+            poll(0)
+        producer.flush(120)
+        return len(values)
+
+    return loop
+
+
+def consuming(servers: str, partition: int, records: int) -> Callable[[str], int]:
+    """Read ``records`` records of a partition and make columns of their JSON by one DuckDB query a batch."""
+    client = KafkaClient({"bootstrap.servers": servers})
+    duck = duckdb.connect(config={"threads": 1})
+    duck.execute("SET TimeZone = 'UTC'")
+
+    def loop(topic: str) -> int:
+        consumer = client.consumer("bare")
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        left, seen = records, 0
+        while left:
+            messages = consumer.consume(min(left, 20_000), 30)
+            assert messages, f"topic {topic!r}: no record came in 30 s"
+            batch = pa.table({"v": pa.array([m.value() for m in messages], pa.binary()).cast(pa.string())})
+            duck.register("batch", batch)
+            sql = f"SELECT unnest(from_json(v, '{_FIELDS}')) FROM batch"
+            seen += duck.sql(sql).to_arrow_table().num_rows
+            left -= len(messages)
+        consumer.close()
+        return seen
+
+    return loop

@@ -1,0 +1,127 @@
+"""What a small write costs: one row with everything, and a commit after a thousand others."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from benchmarks.frames import SCHEMA, rows
+from benchmarks.harness import Bench, Result, Timed, at_most, limit, main, percentile, seconds_text, timed
+from snapshot.rowkind import KIND, RowKind
+from snapshot.schema import SEQ
+from snapshot.stage import StagedFile, change_file_schema
+from tablestore.compact import compact_if_due
+from tablestore.opened import OpenedTable
+from tablestore.publisher import open_publisher
+from tablestore.store import TableStore
+from tablestore.write import Writer
+
+_WINDOW = 50
+"""Commits whose median stands for "the first" and "the last"."""
+
+
+def run(bench: Bench) -> list[Result]:
+    """Measure one-row writes and the growth of the commit's cost."""
+    return [*_one_row(bench), *_growth(bench)]
+
+
+def _one_row(bench: Bench) -> list[Result]:
+    """Write a row and look for it as another process would: with a handle opened anew."""
+    spark, count = bench.spark, bench.size(40, 15)
+    orders = bench.table("orders", SCHEMA, key=["id"], log="json", bucket=2)
+    orders.write(rows(spark, 100_000))
+    plain = bench.path("plain")
+    rows(spark, 100_000).write.format("delta").save(plain)
+    numbers = iter(range(1, 10_000))
+    split: dict[str, list[float]] = {"visible": [], "read": []}
+
+    def ours() -> float:
+        frame = rows(spark, 1, seed=next(numbers))
+        start = time.perf_counter()
+        made = orders.write(frame)
+        assert made is not None
+        assert OpenedTable.open(orders.path).newest_visible() == made.id
+        visible = time.perf_counter()
+        found = TableStore.open(spark, orders.path).read(columns=["id", "price"]).where(F.col("id") == 0).collect()
+        assert len(found) == 1
+        split["visible"].append(visible - start)
+        split["read"].append(time.perf_counter() - visible)
+        return visible - start
+
+    def append() -> float:
+        frame = rows(spark, 1, seed=next(numbers))
+        return timed(lambda: frame.write.format("delta").mode("append").save(plain))
+
+    what = "one-row write until a reader sees it"
+    turns = bench.take_turns(what, {"ours": ours, "Delta append": append}, rounds=count)
+    taken = turns["ours"]
+    name = f"{what} (table, log and index), p50"
+    return [
+        Result(
+            name, str(taken), f"Delta append by Spark, no log: {turns['Delta append']}",
+            f"{taken.median / turns['Delta append'].median:.2f}x the time", "<= 300 ms", taken.median <= 0.3,
+        ),
+        limit(f"{what}, p90", percentile(taken.seconds, 90), None, seconds_text),
+        limit("... then a batch read of that row by key, p50", statistics.median(split["read"]), None, seconds_text),
+    ]  # fmt: skip
+
+
+def _growth(bench: Bench) -> list[Result]:
+    """Commit one-row files that were staged before; with the compaction that ``TableStore.write`` does, and without."""
+    count = bench.size(1000, 400)
+    found: list[Result] = []
+    for log in ("json", None):
+        for compacting in (True, False):
+            taken, looking = _commits(bench, count, log, compacting=compacting)
+            first, last = Timed(tuple(taken[1 : _WINDOW + 1])), Timed(tuple(taken[-_WINDOW:]))
+            what = f"commit {'and publish ' if log else ''}after {count:,} snapshots"
+            what += ", compaction by default" if compacting else ", never compacted"
+            found.append(at_most(what, last, first, 1.5, f"the first {_WINDOW}"))
+            if compacting:
+                each = sum(looking) / count
+                found.append(
+                    limit("... looking whether to compact, and compacting, a commit", each, None, seconds_text)
+                )
+    return found
+
+
+def _commits(bench: Bench, count: int, log: str | None, *, compacting: bool) -> tuple[list[float], list[float]]:
+    """Give the seconds of each commit, and those of looking after compaction behind it."""
+    opened = OpenedTable.open(bench.table("commits", SCHEMA, key=["id"], log=log, bucket=2).path)
+    writer = Writer(opened, open_publisher(opened, None))
+    writer.recover_once()
+    staged = _staged_rows(writer, count + 1)
+    taken: list[float] = []
+    looking: list[float] = []
+    for number, files in enumerate(staged):
+        if number % 100 == 0:
+            how = f"{log or 'no'} log, {'with' if compacting else 'no'} compaction"
+            bench.say(f"commit {number} of {count}, {how}")
+        taken.append(timed(partial(writer.write_staged, files)))
+        if compacting:
+            looking.append(timed(lambda: compact_if_due(opened, _run_here)))
+    return taken, looking
+
+
+def _staged_rows(writer: Writer, count: int) -> list[list[StagedFile]]:
+    """Stage one-row files without Spark."""
+    stager = writer.stager(whole_buckets=True)
+    schema = change_file_schema(stager.spec)
+    kind = int(RowKind.UPDATE_AFTER)
+    found = []
+    for number in range(count):
+        row = {"id": number % 1000, "name": "n", "price": 1.5, "at": 1_700_000_000_000_000, KIND: kind, SEQ: 0}
+        found.append(stager.stage([pa.RecordBatch.from_pylist([row], schema=schema)], 0))
+    return found
+
+
+def _run_here(tasks, work):  # noqa: ANN001, ANN202 - the types are those of compaction's RunTasks
+    return [work(task) for task in tasks]
+
+
+if __name__ == "__main__":
+    main(run)

@@ -1,0 +1,56 @@
+"""A batch read against a plain Delta read of the same rows: an aggregate of one column."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from benchmarks.frames import SCHEMA, rows, sample
+from benchmarks.harness import Bench, Result, Timed, at_most, count_text, main, timed
+from tablestore.store import TableStore
+
+
+def run(bench: Bench) -> list[Result]:
+    """Measure right after a compaction, and with a tenth of the rows changed since."""
+    spark, count = bench.spark, bench.size(5_000_000, 1_000_000)
+    bench.say(f"making tables of {count_text(count)} rows")
+    plain = bench.path("plain")
+    rows(spark, count).write.format("delta").save(plain)
+    clean, changed = _compacted(bench, count), _compacted(bench, count)
+    changed.write(sample(spark, count // 10, count, seed=5))
+    contestants: dict[str, DataFrame] = {
+        "Delta": spark.read.format("delta").load(plain),
+        "compacted": clean.read(),
+        "changed, columns=": changed.read(columns=["price"]),
+        "changed": changed.read(),
+    }
+    turns = bench.take_turns(
+        "sum of a column",
+        {name: lambda frame=frame: _sum(frame) for name, frame in contestants.items()},
+        rounds=bench.size(9, 5),
+    )
+    what = f"sum of one column of {count_text(count)} rows"
+
+    def line(name: str, ours: Timed, most: float) -> Result:
+        return at_most(f"{what}, {name}", ours, turns["Delta"], most, "plain Delta read")
+
+    return [
+        line("compacted", turns["compacted"], 1.1),
+        line("10 % changed since, read(columns=[...])", turns["changed, columns="], 1.5),
+        line("10 % changed since, read()", turns["changed"], 1.5),
+    ]
+
+
+def _compacted(bench: Bench, count: int) -> TableStore:
+    table = bench.table("orders", SCHEMA, key=["id"], bucket=2, compaction__auto="false")
+    table.write(rows(bench.spark, count))
+    table.compact()
+    return table
+
+
+def _sum(frame: DataFrame) -> float:
+    return timed(lambda: frame.agg(F.sum("price")).collect())
+
+
+if __name__ == "__main__":
+    main(run)
