@@ -68,6 +68,10 @@ _NAMES = {
 }
 
 
+_OF_SPARK = ("numrows", "queryname", "owner", "provider", "comment", "location", "external", "is_managed_location")
+"""Names that Spark adds by itself: for a console, a query, and a table of its catalog."""
+
+
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options Spark hands over (their names in any case).
 
@@ -77,7 +81,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     given = {name.lower(): value for name, value in options.items()}
     runtime = {name: value for name, value in given.items() if name.startswith("kafka.")}
     for name in given:
-        if name not in _NAMES and name not in runtime and name not in ("numrows", "queryname"):
+        if name not in _NAMES and name not in runtime and name not in _OF_SPARK:
             close = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.5)
             hint = f"did you mean {_NAMES[close[0]]!r}?" if close else f"known are {', '.join(_NAMES.values())}."
             msg = f"unknown option {name!r} for format({FORMAT!r}): {hint}"

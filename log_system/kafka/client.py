@@ -199,6 +199,18 @@ class KafkaClient:
         return {**_COMMON, **defaults, **mine, **must, "error_cb": self._watch.error}
 
 
+def _fatal_behind(error: SystemError) -> KafkaException:
+    """Find the fatal error, such as being fenced, behind a ``SystemError``.
+
+    The client sets a fatal error before it calls the delivery callbacks that wait. Python then complains that a callback
+    "returned a result with an exception set", or a callback swallows the error and the client returns without one.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KafkaException):
+        cause = cause.__cause__ or cause.__context__
+    return cause or KafkaException(KafkaError(KafkaError._FATAL, str(error)))  # noqa: SLF001 - it has no public name
+
+
 @contextmanager
 def kafka_errors(
     doing: str,
@@ -220,7 +232,8 @@ def kafka_errors(
     """
     try:
         yield
-    except (KafkaException, TimeoutError, BufferError) as error:
+    except (KafkaException, TimeoutError, BufferError, SystemError) as raised:
+        error = _fatal_behind(raised) if isinstance(raised, SystemError) else raised
         config = client.config if client else {}
         trouble = client.trouble(handle) if client else None
         ours = translate(error, doing, indefinite=indefinite, config=config, trouble=trouble)

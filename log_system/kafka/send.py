@@ -28,7 +28,7 @@ class Sender:
         self._partition = partition
         self._position: Position | None = None
         self._landed: int | None = None
-        self._failed: Exception | None = None
+        self._failed: Any = None
 
     def send(self, changes: ChangeSet, position: Position, rows_max: int) -> int:
         """Queue up to ``rows_max`` changes that follow ``position``; the last record carries the new position.
@@ -55,7 +55,7 @@ class Sender:
             TableStoreError: the broker refused a record, or has not confirmed the last one.
         """
         if self._failed is not None:
-            raise self._failed
+            raise translate(self._failed, f"publish to topic {self._log.topic!r}")
         assert self._position is not None
         if self._landed is None:
             raise translate(TimeoutError("the last record was not confirmed"), f"publish to topic {self._log.topic!r}")
@@ -105,6 +105,6 @@ class Sender:
 
     def _on_delivery(self, error: Any, message: Any) -> None:
         if error is not None:
-            self._failed = translate(error, f"publish to topic {self._log.topic!r}")
+            self._failed = error
         else:
             self._landed = message.offset()

@@ -1,0 +1,306 @@
+"""A write is one snapshot, published once; a refused write changes nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from log_system.kafka.publish import KafkaPublisher
+from snapshot.commit import CommitId
+from snapshot.delta import DeltaLog
+from snapshot.errors import ConflictError, InvalidInputError, OutcomeUnknownError, UnavailableError
+from tablestore import PublishPendingError, TableStore, recover
+from tablestore.opened import OpenedTable
+from tablestore.write import Writer
+from tests.checks import assert_log_is_table
+from tests.faults import Crash, failing
+from tests.parts import drain, make_table, publisher_of, rows_of, write
+from tests.tables import changes, frame, make, rows, state
+
+PARTITIONS = 2
+
+
+@pytest.fixture
+def servers(kafka: object) -> str:
+    return kafka.bootstrap_servers
+
+
+@pytest.fixture
+def table(spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str]) -> TableStore:
+    return make(spark, tmp_path / "t", servers, topic())
+
+
+def topic_of(table: TableStore) -> str:
+    assert table.options.log is not None
+    return table.options.log.kafka.topic
+
+
+def audit(table: TableStore, servers: str) -> None:
+    assert_log_is_table(Path(table.path), servers, topic_of(table), table.options.buckets)
+
+
+def test_an_append_adds_rows_and_says_so(spark: SparkSession, servers: str, tmp_path: Path, topic) -> None:
+    table = make(spark, tmp_path / "t", servers, name := topic(), key=False)
+    first = table.write(frame(spark, [(1, "a"), (1, "a")]))
+    second = table.write(spark.createDataFrame([("b", 2)], "v string, id int"))
+    assert (first.id, first.kind, first.rows) == (1, "append", 2)
+    assert (second.id, second.kind, second.rows) == (2, "append", 1)
+    assert sorted(map(tuple, table.read().collect())) == [(1, "a"), (1, "a"), (2, "b")]
+    published = [m for partition in drain_append(servers, name) for m in partition]
+    assert sorted(published) == [(1, "a"), (1, "a"), (2, "b")]
+
+
+def drain_append(servers: str, topic: str) -> list[list[tuple[int, str]]]:
+    import json
+
+    from tests.parts import drain_raw
+
+    return [
+        [(row["id"], row["v"]) for row in (json.loads(m.value()) for m in partition)]
+        for partition in drain_raw(servers, topic, PARTITIONS)
+    ]
+
+
+@pytest.mark.parametrize("local", [True, False], ids=["rows of this process", "a Spark job"])
+def test_an_upsert_sets_rows_by_key_and_the_last_row_of_a_key_wins(
+    spark: SparkSession, table: TableStore, servers: str, local: bool
+) -> None:
+    def frame_of(*given: tuple[int, str]) -> Any:
+        made = spark.createDataFrame(list(given), "id bigint, v string")
+        return made if local else made.coalesce(1)
+
+    table.write(frame_of((1, "a"), (2, "b")))
+    made = table.write(frame_of((2, "B"), (3, "x"), (3, "y"), (3, "c")))
+    assert (made.id, made.kind, made.rows) == (2, "upsert", 2)
+    assert rows(table.read()) == {1: "a", 2: "B", 3: "c"}
+    audit(table, servers)
+
+
+def test_the_last_row_of_a_key_wins_across_the_partitions_of_a_frame(spark: SparkSession, table: TableStore) -> None:
+    wide = spark.range(0, 60, 1, 6).selectExpr("id % 5 AS id", "cast(id AS string) AS v")
+    table.write(wide)
+    assert rows(table.read()) == {k: str(55 + k) for k in range(5)}
+
+
+def test_deletes_by_change_type_and_by_key(spark: SparkSession, table: TableStore, servers: str) -> None:
+    table.write(frame(spark, [(k, "a") for k in range(4)]))
+    mixed = table.write(
+        changes(spark, [(0, None, "delete"), (1, "old", "update_preimage"), (1, "new", "update_postimage"), (9, "x", "insert")])
+    )
+    assert (mixed.kind, mixed.rows) == ("upsert", 3)
+    assert rows(table.read()) == {1: "new", 2: "a", 3: "a", 9: "x"}
+    gone = table.delete(frame(spark, [(2,), (77,)], "id bigint"))
+    assert (gone.kind, gone.rows) == ("delete", 2)
+    assert rows(table.read()) == {1: "new", 3: "a", 9: "x"}
+    audit(table, servers)
+    deleted = [change for partition in drain(servers, topic_of(table), PARTITIONS) for change in partition if not change[1]]
+    assert sorted(deleted) == [(0, None), (2, None), (77, None)]
+
+
+def test_a_delete_after_an_insert_in_one_frame_deletes_and_the_other_way_round(
+    spark: SparkSession, table: TableStore
+) -> None:
+    table.write(changes(spark, [(1, "a", "insert"), (1, None, "delete"), (2, None, "delete"), (2, "b", "insert")]))
+    assert rows(table.read()) == {2: "b"}
+
+
+def test_columns_are_taken_by_name_in_any_case_and_widened(spark: SparkSession, table: TableStore) -> None:
+    table.write(spark.createDataFrame([("a", 1, "insert")], "V string, ID int, _Change_Type string"))
+    table.write(frame(spark, [("b", 2)], "V string, Id smallint"))
+    table.write(spark.sql("SELECT 3 AS id, NULL AS v"))
+    assert rows(table.read()) == {1: "a", 2: "b", 3: None}
+
+
+def test_a_frame_without_rows_makes_no_snapshot(spark: SparkSession, table: TableStore) -> None:
+    before = state(table)
+    assert table.write(frame(spark, [])) is None
+    assert table.write(spark.createDataFrame([], "id bigint, v string")) is None
+    assert table.write(changes(spark, [(1, "old", "update_preimage")])) is None
+    assert table.delete(frame(spark, [], "id bigint")) is None
+    assert state(table) == before
+
+
+REFUSED = {
+    "missing column": ("id bigint", [(1,)], r"missing \['v'\]"),
+    "unknown column": ("id bigint, v string, w int", [(1, "a", 2)], r"unknown \['w'\]"),
+    "wrong type": ("id bigint, v int", [(1, 2)], "'v'.*expected string, came int"),
+    "narrowing": ("id decimal(20,0), v string", [(None, "a")], "'id'.*expected bigint"),
+    "null key": ("id bigint, v string", [(1, "a"), (None, "b")], "primary key column 'id'.*NULL"),
+    "null in NOT NULL": ("id bigint, v string", [(1, "a"), (2, None)], "NOT NULL column 'v'"),
+    "unknown change type": ("id bigint, v string, _change_type string", [(1, "a", "upsert")], "_change_type.*insert"),
+    "null change type": ("id bigint, v string, _change_type string", [(1, "a", None)], "_change_type.*insert"),
+}
+
+
+@pytest.fixture(scope="module")
+def strict(spark: SparkSession, kafka: object, tmp_path_factory: pytest.TempPathFactory) -> TableStore:
+    table = TableStore.create(
+        spark, tmp_path_factory.mktemp("strict") / "t", "id bigint, v string NOT NULL", primary_key=["id"],
+        log_system="kafka",
+        options={"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": "strict", "bucket": PARTITIONS},
+    )  # fmt: skip
+    table.write(frame(spark, [(1, "a")]))
+    return table
+
+
+@pytest.mark.parametrize("way", ["local", "job", "format"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_frame_that_does_not_fit_is_refused_and_nothing_changes(
+    spark: SparkSession, strict: TableStore, servers: str, case: str, way: str
+) -> None:
+    ddl, given, words = REFUSED[case]
+    bad = spark.createDataFrame(given, ddl)
+    before = state(strict), drain(servers, "strict", PARTITIONS)
+    with pytest.raises((InvalidInputError, PySparkException), match=words) as caught:
+        if way == "format":
+            bad.write.format("tablestore").mode("append").save(strict.path)
+        else:
+            strict.write(bad if way == "local" else bad.coalesce(1))
+    assert way == "format" or isinstance(caught.value, InvalidInputError)
+    assert (state(strict), drain(servers, "strict", PARTITIONS)) == before
+    assert rows(strict.read()) == {1: "a"}
+
+
+def test_deletes_need_only_their_key_even_where_columns_are_not_null(spark: SparkSession, strict: TableStore) -> None:
+    strict.write(frame(spark, [(5, "a")]))
+    strict.delete(frame(spark, [(5,)], "id int"))
+    assert rows(strict.read()) == {1: "a"}
+
+
+def test_a_table_without_a_key_takes_no_deletes(spark: SparkSession, tmp_path: Path) -> None:
+    table = make(spark, tmp_path / "t", key=False)
+    with pytest.raises(InvalidInputError, match="primary key"):
+        table.delete(frame(spark, [(1,)], "id bigint"))
+    with pytest.raises(InvalidInputError, match="primary key"):
+        table.write(changes(spark, [(1, "a", "insert")]))
+    with pytest.raises(InvalidInputError, match="lacks key columns"):
+        make(spark, tmp_path / "k").delete(frame(spark, [("a",)], "v string"))
+    assert table.snapshots()[0].id == 0
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["key", "append"])
+def test_format_and_insert_into_write_like_the_handle(
+    spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str], key: bool
+) -> None:
+    table = make(spark, tmp_path / "t", servers, topic(), key=key)
+    frame(spark, [(1, "a"), (2, "x")]).write.format("tablestore").mode("append").save(table.path)
+    spark.sql(f"CREATE TABLE t_{key} USING tablestore OPTIONS (path '{table.path}')")
+    try:
+        spark.sql(f"INSERT INTO t_{key} VALUES (3, 'c')")
+        spark.sql(f"INSERT INTO t_{key} SELECT 4L AS id, 'd' AS v")
+    finally:
+        spark.sql(f"DROP TABLE t_{key}")
+    assert rows(table.read()) == {1: "a", 2: "x", 3: "c", 4: "d"}
+    assert [s.rows for s in table.snapshots()] == [1, 1, 2, 0]
+    if key:
+        many = spark.range(0, 12, 1, 3).selectExpr("id % 2 AS id", "cast(id AS string) AS v")
+        many.write.format("tablestore").mode("append").save(table.path)
+        assert rows(table.read()) == {0: "10", 1: "11", 2: "x", 3: "c", 4: "d"}
+        audit(table, servers)
+    with pytest.raises(PySparkException, match="overwrite|Overwrite|truncate"):
+        frame(spark, [(1, "a")]).write.format("tablestore").mode("overwrite").save(table.path)
+    assert 4 in rows(table.read())
+
+
+def test_a_named_batch_is_written_once_however_often_it_comes(
+    spark: SparkSession, table: TableStore, servers: str
+) -> None:
+    first = table.write(frame(spark, [(1, "a")]), batch=("loader", 1))
+    again = TableStore.open(spark, table.path)
+    assert again.write(frame(spark, [(1, "not again")]), batch=("loader", 1)).id == first.id
+    second = again.write(frame(spark, [(1, "b")]), batch=("loader", 2))
+    assert again.write(frame(spark, [(1, "late")]), batch=("loader", 1)).id == first.id
+    other = again.delete(frame(spark, [(1,)], "id bigint"), batch=("other", 1))
+    assert (second.id, other.id) == (2, 3)
+    assert rows(table.read()) == {}
+    audit(table, servers)
+
+
+def test_a_named_batch_that_died_before_it_was_published_is_published_when_it_comes_again(
+    spark: SparkSession, table: TableStore, servers: str
+) -> None:
+    with failing(KafkaPublisher, "publish"), pytest.raises(Crash):
+        table.write(frame(spark, [(1, "a")]), batch=("loader", 1))
+    assert drain(servers, topic_of(table), PARTITIONS) == [[], []]
+    TableStore.open(spark, table.path).write(frame(spark, [(1, "not again")]), batch=("loader", 1))
+    assert rows(table.read()) == {1: "a"}
+    audit(table, servers)
+
+
+def test_a_broker_that_fails_leaves_a_committed_snapshot_that_the_next_write_publishes(
+    spark: SparkSession, table: TableStore, servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recover, "ATTEMPTS_MAX", 2)
+    down = UnavailableError("the broker is away")
+    with failing(KafkaPublisher, "publish", down, hits=range(1, 3)), pytest.raises(PublishPendingError) as caught:
+        table.write(frame(spark, [(1, "a")]))
+    assert caught.value.snapshot == 1
+    assert rows(table.read()) == {1: "a"}
+    assert drain(servers, topic_of(table), PARTITIONS) == [[], []]
+    table.write(frame(spark, [(2, "b")]))
+    audit(table, servers)
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknownError("no answer"), ConflictError("the version exists")])
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_commit_that_landed_but_was_reported_failed_is_not_committed_twice(
+    servers: str, tmp_path: Path, topic: Callable[[], str], error: Exception, durable: bool
+) -> None:
+    path, name = tmp_path / "t", topic()
+    table = make_table(path, servers, name, bucket=PARTITIONS)
+    writer = Writer(table, publisher_of(table))
+    write(writer, [(0, "before")])
+    with failing(DeltaLog, "commit", error, after=True):
+        made = write(writer, [(1, "a"), (2, "b")], CommitId("w", 1, durable=True) if durable else None)
+    assert made is not None
+    assert (made.id, table.files.latest()) == (2, 2)
+    assert_log_is_table(path, servers, name, PARTITIONS)
+
+
+def test_a_commit_that_lost_the_race_uses_its_files_again(
+    servers: str, tmp_path: Path, topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, name, real = tmp_path / "t", topic(), DeltaLog.commit
+    table = make_table(path, servers, name, bucket=PARTITIONS)
+    other = OpenedTable.open(str(path))
+
+    def commit_second(log: DeltaLog, version: int, **more: Any) -> None:
+        monkeypatch.setattr(DeltaLog, "commit", real)
+        write(Writer(other, publisher_of(other)), [(1, "theirs")])
+        real(log, version, **more)
+
+    monkeypatch.setattr(DeltaLog, "commit", commit_second)
+    made = write(Writer(table, publisher_of(table)), [(1, "ours"), (2, "ours")])
+    assert made is not None
+    assert made.id == 2
+    listed = {f.path for f in table.files.log.files()}
+    assert {str(p.relative_to(path / "_changes")) for p in (path / "_changes").rglob("*.parquet")} == listed
+    assert rows_of(table) == {1: "ours", 2: "ours"}
+    assert_log_is_table(path, servers, name, PARTITIONS)
+
+
+def test_several_writers_at_once_are_published_in_the_order_of_their_snapshots(
+    servers: str, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    path, name, writers, batches = tmp_path / "t", topic(), 3, 6
+    make_table(path, servers, name, bucket=PARTITIONS)
+
+    def run(number: int) -> list[int]:
+        table = OpenedTable.open(str(path))
+        writer = Writer(table, publisher_of(table))
+        made = []
+        for batch in range(batches):
+            change = [(key, f"{number}.{batch}" if key % 4 else None) for key in range(batch, batch + 6)]
+            made.append(write(writer, change).id)
+        return made
+
+    with ThreadPoolExecutor(writers) as pool:
+        ids = [i for made in pool.map(run, range(writers)) for i in made]
+    assert sorted(ids) == list(range(1, writers * batches + 1))
+    assert_log_is_table(path, servers, name, PARTITIONS)
