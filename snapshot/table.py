@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from snapshot.changes import MAINTENANCE, SnapshotChanges
 from snapshot.commit import ATTEMPTS_MAX, as_snapshot
-from snapshot.delta import Commit, DataFile, DeltaLog
+from snapshot.delta import DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError
 from snapshot.merge import ChangeFile
 from snapshot.records import Snapshot
-from snapshot.rowkind import KIND, RowKind
-from snapshot.schema import BUCKET, SNAPSHOT, conform
+from snapshot.rowkind import KIND
+from snapshot.schema import BUCKET, SNAPSHOT
 from snapshot.spec import SPEC_PROPERTY, TableSpec
 from snapshot.stage import CHANGES, change_file_schema
 from snapshot.storage import Storage
 
 MERGED_THROUGH = "merged-through"
-_BATCH_ROWS = 65_536
-_MAINTENANCE = ("create", "compact", "expire")
 
 
 @dataclass(frozen=True)
@@ -148,14 +146,13 @@ class TableFiles:
             CorruptedError: another Delta writer removed rows, which a table without a key cannot express as changes.
         """
         found = self.log.commit_at(snapshot_id)
-        maintenance = found.info.get("kind") in _MAINTENANCE
-        if found.removed and not maintenance:
+        if found.removed and found.info.get("kind") not in MAINTENANCE:
             msg = (
                 f"{self.storage.root}: version {snapshot_id} was written by another Delta writer and removes "
                 f"{len(found.removed)} files; only appends can be published. Restore the version before it."
             )
             raise CorruptedError(msg)
-        return SnapshotChanges.of(self, found if not maintenance else None, as_snapshot(found), buckets)
+        return SnapshotChanges.of(found, self.log.storage, self.change_schema, self.spec, buckets)
 
     def layout(self, snapshot_id: int) -> Layout:
         """Find what a snapshot of a key table is made of.
@@ -224,89 +221,3 @@ class TableFiles:
             f.with_nullable(True) if nullable and f.name not in self.spec.primary_key else f for f in self.spec.arrow
         ]
         return pa.schema([*columns, pa.field(KIND, pa.int8())])
-
-
-@dataclass(frozen=True)
-class SnapshotChanges:
-    """The changes of one snapshot by bucket, in the order of their files' names and rows. Picklable.
-
-    Attributes:
-        snapshot: the snapshot.
-        files: for each bucket, its files in order.
-    """
-
-    snapshot: Snapshot
-    storage: Storage
-    schema: pa.Schema
-    partition_by: tuple[str, ...]
-    files: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, table: TableFiles, found: Commit | None, snapshot: Snapshot, buckets: int) -> SnapshotChanges:
-        """Sort a commit's files into buckets; files of an append table go round the buckets."""
-        files: dict[int, list[DataFile]] = {}
-        in_order = sorted(found.added, key=lambda f: f.path.rpartition("/")[2]) if found else []
-        for number, file in enumerate(in_order):
-            bucket = int(file.partition[BUCKET] or 0) if table.spec.has_key else (snapshot.id + number) % buckets
-            files.setdefault(bucket, []).append(file)
-        return cls(
-            snapshot,
-            table.log.storage,
-            table.change_schema,
-            () if table.spec.has_key else table.spec.partition_by,
-            {bucket: tuple(found) for bucket, found in files.items()},
-        )
-
-    def rows(self, bucket: int) -> int:
-        """Give the number of changes in a bucket; files of a foreign writer without statistics are opened to count."""
-        return sum(f.rows if f.rows >= 0 else self._count(f) for f in self.files.get(bucket, ()))
-
-    def batches(self, bucket: int, skip: int = 0) -> Iterator[pa.RecordBatch]:
-        """Read a bucket's changes, leaving out the first ``skip``.
-
-        Raises:
-            DataLostError: a file is missing.
-            CorruptedError: a file cannot be read.
-        """
-        for file in self.files.get(bucket, ()):
-            rows = file.rows if file.rows >= 0 else self._count(file)
-            if skip >= rows:
-                skip -= rows
-                continue
-            for batch in self._read(file):
-                if skip >= batch.num_rows:
-                    skip -= batch.num_rows
-                    continue
-                yield self._complete(batch.slice(skip), file)
-                skip = 0
-
-    def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
-        path = self.storage.path(file.path)
-        try:
-            with self.storage.filesystem.open(path, "rb") as source:
-                parquet = pq.ParquetFile(source)
-                names = [n for n in self.schema.names if n in parquet.schema_arrow.names]
-                yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
-        except FileNotFoundError as error:
-            msg = f"{path}: a file of snapshot {self.snapshot.id} is missing; its changes are lost to the log."
-            raise DataLostError(msg) from error
-        except (pa.ArrowInvalid, OSError) as error:
-            msg = f"{path}: a file of snapshot {self.snapshot.id} cannot be read: {error}"
-            raise CorruptedError(msg) from error
-
-    def _complete(self, batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
-        """Add the columns that are not in the file: partition values, and ``_kind`` in an append table."""
-        for field_ in self.schema:
-            if field_.name in batch.schema.names:
-                continue
-            if field_.name == KIND:
-                column = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), batch.num_rows)
-            else:
-                value = file.partition.get(field_.name)
-                column = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows).cast(field_.type)
-            batch = batch.append_column(field_, column)
-        return conform(batch, self.schema)
-
-    def _count(self, file: DataFile) -> int:
-        with self.storage.filesystem.open(self.storage.path(file.path), "rb") as source:
-            return int(pq.ParquetFile(source).metadata.num_rows)

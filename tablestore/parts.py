@@ -12,13 +12,13 @@ from pyspark.sql.datasource import InputPartition
 from log_system.gate import PartitionSlice
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.source import read_slice
+from snapshot.changes import SnapshotChanges
 from snapshot.filters import Predicate
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
 from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, conform
 from snapshot.storage import Storage
-from snapshot.table import SnapshotChanges
 
 _NAMES = pa.array(CHANGE_TYPE_NAMES, pa.string())
 

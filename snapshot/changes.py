@@ -1,0 +1,104 @@
+"""The changes of one snapshot, read from the table's files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from snapshot.commit import as_snapshot
+from snapshot.delta import Commit, DataFile
+from snapshot.errors import CorruptedError, DataLostError
+from snapshot.records import Snapshot
+from snapshot.rowkind import KIND, RowKind
+from snapshot.schema import BUCKET, conform
+from snapshot.spec import TableSpec
+from snapshot.storage import Storage
+
+MAINTENANCE = ("create", "compact", "expire")
+"""Kinds of snapshots without changes."""
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class SnapshotChanges:
+    """The changes of one snapshot by bucket, in the order of their files' names and rows. Picklable.
+
+    Attributes:
+        snapshot: the snapshot.
+        storage: folder of the commit table.
+        schema: the table's columns, then ``_kind``.
+        files: for each bucket, its files in order.
+    """
+
+    snapshot: Snapshot
+    storage: Storage
+    schema: pa.Schema
+    files: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Commit, storage: Storage, schema: pa.Schema, spec: TableSpec, buckets: int) -> SnapshotChanges:
+        """Sort a commit's files into buckets; files of an append table go round the buckets."""
+        snapshot = as_snapshot(found)
+        files: dict[int, list[DataFile]] = {}
+        in_order = sorted(found.added, key=lambda f: f.path.rpartition("/")[2])
+        for number, file in enumerate(in_order if snapshot.kind not in MAINTENANCE else ()):
+            bucket = int(file.partition[BUCKET] or 0) if spec.has_key else (snapshot.id + number) % buckets
+            files.setdefault(bucket, []).append(file)
+        return cls(snapshot, storage, schema, {bucket: tuple(held) for bucket, held in files.items()})
+
+    def rows(self, bucket: int) -> int:
+        """Give the number of changes in a bucket; files of a foreign writer without statistics are opened to count."""
+        return sum(f.rows if f.rows >= 0 else self._count(f) for f in self.files.get(bucket, ()))
+
+    def batches(self, bucket: int, skip: int = 0) -> Iterator[pa.RecordBatch]:
+        """Read a bucket's changes, leaving out the first ``skip``.
+
+        Raises:
+            DataLostError: a file is missing.
+            CorruptedError: a file cannot be read.
+        """
+        for file in self.files.get(bucket, ()):
+            rows = file.rows if file.rows >= 0 else self._count(file)
+            if skip >= rows:
+                skip -= rows
+                continue
+            for batch in self._read(file):
+                if skip >= batch.num_rows:
+                    skip -= batch.num_rows
+                    continue
+                yield self._complete(batch.slice(skip), file)
+                skip = 0
+
+    def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        path = self.storage.path(file.path)
+        try:
+            with self.storage.filesystem.open(path, "rb") as source:
+                parquet = pq.ParquetFile(source)
+                names = [n for n in self.schema.names if n in parquet.schema_arrow.names]
+                yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
+        except FileNotFoundError as error:
+            msg = f"{path}: a file of snapshot {self.snapshot.id} is missing; its changes are lost to the log."
+            raise DataLostError(msg) from error
+        except (pa.ArrowInvalid, OSError) as error:
+            msg = f"{path}: a file of snapshot {self.snapshot.id} cannot be read: {error}"
+            raise CorruptedError(msg) from error
+
+    def _complete(self, batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
+        """Add the columns that are not in the file: partition values, and ``_kind`` in an append table."""
+        for field_ in self.schema:
+            if field_.name in batch.schema.names:
+                continue
+            if field_.name == KIND:
+                column = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), batch.num_rows)
+            else:
+                value = file.partition.get(field_.name)
+                column = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows).cast(field_.type)
+            batch = batch.append_column(field_, column)
+        return conform(batch, self.schema)
+
+    def _count(self, file: DataFile) -> int:
+        with self.storage.filesystem.open(self.storage.path(file.path), "rb") as source:
+            return int(pq.ParquetFile(source).metadata.num_rows)
