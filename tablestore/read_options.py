@@ -86,7 +86,9 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
             hint = f"did you mean {_NAMES[close[0]]!r}?" if close else f"known are {', '.join(_NAMES.values())}."
             msg = f"unknown option {name!r} for format({FORMAT!r}): {hint}"
             raise InvalidInputError(msg)
-    if not given.get("path"):
+    # A table of Spark's catalog has its folder as its location.
+    path = given.get("path") or given.get("location")
+    if not path:
         msg = f"option 'path' is required for format({FORMAT!r}): the table's folder."
         raise InvalidInputError(msg)
     snapshot, timestamp = _count(given, "snapshot", 0), given.get("timestamp")
@@ -94,7 +96,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         msg = "options 'snapshot' and 'timestamp' exclude each other; give one."
         raise InvalidInputError(msg)
     return ReadOptions(
-        path=given["path"],
+        path=path,
         columns=tuple(given["columns"].split("\x1f")) if "columns" in given else None,
         snapshot=snapshot,
         timestamp_ms=None if timestamp is None else timestamp_millis(timestamp),

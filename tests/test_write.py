@@ -190,12 +190,9 @@ def test_format_and_insert_into_write_like_the_handle(
 ) -> None:
     table = make(spark, tmp_path / "t", servers, topic(), key=key)
     frame(spark, [(1, "a"), (2, "x")]).write.format("tablestore").mode("append").save(table.path)
-    spark.sql(f"CREATE TABLE t_{key} USING tablestore OPTIONS (path '{table.path}')")
-    try:
-        spark.sql(f"INSERT INTO t_{key} VALUES (3, 'c')")
-        spark.sql(f"INSERT INTO t_{key} SELECT 4L AS id, 'd' AS v")
-    finally:
-        spark.sql(f"DROP TABLE t_{key}")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW written USING tablestore OPTIONS (path '{table.path}')")
+    spark.sql("INSERT INTO written VALUES (3, 'c')")
+    spark.sql("INSERT INTO written SELECT 4L AS id, 'd' AS v")
     assert rows(table.read()) == {1: "a", 2: "x", 3: "c", 4: "d"}
     assert [s.rows for s in table.snapshots()] == [1, 1, 2, 0]
     if key:
