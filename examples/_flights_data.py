@@ -31,6 +31,8 @@ ARROW = pa.schema(
 )
 ACTUAL = ("dep_time", "dep_delay", "arr_time", "arr_delay")
 DAYS_A_PART = 7
+# Three Java processes share the machine for a minute each: too short to compile hard.
+SPARK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ import matplotlib as mpl
 import pyarrow as pa
 
 mpl.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402 - a backend without a screen has to be chosen first
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 
 TABLE, LOG, KILL, BARS = "#1f4e79", "#e0812c", "#b3261e", "#7a9cc0"
 CARRIERS_MAX = 12
+Kill = tuple[int, float]
 
 
 def draw(
@@ -20,7 +22,7 @@ def draw(
     *,
     committed: dict[int, float],
     visible: dict[int, float],
-    killed: tuple[int, float],
+    killed: Kill,
     flights: pa.Table,
 ) -> None:
     """Draw both panels.
@@ -41,9 +43,7 @@ def draw(
         plt.close(figure)
 
 
-def _draw_log(
-    axes: plt.Axes, committed: dict[int, float], visible: dict[int, float], killed: tuple[int, float]
-) -> None:
+def _draw_log(axes: Axes, committed: dict[int, float], visible: dict[int, float], killed: Kill) -> None:
     zero = min(committed.values())
     snapshot, died = killed[0], killed[1] - zero
     end = max(*committed.values(), *visible.values()) - zero
@@ -56,7 +56,7 @@ def _draw_log(
     axes.axvline(died, color=KILL, lw=1, ls=":")
     axes.plot([died], [snapshot], marker="x", ms=8, mew=2, color=KILL, zorder=4)
     axes.annotate(
-        f"kill -9: snapshot {snapshot} is committed\nand not in the log",
+        f"kill -9: snapshot {snapshot}\nis committed and\nnot in the log",
         (died, snapshot),
         xytext=(-8, 10),
         textcoords="offset points",
@@ -77,15 +77,14 @@ def _draw_log(
     axes.legend(frameon=False, loc="upper left")
 
 
-def _draw_delays(axes: plt.Axes, flights: pa.Table) -> None:
-    assert flights is not None
-    rows = duckdb.sql(f"""
-        SELECT carrier, avg(dep_delay) AS delay, count(*) AS flights FROM flights
-        GROUP BY carrier ORDER BY flights DESC LIMIT {CARRIERS_MAX}
-    """).fetchall()
+def _draw_delays(axes: Axes, flights: pa.Table) -> None:
+    carriers = (
+        duckdb.from_arrow(flights).aggregate("carrier, avg(dep_delay), count(*) AS flights").order("flights DESC")
+    )
+    rows = carriers.limit(CARRIERS_MAX).fetchall()
     rows.sort(key=lambda row: row[1])
     bars = axes.barh([row[0] for row in rows], [row[1] for row in rows], color=BARS)
     axes.bar_label(bars, [f"{row[1]:.1f}" for row in rows], padding=3, fontsize=8)
     axes.tick_params(axis="y", length=0)
-    axes.set(title="What the table knows: mean departure delay", xlabel="minutes, by carrier")
+    axes.set(title="What the table knows: mean delay", xlabel="minutes late at departure, by carrier")
     axes.margins(x=0.1)

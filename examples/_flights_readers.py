@@ -59,9 +59,9 @@ class StreamFold:
         self.changes: list[pa.Table] = []
         self.rows = 0
         stream = flights.read_stream(scan_mode="full").writeStream.foreachBatch(self._keep)
-        self._query = stream.trigger(processingTime="1 second").start()
+        self._query = stream.trigger(processingTime="2 seconds").start()
 
-    def _keep(self, batch: DataFrame, number: int) -> None:  # noqa: ARG002 - Spark gives the batch's number too
+    def _keep(self, batch: DataFrame, number: int) -> None:
         changes = batch.toArrow()
         self.changes.append(changes)
         self.rows += changes.num_rows
@@ -74,12 +74,9 @@ class StreamFold:
         self._query.processAllAvailable()
         self._query.stop()
         changes = pa.concat_tables(self.changes)
-        last = duckdb.sql(f"""
-            SELECT * FROM changes
-            QUALIFY row_number() OVER (PARTITION BY {", ".join(KEY)} ORDER BY _commit_version DESC) = 1
-        """)
-        rows_left = last.filter("_change_type <> 'delete'").to_arrow_table()
-        return Reading.of("read_stream()", rows_left, f"{self.rows:,} changes in {len(self.changes)} micro-batches")
+        order = f"row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY _commit_version DESC) AS age"
+        last = duckdb.from_arrow(changes).project(f"*, {order}").filter("age = 1 AND _change_type <> 'delete'")
+        return Reading.of("read_stream()", last.to_arrow_table(), f"{self.rows:,} changes")
 
 
 class PlainConsumer(threading.Thread):
@@ -93,16 +90,15 @@ class PlainConsumer(threading.Thread):
         self.ends: dict[int, int] = {}
         self.visible_at: dict[int, float] = {}
         self._stopping = threading.Event()
-        self._failed: BaseException | None = None
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "anybody",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-            }
-        )
+        settings = {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "anybody",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+        # The client serves one thread at a time; the second one is asked where the topic ends.
+        self._consumer, self._probe = Consumer(settings), Consumer(settings)
         partitions = self._consumer.list_topics(topic).topics[topic].partitions
         self._assigned = [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions]
         self._consumer.assign(self._assigned)
@@ -136,13 +132,14 @@ class PlainConsumer(threading.Thread):
     def catch_up(self, *, timeout_s: float = 60) -> None:
         """Wait until everything that the broker shows to a read_committed consumer has come."""
         ends = {
-            each.partition: self._consumer.get_watermark_offsets(each, timeout=10, cached=False)[1]
+            each.partition: self._probe.get_watermark_offsets(each, timeout=10, cached=False)[1]
             for each in self._assigned
         }
         deadline = time.monotonic() + timeout_s
         while any(self.ends.get(partition, 0) < end for partition, end in ends.items()):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the consumer has not reached the end of the topic: {self.ends}, {ends}")
+                msg = f"the consumer has not reached the end of the topic: {self.ends}, {ends}"
+                raise TimeoutError(msg)
             time.sleep(0.05)
 
     def flights(self) -> pa.Table:
@@ -155,7 +152,8 @@ class PlainConsumer(threading.Thread):
         self._stopping.set()
         self.join()
         self._consumer.close()
-        return Reading.of("plain Kafka consumer", self.flights(), f"{self.records:,} records")
+        self._probe.close()
+        return Reading.of("Kafka client", self.flights(), f"{self.records:,} records")
 
 
 def decoded(values: Iterable[bytes]) -> pa.Table:
@@ -174,4 +172,4 @@ def read_delta(path: str) -> Reading:
     """Read the table's root with delta-rs and DuckDB, which know nothing of the store."""
     root = DeltaTable(path)
     files = [f"{uri}" for uri in root.file_uris()]
-    return Reading.of("Delta root, DuckDB", duckdb.read_parquet(files).to_arrow_table(), f"{len(files)} Parquet files")
+    return Reading.of("Delta, DuckDB", duckdb.read_parquet(files).to_arrow_table(), f"{len(files)} Parquet files")

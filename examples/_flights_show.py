@@ -27,7 +27,8 @@ class Bars(Progress):
             TextColumn("{task.completed:>9,.0f} changes"),
             TimeElapsedColumn(),
         )
-        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
+        shown = console.is_terminal
+        super().__init__(*columns, console=console, transient=True, redirect_stderr=False, disable=not shown)
         self._counts: dict[int, Callable[[], int]] = {}
         for name, count in counts.items():
             self._counts[self.add_task(name, total=total)] = count
@@ -59,11 +60,11 @@ def say(text: str) -> None:
 
 def show(readings: Sequence[Reading]) -> None:
     """Print the readings side by side."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("read by")
     table.add_column("flights", justify="right")
-    table.add_column("delay, minutes", justify="right")
-    table.add_column("SHA-256 of the rows")
+    table.add_column("minutes late", justify="right")
+    table.add_column("SHA-256")
     table.add_column("from")
     for reading in readings:
         agrees = reading.checksum == readings[0].checksum
@@ -71,7 +72,7 @@ def show(readings: Sequence[Reading]) -> None:
             reading.reader,
             f"{reading.rows:,}",
             f"{reading.delay_minutes:,}",
-            f"{reading.checksum[:16]} " + ("[green]=[/]" if agrees else "[red]differs[/]"),
+            f"{reading.checksum[:8]} " + ("[green]=[/]" if agrees else "[red]differs[/]"),
             reading.seen,
         )
     console.print(table)

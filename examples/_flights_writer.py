@@ -1,7 +1,8 @@
-"""The writer of the demo, a process of its own: ``python _flights_writer.py PATH DAYS FIRST KILL_AT``.
+"""The writer of the demo, a process of its own: ``python _flights_writer.py DAYS``.
 
-It writes the batches from number FIRST on and tells of each on standard output. In batch KILL_AT (0 for none) it dies by
-SIGKILL when the snapshot is committed and the first of its records is about to be published.
+When Spark runs it reads one line from standard input: the table's path, FIRST and KILL_AT. It writes the batches from
+number FIRST on and tells of each on standard output. In batch KILL_AT (0 for none) it dies by SIGKILL when the snapshot
+is committed and the first of its records is about to be published.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from _flights_data import batches, load
+from _flights_data import SPARK, batches, load
 
 from log_system.kafka.publish import KafkaPublisher
 from tablestore import TableStore, session
@@ -22,7 +23,7 @@ from tablestore import TableStore, session
 def die_instead_of_publishing() -> None:
     """Replace the one door to the log, in this process, by a kill -9. The store itself has no such hook."""
 
-    def killed(self: KafkaPublisher, changes: Any) -> Any:  # noqa: ARG001 - the door's own signature
+    def killed(self: KafkaPublisher, changes: Any) -> Any:
         tell(event="dies", snapshot=changes.snapshot.id)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -33,15 +34,15 @@ def tell(**event: object) -> None:
     print(json.dumps(event | {"at": time.time()}), flush=True)
 
 
-def main(path: str, days: int, first: int, kill_at: int) -> None:
-    spark = session("flights-writer", master="local[2]")
-    flights = TableStore.open(spark, path)
-    tell(event="ready")
+def main(days: int) -> None:
+    spark, plan = session("flights-writer", master="local[2]", config=SPARK), batches(load(days))
+    order = json.loads(sys.stdin.readline())
+    flights = TableStore.open(spark, order["path"])
     tell(event="recovered", snapshots=[entry.snapshot for entry in flights.recover()])
-    for batch in batches(load(days)):
-        if batch.number < first:
+    for batch in plan:
+        if batch.number < order["first"]:
             continue
-        if batch.number == kill_at:
+        if batch.number == order["kill_at"]:
             die_instead_of_publishing()
         write = flights.delete if batch.what == "cancelled" else flights.write
         made = write(spark.createDataFrame(batch.rows), batch=("flights-2013", batch.number))
@@ -51,4 +52,4 @@ def main(path: str, days: int, first: int, kill_at: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(int(sys.argv[1]))
