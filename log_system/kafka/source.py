@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 
 from log_system.gate import PartitionSlice
 from log_system.kafka.client import KafkaClient, kafka_errors
@@ -17,7 +18,14 @@ from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 
 ANSWER_SECONDS = 30.0
+_FIRST_RECORDS = 10
 _BATCH_RECORDS = 20_000
+_BATCH_BYTES = 16 << 20
+"""Records are decoded together up to these bounds. More JSON at once is slower (measured); a record of the arrow format
+holds up to a megabyte."""
+_OVERHEAD_BYTES = 150
+_offset: Callable[[Any], int] = cast(Any, Message.offset)
+_FETCH_WAIT_MS = 10
 _CONSUMERS_MAX = 4
 _consumers: OrderedDict[tuple[KafkaClient, str], Any] = OrderedDict()
 """Connections that outlive a task: Spark reuses its Python workers, and connecting costs more than a small read."""
@@ -41,18 +49,19 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
     """
     doing = f"read offsets {part.start} to {part.end} of partition {part.partition} of topic {log.topic!r}"
     codec = log.codec()
-    ends = np.array([b.end for b in part.boundaries])
+    ends = [b.end for b in part.boundaries]
     versions = np.array([b.snapshot for b in part.boundaries])
     times = np.array([b.timestamp_ms for b in part.boundaries]) * 1000
     for messages in _records(log, part, doing, compacted=compacted):
-        keys = [m.key() for m in messages]
-        values = [m.value() for m in messages]
-        offsets = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
+        keys = list(map(Message.key, messages))
+        values = list(map(Message.value, messages))
         try:
             decoded = codec.decode(keys, values)
         except CorruptedError as error:
-            raise _located(error, log, part, offsets) from error
-        snapshot = np.searchsorted(ends, offsets, side="right")[decoded.record]
+            raise _located(error, log, part, list(map(_offset, messages))) from error
+        # Boundaries are few and offsets ascend: a search asks for a handful of offsets, not for that of every record.
+        first = np.array([bisect_left(messages, end, key=_offset) for end in ends])
+        snapshot = np.searchsorted(first, decoded.record, side="right")
         batch = decoded.batch.append_column(COMMIT_VERSION, pa.array(versions[snapshot]))
         yield batch.append_column(COMMIT_TIMESTAMP, pa.array(times[snapshot]).cast(pa.timestamp("us", "UTC")))
 
@@ -60,24 +69,35 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
 def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[list[Any]]:
     """Consume exactly the slice's records; asking for the count that is left keeps the client from waiting for more."""
     consumer = _consumer(log)
-    left = part.records
+    left, step = part.records, _FIRST_RECORDS
+    held: list[Any] = []
+    size = 0
     try:
         with kafka_errors(doing, log.client):
             consumer.assign([TopicPartition(log.topic, part.partition, part.start)])
             while left > 0:
-                messages = consumer.consume(min(left, _BATCH_RECORDS), ANSWER_SECONDS)
+                messages = consumer.consume(min(left, step), ANSWER_SECONDS)
                 if not messages:
                     msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s; {left} are missing."
                     raise UnavailableError(msg)
-                for message in messages:
-                    if message.error() is not None:
-                        raise KafkaException(message.error())
-                inside = [m for m in messages if m.offset() < part.end]
-                if inside:
-                    yield inside
+                error = next(filter(None, map(Message.error, messages)), None)
+                if error is not None:
+                    raise KafkaException(error)
+                inside = messages[: bisect_left(messages, part.end, key=_offset)]
+                held += inside
+                size += sum(map(len, inside)) + _OVERHEAD_BYTES * len(inside)
                 left -= len(inside)
                 if len(inside) < len(messages):
                     break
+                if len(held) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
+                    yield held
+                    held, size = [], 0
+                else:
+                    # As many as the batch has room for, if they are as large as those before.
+                    step = max(1, (_BATCH_BYTES - size) * len(held) // size)
+                    step = min(step, _BATCH_RECORDS - len(held))
+            if held:
+                yield held
     except BaseException:
         _forget(log)
         raise
@@ -93,7 +113,8 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
 def _consumer(log: KafkaLog) -> Any:
     key = (log.client, log.group)
     if key not in _consumers:
-        _consumers[key] = log.client.consumer(f"{log.group}-reader")
+        # A fetch that waits at the end of the last slice holds up the first fetch of the next one.
+        _consumers[key] = log.client.consumer(f"{log.group}-reader", **{"fetch.wait.max.ms": _FETCH_WAIT_MS})
         while len(_consumers) > _CONSUMERS_MAX:
             _consumers.popitem(last=False)[1].close()
     _consumers.move_to_end(key)
@@ -106,7 +127,7 @@ def _forget(log: KafkaLog) -> None:
         consumer.close()
 
 
-def _located(error: CorruptedError, log: KafkaLog, part: PartitionSlice, offsets: np.ndarray) -> CorruptedError:
+def _located(error: CorruptedError, log: KafkaLog, part: PartitionSlice, offsets: list[int]) -> CorruptedError:
     """Name the offset in place of the record's position in its list."""
     head, _, text = str(error).partition(":")
     number = head.removeprefix("record ")
