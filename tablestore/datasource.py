@@ -77,7 +77,7 @@ class TableStoreDataSource(DataSource):
             msg = "option 'checkpointLocation' is required for a streaming write: it names the query across restarts."
             raise InvalidInputError(msg)
         if overwrite:
-            msg_0 = "outputMode('complete') is not supported; use 'append' or, with a key, 'update'."
+            msg_0 = "outputMode('complete') is not supported; use 'append', or TableStore.write_stream() for 'update'."
             raise InvalidInputError(msg_0)
         return StreamWriter(_Sink.open(options, schema), options.checkpoint)
 
@@ -95,7 +95,14 @@ class SnapshotReader(DataSourceReader):
         self._predicate = Predicate()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the filters that DuckDB answers exactly as Spark does; Spark evaluates the others."""
+        """Take the filters that DuckDB answers exactly as Spark does, if asked to; Spark evaluates the others.
+
+        Spark 4.2.0 keeps what was planned with the filters of one scan for all scans of the same relation: a second
+        query of the frame, or the other side of a self-join, would silently lose the rows that the first has filtered.
+        So the caller must know that there is one scan only.
+        """
+        if not self._options.push_filters:
+            return filters
         table = OpenedTable.open(self._options.path, self._options.runtime)
         self._predicate, left = split_filters(filters, table.spec.arrow)
         return left

@@ -38,6 +38,7 @@ class ReadOptions:
         snapshots_max: snapshots of a micro-batch.
         checkpoint: of a streaming write; names the query across restarts.
         tasks: how many tasks a read is cut into.
+        push_filters: let the source apply a batch query's filters before rows reach Spark.
         runtime: Kafka client options that are not stored with the table.
     """
 
@@ -51,6 +52,7 @@ class ReadOptions:
     snapshots_max: int | None = None
     checkpoint: str | None = None
     tasks: int = 2
+    push_filters: bool = False
     runtime: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -65,6 +67,7 @@ _NAMES = {
     "maxsnapshotspertrigger": "maxSnapshotsPerTrigger",
     "checkpointlocation": "checkpointLocation",
     "tasks": "tasks",
+    "pushfilters": "pushFilters",
 }
 
 
@@ -106,6 +109,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         snapshots_max=_count(given, "maxsnapshotspertrigger", 1),
         checkpoint=given.get("checkpointlocation"),
         tasks=_count(given, "tasks", 1) or 2,
+        push_filters=_flag(given, "pushfilters"),
         runtime=runtime,
     )
 

@@ -10,6 +10,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import BUCKET, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, can_widen
 from snapshot.spec import TableSpec
+from tablestore import shape_arrow
 
 UNKNOWN_KIND = -1
 """Stands for a ``_change_type`` that is none; staging rejects it."""
@@ -108,8 +109,8 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def padded_keys(keys: DataFrame, spec: TableSpec) -> DataFrame:
-    """Give a frame of keys the table's other columns, all NULL.
+def deletes_of(keys: DataFrame, spec: TableSpec) -> DataFrame:
+    """Make deletes of a frame of keys: the table's other columns are NULL.
 
     Raises:
         InvalidInputError: the table has no key, or the frame lacks a column of it.
@@ -122,11 +123,14 @@ def padded_keys(keys: DataFrame, spec: TableSpec) -> DataFrame:
     if missing:
         msg = f"delete: the frame lacks key columns {missing}; it has {keys.columns}."
         raise InvalidInputError(msg)
+    if keys.isLocal():
+        return keys.sparkSession.createDataFrame(shape_arrow.deletes_of(keys.toArrow(), spec))
     return keys.select(
         *[
             F.col(_quoted(came[f.name.lower()])).alias(f.name)
             if f.name in spec.primary_key
             else F.lit(None).cast(f.dataType).alias(f.name)
             for f in spec.schema.fields
-        ]
+        ],
+        F.lit(RowKind.DELETE.change_type).alias(CHANGE_TYPE),
     )

@@ -37,6 +37,17 @@ def shape_batches(batches: Iterator[pa.RecordBatch], spec: TableSpec, task: int)
         yield conform(shaped if keep is None else shaped.filter(keep), target)
 
 
+def deletes_of(keys: pa.Table, spec: TableSpec) -> pa.Table:
+    """Make deletes of rows of keys; see ``shape.deletes_of``."""
+    names = {name.lower(): name for name in keys.column_names}
+    columns = [
+        keys.column(names[f.name.lower()]) if f.name in spec.primary_key else pa.nulls(keys.num_rows, f.type)
+        for f in spec.arrow
+    ]
+    kind = pa.repeat(pa.scalar(RowKind.DELETE.change_type), keys.num_rows)
+    return pa.table([*columns, kind], names=[*spec.arrow.names, CHANGE_TYPE])
+
+
 def _kinds(change_types: pa.Array) -> pa.Array:
     """Turn ``_change_type`` into row kinds for writing, -1 for what is none; see ``shape.kind_of``."""
     number = pc.fill_null(pc.index_in(change_types, pa.array(CHANGE_TYPE_NAMES)), -1).cast(pa.int8())

@@ -10,14 +10,12 @@ from itertools import islice
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from log_system.index import IndexEntry
 from snapshot.commit import CommitId
 from snapshot.records import Snapshot
-from snapshot.rowkind import CHANGE_TYPE, RowKind
 from tablestore import lifecycle, read
 from tablestore.compact import compact, compact_if_due
 from tablestore.opened import OpenedTable
@@ -25,7 +23,7 @@ from tablestore.options import TableOptions
 from tablestore.publisher import open_publisher
 from tablestore.read_options import ScanMode
 from tablestore.recover import recover
-from tablestore.shape import padded_keys
+from tablestore.shape import deletes_of
 from tablestore.spark_tasks import run_tasks
 from tablestore.write import Writer
 from tablestore.write_stream import start_stream
@@ -159,8 +157,7 @@ class TableStore:
         Raises:
             InvalidInputError: the table has no key, or the frame lacks a key column.
         """
-        frame = padded_keys(keys, self._table.spec)
-        return self.write(frame.withColumn(CHANGE_TYPE, F.lit(RowKind.DELETE.change_type)), batch=batch)
+        return self.write(deletes_of(keys, self._table.spec), batch=batch)
 
     def write_stream(
         self,
@@ -183,8 +180,10 @@ class TableStore:
         Raises:
             InvalidInputError: the columns do not fit, or the output mode does not.
         """
+        # The query runs in a thread of its own, so it writes through a handle of its own.
+        own = TableStore.open(self._spark, self.path, options=dict(self._table.runtime))
         return start_stream(
-            self,
+            own,
             frame,
             checkpoint=os.fspath(checkpoint),
             output_mode=output_mode,

@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
+from log_system.formats import LogFormat
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client import kafka_errors
 from log_system.kafka.log import KafkaLog
@@ -44,7 +45,7 @@ class KafkaPublisher:
         self._log = log
         self._index = index
         self._run_tasks = run_tasks
-        self._codec = log.codec()
+        self._codec: LogFormat | None = None
         self._producer: Any = None
         self._group: Any = None
         self._tasks_group: Any = None
@@ -90,6 +91,7 @@ class KafkaPublisher:
             finally:
                 consumer.close()
             self._producer = producer
+            self._codec = log.codec()
 
     def publish(self, changes: ChangeSet) -> IndexEntry:
         """Put a snapshot into the log and the index, unless it is there.
@@ -128,12 +130,13 @@ class KafkaPublisher:
     def discard(self) -> None:
         """Throw the producer away; its open transaction ends at the next take-over or at its time-out."""
         if self._producer is not None:
-            producer, self._producer = self._producer, None
+            producer, self._producer, self._codec = self._producer, None, None
             producer.purge()
 
     def _publish_here(self, changes: ChangeSet, missing: Sequence[int]) -> None:
         """Publish into all partitions that lack the snapshot, in one transaction."""
         snapshot = changes.snapshot.id
+        assert self._codec is not None
         senders: dict[int, Sender] = {}
         with kafka_errors(f"publish snapshot {snapshot} to topic {self._log.topic!r}", self._log.client):
             self._producer.begin_transaction()

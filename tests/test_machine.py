@@ -1,0 +1,157 @@
+"""Promises 1 to 4 against a dict: Hypothesis looks for a history of writes, crashes and repairs that breaks one."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from log_system.index import LogIndex
+from log_system.kafka.local import LocalKafka
+from log_system.kafka.publish import KafkaPublisher
+from log_system.kafka.send import Sender
+from snapshot.delta import DeltaLog
+from snapshot.stage import Stager
+from tablestore.compact import compact
+from tablestore.opened import OpenedTable
+from tablestore.recover import recover
+from tablestore.write import Writer
+from tests.checks import assert_log_is_prefix, assert_log_is_table
+from tests.faults import Crash, failing
+from tests.parts import Change, make_table, publisher_of, rows_of, run_here, write
+
+pytestmark = pytest.mark.crash
+
+PARTITIONS = 2
+LARGE = {"publish__driver_rows_max": 4, "publish__transaction_rows_max": 3}
+STEPS: list[tuple[type, str]] = [
+    (Stager, "stage"),
+    (DeltaLog, "commit"),
+    (KafkaPublisher, "take_over"),
+    (Sender, "send"),
+    (KafkaPublisher, "_send_offsets"),
+    (KafkaPublisher, "_publish_here"),
+    (LogIndex, "put"),
+]
+CHANGES = st.lists(st.tuples(st.integers(0, 9), st.none() | st.text("ab", max_size=2)), min_size=1, max_size=8)
+WHO = st.integers(0, 1)
+
+
+class Machine(RuleBasedStateMachine):
+    """Two writers, a compactor and whatever kills them, beside the dict that says what each snapshot holds."""
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        super().__init__()
+        self.servers = servers
+        self.path = folder / uuid.uuid4().hex
+        self.topic = f"machine-{self.path.name}"
+        self.history: dict[int, dict[int, str]] = {0: {}}
+        self.dropped: list[KafkaPublisher] = []
+
+    @initialize(log_format=st.sampled_from(["json", "arrow"]), large=st.booleans())
+    def make(self, log_format: str, large: bool) -> None:
+        options: dict[str, Any] = {"log__format": log_format, "compaction__auto": False, **(LARGE if large else {})}
+        make_table(self.path, self.servers, self.topic, **options)
+        self.table = OpenedTable.open(str(self.path))
+        self.writers = [self.new_writer(), self.new_writer()]
+
+    def new_writer(self) -> tuple[Writer, KafkaPublisher]:
+        table = OpenedTable.open(str(self.path))
+        publisher = publisher_of(table)
+        return Writer(table, publisher), publisher
+
+    def bury(self, who: int) -> None:
+        """Forget a writer as its death would: its open transaction stays."""
+        self.dropped.append(self.writers[who][1])
+        self.writers[who] = self.new_writer()
+
+    def remember(self, changes: list[Change]) -> None:
+        """Note the snapshots made since the last look; ``changes`` are those of the one that holds any."""
+        known = max(self.history)
+        for snapshot in range(known + 1, self.table.files.latest() + 1):
+            rows = dict(self.history[snapshot - 1])
+            if self.table.files.snapshot(snapshot).kind != "compact":
+                for key, value in changes:
+                    rows.pop(key, None)
+                    if value is not None:
+                        rows[key] = value
+            self.history[snapshot] = rows
+
+    @rule(who=WHO, changes=CHANGES)
+    def write(self, who: int, changes: list[Change]) -> None:
+        made = write(self.writers[who][0], changes)
+        assert made is not None
+        self.remember(changes)
+        assert made.id == max(self.history)
+        assert self.table.newest_visible() == made.id
+
+    @rule(who=WHO, changes=CHANGES, step=st.sampled_from(STEPS), after=st.booleans(), hit=st.integers(1, 3))
+    def crash_while_writing(
+        self, who: int, changes: list[Change], step: tuple[type, str], after: bool, hit: int
+    ) -> None:
+        with failing(*step, after=after, hits=range(hit, hit + 1)):
+            try:
+                write(self.writers[who][0], changes)
+            except Crash:
+                self.bury(who)
+        self.remember(changes)
+
+    @rule()
+    def fold(self) -> None:
+        compact(self.table, run_here)
+        self.remember([])
+
+    @rule(after=st.booleans(), hit=st.integers(1, 2))
+    def crash_while_folding(self, after: bool, hit: int) -> None:
+        with failing(DeltaLog, "commit", after=after, hits=range(hit, hit + 1)):
+            try:
+                compact(self.table, run_here)
+            except Crash:
+                self.table = OpenedTable.open(str(self.path))
+        self.remember([])
+
+    @rule(who=WHO)
+    def recover(self, who: int) -> None:
+        recover(self.table.files, self.writers[who][1], self.table.index, buckets=PARTITIONS)
+        assert self.table.newest_visible() == self.table.files.latest()
+
+    @rule(who=WHO)
+    def reopen(self, who: int) -> None:
+        self.writers[who][1].discard()
+        self.writers[who] = self.new_writer()
+
+    @rule()
+    def look_at_the_log(self) -> None:
+        assert_log_is_prefix(self.path, self.servers, self.topic, PARTITIONS)
+
+    @invariant()
+    def the_newest_snapshot_is_the_dict(self) -> None:
+        if hasattr(self, "table"):
+            assert rows_of(self.table) == self.history[max(self.history)]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        try:
+            recover(self.table.files, self.writers[0][1], self.table.index, buckets=PARTITIONS)
+            for snapshot, rows in self.history.items():
+                assert rows_of(self.table, snapshot) == rows
+            assert_log_is_table(self.path, self.servers, self.topic, PARTITIONS)
+        finally:
+            for publisher in [*self.dropped, *(publisher for _, publisher in self.writers)]:
+                publisher.discard()
+            self.dropped.clear()
+            self.writers.clear()
+
+
+def test_no_history_of_writes_crashes_and_repairs_breaks_a_promise(kafka: LocalKafka, tmp_path: Path) -> None:
+    def machine() -> Machine:
+        return Machine(kafka.bootstrap_servers, tmp_path)
+
+    chosen = settings(max_examples=max(10, settings().max_examples // 5), stateful_step_count=12)
+    run_state_machine_as_test(machine, settings=chosen)
