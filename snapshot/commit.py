@@ -67,11 +67,11 @@ def commit(
     """
     rows = sum(s.file.rows for s in staged)
     info = {"kind": kind, "rows": rows, "commit": str(commit_id)}
-    seen = -1 if commit_id.durable else log.version()
+    newest = log.version()
+    seen = -1 if commit_id.durable else newest
     lost: Exception | None = None
     for attempt in range(ATTEMPTS_MAX):
         # Step 1.
-        newest = log.version()
         landed = find_commit(log, commit_id, newest, after=seen)
         if landed is not None:
             return landed
@@ -94,6 +94,7 @@ def commit(
             sleep(random.uniform(0, _WAIT_SECONDS_MAX))
             if attempt >= 3:
                 raise
+        newest = log.version()
     msg = f"{log.storage.root}: other writers committed first {ATTEMPTS_MAX} times in a row; try the write again."
     raise ConflictError(msg) from lost
 

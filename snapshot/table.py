@@ -76,7 +76,7 @@ class TableFiles:
         Raises:
             AlreadyExistsError: somebody else has made one.
         """
-        properties = {SPEC_PROPERTY: spec.to_json(), "delta.checkpointInterval": "100"}
+        properties = {SPEC_PROPERTY: spec.to_json(), "delta.checkpointInterval": "20"}
         if spec.has_key:
             columns = pa.schema([*spec.arrow, pa.field(BUCKET, pa.int32())])
             info = {"kind": "create", MERGED_THROUGH: 0}
