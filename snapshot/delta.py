@@ -96,7 +96,7 @@ class DeltaLog:
         try:
             DeltaTable.create(
                 storage.root,
-                schema,
+                _without_invariants(schema),
                 mode="error",
                 partition_by=list(partition_by),
                 configuration=dict(configuration),
@@ -185,7 +185,8 @@ class DeltaLog:
             ConflictError: the version exists. It may be this very commit, whose first answer was lost.
             OutcomeUnknownError: the file system failed; the version may exist or not.
         """
-        table = self._fresh()
+        # The state last seen is enough: if it is old, the version exists, and putting it fails.
+        table = self._table or self._fresh()
         if table.version() != version - 1:
             msg = f"{self.storage.root}: version {version} was made by another commit."
             raise ConflictError(msg)
@@ -228,6 +229,23 @@ class DeltaLog:
             msg = f"{self.storage.root}: the Delta log cannot be read: {error}. Restore it, or choose another path."
             raise CorruptedError(msg) from error
         return self._table
+
+
+def _without_invariants(schema: pa.Schema) -> pa.Schema:
+    """Make columns nullable where the table would be one that Spark refuses to open.
+
+    A column of timestamps without zone makes a table of writer version 7, whose protocol must list each feature it uses.
+    delta-rs lists ``timestampNtz`` and leaves out ``invariants``, which NOT NULL is.
+    """
+    if not any(map(_has_local_time, schema.types)):
+        return schema
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _has_local_time(kind: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return kind.tz is None
+    return any(_has_local_time(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _rows(file: DataFile) -> str:

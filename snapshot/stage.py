@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import chain
 from urllib.parse import quote
 
@@ -113,6 +114,7 @@ class Stager:
                     f"{unknown} of {batch.num_rows} rows of a batch are not."
                 )
                 raise _RejectedError(msg)
+        batch = self._without_empty_partitions(batch)
         for field in self.spec.arrow:
             if field.nullable:
                 continue
@@ -125,6 +127,17 @@ class Stager:
                 what = "primary key column" if field.name in self.spec.primary_key else "NOT NULL column"
                 msg = f"{what} {field.name!r} must not hold NULL; {count} of {batch.num_rows} rows of a batch do."
                 raise _RejectedError(msg)
+        return batch
+
+    def _without_empty_partitions(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Make the empty string NULL in partition columns, as Spark does: the Delta protocol has one value for both."""
+        for name in self.spec.partition_by:
+            position = batch.schema.get_field_index(name)
+            field = batch.schema.field(position)
+            if pa.types.is_string(field.type):
+                values = batch.column(position)
+                kept = pc.if_else(pc.equal(values, ""), pa.scalar(None, field.type), values)
+                batch = batch.set_column(position, field.with_nullable(True), kept)
         return batch
 
     def _stage_changes(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
@@ -252,6 +265,8 @@ def partition_text(value: object) -> str | None:
     """Write a partition value as the Delta protocol says."""
     if value is None or value == "":
         return None
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -91,7 +91,10 @@ def test_the_last_row_of_a_key_wins_across_the_partitions_of_a_frame(spark: Spar
 def test_deletes_by_change_type_and_by_key(spark: SparkSession, table: TableStore, servers: str) -> None:
     table.write(frame(spark, [(k, "a") for k in range(4)]))
     mixed = table.write(
-        changes(spark, [(0, None, "delete"), (1, "old", "update_preimage"), (1, "new", "update_postimage"), (9, "x", "insert")])
+        changes(
+            spark,
+            [(0, None, "delete"), (1, "old", "update_preimage"), (1, "new", "update_postimage"), (9, "x", "insert")],
+        )
     )
     assert (mixed.kind, mixed.rows) == ("upsert", 3)
     assert rows(table.read()) == {1: "new", 2: "a", 3: "a", 9: "x"}
@@ -99,7 +102,9 @@ def test_deletes_by_change_type_and_by_key(spark: SparkSession, table: TableStor
     assert (gone.kind, gone.rows) == ("delete", 2)
     assert rows(table.read()) == {1: "new", 3: "a", 9: "x"}
     audit(table, servers)
-    deleted = [change for partition in drain(servers, topic_of(table), PARTITIONS) for change in partition if not change[1]]
+    deleted = [
+        change for partition in drain(servers, topic_of(table), PARTITIONS) for change in partition if not change[1]
+    ]
     assert sorted(deleted) == [(0, None), (2, None), (77, None)]
 
 
