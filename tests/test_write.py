@@ -205,7 +205,7 @@ def test_format_and_insert_into_write_like_the_handle(
         many.write.format("tablestore").mode("append").save(table.path)
         assert rows(table.read()) == {0: "10", 1: "11", 2: "x", 3: "c", 4: "d"}
         audit(table, servers)
-    with pytest.raises(PySparkException, match="overwrite|Overwrite|truncate"):
+    with pytest.raises(PySparkException, match=r"overwrite|Overwrite|truncate"):
         frame(spark, [(1, "a")]).write.format("tablestore").mode("overwrite").save(table.path)
     assert 4 in rows(table.read())
 
