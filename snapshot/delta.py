@@ -234,7 +234,7 @@ class DeltaLog:
 def _without_invariants(schema: pa.Schema) -> pa.Schema:
     """Make columns nullable where the table would be one that Spark refuses to open.
 
-    A column of timestamps without zone makes a table of writer version 7, whose protocol must list each feature it uses.
+    A column of timestamps without zone makes a table of writer version 7, whose protocol must list each feature used.
     delta-rs lists ``timestampNtz`` and leaves out ``invariants``, which NOT NULL is.
     """
     if not any(map(_has_local_time, schema.types)):

@@ -1,4 +1,4 @@
-"""Checks of a whole table of ``(id, v)``, made with deltalake, pyarrow and a plain consumer: the auditors of the tests."""
+"""Checks of a whole table of ``(id, v)`` with deltalake, pyarrow and a plain consumer: the auditors of the tests."""
 
 from __future__ import annotations
 

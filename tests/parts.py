@@ -95,7 +95,7 @@ def committed_changes(path: Path, partitions: int) -> list[list[tuple[int, Chang
 
 
 def drain(servers: str, topic: str, partitions: int) -> list[list[Change]]:
-    """Read a topic to its end as any Kafka user would: a plain ``read_committed`` consumer and a JSON or Arrow reader."""
+    """Read a topic to its end as any Kafka user would: a plain ``read_committed`` consumer, a JSON or Arrow reader."""
     return [[c for record in records for c in _changes(record)] for records in drain_raw(servers, topic, partitions)]
 
 

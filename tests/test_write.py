@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,7 @@ from tablestore.opened import OpenedTable
 from tablestore.write import Writer
 from tests.checks import assert_log_is_table
 from tests.faults import Crash, failing
-from tests.parts import drain, make_table, publisher_of, rows_of, write
+from tests.parts import drain, drain_raw, make_table, publisher_of, rows_of, write
 from tests.tables import changes, frame, make, rows, state
 
 PARTITIONS = 2
@@ -57,10 +58,6 @@ def test_an_append_adds_rows_and_says_so(spark: SparkSession, servers: str, tmp_
 
 
 def drain_append(servers: str, topic: str) -> list[list[tuple[int, str]]]:
-    import json
-
-    from tests.parts import drain_raw
-
     return [
         [(row["id"], row["v"]) for row in (json.loads(m.value()) for m in partition)]
         for partition in drain_raw(servers, topic, PARTITIONS)
@@ -162,11 +159,9 @@ def test_a_frame_that_does_not_fit_is_refused_and_nothing_changes(
     ddl, given, words = REFUSED[case]
     bad = spark.createDataFrame(given, ddl)
     before = state(strict), drain(servers, "strict", PARTITIONS)
+    by_format = bad.write.format("tablestore").mode("append")
     with pytest.raises((InvalidInputError, PySparkException), match=words) as caught:
-        if way == "format":
-            bad.write.format("tablestore").mode("append").save(strict.path)
-        else:
-            strict.write(bad if way == "local" else bad.coalesce(1))
+        by_format.save(strict.path) if way == "format" else strict.write(bad if way == "local" else bad.coalesce(1))
     assert way == "format" or isinstance(caught.value, InvalidInputError)
     assert (state(strict), drain(servers, "strict", PARTITIONS)) == before
     assert rows(strict.read()) == {1: "a"}

@@ -202,7 +202,7 @@ class KafkaClient:
 def _fatal_behind(error: SystemError) -> KafkaException:
     """Find the fatal error, such as being fenced, behind a ``SystemError``.
 
-    The client sets a fatal error before it calls the delivery callbacks that wait. Python then complains that a callback
+    The client sets a fatal error before it calls the delivery callbacks that wait. Python complains that a callback
     "returned a result with an exception set", or a callback swallows the error and the client returns without one.
     """
     cause: BaseException | None = error
