@@ -1,7 +1,8 @@
 """The streaming read: a Spark source whose offsets are snapshot ids.
 
 An offset is the last snapshot that has been read, so a micro-batch holds whole snapshots and a restart goes on exactly
-where the checkpoint says. -1 stands for "nothing yet, begin with a full snapshot".
+where the checkpoint says. -1 stands for "nothing yet, begin with a full snapshot". Beside it stands the table's id, since
+a table that is made anew at the same path counts its snapshots from 0 again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from tablestore.read_options import ReadOptions, ScanMode
 logger = logging.getLogger("tablestore")
 
 BEFORE_FULL = -1
+Offset = dict[str, Any]
+"""``snapshot``, the id of the last snapshot read, and ``table``, the id of the table."""
 
 
 def feed_schema(spec: TableSpec) -> StructType:
@@ -77,9 +80,9 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._gate = Gate(self._table.index)
         self._target: int | None = None
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> Offset:
         """Give where a new query begins."""
-        return {"snapshot": self._begin()}
+        return self._offset(self._begin())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Give the limit that the read's options ask for."""
@@ -93,30 +96,34 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix where an ``availableNow`` run ends."""
         self._target = self._table.newest_visible()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Give the newest snapshot the next micro-batch may hold; a read limit never parts a snapshot."""
-        after = start["snapshot"]
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Give the newest snapshot the next micro-batch may hold; a read limit never parts a snapshot.
+
+        Raises:
+            DataLostError: the query has read another table, which was at this path before.
+        """
+        after = self._snapshot(start)
         through = self._table.newest_visible() if self._target is None else self._target
         if after == BEFORE_FULL:
-            return {"snapshot": through}
+            return self._offset(through)
         if through <= after:
             return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         snapshots = None if isinstance(limit, ReadAllAvailable) else self._options.snapshots_max
-        rows_of = self._gate.rows if self._table.log is not None else self._rows_in_files
-        return {"snapshot": limited(after, through, rows_of, rows_max=rows, snapshots_max=snapshots)}
+        return self._offset(limited(after, through, self._rows, rows_max=rows, snapshots_max=snapshots))
 
-    def reportLatestOffset(self) -> dict[str, int]:
+    def reportLatestOffset(self) -> Offset:
         """Give the newest visible snapshot, for the query's progress."""
-        return {"snapshot": self._table.newest_visible()}
+        return self._offset(self._table.newest_visible())
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Plan a micro-batch.
 
         Raises:
-            DataLostError: neither the log nor the table holds all of its snapshots any more.
+            DataLostError: neither the log nor the table holds all of its snapshots any more, or the query has read
+                another table, which was at this path before.
         """
-        after, through = start["snapshot"], end["snapshot"]
+        after, through = self._snapshot(start), self._snapshot(end)
         if after == through:
             return []
         return [ReadPart(part) for part in self._parts(after, through)]
@@ -194,5 +201,18 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         younger = [s.id for s in snapshots if s.timestamp_ms >= time and s.id <= newest]
         return max(min(younger) - 1, 0) if younger else newest
 
-    def _rows_in_files(self, snapshot: int) -> int:
-        return self._table.files.snapshot(snapshot).rows
+    def _rows(self, snapshot: int) -> int:
+        entry = None if self._table.log is None else self._table.index.get(snapshot)
+        return self._table.files.snapshot(snapshot).rows if entry is None else entry.rows
+
+    def _offset(self, snapshot: int) -> Offset:
+        return {"snapshot": snapshot, "table": self._table.spec.table_id}
+
+    def _snapshot(self, offset: Offset) -> int:
+        if offset["table"] != self._table.spec.table_id:
+            msg = (
+                f"table {self._table.path!r} was dropped and made anew since this query read it last. "
+                "Start a new query, with a new checkpoint."
+            )
+            raise DataLostError(msg)
+        return int(offset["snapshot"])
