@@ -81,7 +81,8 @@ def compact_if_due(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
         return None
     newest = table.files.latest()
     _, merged = table.files.root_for(newest)
-    commits = newest - merged
+    # The snapshot that a compaction itself makes holds no changes.
+    commits = newest - merged - (1 if merged else 0)
     if commits >= limits.commits or (commits % limits.min_commits == 0 and _is_past_ratio(table, newest, limits.ratio)):
         return compact(table, run_tasks)
     return None

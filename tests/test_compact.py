@@ -168,7 +168,7 @@ def test_writers_and_a_compactor_at_once_lose_nothing(table: OpenedTable, server
     [
         ({"compaction__commits": 1}, 3, [1, 3, 5]),
         ({"compaction__commits": 3, "compaction__min_commits": 99}, 5, [3]),
-        ({"compaction__commits": 99, "compaction__min_commits": 2, "compaction__ratio": 0.5}, 4, [2]),
+        ({"compaction__commits": 99, "compaction__min_commits": 2, "compaction__ratio": 0.5}, 4, [2, 5]),
         ({"compaction__auto": "false", "compaction__commits": 1}, 3, []),
     ],
     ids=["every commit", "by commits", "by ratio", "never"],
