@@ -20,7 +20,7 @@ from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 ANSWER_SECONDS = 30.0
 _FIRST_RECORDS = 10
 _BATCH_RECORDS = 20_000
-_BATCH_BYTES = 16 << 20
+_BATCH_BYTES = 4 << 20
 """Records are decoded together up to these bounds. More JSON at once is slower (measured); a record of the arrow format
 holds up to a megabyte."""
 _OVERHEAD_BYTES = 150
