@@ -1,8 +1,8 @@
 """The streaming read: a Spark source whose offsets are snapshot ids.
 
 An offset is the last snapshot that has been read, so a micro-batch holds whole snapshots and a restart goes on exactly
-where the checkpoint says. -1 stands for "nothing yet, begin with a full snapshot". Beside it stands the table's id:
-a table that is made anew at the same path counts its snapshots from 0 again.
+where the checkpoint says. -1 stands for "nothing yet, begin with a full snapshot". Beside it stands the id of the
+table, since one that is made anew at the same path counts its snapshots from 0 again.
 """
 
 from __future__ import annotations
