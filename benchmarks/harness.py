@@ -139,7 +139,9 @@ class Bench:
                 taken = run()
                 if number:
                     seconds[name].append(taken)
-        return {name: Timed(tuple(taken), rows) for name, taken in seconds.items()}
+        found = {name: Timed(tuple(taken), rows) for name, taken in seconds.items()}
+        self.say(f"{what}: {', '.join(f'{name} {taken}' for name, taken in found.items())}")
+        return found
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -115,9 +115,11 @@ def run(bench: Bench) -> list[Result]:
         source, checkpoint=bench.path("writer"), output_mode="update"
     )
     bench.say(f"{_WARM_UP_SECONDS} s of warm-up, then {seconds} s of {ROWS_PER_SECOND} rows/s")
-    time.sleep(_WARM_UP_SECONDS)
+    _watch([writer, reader], lambda: bool(latencies))
+    warm = time.time() + _WARM_UP_SECONDS
+    _watch([writer, reader], lambda: time.time() > warm)
     since = time.time()
-    _watch(since + seconds, [writer, reader])
+    _watch([writer, reader], lambda: time.time() > since + seconds)
     until = time.time()
     progress = {"write": _phases(writer), "read": _phases(reader)}
     writer.stop()
@@ -144,8 +146,9 @@ def run(bench: Bench) -> list[Result]:
     return found
 
 
-def _watch(until: float, queries: Sequence[Any]) -> None:
-    while time.time() < until:
+def _watch(queries: Sequence[Any], until: Callable[[], bool]) -> None:
+    """Wait, but not for queries that have failed."""
+    while not until():
         time.sleep(0.2)
         for query in queries:
             if query.exception() is not None:
