@@ -185,8 +185,10 @@ class DeltaLog:
             ConflictError: the version exists. It may be this very commit, whose first answer was lost.
             OutcomeUnknownError: the file system failed; the version may exist or not.
         """
-        # The state last seen is enough: if it is old, the version exists, and putting it fails.
-        table = self._table or self._fresh()
+        # The state last seen is enough where it is the one before: if it is old by now, putting the version fails.
+        table = self._table
+        if table is None or table.version() != version - 1:
+            table = self._fresh()
         if table.version() != version - 1:
             msg = f"{self.storage.root}: version {version} was made by another commit."
             raise ConflictError(msg)
