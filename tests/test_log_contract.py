@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from log_system.gate import Gate
 from log_system.index import LogIndex
 from log_system.kafka.local import LocalKafka
 from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.send import Sender
-from snapshot.errors import TableStoreError
+from log_system.kafka.source import read_slice
+from snapshot.errors import CorruptedError, TableStoreError
 from tablestore.opened import OpenedTable
 from tablestore.recover import publish_through, recover
 from tablestore.write import Writer
 from tests.checks import assert_index_is_true, assert_log_is_table
 from tests.faults import Crash, failing
-from tests.parts import Change, drain, make_table, publisher_of, write
+from tests.parts import Change, drain, drain_raw, make_table, publisher_of, write
 
 PARTITIONS = 2
 
@@ -160,6 +163,23 @@ class KafkaContract(LogContract):
         self.recover(fresh)
         self.assert_log_is_table()
         assert_index_is_true(self.path, PARTITIONS)
+
+    def test_a_reader_finds_the_records_of_another_producer(
+        self, table: OpenedTable, publisher: KafkaPublisher
+    ) -> None:
+        self.commit(table, 1)
+        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        record = drain_raw(self.servers, self.topic, PARTITIONS)[0][0]
+        stranger = Producer({"bootstrap.servers": self.servers})
+        stranger.produce(self.topic, record.value(), record.key(), partition=0)
+        assert stranger.flush(30) == 0
+        self.commit(table, 2)
+        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        assert table.log is not None
+        own, disturbed = Gate(table.index).slices(0, 1), Gate(table.index).slices(1, 2)
+        assert sum(batch.num_rows for part in own for batch in read_slice(table.log, part)) == 10
+        with pytest.raises(CorruptedError, match="Another producer"):
+            list(read_slice(table.log, disturbed[0]))
 
     def test_aborted_transactions_at_the_end_of_the_log_hide_nothing(
         self, table: OpenedTable, publisher: KafkaPublisher

@@ -86,7 +86,13 @@ class ArrowFormat:
             guess = max(1, min(count * 4, int(count * 0.9 * self._record_bytes_max / len(value))))
         return EncodedRecords([None] * len(values), values, np.array(rows, np.int64))
 
-    def decode(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> DecodedChanges:
+    def decode(
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        *,
+        own: bool = False,
+    ) -> DecodedChanges:
         """Turn records into changes. Columns that a record lacks are NULL; columns the table lacks are dropped.
 
         Raises:

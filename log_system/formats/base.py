@@ -48,8 +48,15 @@ class LogFormat(Protocol):
         """Turn changes (the table's columns in schema order, then ``_kind``) into records, in row order."""
         ...
 
-    def decode(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> DecodedChanges:
+    def decode(
+        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], *, own: bool = False
+    ) -> DecodedChanges:
         """Turn records into changes, in record order.
+
+        Args:
+            keys: the records' keys.
+            values: their values.
+            own: the caller knows that this format wrote the records, for this table: they need no proof.
 
         Raises:
             CorruptedError: a record is not one this format writes; the message starts with
