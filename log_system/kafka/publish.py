@@ -8,7 +8,7 @@ away and the log taken over again; a producer is never reused after an error.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +22,7 @@ from log_system.kafka.register import Position
 from log_system.kafka.send import Sender
 from log_system.kafka.tasks import PartitionTask, publish_partition
 from log_system.kafka.witness import log_start, register, snapshot_end, tasks_token
-from snapshot.records import ChangeSet
+from snapshot.records import ChangeSet, SentRange
 
 TAKE_OVER_SECONDS = 60.0
 COMMIT_SECONDS = 60.0
@@ -126,6 +126,12 @@ class KafkaPublisher:
             self.discard()
             raise
         return entry
+
+    def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
+        """Hear where a snapshot's changes are already: nowhere, in a transactional log."""
+
+    def mend(self) -> None:
+        """Repair nothing: what is in a transactional log is committed."""
 
     def discard(self) -> None:
         """Throw the producer away; its open transaction ends at the next take-over or at its time-out."""
