@@ -118,11 +118,11 @@ def test_the_vectors_of_flinks_operator(spark: SparkSession, kafka: Any, tmp_pat
     assert sorted(whole.follow()[0]) == [(1, "c", "update_preimage"), (1, "e", "update_postimage")]
 
 
-@pytest.mark.parametrize("log_format", ["json", "arrow"])
 def test_a_full_scan_seeds_the_state_and_follows_the_table_through_aborted_batches(
-    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any, log_format: str
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
 ) -> None:
-    options = {"log__consistency": "eventual", "log__format": log_format}
+    # The arrow format has many rows to an offset.
+    options = {"log__consistency": "eventual", "log__format": "arrow"}
     table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), **options)
     table.write(frame(spark, [(k, "a") for k in range(6)]))
     table.write(changes(spark, [(0, None, "delete"), (1, "b", "insert")]))
