@@ -8,7 +8,7 @@ from log_system.base import LogPublisher
 from log_system.kafka.publish import KafkaPublisher, run_here
 from log_system.kafka.settle import EventualPublisher
 from tablestore.opened import OpenedTable
-from tablestore.repair import Repairs
+from tablestore.mend import Repairs
 from tablestore.spark_tasks import publish_with_spark
 
 

@@ -23,7 +23,7 @@ from snapshot.delta import DeltaLog
 from tablestore.compact import compact
 from tablestore.opened import OpenedTable
 from tablestore.recover import recover
-from tablestore.repair import Repairs
+from tablestore.mend import Repairs
 from tablestore.write import Writer
 from tests.crash_worker import run
 from tests.faults import Crash, failing
