@@ -71,7 +71,7 @@ class IndexEntry:
             ranges = tuple(OffsetRange(**p) for p in raw["partitions"])
             return cls(int(raw["snapshot"]), int(raw["timestamp_ms"]), str(raw["kind"]), ranges)
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"{path}: not an entry of the log index ({error}); delete it and call recover() to rebuild it."
+            msg = f"{path}: not an entry of the log index ({error}); repair() rebuilds it."
             raise CorruptedError(msg) from error
 
 
@@ -87,13 +87,13 @@ class LogIndex:
         self._latest: IndexEntry | None = None
 
     def put(self, entry: IndexEntry) -> None:
-        """Write an entry; from here on readers may see the snapshot.
+        """Write an entry, replacing the one that is there; from here on readers may see the snapshot.
 
         Raises:
             UnavailableError: the file system refused.
         """
         self._storage.put(_name(entry.snapshot), entry.to_json())
-        if self._latest is not None and entry.snapshot == self._latest.snapshot + 1:
+        if self._latest is not None and entry.snapshot in (self._latest.snapshot, self._latest.snapshot + 1):
             self._latest = entry
 
     def get(self, snapshot: int) -> IndexEntry | None:
@@ -117,7 +117,8 @@ class LogIndex:
         return [int(name[:-5]) for name in self._storage.names() if name.endswith(".json") and name[:-5].isdigit()]
 
     def delete(self, snapshots: list[int]) -> None:
-        """Remove entries that no reader needs any more."""
+        """Remove entries that no reader needs any more, or that are wrong."""
+        self._latest = None
         self._storage.delete(*map(_name, snapshots))
 
 

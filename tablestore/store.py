@@ -18,13 +18,17 @@ from snapshot.commit import CommitId
 from snapshot.records import Snapshot
 from tablestore import lifecycle, read
 from tablestore.compact import compact, compact_if_due
+from tablestore.inspect_log import Progress
 from tablestore.opened import OpenedTable
 from tablestore.options import TableOptions
 from tablestore.publisher import open_publisher
 from tablestore.read_options import ScanMode
 from tablestore.recover import recover
+from tablestore.repair import repair
+from tablestore.report import RepairReport, Report
 from tablestore.shape import deletes_of
 from tablestore.spark_tasks import run_tasks
+from tablestore.verify import verify
 from tablestore.write import Writer
 from tablestore.write_stream import start_stream
 
@@ -264,6 +268,37 @@ class TableStore:
             return []
         buckets = self._table.options.buckets
         return recover(self._table.files, self._publisher, self._table.index, buckets=buckets)
+
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Compare log and table for every snapshot still in the log, record by record. Changes nothing.
+
+        Args:
+            progress: called with the offsets read so far and in all.
+
+        Returns:
+            Where they differ: partition, offset, key and snapshot of each difference; ``ok`` when nowhere.
+
+        Raises:
+            UnavailableError: the broker or the file system does not answer.
+        """
+        return verify(self._table, progress)
+
+    def repair(self, progress: Progress | None = None) -> RepairReport:
+        """Mend log index, register and the end of the log, without showing a plain consumer a change twice.
+
+        Takes the log over, so that nobody else publishes meanwhile.
+
+        Args:
+            progress: as for ``verify``.
+
+        Returns:
+            What was done, how log and table compare now, and what to do about what could not be mended.
+
+        Raises:
+            UnavailableError: the broker or the file system does not answer; repair again.
+            FencedError: another writer has taken the log over; repair again.
+        """
+        return repair(self._table, self._publisher, progress)
 
     def drop(self) -> None:
         """Remove the table, and the topic if ``create`` made it."""

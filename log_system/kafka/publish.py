@@ -8,7 +8,7 @@ away and the log taken over again; a producer is never reused after an error.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -126,6 +126,26 @@ class KafkaPublisher:
             self.discard()
             raise
         return entry
+
+    def restore(self, positions: Mapping[int, Position]) -> None:
+        """Set the register of some partitions, in a transaction of the log's owner, to what the log was found to hold.
+
+        Raises:
+            FencedError: another publisher has taken over.
+            UnavailableError: the broker does not answer.
+        """
+        if not self.owns_log:
+            self.take_over()
+        try:
+            with kafka_errors(f"restore the register of topic {self._log.topic!r}", self._log.client):
+                self._producer.begin_transaction()
+                self._send_offsets(list(positions.values()), list(positions))
+                self._producer.commit_transaction(COMMIT_SECONDS)
+        except BaseException:
+            self.discard()
+            raise
+        for partition, position in positions.items():
+            self._register[partition] = position
 
     def discard(self) -> None:
         """Throw the producer away; its open transaction ends at the next take-over or at its time-out."""
