@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -50,6 +51,22 @@ def explore(
     Raises:
         RuntimeError: there are more than ``states_max`` states, so the search proves nothing.
     """
+    collecting = gc.isenabled()
+    # Nothing here has cycles, and looking for them among a million tuples takes a quarter of the time.
+    gc.disable()
+    try:
+        return _explore(start, steps, broken, states_max)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _explore(
+    start: State,
+    steps: Callable[[State], Iterable[tuple[str, State]]],
+    broken: Callable[[State], Sequence[str]],
+    states_max: int,
+) -> Found[State]:
     came: dict[State, tuple[State, str] | None] = {start: None}
     layer = [start]
     if violation := broken(start):
