@@ -143,10 +143,11 @@ def test_a_register_that_says_something_else_is_found(table: Damaged, snapshot: 
 
 @every_kind
 def test_a_strangers_record_between_snapshots_is_found(table: Damaged) -> None:
-    offset = table.send(1, b"hello", b"key")
+    partition = table.partition_of(3)
+    offset = table.send(partition, b"hello", b"key")
     table.write(5)
     (found,) = table.verify().differences
-    assert (found.kind, found.snapshot, found.partition, found.offset) == (Kind.UNREADABLE, 5, 1, offset)
+    assert (found.kind, found.snapshot, found.partition, found.offset) == (Kind.UNREADABLE, 5, partition, offset)
 
 
 @every_kind
@@ -165,7 +166,8 @@ def test_a_repeated_record_is_found(table: Damaged, *, at_end: bool) -> None:
     if not at_end:
         table.write(5)
     (found,) = table.verify().differences
-    snapshot = None if at_end else 5
+    # In a table without a key the files of snapshot 5 may all be in the other partition.
+    snapshot = None if at_end or not table.entry(5).partitions[partition].rows else 5
     assert (found.kind, found.snapshot, found.partition, found.offset) == (Kind.EXTRA, snapshot, partition, offset)
     assert found.key is not None
     assert "id=" in found.key
