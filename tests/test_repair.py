@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,17 +13,15 @@ from log_system.kafka.register import Position
 from tablestore.cli import app
 from tablestore.report import Kind
 from tests.checks import assert_log_is_table
-from tests.damage import KINDS, PARTITIONS, Damaged
+from tests.damage import KINDS, PARTITIONS, Damaged, raw
 from tests.parts import drain_raw, publisher_of
 
 RUN = CliRunner(env={"COLUMNS": "200"})
 
 
 @pytest.fixture
-def table(
-    request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
-) -> Iterator[Damaged]:
-    yield Damaged(kafka.bootstrap_servers, topic(), tmp_path / "t", **getattr(request, "param", {}))
+def table(request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Damaged:
+    return Damaged(kafka.bootstrap_servers, topic(), tmp_path / "t", **getattr(request, "param", {}))
 
 
 every_kind = pytest.mark.parametrize("table", KINDS, indirect=True)
