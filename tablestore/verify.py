@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +57,7 @@ def verify(table: OpenedTable, progress: Progress | None = None) -> Report:
         contents.check(partition)
     # Step 3.
     pending = check_index(table, log, seen, findings)
+    contents.check_pending(pending)
     check_register(seen, findings)
     note_retention(seen, findings)
     return Report(
@@ -119,6 +120,19 @@ class Contents:
             known = following is not None and not seen.facts[following].lost
             changes_ = self._table.files.changes(following, self._log.partitions) if following and known else None
             self._compare(reader, changes_, partition, (found.end, found.scan.end), part.rows if part else 0)
+
+    def check_pending(self, pending: Iterable[int]) -> None:
+        """See that what is yet to be published can be: its files are there."""
+        for snapshot in pending:
+            facts = self._seen.facts[snapshot]
+            if facts.lost:
+                self._cannot_compare(snapshot, facts.lost, expired=facts.expired)
+                continue
+            changes = self._table.files.changes(snapshot, self._log.partitions)
+            for file in (file for held in changes.files.values() for file in held):
+                if not changes.storage.exists(file.path):
+                    why = f"{changes.storage.path(file.path)}: a file of a snapshot yet to be published is missing."
+                    self._cannot_compare(snapshot, why, expired=False)
 
     def _absent(self, snapshot: int, partition: int, rows: int) -> None:
         """A snapshot is not in a partition: it is lost, or not published yet."""

@@ -13,7 +13,7 @@ from log_system.kafka.register import Position
 from tablestore.cli import app
 from tablestore.report import Kind
 from tests.checks import assert_log_is_table
-from tests.damage import KINDS, PARTITIONS, Damaged, raw
+from tests.damage import KINDS, PARTITIONS, Damaged
 from tests.parts import drain_raw, publisher_of
 
 RUN = CliRunner(env={"COLUMNS": "200"})
