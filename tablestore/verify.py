@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.scan import decoded
+from log_system.kafka.scan import LogReader
 from snapshot.changes import SnapshotChanges
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from tablestore.align import Comparison, Parted, as_logged
@@ -57,6 +57,7 @@ def verify(table: OpenedTable, progress: Progress | None = None) -> Report:
         contents.check(partition)
     # Step 3.
     pending = check_index(table, log, seen, findings)
+    contents.check_pending(pending)
     check_register(seen, findings)
     note_retention(seen, findings)
     return Report(
@@ -100,6 +101,7 @@ class Contents:
         for offset, snapshot in (*found.early, *found.scan.foreign):
             text = f"the record names snapshot {snapshot}; the newest committed one is {seen.newest}."
             self._findings.add(Kind.EARLY, text, snapshot=snapshot, partition=partition, offset=offset)
+        reader = LogReader(self._log, partition, found.start, found.scan.end, self._meter)
         for snapshot in range(found.first, seen.newest + 1):
             place = found.found.get(snapshot)
             facts = seen.facts[snapshot]
@@ -107,7 +109,7 @@ class Contents:
                 self._cannot_compare(snapshot, facts.lost, expired=facts.expired)
             elif place is not None:
                 changes = self._table.files.changes(snapshot, self._log.partitions)
-                self._compare(changes, partition, place.start, place.end, None)
+                self._compare(reader, changes, partition, (place.start, place.end))
                 self.compared.add(snapshot)
             elif not facts.lost and facts.rows[partition]:
                 self._absent(snapshot, partition, facts.rows[partition])
@@ -117,7 +119,20 @@ class Contents:
             following = part.snapshot if part is not None else None
             known = following is not None and not seen.facts[following].lost
             changes_ = self._table.files.changes(following, self._log.partitions) if following and known else None
-            self._compare(changes_, partition, found.end, found.scan.end, part.rows if part else 0)
+            self._compare(reader, changes_, partition, (found.end, found.scan.end), part.rows if part else 0)
+
+    def check_pending(self, pending: Iterable[int]) -> None:
+        """See that what is yet to be published can be: its files are there."""
+        for snapshot in pending:
+            facts = self._seen.facts[snapshot]
+            if facts.lost:
+                self._cannot_compare(snapshot, facts.lost, expired=facts.expired)
+                continue
+            changes = self._table.files.changes(snapshot, self._log.partitions)
+            for file in (file for held in changes.files.values() for file in held):
+                if not changes.storage.exists(file.path):
+                    why = f"{changes.storage.path(file.path)}: a file of a snapshot yet to be published is missing."
+                    self._cannot_compare(snapshot, why, expired=False)
 
     def _absent(self, snapshot: int, partition: int, rows: int) -> None:
         """A snapshot is not in a partition: it is lost, or not published yet."""
@@ -133,7 +148,12 @@ class Contents:
         )
 
     def _compare(
-        self, changes: SnapshotChanges | None, partition: int, start: int, end: int, limit: int | None
+        self,
+        reader: LogReader,
+        changes: SnapshotChanges | None,
+        partition: int,
+        offsets: tuple[int, int],
+        limit: int | None = None,
     ) -> None:
         """Compare the records of a range with the changes of a snapshot, or with the first ``limit`` of them."""
         snapshot = None if changes is None else changes.snapshot.id
@@ -147,7 +167,7 @@ class Contents:
             if named >= NAMED_MAX:
                 raise _EnoughError
 
-        records = decoded(self._log, partition, start, end, unreadable, self._meter)
+        records = reader.decoded(*offsets, unreadable)
         comparison = Comparison(records, self._changes(changes, partition, limit), self._keys)
         try:
             for parted in comparison.parted(gaps=self._compacted):
@@ -155,7 +175,7 @@ class Contents:
                 if named >= NAMED_MAX:
                     raise _EnoughError
         except _EnoughError:
-            text = f"{named} differences here; the rest of the range, up to offset {end}, is not compared."
+            text = f"{named} differences here; the rest of the range, up to offset {offsets[1]}, is not compared."
             self._findings.add(Kind.CHANGED, text, snapshot=snapshot, partition=partition)
         except _TableError as error:
             assert snapshot is not None

@@ -139,34 +139,54 @@ def scan(log: KafkaLog, partition: int, low: int, end: int, newest: int, progres
     return PartitionScan(partition, low, end, count, tuple(marks), tuple(foreign))
 
 
-def decoded(
-    log: KafkaLog, partition: int, start: int, end: int, unreadable: Callable[[int, str], None], progress: Progress
-) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """Decode the committed records of a partition between two offsets, a few megabytes at a time.
+class LogReader:
+    """Reads one partition from an offset to its end, range by range, over one connection."""
 
-    Args:
-        log: the log.
-        partition: the partition.
-        start: where to begin.
-        end: where to stop.
-        unreadable: told the offset and the cause for each record that cannot be decoded; it may raise to stop.
-        progress: see ``Progress``.
+    def __init__(self, log: KafkaLog, partition: int, start: int, end: int, progress: Progress) -> None:
+        """Read the committed records from ``start`` on that lie before ``end``; see ``Progress``."""
+        self._codec = log.codec()
+        self._messages = _until(log, partition, start, end)
+        self._ahead: Any = None
+        self._seen = start
+        self._progress = progress
 
-    Yields:
-        The table's columns and ``_kind``, and for each row the offset of its record (int64).
+    def decoded(
+        self, start: int, end: int, unreadable: Callable[[int, str], None]
+    ) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+        """Decode the records between two offsets, a few megabytes at a time. Ranges are asked for in order.
 
-    Raises:
-        UnavailableError: the broker does not answer.
-    """
-    codec = log.codec()
-    seen = start
-    for messages in _chunks(_until(log, partition, start, end)):
-        offsets = np.array([m.offset() for m in messages], np.int64)
-        keys, values = [m.key() for m in messages], [m.value() for m in messages]
-        yield from _decode(codec, keys, values, offsets, unreadable)
-        progress(int(offsets[-1]) + 1 - seen)
-        seen = int(offsets[-1]) + 1
-    progress(max(0, end - seen))
+        Args:
+            start: where to begin; what lies before is passed over.
+            end: where to stop.
+            unreadable: told the offset and the cause for each record that cannot be decoded; it may raise to stop.
+
+        Yields:
+            The table's columns and ``_kind``, and for each row the offset of its record (int64).
+
+        Raises:
+            UnavailableError: the broker does not answer.
+        """
+        for messages in _chunks(self._range(start, end)):
+            offsets = np.array([m.offset() for m in messages], np.int64)
+            keys, values = [m.key() for m in messages], [m.value() for m in messages]
+            yield from _decode(self._codec, keys, values, offsets, unreadable)
+        self._progress(max(0, end - self._seen))
+        self._seen = max(end, self._seen)
+
+    def _range(self, start: int, end: int) -> Iterator[Any]:
+        while True:
+            message = self._ahead if self._ahead is not None else next(self._messages, None)
+            if message is None:
+                return
+            self._ahead = message
+            if message.offset() >= end:
+                return
+            self._ahead = None
+            if message.offset() - self._seen >= _BATCH_RECORDS:
+                self._progress(message.offset() - self._seen)
+                self._seen = message.offset()
+            if message.offset() >= start:
+                yield message
 
 
 def _decode(
