@@ -60,7 +60,7 @@ class IndexEntry:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def from_json(cls, text: bytes, path: str) -> IndexEntry:
+    def from_json(cls, text: bytes, path: str, snapshot: int) -> IndexEntry:
         """Read an entry.
 
         Raises:
@@ -69,7 +69,11 @@ class IndexEntry:
         try:
             raw = json.loads(text)
             ranges = tuple(OffsetRange(**p) for p in raw["partitions"])
-            return cls(int(raw["snapshot"]), int(raw["timestamp_ms"]), str(raw["kind"]), ranges)
+            entry = cls(int(raw["snapshot"]), int(raw["timestamp_ms"]), str(raw["kind"]), ranges)
+            if entry.snapshot != snapshot:
+                msg = f"it is that of snapshot {entry.snapshot}"
+                raise ValueError(msg)
+            return entry
         except (KeyError, TypeError, ValueError) as error:
             msg = f"{path}: not an entry of the log index ({error}); repair() rebuilds it."
             raise CorruptedError(msg) from error
@@ -99,7 +103,7 @@ class LogIndex:
     def get(self, snapshot: int) -> IndexEntry | None:
         """Read a snapshot's entry; None when it is not published or has been expired."""
         text = self._storage.read(_name(snapshot))
-        return None if text is None else IndexEntry.from_json(text, self._storage.path(_name(snapshot)))
+        return None if text is None else IndexEntry.from_json(text, self._storage.path(_name(snapshot)), snapshot)
 
     def latest(self) -> IndexEntry | None:
         """Read the newest entry; None when there is none at all."""

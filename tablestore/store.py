@@ -135,7 +135,8 @@ class TableStore:
                 ``update_postimage``, ``delete``; ``update_preimage`` is left out) says what each row does; of several
                 rows of one key the last counts.
             batch: name and increasing number of the write, for callers that may repeat it after a crash: a number that
-                has landed under that name is not written again.
+                has landed under that name, or is below one that has, is not written again, and a warning says so. A
+                query that begins anew, its checkpoint deleted, counts from 0 again and needs a new name.
 
         Returns:
             The snapshot, committed and published; None when the frame has no rows.
@@ -145,7 +146,10 @@ class TableStore:
             ConflictError: other writers committed first too often; nothing was written.
             PublishPendingError: committed, but the log's broker fails; the next write or ``recover()`` publishes it.
         """
-        commit_id = None if batch is None else CommitId(batch[0], batch[1], durable=True)
+        return self.write_as(frame, None if batch is None else CommitId(batch[0], batch[1], durable=True))
+
+    def write_as(self, frame: DataFrame, commit_id: CommitId | None) -> Snapshot | None:
+        """Write rows as one snapshot under a name that says whether they have landed before; see ``write``."""
         made = self._writer.write(frame, commit_id)
         if made is not None:
             compact_if_due(self._table, self._run_tasks)

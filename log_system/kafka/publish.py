@@ -21,10 +21,17 @@ from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
 from log_system.kafka.send import Sender
 from log_system.kafka.tasks import PartitionTask, publish_partition
-from log_system.kafka.witness import log_start, register, snapshot_end, tasks_token
+from log_system.kafka.witness import (
+    check_ends,
+    log_start,
+    register,
+    snapshot_end,
+    tasks_token,
+    topic_ends,
+)
 from snapshot.records import ChangeSet
 
-TAKE_OVER_SECONDS = 60.0
+TAKE_OVER_SECONDS = 30.0
 COMMIT_SECONDS = 60.0
 _THREADS_MAX = 8
 RunTasks = Callable[[Sequence[PartitionTask]], list[Position]]
@@ -57,6 +64,11 @@ class KafkaPublisher:
         """Whether this publisher has taken the log over and not been fenced since, as far as it knows."""
         return self._producer is not None
 
+    @property
+    def newest(self) -> int:
+        """The newest snapshot of which the log holds any change, as the register said when the log was taken over."""
+        return max((position.snapshot for position in self._register), default=0)
+
     def take_over(self) -> None:
         """Become the log's only publisher.
 
@@ -69,6 +81,8 @@ class KafkaPublisher:
         Raises:
             UnavailableError: the broker does not answer.
             FencedError: yet another publisher was faster.
+            NotFoundError: the topic was deleted.
+            DataLostError: the topic was made anew, or has lost published records.
         """
         self.discard()
         log = self._log
@@ -87,7 +101,9 @@ class KafkaPublisher:
             consumer = log.client.consumer(log.group)
             try:
                 self._group = consumer.consumer_group_metadata()
+                ends = topic_ends(log)
                 self._register = register(log, consumer, self._index)
+                check_ends(log, ends, self._register, self._index.latest())
             finally:
                 consumer.close()
             self._producer = producer

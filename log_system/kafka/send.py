@@ -11,6 +11,7 @@ from log_system.formats import EncodedRecords, LogFormat
 from log_system.kafka.client import translate
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import SNAPSHOT_HEADER, Position
+from log_system.kafka.witness import shorter
 from snapshot.records import ChangeSet
 
 _QUEUE_WAIT_SECONDS = 0.05
@@ -53,12 +54,16 @@ class Sender:
 
         Raises:
             TableStoreError: the broker refused a record, or has not confirmed the last one.
+            DataLostError: it landed before what was published earlier, so the topic was made anew.
         """
         if self._failed is not None:
             raise translate(self._failed, f"publish to topic {self._log.topic!r}")
         assert self._position is not None
         if self._landed is None:
             raise translate(TimeoutError("the last record was not confirmed"), f"publish to topic {self._log.topic!r}")
+        if self._landed < self._position.end:
+            # The transaction is still open, so nothing of it will be seen.
+            raise shorter(self._log, self._partition, self._position.end, self._landed)
         return replace(self._position, end=self._landed + 1)
 
     def _send_batch(self, batch: pa.RecordBatch, position: Position, total: int, *, is_last: bool) -> Position:
