@@ -19,7 +19,7 @@ from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client import kafka_errors
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
-from log_system.kafka.send import Sender
+from log_system.kafka.send import OFFSETS_SECONDS, Sender, send_offsets
 from log_system.kafka.tasks import PartitionTask, publish_partition
 from log_system.kafka.witness import (
     check_ends,
@@ -204,7 +204,7 @@ class KafkaPublisher:
         with kafka_errors(f"say whose tasks may write to topic {self._log.topic!r}", self._log.client):
             producer.begin_transaction()
             word = TopicPartition(self._log.topic, 0, 0, token)
-            producer.send_offsets_to_transaction([word], self._tasks_group, COMMIT_SECONDS)
+            send_offsets(producer, [word], self._tasks_group, OFFSETS_SECONDS)
             producer.commit_transaction(COMMIT_SECONDS)
 
     def _send_offsets(self, positions: Sequence[Position], partitions: Sequence[int]) -> None:
@@ -212,7 +212,7 @@ class KafkaPublisher:
             TopicPartition(self._log.topic, p, position.end, position.metadata())
             for p, position in zip(partitions, positions, strict=True)
         ]
-        self._producer.send_offsets_to_transaction(offsets, self._group, COMMIT_SECONDS)
+        send_offsets(self._producer, offsets, self._group, OFFSETS_SECONDS)
 
     def _fence_tasks(self) -> None:
         """Take over each partition's transactional id, which ends what tasks have open."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import TopicPartition
 
 from log_system.formats import EncodedRecords, LogFormat
 from log_system.kafka.client import translate
@@ -16,6 +19,36 @@ from snapshot.records import ChangeSet
 
 _QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
+OFFSETS_SECONDS = 20.0
+"""How long moving a group's offsets may take; a broker that is well answers in milliseconds."""
+
+
+def send_offsets(producer: Any, offsets: Sequence[TopicPartition], group: Any, seconds: float) -> None:
+    """Move a group's offsets within the producer's transaction.
+
+    Where the broker restarts at this moment, librdkafka may wait for ever, whatever time-out it was given. So the call
+    is made in a thread that is left behind, with its producer, when the time is over.
+
+    Raises:
+        TimeoutError: no answer came; throw the producer away.
+        KafkaException: the broker refused.
+    """
+    failed: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            producer.send_offsets_to_transaction(list(offsets), group, seconds)
+        except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
+            failed.append(error)
+
+    thread = threading.Thread(target=send, name="send-offsets", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        msg = f"the group coordinator did not take the offsets within {seconds:.0f} s"
+        raise TimeoutError(msg)
+    if failed:
+        raise failed[0]
 
 
 class Sender:
