@@ -17,6 +17,11 @@ class LogPublisher(Protocol):
         """Whether this publisher has taken the log over and knows of nobody who has done so since."""
         ...
 
+    @property
+    def newest(self) -> int:
+        """The newest snapshot of which the log holds any change; known from ``take_over`` on."""
+        ...
+
     def take_over(self) -> None:
         """Become the owner: end what the owner before has open, and learn what is published."""
         ...

@@ -60,7 +60,7 @@ class IndexEntry:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def from_json(cls, text: bytes, path: str) -> IndexEntry:
+    def from_json(cls, text: bytes, path: str, snapshot: int) -> IndexEntry:
         """Read an entry.
 
         Raises:
@@ -69,9 +69,13 @@ class IndexEntry:
         try:
             raw = json.loads(text)
             ranges = tuple(OffsetRange(**p) for p in raw["partitions"])
-            return cls(int(raw["snapshot"]), int(raw["timestamp_ms"]), str(raw["kind"]), ranges)
+            entry = cls(int(raw["snapshot"]), int(raw["timestamp_ms"]), str(raw["kind"]), ranges)
+            if entry.snapshot != snapshot:
+                msg = f"it is that of snapshot {entry.snapshot}"
+                raise ValueError(msg)
+            return entry
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"{path}: not an entry of the log index ({error}); delete it and call recover() to rebuild it."
+            msg = f"{path}: not an entry of the log index ({error}); repair() rebuilds it."
             raise CorruptedError(msg) from error
 
 
@@ -87,19 +91,19 @@ class LogIndex:
         self._latest: IndexEntry | None = None
 
     def put(self, entry: IndexEntry) -> None:
-        """Write an entry; from here on readers may see the snapshot.
+        """Write an entry, replacing the one that is there; from here on readers may see the snapshot.
 
         Raises:
             UnavailableError: the file system refused.
         """
         self._storage.put(_name(entry.snapshot), entry.to_json())
-        if self._latest is not None and entry.snapshot == self._latest.snapshot + 1:
+        if self._latest is not None and entry.snapshot in (self._latest.snapshot, self._latest.snapshot + 1):
             self._latest = entry
 
     def get(self, snapshot: int) -> IndexEntry | None:
         """Read a snapshot's entry; None when it is not published or has been expired."""
         text = self._storage.read(_name(snapshot))
-        return None if text is None else IndexEntry.from_json(text, self._storage.path(_name(snapshot)))
+        return None if text is None else IndexEntry.from_json(text, self._storage.path(_name(snapshot)), snapshot)
 
     def latest(self) -> IndexEntry | None:
         """Read the newest entry; None when there is none at all."""
@@ -117,7 +121,8 @@ class LogIndex:
         return [int(name[:-5]) for name in self._storage.names() if name.endswith(".json") and name[:-5].isdigit()]
 
     def delete(self, snapshots: list[int]) -> None:
-        """Remove entries that no reader needs any more."""
+        """Remove entries that no reader needs any more, or that are wrong."""
+        self._latest = None
         self._storage.delete(*map(_name, snapshots))
 
 

@@ -20,6 +20,7 @@ from snapshot.storage import Storage
 MAINTENANCE = ("create", "compact", "expire")
 """Kinds of snapshots without changes."""
 _BATCH_ROWS = 65_536
+_REMEDY = "until it is back, nothing after it can be published. Bring it back from a copy, then call recover()."
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,17 @@ class SnapshotChanges:
         path = self.storage.path(file.path)
         try:
             with self.storage.filesystem.open(path, "rb") as source:
-                parquet = pq.ParquetFile(source)
+                parquet = pq.ParquetFile(source, page_checksum_verification=True)
+                if 0 <= file.rows != parquet.metadata.num_rows:
+                    msg = f"it should have {file.rows} rows, it has {parquet.metadata.num_rows}"
+                    raise pa.ArrowInvalid(msg)
                 names = [n for n in self.schema.names if n in parquet.schema_arrow.names]
                 yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
         except FileNotFoundError as error:
-            msg = f"{path}: a file of snapshot {self.snapshot.id} is missing; its changes are lost to the log."
+            msg = f"{path}: a file of snapshot {self.snapshot.id} is missing; {_REMEDY}"
             raise DataLostError(msg) from error
         except (pa.ArrowInvalid, OSError) as error:
-            msg = f"{path}: a file of snapshot {self.snapshot.id} cannot be read: {error}"
+            msg = f"{path}: a file of snapshot {self.snapshot.id} cannot be read ({error}); {_REMEDY}"
             raise CorruptedError(msg) from error
 
     def _complete(self, batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:

@@ -26,11 +26,14 @@ class CommitId:
         batch: the writer's own number of the write, increasing.
         durable: the writer may come back after a crash with the same number (a streaming query), so the number is
             kept in the Delta log (``txn``), not only beside the commit.
+        place: names the checkpoint of a streaming query, which outlives the query's own id when its content is deleted;
+            kept in the Delta log too.
     """
 
     writer: str
     batch: int
     durable: bool = False
+    place: str = ""
 
     def __str__(self) -> str:
         """Give ``writer:batch``."""
@@ -81,9 +84,10 @@ def commit(
         files = [s.file for s in staged]
         if by_snapshot:
             files = [replace(f, partition={**f.partition, SNAPSHOT: str(newest + 1)}) for f in files]
-        transaction = (commit_id.writer, commit_id.batch) if commit_id.durable else None
+        names = (commit_id.writer, commit_id.place) if commit_id.durable else ()
+        transactions = [(name, commit_id.batch) for name in names if name]
         try:
-            log.commit(newest + 1, add=files, info=info, transaction=transaction)
+            log.commit(newest + 1, add=files, info=info, transactions=transactions)
             return as_snapshot(log.commit_at(newest + 1))
         # Step 3.
         except ConflictError as error:

@@ -176,7 +176,7 @@ class DeltaLog:
         add: Sequence[DataFile],
         remove: Sequence[DataFile] = (),
         info: Mapping[str, Any],
-        transaction: tuple[str, int] | None = None,
+        transactions: Sequence[tuple[str, int]] = (),
         data_change: bool = True,
     ) -> None:
         """Make ``version``, all or nothing, or find that somebody else has.
@@ -200,7 +200,7 @@ class DeltaLog:
         properties = CommitProperties(
             custom_metadata={INFO_KEY: json.dumps(dict(info))},
             max_commit_retries=0,
-            app_transactions=[Transaction(transaction[0], transaction[1], now_ms)] if transaction else None,
+            app_transactions=[Transaction(name, number, now_ms) for name, number in transactions] or None,
         )
         try:
             table.create_write_transaction(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from snapshot.delta import DataFile
+from snapshot.errors import UnavailableError
 from snapshot.storage import Storage
 
 ROW_GROUP_ROWS = 131_072
@@ -66,6 +68,17 @@ class ParquetFiles:
         self._finish_file()
         return self.files
 
+    def remove(self) -> None:
+        """Remove all files, also the open one."""
+        if self._writer is not None:
+            for opened in (self._writer, self._sink):
+                # What is left in its buffers may not fit on the disk either; then pyarrow misses its metadata.
+                with suppress(OSError, RuntimeError):
+                    opened.close()
+            self._writer = None
+        opened_last = [self._path] if self._path else []
+        self._storage.delete(*opened_last, *(file.path for file in self.files))
+
     def _flush(self) -> None:
         if not self._waiting:
             return
@@ -89,6 +102,8 @@ class ParquetFiles:
             self._sink,
             self._schema,
             compression="snappy",
+            # What is published is read once more: a page that a disk has damaged must not pass for other values.
+            write_page_checksum=True,
             use_dictionary=repetitive_columns(first_rows),
             metadata_collector=self._metadata,
         )
@@ -103,6 +118,26 @@ class ParquetFiles:
         metadata = self._metadata[0]
         stats = json.dumps(delta_stats(metadata, self._schema), allow_nan=False)
         self.files.append(DataFile(self._path, size, metadata.num_rows, self._partition, stats))
+
+
+@contextmanager
+def removed_on_error(writers: Mapping[Any, ParquetFiles], storage: Storage) -> Iterator[None]:
+    """Remove what the writers have written when anything fails.
+
+    Raises:
+        UnavailableError: the file system refused, as a full one does.
+    """
+    try:
+        yield
+    except BaseException as error:
+        for writer in writers.values():
+            writer.remove()
+        if isinstance(error, OSError):
+            msg = (
+                f"{storage.root}: the rows cannot be stored ({error}); nothing was written. Make room, then try again."
+            )
+            raise UnavailableError(msg) from error
+        raise
 
 
 def repetitive_columns(rows: pa.Table) -> list[str]:

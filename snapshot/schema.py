@@ -138,6 +138,10 @@ def _check_columns(schema: StructType, what: str, names: Sequence[str], allowed:
             words = ", ".join(t.typeName() for t in allowed)
             msg_0 = f"{what}: column {name!r} has type {kind.simpleString()}; allowed are {words}."
             raise InvalidInputError(msg_0)
+        if isinstance(kind, StringType) and kind.collation != "UTF8_BINARY":
+            # Buckets, folders and merging compare bytes; another collation would call two such keys the same.
+            msg_1 = f"{what}: column {name!r} has collation {kind.collation}; allowed is UTF8_BINARY."
+            raise InvalidInputError(msg_1)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from snapshot.bucket import bucket_of
 from snapshot.delta import DataFile
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
-from snapshot.parquet import ParquetFiles
+from snapshot.parquet import ParquetFiles, removed_on_error
 from snapshot.records import LogTapFactory, SentRange
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import BUCKET, SEQ, conform
@@ -165,36 +165,40 @@ class Stager:
         deletes: dict[int, int] = {}
         tap = None if self.tap is None else self.tap.open()
         logged = schema.names[:-1]
-        for batch in batches:
-            for bucket, part in split_by_bucket(batch, self.spec, self.buckets):
-                if bucket not in writers:
-                    writers[bucket] = ParquetFiles(
-                        self.storage.child(CHANGES),
-                        schema,
-                        prefix=f"{bucket:05d}-{task:05d}",
-                        partition={BUCKET: str(bucket)},
-                        target_bytes=self.target_bytes,
-                    )
-                writers[bucket].write(part)
-                if tap is not None:
-                    tap.send(bucket, part.select(logged))
-                found = pc.sum(pc.equal(part.column(part.schema.get_field_index(KIND)), int(RowKind.DELETE))).as_py()
-                deletes[bucket] = deletes.get(bucket, 0) + (found or 0)
-        sent = {} if tap is None else tap.close()
-        staged: list[StagedFile] = []
-        for bucket, writer in writers.items():
-            # The count of deletes belongs to the bucket; it is told with its first file.
-            staged += [
-                StagedFile(file, deletes[bucket], sent.get(bucket)) if number == 0 else StagedFile(file, 0)
-                for number, file in enumerate(writer.close())
-            ]
+        with removed_on_error(writers, self.storage):
+            for batch in batches:
+                for bucket, part in split_by_bucket(batch, self.spec, self.buckets):
+                    if bucket not in writers:
+                        writers[bucket] = ParquetFiles(
+                            self.storage.child(CHANGES),
+                            schema,
+                            prefix=f"{bucket:05d}-{task:05d}",
+                            partition={BUCKET: str(bucket)},
+                            target_bytes=self.target_bytes,
+                        )
+                    writers[bucket].write(part)
+                    if tap is not None:
+                        tap.send(bucket, part.select(logged))
+                    found = pc.sum(
+                        pc.equal(part.column(part.schema.get_field_index(KIND)), int(RowKind.DELETE))
+                    ).as_py()
+                    deletes[bucket] = deletes.get(bucket, 0) + (found or 0)
+            sent = {} if tap is None else tap.close()
+            staged: list[StagedFile] = []
+            for bucket, writer in writers.items():
+                # The count of deletes belongs to the bucket; it is told with its first file.
+                staged += [
+                    StagedFile(file, deletes[bucket], sent.get(bucket)) if number == 0 else StagedFile(file, 0)
+                    for number, file in enumerate(writer.close())
+                ]
         return staged
 
     def _stage_rows(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         writer = PartitionedFiles(self.storage, self.spec, prefix=f"part-{task:05d}", target_bytes=self.target_bytes)
-        for batch in batches:
-            writer.write(conform(batch, self.spec.arrow))
-        return [StagedFile(file, 0) for file in writer.close()]
+        with removed_on_error(writer.writers, self.storage):
+            for batch in batches:
+                writer.write(conform(batch, self.spec.arrow))
+            return [StagedFile(file, 0) for file in writer.close()]
 
 
 class PartitionedFiles:
@@ -210,7 +214,7 @@ class PartitionedFiles:
         self._target_bytes = target_bytes
         self._fixed = {} if bucket is None else {BUCKET: str(bucket)}
         self._schema = pa.schema([f for f in spec.arrow if f.name not in spec.partition_by])
-        self._writers: dict[tuple[str | None, ...], ParquetFiles] = {}
+        self.writers: dict[tuple[str | None, ...], ParquetFiles] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows (the table's columns in schema order)."""
@@ -219,12 +223,12 @@ class PartitionedFiles:
 
     def close(self) -> list[DataFile]:
         """Finish all files and describe them."""
-        return [file for writer in self._writers.values() for file in writer.close()]
+        return [file for writer in self.writers.values() for file in writer.close()]
 
     def _writer(self, values: tuple[str | None, ...]) -> ParquetFiles:
-        if values not in self._writers:
+        if values not in self.writers:
             partition = {**dict(zip(self._spec.partition_by, values, strict=True)), **self._fixed}
-            self._writers[values] = ParquetFiles(
+            self.writers[values] = ParquetFiles(
                 self._storage,
                 self._schema,
                 prefix=self._prefix,
@@ -232,7 +236,7 @@ class PartitionedFiles:
                 partition=partition,
                 target_bytes=self._target_bytes,
             )
-        return self._writers[values]
+        return self.writers[values]
 
 
 def change_file_schema(spec: TableSpec) -> pa.Schema:

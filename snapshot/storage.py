@@ -90,8 +90,12 @@ class Storage:
                 return
             Path(target).parent.mkdir(parents=True, exist_ok=True)
             draft = Path(f"{target}.{uuid.uuid4().hex}.tmp")
-            draft.write_bytes(data)
-            draft.replace(target)
+            try:
+                draft.write_bytes(data)
+                draft.replace(target)
+            except OSError:
+                draft.unlink(missing_ok=True)
+                raise
         except OSError as error:
             msg = f"{target}: cannot be written: {error}. Check the file system."
             raise UnavailableError(msg) from error

@@ -24,7 +24,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.filters import Predicate, split_filters
 from snapshot.schema import SEQ, arrow_schema, conform
 from snapshot.stage import Stager, staged_to_arrow
-from tablestore.checkpoint import query_id
+from tablestore.checkpoint import commit_id_of
 from tablestore.opened import OpenedTable
 from tablestore.parts import ReadPart
 from tablestore.plan import snapshot_parts
@@ -170,7 +170,11 @@ class _Sink:
         try:
             writer = Writer(table, publisher)
             writer.recover_once()
-            writer.write_staged(accept_staged(self.stager, rows), commit_id)
+            staged = accept_staged(self.stager, rows)
+            if commit_id is not None and writer.publish_landed(commit_id) is not None:
+                self.stager.remove(staged)
+            else:
+                writer.write_staged(staged, commit_id)
         finally:
             if publisher is not None:
                 publisher.discard()
@@ -215,7 +219,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit and publish a micro-batch as one snapshot, unless it landed before."""
-        self._sink.commit(messages, CommitId(query_id(self._checkpoint), batchId, durable=True))
+        self._sink.commit(messages, commit_id_of(self._checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Drop what was staged."""

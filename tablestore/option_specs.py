@@ -159,7 +159,9 @@ LOG_TRANSACTION_TIMEOUT: Final = OptionSpec(
     "log.transaction-timeout",
     duration(1_000),
     "60 s",
-    "After how long the broker ends an open transaction by itself; at most the broker's `transaction.max.timeout.ms`.",
+    "After how long the broker ends an open transaction by itself; at most the broker's `transaction.max.timeout.ms`. "
+    "So long at most (and up to 10 s more, in which the broker looks) a killed writer holds readers of the topic back; "
+    "`recover()` or the next writer ends it at once. Publishing a snapshot must not take longer.",
 )
 LOG_REPLICATION_FACTOR: Final = OptionSpec(
     "log.replication-factor",

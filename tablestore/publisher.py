@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from log_system.base import LogPublisher
 from log_system.kafka.publish import KafkaPublisher, run_here
 from log_system.kafka.settle import EventualPublisher
-from tablestore.opened import OpenedTable
 from tablestore.mend import Repairs
+from tablestore.opened import OpenedTable
 from tablestore.spark_tasks import publish_with_spark
 
 
-def open_publisher(table: OpenedTable, spark: SparkSession | None) -> LogPublisher | None:
+def open_publisher(table: OpenedTable, spark: SparkSession | None) -> KafkaPublisher | None:
     """Make a publisher of the table's log; large snapshots go through Spark tasks where there is a session.
 
     Returns:

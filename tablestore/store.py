@@ -18,13 +18,17 @@ from snapshot.commit import CommitId
 from snapshot.records import Snapshot
 from tablestore import lifecycle, read
 from tablestore.compact import compact, compact_if_due
+from tablestore.inspect_log import Progress
 from tablestore.opened import OpenedTable
 from tablestore.options import TableOptions
 from tablestore.publisher import open_publisher
 from tablestore.read_options import ScanMode
 from tablestore.recover import recover
+from tablestore.repair import repair
+from tablestore.report import RepairReport, Report
 from tablestore.shape import deletes_of
 from tablestore.spark_tasks import run_tasks
+from tablestore.verify import verify
 from tablestore.write import Writer
 from tablestore.write_stream import start_stream
 
@@ -131,7 +135,8 @@ class TableStore:
                 ``update_postimage``, ``delete``; ``update_preimage`` is left out) says what each row does; of several
                 rows of one key the last counts.
             batch: name and increasing number of the write, for callers that may repeat it after a crash: a number that
-                has landed under that name is not written again.
+                has landed under that name, or is below one that has, is not written again, and a warning says so. A
+                query that begins anew, its checkpoint deleted, counts from 0 again and needs a new name.
 
         Returns:
             The snapshot, committed and published; None when the frame has no rows.
@@ -141,7 +146,10 @@ class TableStore:
             ConflictError: other writers committed first too often; nothing was written.
             PublishPendingError: committed, but the log's broker fails; the next write or ``recover()`` publishes it.
         """
-        commit_id = None if batch is None else CommitId(batch[0], batch[1], durable=True)
+        return self.write_as(frame, None if batch is None else CommitId(batch[0], batch[1], durable=True))
+
+    def write_as(self, frame: DataFrame, commit_id: CommitId | None) -> Snapshot | None:
+        """Write rows as one snapshot under a name that says whether they have landed before; see ``write``."""
         made = self._writer.write(frame, commit_id)
         if made is not None:
             compact_if_due(self._table, self._run_tasks)
@@ -272,6 +280,37 @@ class TableStore:
             return []
         buckets = self._table.options.buckets
         return recover(self._table.files, self._publisher, self._table.index, buckets=buckets)
+
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Compare log and table for every snapshot still in the log, record by record. Changes nothing.
+
+        Args:
+            progress: called with the offsets read so far and in all.
+
+        Returns:
+            Where they differ: partition, offset, key and snapshot of each difference; ``ok`` when nowhere.
+
+        Raises:
+            UnavailableError: the broker or the file system does not answer.
+        """
+        return verify(self._table, progress)
+
+    def repair(self, progress: Progress | None = None) -> RepairReport:
+        """Mend log index, register and the end of the log, without showing a plain consumer a change twice.
+
+        Takes the log over, so that nobody else publishes meanwhile.
+
+        Args:
+            progress: as for ``verify``.
+
+        Returns:
+            What was done, how log and table compare now, and what to do about what could not be mended.
+
+        Raises:
+            UnavailableError: the broker or the file system does not answer; repair again.
+            FencedError: another writer has taken the log over; repair again.
+        """
+        return repair(self._table, self._publisher, progress)
 
     def drop(self) -> None:
         """Remove the table, and the topic if ``create`` made it."""

@@ -26,6 +26,17 @@ from tablestore.shape_arrow import shape_batches
 
 logger = logging.getLogger("tablestore")
 
+_LANDED = (
+    "table %s: write %s landed before (the newest under that name is batch %s, the snapshot %d); it is not written "
+    "again. That is right for the batch a query repeats after a crash. If the query has begun anew, its checkpoint "
+    "deleted, its rows are skipped: give it a new name."
+)
+_BEGUN_ANEW = (
+    "table %s: write %s is the first of a query that has begun anew: its checkpoint was deleted, and up to batch %d "
+    "was written from there. What it reads again is written again: without a primary key, rows are doubled. If that is "
+    "not wanted, stop it and let its source begin where the table ends."
+)
+
 
 class Writer:
     """Writes to one table. Several writers, in any processes, may write to it at once."""
@@ -97,11 +108,15 @@ class Writer:
 
     def publish_landed(self, commit_id: CommitId) -> Snapshot | None:
         """Find the snapshot of a write that an earlier process made, and see that it is published."""
-        log = self._table.files.log
+        log, path = self._table.files.log, self._table.path
         landed = find_commit(log, commit_id, log.version(), after=-1)
         if landed is not None:
-            logger.info("write %s landed before, as snapshot %d; it is not written again", commit_id, landed.id)
+            logger.warning(_LANDED, path, commit_id, log.transaction_version(commit_id.writer), landed.id)
             self._publish(landed.id)
+        elif commit_id.place and log.transaction_version(commit_id.writer) is None:
+            before = log.transaction_version(commit_id.place)
+            if before is not None:
+                logger.warning(_BEGUN_ANEW, path, commit_id, before)
         return landed
 
     def recover_once(self) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from snapshot.errors import InvalidInputError
-from tablestore.checkpoint import query_id
+from tablestore.checkpoint import commit_id_of
 
 if TYPE_CHECKING:
     from tablestore.store import TableStore
@@ -28,7 +28,8 @@ def start_stream(
 
     The write of a batch is named by the query's id, which Spark keeps in the checkpoint, and the batch's number; both
     are the same when Spark repeats a batch after a crash. So a batch that landed is not written again, and one that
-    is committed but not published is published.
+    is committed but not published is published. A query whose checkpoint was deleted gets a new id from Spark and
+    counts its batches from 0: what it reads again is written again, and a warning says so.
 
     Raises:
         InvalidInputError: the frame is not a stream, or the output mode does not fit the table.
@@ -45,7 +46,7 @@ def start_stream(
         raise InvalidInputError(msg)
 
     def write(batch: DataFrame, number: int) -> None:
-        table.write(batch, batch=(query_id(checkpoint), number))
+        table.write_as(batch, commit_id_of(checkpoint, number))
 
     writer = frame.writeStream.foreachBatch(write).outputMode(output_mode).option("checkpointLocation", checkpoint)
     if query_name is not None:

@@ -15,6 +15,15 @@ def assert_log_is_prefix(path: Path, servers: str, topic: str, partitions: int) 
         assert seen == [change for _, change in wanted][: len(seen)]
 
 
+def audit(path: Path, servers: str, topic: str, partitions: int) -> None:
+    """Nothing lost, doubled, early or out of order, by strangers alone: none of our code reads either side.
+
+    A plain ``read_committed`` consumer and the ``json`` module read the log; deltalake and pyarrow read the table.
+    """
+    expected = committed_changes(path, partitions)
+    assert drain(servers, topic, partitions) == [[change for _, change in partition] for partition in expected]
+
+
 def assert_log_is_table(path: Path, servers: str, topic: str, partitions: int) -> None:
     """Nothing lost, doubled or out of order; every fold of the log is its snapshot; the index says where each is."""
     expected = committed_changes(path, partitions)

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from log_system.index import LogIndex
+from log_system.kafka import publish as publishing
+from log_system.kafka import tasks as publishing_tasks
 from log_system.kafka.client import KafkaClient
+from snapshot.changes import SnapshotChanges
 from snapshot.delta import DeltaLog
+from snapshot.parquet import ParquetFiles
 from snapshot.stage import Stager
+from snapshot.storage import Storage
+from snapshot.table import TableFiles
+from tablestore import compact as compacting
+from tablestore import lifecycle
 
 PRODUCER_CALLS = {
     "init": "init_transactions",
@@ -25,15 +35,17 @@ PRODUCER_CALLS = {
 }
 CALLS = ("stage", "commit", *PRODUCER_CALLS, "index")
 POINTS = tuple(f"{call}:{side}" for call in CALLS for side in ("before", "after"))
+"""The points of a write at which CI kills a writer; the matrix knows more."""
 
 
 class Trap:
-    """Kills this process when a point is reached for the ``hit``-th time."""
+    """Acts when a point is reached for the ``hit``-th time; by default it kills this process."""
 
-    def __init__(self, point: str, hit: int) -> None:
+    def __init__(self, point: str, hit: int, act: Callable[[], None] | None = None) -> None:
         """Wait for ``point``."""
         self._point = point
         self._left = hit
+        self._act = act or _die
 
     def pass_by(self, point: str) -> None:
         """Say that a point is reached."""
@@ -41,7 +53,11 @@ class Trap:
             return
         self._left -= 1
         if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._act()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _Producer:
@@ -62,13 +78,45 @@ class _Producer:
 def set_trap(trap: Trap) -> None:
     """Put doors that kill into this process."""
     for owner, name, call in (
+        # Write.
         (Stager, "stage", "stage"),
-        (DeltaLog, "commit", "commit"),
+        (ParquetFiles, "_finish_file", "file"),
+        (DeltaLog, "transaction_version", "find"),
+        (DeltaLog, "commit_at", "read-commit"),
+        (SnapshotChanges, "_read", "read-file"),
         (LogIndex, "put", "index"),
+        # ``Storage.put`` makes a file whole by renaming it.
+        (Path, "replace", "rename"),
+        # Publish.
+        (publishing, "register", "register"),
+        (publishing, "tasks_token", "token"),
+        (publishing_tasks, "group_positions", "register"),
+        (publishing_tasks, "tasks_token", "token"),
+        # Compact.
+        (compacting, "_merge_bucket", "merge"),
+        (TableFiles, "trim", "trim"),
+        # Create and drop.
+        (lifecycle, "_note", "intent"),
+        (lifecycle, "_ensure_topic", "topic"),
+        (lifecycle, "delete_topic", "delete-topic"),
+        (lifecycle, "delete_groups", "delete-groups"),
+        (lifecycle, "_remove_files", "remove-files"),
+        (Storage, "delete_tree", "delete-tree"),
+        (Storage, "delete", "delete-file"),
     ):
-        setattr(owner, name, _guarded(getattr(owner, name), call, trap))
+        setattr(owner, name, _guarded(vars(owner)[name], call, trap))
+    DeltaLog.create = staticmethod(_guarded(DeltaLog.create, "make-delta", trap))  # type: ignore[method-assign,assignment]
+    commit = DeltaLog.commit
+    DeltaLog.commit = lambda *args, **kwargs: _guarded(commit, _kind(kwargs), trap)(*args, **kwargs)  # type: ignore[method-assign]
     make = KafkaClient.producer
     KafkaClient.producer = lambda *args, **kwargs: _Producer(make(*args, **kwargs), trap)  # type: ignore[method-assign,assignment,return-value]
+
+
+def _kind(named: dict[str, Any]) -> str:
+    """Name a Delta commit: a snapshot's, a compaction's into the root, or the one that drops folded changes."""
+    if named.get("info", {}).get("kind") != "compact":
+        return "commit"
+    return "fold" if named.get("data_change", True) else "drop-folded"
 
 
 def _guarded(method: Any, call: str, trap: Trap) -> Any:

@@ -109,6 +109,7 @@ def drain_raw(servers: str, topic: str, partitions: int) -> list[list[Any]]:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 10,
         }
     )
     found: list[list[Any]] = [[] for _ in range(partitions)]

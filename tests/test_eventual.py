@@ -21,9 +21,9 @@ from log_system.kafka.staged import KafkaTap
 from snapshot.commit import CommitId
 from snapshot.delta import DeltaLog
 from tablestore.compact import compact
+from tablestore.mend import Repairs
 from tablestore.opened import OpenedTable
 from tablestore.recover import recover
-from tablestore.mend import Repairs
 from tablestore.write import Writer
 from tests.crash_worker import run
 from tests.faults import Crash, failing

@@ -267,7 +267,7 @@ def test_log_lines_go_to_logging_and_repeats_to_its_debug_level(
     with caplog.at_level(logging.DEBUG, logger="tablestore.kafka"):
         admin = client.admin()
         with pytest.raises(UnavailableError), kafka_errors("list topics", client, handle=admin):
-            admin.list_topics(timeout=2)
+            admin.list_topics(timeout=5)
 
     lines = [record for record in caplog.records if "refused" in record.getMessage()]
     assert len([record for record in lines if record.levelno > logging.DEBUG]) == 1

@@ -116,6 +116,7 @@ def test_a_wrong_option_is_named_and_nothing_is_made(
         (DDL, {"primary_key": ["nope"]}, "nope"),
         (DDL, {"partition_by": ["id", "v"]}, "every column"),
         ("id double, v string", {"primary_key": ["id"]}, "double"),
+        ("id string collate UTF8_LCASE, v string", {"primary_key": ["id"]}, "UTF8_LCASE"),
     ],
 )
 def test_a_wrong_schema_is_refused_and_nothing_is_made(spark: SparkSession, tmp_path: Path, ddl, more, word) -> None:

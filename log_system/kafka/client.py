@@ -70,11 +70,12 @@ class _Watch:
     _last_line: str = ""
 
     def log(self, level: int, text: str, *args: object) -> None:
-        """Pass a log line of librdkafka on; one that repeats itself at each reconnect goes to the debug level."""
+        """Pass a log line of librdkafka on; what repeats itself or is tried again anyway goes to the debug level."""
         line = redact(text % args if args else text, self.config)
         same = re.sub(r"\d+", "", line)
-        repeated, self._last_line = same == self._last_line, same
-        logger.log(logging.DEBUG if repeated else level, "%s", line)
+        minor = same == self._last_line or line.endswith("retrying")
+        self._last_line = same
+        logger.log(logging.DEBUG if minor else level, "%s", line)
 
     def error(self, error: KafkaError) -> None:
         """Remember a connection error; that all brokers are down only follows from the errors of each."""

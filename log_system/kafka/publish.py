@@ -19,12 +19,19 @@ from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client import kafka_errors
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
-from log_system.kafka.send import Sender
+from log_system.kafka.send import OFFSETS_SECONDS, Sender, send_offsets
 from log_system.kafka.tasks import PartitionTask, publish_partition
-from log_system.kafka.witness import log_start, register, snapshot_end, tasks_token
+from log_system.kafka.witness import (
+    check_ends,
+    log_start,
+    register,
+    snapshot_end,
+    tasks_token,
+    topic_ends,
+)
 from snapshot.records import ChangeSet, SentRange
 
-TAKE_OVER_SECONDS = 60.0
+TAKE_OVER_SECONDS = 30.0
 COMMIT_SECONDS = 60.0
 _THREADS_MAX = 8
 RunTasks = Callable[[Sequence[PartitionTask]], list[Position]]
@@ -57,6 +64,11 @@ class KafkaPublisher:
         """Whether this publisher has taken the log over and not been fenced since, as far as it knows."""
         return self._producer is not None
 
+    @property
+    def newest(self) -> int:
+        """The newest snapshot of which the log holds any change, as the register said when the log was taken over."""
+        return max((position.snapshot for position in self._register), default=0)
+
     def take_over(self) -> None:
         """Become the log's only publisher.
 
@@ -69,6 +81,8 @@ class KafkaPublisher:
         Raises:
             UnavailableError: the broker does not answer.
             FencedError: yet another publisher was faster.
+            NotFoundError: the topic was deleted.
+            DataLostError: the topic was made anew, or has lost published records.
         """
         self.discard()
         log = self._log
@@ -87,7 +101,9 @@ class KafkaPublisher:
             consumer = log.client.consumer(log.group)
             try:
                 self._group = consumer.consumer_group_metadata()
+                ends = topic_ends(log)
                 self._register = register(log, consumer, self._index)
+                check_ends(log, ends, self._register, self._index.latest())
             finally:
                 consumer.close()
             self._producer = producer
@@ -133,6 +149,26 @@ class KafkaPublisher:
     def mend(self) -> None:
         """Repair nothing: what is in a transactional log is committed."""
 
+    def restore(self, positions: Mapping[int, Position]) -> None:
+        """Set the register of some partitions, in a transaction of the log's owner, to what the log was found to hold.
+
+        Raises:
+            FencedError: another publisher has taken over.
+            UnavailableError: the broker does not answer.
+        """
+        if not self.owns_log:
+            self.take_over()
+        try:
+            with kafka_errors(f"restore the register of topic {self._log.topic!r}", self._log.client):
+                self._producer.begin_transaction()
+                self._send_offsets(list(positions.values()), list(positions))
+                self._producer.commit_transaction(COMMIT_SECONDS)
+        except BaseException:
+            self.discard()
+            raise
+        for partition, position in positions.items():
+            self._register[partition] = position
+
     def discard(self) -> None:
         """Throw the producer away; its open transaction ends at the next take-over or at its time-out."""
         if self._producer is not None:
@@ -174,7 +210,7 @@ class KafkaPublisher:
         with kafka_errors(f"say whose tasks may write to topic {self._log.topic!r}", self._log.client):
             producer.begin_transaction()
             word = TopicPartition(self._log.topic, 0, 0, token)
-            producer.send_offsets_to_transaction([word], self._tasks_group, COMMIT_SECONDS)
+            send_offsets(producer, [word], self._tasks_group, OFFSETS_SECONDS)
             producer.commit_transaction(COMMIT_SECONDS)
 
     def _send_offsets(self, positions: Sequence[Position], partitions: Sequence[int]) -> None:
@@ -182,7 +218,7 @@ class KafkaPublisher:
             TopicPartition(self._log.topic, p, position.end, position.metadata())
             for p, position in zip(partitions, positions, strict=True)
         ]
-        self._producer.send_offsets_to_transaction(offsets, self._group, COMMIT_SECONDS)
+        send_offsets(self._producer, offsets, self._group, OFFSETS_SECONDS)
 
     def _fence_tasks(self) -> None:
         """Take over each partition's transactional id, which ends what tasks have open."""

@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import TopicPartition
 
 from log_system.formats import EncodedRecords, LogFormat
 from log_system.kafka.client import translate
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import SNAPSHOT_HEADER, Position
+from log_system.kafka.witness import shorter
 from snapshot.records import ChangeSet
 
 _QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
+OFFSETS_SECONDS = 20.0
+"""How long moving a group's offsets may take; a broker that is well answers in milliseconds."""
+
+
+def send_offsets(producer: Any, offsets: Sequence[TopicPartition], group: Any, seconds: float) -> None:
+    """Move a group's offsets within the producer's transaction.
+
+    Where the broker restarts at this moment, librdkafka may wait for ever, whatever time-out it was given. So the call
+    is made in a thread that is left behind, with its producer, when the time is over.
+
+    Raises:
+        TimeoutError: no answer came; throw the producer away.
+        KafkaException: the broker refused.
+    """
+    failed: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            producer.send_offsets_to_transaction(list(offsets), group, seconds)
+        except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
+            failed.append(error)
+
+    thread = threading.Thread(target=send, name="send-offsets", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        msg = f"the group coordinator did not take the offsets within {seconds:.0f} s"
+        raise TimeoutError(msg)
+    if failed:
+        raise failed[0]
 
 
 class Sender:
@@ -53,12 +87,16 @@ class Sender:
 
         Raises:
             TableStoreError: the broker refused a record, or has not confirmed the last one.
+            DataLostError: it landed before what was published earlier, so the topic was made anew.
         """
         if self._failed is not None:
             raise translate(self._failed, f"publish to topic {self._log.topic!r}")
         assert self._position is not None
         if self._landed is None:
             raise translate(TimeoutError("the last record was not confirmed"), f"publish to topic {self._log.topic!r}")
+        if self._landed < self._position.end:
+            # The transaction is still open, so nothing of it will be seen.
+            raise shorter(self._log, self._partition, self._position.end, self._landed)
         return replace(self._position, end=self._landed + 1)
 
     def _send_batch(self, batch: pa.RecordBatch, position: Position, total: int, *, is_last: bool) -> Position:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -9,15 +10,16 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from log_system.gate import PartitionSlice
-from log_system.kafka.client import KafkaClient, kafka_errors
+from log_system.kafka.client import KafkaClient, Setting, kafka_errors
 from log_system.kafka.log import KafkaLog
 from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 
 ANSWER_SECONDS = 30.0
+_WAIT_SECONDS = 0.5
 _FIRST_RECORDS = 10
 _BATCH_RECORDS = 20_000
 _BATCH_BYTES = 4 << 20
@@ -27,7 +29,7 @@ _OVERHEAD_BYTES = 150
 _SAMPLED = 10
 """One record in so many is measured."""
 _offset: Callable[[Any], int] = cast(Any, Message.offset)
-_FETCH_WAIT_MS = 10
+_READER: dict[str, Setting] = {"fetch.wait.max.ms": 10, "enable.partition.eof": True}
 _CONSUMERS_MAX = 4
 _consumers: OrderedDict[tuple[KafkaClient, str], Any] = OrderedDict()
 """Connections that outlive a task: Spark reuses its Python workers, and connecting costs more than a small read."""
@@ -75,25 +77,30 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
 def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[list[Any]]:
     """Consume exactly the slice's records; asking for the count that is left keeps the client from waiting for more."""
     consumer = _consumer(log)
-    left, step, last = part.records, _FIRST_RECORDS, part.start - 1
+    left, step = part.records, _FIRST_RECORDS
     held: list[Any] = []
-    size = 0
+    size, last, silent_since = 0, part.start, time.monotonic()
     try:
         with kafka_errors(doing, log.client):
             consumer.assign([TopicPartition(log.topic, part.partition, part.start)])
+            reached = -1
             while left > 0:
-                messages = consumer.consume(min(left, step), ANSWER_SECONDS)
+                messages, end = _consume(consumer, min(left, step))
+                reached = max(reached, end)
                 if not messages:
-                    msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s; {left} are missing."
-                    raise UnavailableError(msg)
-                error = next(filter(None, map(Message.error, messages)), None)
-                if error is not None:
-                    raise KafkaException(error)
+                    # An end before the slice's is not its end: the marker of a commit is written a moment later.
+                    if reached >= part.end:
+                        break
+                    if time.monotonic() - silent_since >= ANSWER_SECONDS:
+                        msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s; {left} are missing."
+                        raise UnavailableError(msg)
+                    continue
+                silent_since = time.monotonic()
                 inside = messages[: bisect_left(messages, part.end, key=_offset)]
                 held += inside
                 size += _SAMPLED * sum(map(len, inside[::_SAMPLED])) + _OVERHEAD_BYTES * len(inside)
                 left -= len(inside)
-                last = inside[-1].offset() if inside else last
+                last = _offset(messages[-1]) + 1
                 if len(inside) < len(messages):
                     break
                 if len(held) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
@@ -115,20 +122,30 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
             "Somebody has deleted or compacted them; verify() and repair() the table."
         )
         raise DataLostError(msg)
-    if last < part.end - 1 and not compacted:
-        # The table's last record is at the end of the slice: with others in between, the count is reached before.
+    if left == 0 and last != part.end:
         msg = (
-            f"{doing}: there are more records than the {part.records} of the table. Another producer writes to the "
-            "topic; keep it out, and verify() the table."
+            f"{doing}: the log index counts {part.records} records, there are more. Another producer writes to this "
+            "topic: allow it to the table's writers alone (Kafka ACLs), and verify() the table."
         )
         raise CorruptedError(msg)
+
+
+def _consume(consumer: Any, count: int) -> tuple[list[Any], int]:
+    """Take up to ``count`` messages; tell where the partition ends if that is reached, else -1."""
+    messages = consumer.consume(count, _WAIT_SECONDS)
+    reached = -1
+    for message in filter(Message.error, messages):
+        if message.error().code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no public name for it
+            raise KafkaException(message.error())
+        reached = message.offset()
+    return messages if reached < 0 else [m for m in messages if m.error() is None], reached
 
 
 def _consumer(log: KafkaLog) -> Any:
     key = (log.client, log.group)
     if key not in _consumers:
         # A fetch that waits at the end of the last slice holds up the first fetch of the next one.
-        _consumers[key] = log.client.consumer(f"{log.group}-reader", **{"fetch.wait.max.ms": _FETCH_WAIT_MS})
+        _consumers[key] = log.client.consumer(f"{log.group}-reader", **_READER)
         while len(_consumers) > _CONSUMERS_MAX:
             _consumers.popitem(last=False)[1].close()
     _consumers.move_to_end(key)

@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition
 from log_system.kafka.client import kafka_errors
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
-from log_system.kafka.send import Sender
+from log_system.kafka.send import OFFSETS_SECONDS, Sender, send_offsets
 from log_system.kafka.witness import group_positions, tasks_token
 from snapshot.errors import FencedError
 from snapshot.records import ChangeSet
@@ -73,6 +73,6 @@ def publish_partition(task: PartitionTask) -> Position:
             producer.flush(_SECONDS)
             position = sender.position()
             offset = TopicPartition(log.topic, task.partition, position.end, position.metadata())
-            producer.send_offsets_to_transaction([offset], group, _SECONDS)
+            send_offsets(producer, [offset], group, OFFSETS_SECONDS)
             producer.commit_transaction(_SECONDS)
     return position

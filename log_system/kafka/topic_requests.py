@@ -60,7 +60,8 @@ def missing(client: KafkaClient, name: str) -> NotFoundError:
     """Make the error for a topic that should be there."""
     return NotFoundError(
         f"option 'kafka.topic': there is no topic '{name}' at kafka.bootstrap.servers='{client.bootstrap_servers}'. "
-        f"It was deleted, or the table was made with another Kafka cluster."
+        f"It was deleted, and its records with it, or the table was made with another Kafka cluster. The table's files "
+        f"hold every row."
     )
 
 

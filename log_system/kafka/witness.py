@@ -7,19 +7,26 @@ index ends. Where retention has removed those records too, the index itself is t
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from log_system.index import LogIndex
+from log_system.index import IndexEntry, LogIndex
 from log_system.kafka.client import kafka_errors
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
-from snapshot.errors import UnavailableError
+from log_system.kafka.topic import latest_offsets
+from snapshot.errors import DataLostError, UnavailableError
 
+logger = logging.getLogger("tablestore")
 ANSWER_SECONDS = 30.0
+_ANEW = (
+    "The topic was made anew, or the broker lost records: what was published is gone from the log. The table's files "
+    "hold every row: make a new table of them, with a new topic."
+)
 _BATCH_RECORDS = 10_000
 _WAIT_SECONDS = 0.1
 _ATTEMPTS_MAX = 100
@@ -54,6 +61,51 @@ def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[Position]:
         else:
             found.append(position)
     return found
+
+
+def topic_ends(log: KafkaLog) -> dict[int, int]:
+    """Give the offset at which each partition ends, open transactions included.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        DataLostError: it has fewer partitions than the table has buckets.
+    """
+    ends = latest_offsets(log.client, log.topic, read_committed=False)
+    if len(ends) < log.partitions:
+        msg = f"topic {log.topic!r} has {len(ends)} partitions, the table {log.partitions} buckets. {_ANEW}"
+        raise DataLostError(msg)
+    if len(ends) > log.partitions:
+        logger.warning(
+            "topic %r has %d partitions, the table %d buckets; nothing is published to the others.",
+            log.topic,
+            len(ends),
+            log.partitions,
+        )
+    return ends
+
+
+def check_ends(
+    log: KafkaLog, ends: Mapping[int, int], positions: Sequence[Position], latest: IndexEntry | None
+) -> None:
+    """Check that the topic still reaches as far as has been published, in each partition.
+
+    A topic that was deleted and made anew counts its offsets from 0 again, so what comes next would pass for published,
+    or stand where the log index says that older snapshots are.
+
+    Raises:
+        DataLostError: a partition ends before what has been published.
+    """
+    for partition, position in enumerate(positions):
+        published = max(position.end, latest.ends[partition] if latest else 0)
+        if ends[partition] < published:
+            raise shorter(log, partition, published, ends[partition])
+
+
+def shorter(log: KafkaLog, partition: int, published: int, end: int) -> DataLostError:
+    """Make the error for a partition that ends before what has been published."""
+    return DataLostError(
+        f"topic {log.topic!r}, partition {partition}: published up to offset {published}, but it ends at {end}. {_ANEW}"
+    )
 
 
 def group_positions(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> list[Position | None]:
@@ -138,7 +190,9 @@ def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any
     consumer = log.client.consumer(f"{log.group}-scan", **{"enable.partition.eof": True})
     try:
         with kafka_errors(f"read topic {log.topic!r}", log.client):
-            low, high = consumer.get_watermark_offsets(TopicPartition(log.topic, partition), timeout=ANSWER_SECONDS)
+            # The consumer's own idea of the end is the start of the first open transaction.
+            low, _ = consumer.get_watermark_offsets(TopicPartition(log.topic, partition), timeout=ANSWER_SECONDS)
+            high = latest_offsets(log.client, log.topic, read_committed=False)[partition]
             if max(start, low) >= high:
                 return
             consumer.assign([TopicPartition(log.topic, partition, max(start, low))])
@@ -147,16 +201,22 @@ def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any
             with kafka_errors(f"read topic {log.topic!r}", log.client):
                 # The client waits for the whole time unless the batch is full, also at the end of the partition.
                 messages = consumer.consume(_BATCH_RECORDS, _WAIT_SECONDS)
-            silent = 0.0 if messages else silent + _WAIT_SECONDS
+            silent = 0.0 if any(m.error() is None for m in messages) else silent + _WAIT_SECONDS
             if silent >= ANSWER_SECONDS:
-                msg = f"topic {log.topic!r}: no record of partition {partition} came in {ANSWER_SECONDS} s; try again."
+                msg = (
+                    f"topic {log.topic!r}: no record of partition {partition} came in {ANSWER_SECONDS:.0f} s, though "
+                    f"it ends at offset {high}; try again. Somebody's transaction may be open: see it with Kafka's "
+                    "kafka-transactions.sh --find-hanging, end it with --abort."
+                )
                 raise UnavailableError(msg)
             for message in messages:
                 error = message.error()
                 if error is None:
                     yield message
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no public name for it
-                    return
+                    # An open transaction, which need not be ours, hides the committed records behind it.
+                    if (message.offset() or 0) >= high:
+                        return
                 else:
                     with kafka_errors(f"read topic {log.topic!r}", log.client):
                         raise KafkaException(error)

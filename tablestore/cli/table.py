@@ -24,7 +24,7 @@ def snapshots(
     path: Path, limit: Annotated[int, Option(help="How many, newest first.", min=1)] = 20, option: Client = None
 ) -> None:
     """List a table's snapshots and whether the log has them."""
-    table = OpenedTable.open(path, _options(option))
+    table = OpenedTable.open(path, client_options(option))
     view = Table("snapshot", "kind", "rows", "committed (UTC)", "in the log", "offsets")
     for made in islice(table.files.snapshots(), limit):
         entry = table.index.get(made.id)
@@ -36,7 +36,7 @@ def snapshots(
 
 def recover(path: Path, option: Client = None) -> None:
     """Publish what is committed and not in the log."""
-    table = OpenedTable.open(path, _options(option))
+    table = OpenedTable.open(path, client_options(option))
     publisher = open_publisher(table, None)
     if publisher is None:
         console.print("This table has no log; there is nothing to recover.", highlight=False)
@@ -57,5 +57,6 @@ def add_to(app: Typer) -> None:
     app.command()(recover)
 
 
-def _options(given: list[str] | None) -> dict[str, str]:
+def client_options(given: list[str] | None) -> dict[str, str]:
+    """Read client options of the form ``NAME=VALUE``."""
     return dict(pair.partition("=")[::2] for pair in given or [])

@@ -1,0 +1,95 @@
+"""``tablestore verify`` and ``tablestore repair``: does the log hold what the table says, and make it so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+from typer import Exit, Typer
+
+from tablestore import inspect_log
+from tablestore.cli.base import console
+from tablestore.cli.table import Client, Path, client_options
+from tablestore.opened import OpenedTable
+from tablestore.publisher import open_publisher
+from tablestore.repair import repair as repair_table
+from tablestore.report import Report
+from tablestore.verify import verify as verify_table
+
+DIFFERENT = 1
+
+
+def verify(path: Path, option: Client = None) -> None:
+    """Compare log and table, record by record; exit code 1 if they differ."""
+    table = OpenedTable.open(path, client_options(option))
+    with _progress("Comparing log and table") as progress:
+        report = verify_table(table, progress)
+    _show(report)
+    if not report.ok:
+        console.print("'tablestore repair' mends what can be mended.", highlight=False)
+        raise Exit(DIFFERENT)
+
+
+def repair(path: Path, option: Client = None) -> None:
+    """Mend index, register and the end of the log; exit code 1 if differences stay."""
+    table = OpenedTable.open(path, client_options(option))
+    publisher = open_publisher(table, None)
+    try:
+        with _progress("Repairing the log") as progress:
+            done = repair_table(table, publisher, progress)
+    finally:
+        if publisher is not None:
+            publisher.discard()
+    if done.actions:
+        view = Table("repaired")
+        for action in done.actions:
+            view.add_row(Text(action))
+        console.print(view)
+    else:
+        console.print("Nothing was to be mended.", highlight=False)
+    _show(done.report)
+    for text in done.advice:
+        console.print(Text(text), soft_wrap=True)
+    if not done.ok:
+        raise Exit(DIFFERENT)
+
+
+def add_to(app: Typer) -> None:
+    """Put the commands at the top level."""
+    app.command()(verify)
+    app.command()(repair)
+
+
+def _show(report: Report) -> None:
+    """Print the differences as a table, and one line of what was compared."""
+    if not report.ok:
+        view = Table("what", "snapshot", "partition", "offset", "key", "difference")
+        for found in report.differences:
+            place = (found.snapshot, found.partition, found.offset, found.key)
+            cells = ["" if value is None else str(value) for value in place]
+            view.add_row(Text(found.kind.value, style="red"), *map(Text, cells), Text(found.text))
+        console.print(view)
+    if report.more:
+        console.print(f"{report.more:,} more differences are not shown.", highlight=False)
+    counts = f"{report.snapshots:,} snapshots, {report.records:,} records, {report.rows:,} changes compared"
+    verdict = "Log and table [green]agree[/]" if report.ok else "Log and table [red]differ[/]"
+    console.print(f"{verdict}: {counts}.", highlight=False)
+    if report.pending:
+        text = "committed and not yet published; 'tablestore recover' does that."
+        console.print(f"{len(report.pending):,} snapshots are {text}", highlight=False, soft_wrap=True)
+    for note in report.notes:
+        console.print(Text(f"Note: {note}"), soft_wrap=True)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[inspect_log.Progress]:
+    """Show a bar on standard error, in a terminal only."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    shown = Console(stderr=True)
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
+        line = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(line, completed=done, total=total)

@@ -1,0 +1,225 @@
+"""Looks at a table's log as a whole, for verify and repair: what it holds, and what index and register say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from log_system.index import IndexEntry, LogIndex, OffsetRange
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.register import Position
+from log_system.kafka.scan import bounds, positions, scan
+from log_system.kafka.segments import PartitionMap, lay_out
+from snapshot.errors import CorruptedError, DataLostError
+from snapshot.records import Snapshot
+from tablestore.opened import OpenedTable
+
+Progress = Callable[[int, int], None]
+"""Told how many offsets have been read, of how many; each is read twice, once for its place and once for its value."""
+
+
+class Meter:
+    """Adds up what has been read."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        """Tell ``progress``, if there is one."""
+        self._progress = progress
+        self._done = 0
+        self.total = 0
+
+    def __call__(self, offsets: int) -> None:
+        """Count offsets that have been read."""
+        self._done += offsets
+        if self._progress is not None:
+            self._progress(min(self._done, self.total), self.total)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the table says of a snapshot.
+
+    Attributes:
+        snapshot: the snapshot; None when its log entry in Delta cannot be read.
+        rows: for each partition, its changes; empty likewise.
+        lost: why it cannot be read; empty when it can.
+        expired: whether Delta's own log retention is the cause, which is no damage.
+    """
+
+    snapshot: Snapshot | None
+    rows: tuple[int, ...]
+    lost: str = ""
+    expired: bool = False
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All that is known of a table's log.
+
+    Attributes:
+        entries: the index, by the ids that the files' names give.
+        broken: why an entry cannot be used, by id.
+        register: the register; None for a partition whose offset is lost.
+        moving: whether the register moved meanwhile, so that somebody is publishing.
+        newest: the newest committed snapshot.
+        maps: for each partition, where the snapshots lie.
+        facts: for each committed snapshot, what the table says.
+    """
+
+    entries: dict[int, IndexEntry]
+    broken: dict[int, str]
+    register: list[Position | None]
+    moving: bool
+    newest: int
+    maps: list[PartitionMap]
+    facts: dict[int, Facts]
+
+    def claimed(self, snapshot: int, partition: int) -> bool:
+        """Tell whether index or register say that a partition holds a snapshot."""
+        entry, held = self.entries.get(snapshot), self.register[partition]
+        return (entry is not None and entry.partitions[partition].records > 0) or (
+            held is not None and held.holds(snapshot)
+        )
+
+    def holds(self, snapshot: int, partition: int) -> bool:
+        """Tell whether a partition holds a snapshot's changes, or did before retention removed them."""
+        rows = self.facts[snapshot].rows
+        if rows and not rows[partition]:
+            return True
+        found = self.maps[partition]
+        return snapshot in found.found or snapshot < found.first
+
+    def entry(self, snapshot: int) -> IndexEntry | None:
+        """Build the entry a snapshot must have; None where log and table cannot tell.
+
+        What retention has removed from the log is taken from the entry that is there.
+        """
+        facts, present, before = self.facts[snapshot], self.entries.get(snapshot), self.entries.get(snapshot - 1)
+        ranges: list[OffsetRange] = []
+        for partition, found in enumerate(self.maps):
+            old = present.partitions[partition] if present is not None else None
+            rows = facts.rows[partition] if facts.rows else (old.rows if old else -1)
+            start = found.end_before(snapshot)
+            if snapshot < found.first or rows < 0:
+                if old is None:
+                    # Nobody can read it from the log any more, whatever the entry says.
+                    low = found.start if before is None else before.partitions[partition].end
+                    old = OffsetRange(low, low, 0, max(rows, 0))
+                ranges.append(old)
+            elif start is None or snapshot <= found.first < found.known_from:
+                # Retention may have passed into the marker before its first record.
+                start = old.start if old is not None else found.start
+                start = before.partitions[partition].end if before is not None else start
+                ranges.append(_range(found, snapshot, start, rows))
+            else:
+                ranges.append(_range(found, snapshot, start, rows))
+        known = facts.snapshot
+        if known is None:
+            return None if present is None else IndexEntry(snapshot, present.timestamp_ms, present.kind, tuple(ranges))
+        return IndexEntry(snapshot, known.timestamp_ms, known.kind, tuple(ranges))
+
+
+def inspect_log(table: OpenedTable, log: KafkaLog, meter: Meter) -> Inspection:
+    """Read index, register and log.
+
+    The order makes it right beside writers: what the index lists is in the log by then, and what is in the log is
+    committed by then.
+
+    1. Read the index and the register.
+    2. Find the ends of the log.
+    3. Read what is committed, snapshot by snapshot.
+    4. Scan the log.
+    5. Read the register again, to see whether it has moved.
+
+    Raises:
+        NotFoundError: the topic does not exist.
+        UnavailableError: the broker does not answer.
+    """
+    # Step 1.
+    entries, broken = read_index(table.index, log.partitions)
+    before = positions(log)
+    # Step 2.
+    claimed = [max((e.partitions[p].end for e in entries.values()), default=0) for p in range(log.partitions)]
+    ranges = bounds(log, claimed)
+    # Step 3.
+    newest = table.files.latest()
+    facts = {s: _facts(table, s) for s in range(1, newest + 1)}
+    # Step 4.
+    meter.total = 2 * sum(end - low for low, end in ranges)
+    scans = [scan(log, p, low, end, newest, meter) for p, (low, end) in enumerate(ranges)]
+    # Step 5.
+    after = positions(log)
+    maps = []
+    compacted = table.options.log is not None and table.options.log.compacted
+    for partition, held in enumerate(scans):
+        base = entries[0].partitions[partition].end if 0 in entries else 0
+        position = before[partition]
+        published = max([*(s for s in entries if s <= newest), position.snapshot if position else 0])
+        found = lay_out(held, base, newest, published)
+        maps.append(_with_index(found, partition, entries) if compacted else found)
+    return Inspection(entries, broken, before, before != after, newest, maps, facts)
+
+
+def read_index(index: LogIndex, partitions: int) -> tuple[dict[int, IndexEntry], dict[int, str]]:
+    """Read every entry of the index.
+
+    Returns:
+        The entries and, for those that cannot be used, why.
+
+    Raises:
+        UnavailableError: the file system does not answer.
+    """
+    entries: dict[int, IndexEntry] = {}
+    broken: dict[int, str] = {}
+    for snapshot in index.snapshots():
+        try:
+            entry = index.get(snapshot)
+        except CorruptedError as error:
+            broken[snapshot] = str(error)
+            continue
+        if entry is None:
+            continue
+        numbers: list[Any] = [n for r in entry.partitions for n in (r.start, r.end, r.records, r.rows)]
+        if entry.snapshot != snapshot:
+            broken[snapshot] = f"the entry says that it is of snapshot {entry.snapshot}"
+        elif len(entry.partitions) != partitions:
+            broken[snapshot] = f"the entry has {len(entry.partitions)} partitions, the log {partitions}"
+        elif not all(isinstance(number, int) and number >= 0 for number in numbers):
+            broken[snapshot] = "the entry holds what is no offset and no count"
+        else:
+            entries[snapshot] = entry
+    return entries, broken
+
+
+def _facts(table: OpenedTable, snapshot: int) -> Facts:
+    buckets = table.options.buckets
+    try:
+        changes = table.files.changes(snapshot, buckets)
+        return Facts(changes.snapshot, tuple(changes.rows(p) for p in range(buckets)))
+    except DataLostError as error:
+        return Facts(None, (), str(error), expired=True)
+    except (CorruptedError, OSError, ValueError) as error:
+        return Facts(None, (), str(error))
+
+
+def _with_index(found: PartitionMap, partition: int, entries: dict[int, IndexEntry]) -> PartitionMap:
+    """Take the places of snapshots whose last record Kafka has compacted away from the index."""
+    merged = dict(found.found)
+    for snapshot, entry in entries.items():
+        held = entry.partitions[partition]
+        if snapshot >= found.first and held.rows and held.end <= found.scan.end:
+            merged.setdefault(snapshot, held)
+    ordered: dict[int, OffsetRange] = {}
+    start = found.start
+    for snapshot in sorted(merged):
+        held = merged[snapshot]
+        ordered[snapshot] = OffsetRange(start, held.end, held.records, held.rows)
+        start = held.end
+    return PartitionMap(
+        found.scan, ordered, found.first, found.cut, found.start, found.known_from, found.part, found.early
+    )
+
+
+def _range(found: PartitionMap, snapshot: int, start: int, rows: int) -> OffsetRange:
+    held = found.found.get(snapshot)
+    return OffsetRange(start, start, 0, rows) if held is None else OffsetRange(start, held.end, held.records, rows)

@@ -1,0 +1,184 @@
+"""Repair: what index, register and the end of the log have lost is made again from the log's records and the table."""
+
+from __future__ import annotations
+
+from log_system.index import IndexEntry, OffsetRange
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.publish import KafkaPublisher
+from log_system.kafka.register import Position
+from log_system.kafka.topic import describe_topic, ensure_topic
+from snapshot.errors import CorruptedError, DataLostError
+from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log, read_index
+from tablestore.opened import OpenedTable
+from tablestore.recover import recover
+from tablestore.report import Kind, RepairReport, Report
+from tablestore.verify import verify
+
+_ADVICE = {
+    Kind.EXTRA: "Plain consumers have seen records that are no changes of the table; to take them out would move what "
+    "follows.",
+    Kind.EARLY: "Plain consumers have seen records of a snapshot that is not committed.",
+    Kind.MISSING: "Changes are missing in the middle of the log; published now they would be out of order.",
+    Kind.CHANGED: "Records hold other values than the table, and a record in Kafka cannot be changed.",
+    Kind.UNREADABLE: "Records cannot be decoded, and a record in Kafka cannot be changed.",
+    Kind.FILES: "Files of the table are missing or damaged; restore them from a backup.",
+    Kind.TOPIC: "The topic has to be made again with one partition a bucket; then repair() publishes every snapshot.",
+}
+_ANEW = (
+    "The table itself is right: batch reads are not concerned. For a log without these, delete the topic and repair() "
+    "again: every snapshot whose files are there is published anew, and consumers begin again at offset 0."
+)
+
+
+def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progress | None = None) -> RepairReport:
+    """Mend what can be mended without showing a plain consumer a change twice or out of order.
+
+    1. Make the topic again if it is gone and was made by ``create``.
+    2. Remove index entries that cannot be read: a take-over reads the index.
+    3. Take the log over: nobody else publishes from here on. A crash here, or at any later step, leaves a table that
+       the next repair or writer takes over in turn.
+    4. Set the register to what the log holds, in a transaction.
+    5. Rewrite entries that are missing or wrong; remove those of snapshots that the end of the log has lost.
+    6. Recover: publish what the log lacks at its end.
+    7. Verify.
+
+    Args:
+        table: the table.
+        publisher: of the table's log; None without one. It owns the log afterwards.
+        progress: told how far it is; begins anew for the last step.
+
+    Raises:
+        UnavailableError: the broker or the file system does not answer; repair again.
+        FencedError: another publisher has taken the log over; repair again.
+    """
+    log = table.log
+    if log is None or publisher is None:
+        return RepairReport((), verify(table))
+    actions: list[str] = []
+    # Step 1.
+    if describe_topic(log.client, log.topic) is None:
+        if not table.spec.owns_topic:
+            return _without_topic(table)
+        _make_topic(table, log)
+        actions.append(f"made topic {log.topic!r} again, empty")
+    # Step 2.
+    broken = sorted(read_index(table.index, log.partitions)[1])
+    table.index.delete(broken)
+    # Step 3.
+    publisher.take_over()
+    seen = inspect_log(table, log, Meter(progress))
+    if len(seen.maps) != log.partitions:
+        return _without_topic(table)
+    # Step 4.
+    actions += _restore_register(table, publisher, seen)
+    # Step 5.
+    actions += _rebuild_index(table, seen, broken)
+    # Step 6.
+    lost = _publish(table, publisher, actions)
+    # Step 7.
+    report = verify(table, progress)
+    return RepairReport(tuple(actions), report, (*lost, *_advice(report)))
+
+
+def _restore_register(table: OpenedTable, publisher: KafkaPublisher, seen: Inspection) -> list[str]:
+    """Move the register where it is lost or says what is not so."""
+    compacted = table.options.log is not None and table.options.log.compacted
+    positions: dict[int, Position] = {}
+    for partition, (says, found) in enumerate(zip(seen.register, seen.maps, strict=True)):
+        right = found.position()
+        if right is None:
+            right = _from_index(seen, partition) if says is None else says
+        # Kafka may have compacted the last record away, so the log may hold more than its records tell.
+        behind = compacted and says is not None and says.snapshot >= right.snapshot
+        if says != right and not behind and (says is not None or right.snapshot):
+            positions[partition] = right
+    if positions:
+        publisher.restore(positions)
+    return [
+        f"partition {partition}: the register says again that snapshot {p.snapshot} ends at offset {p.end}"
+        if p.snapshot
+        else f"partition {partition}: the register says again that nothing is published"
+        for partition, p in positions.items()
+    ]
+
+
+def _from_index(seen: Inspection, partition: int) -> Position:
+    """Trust the index where retention has left nothing in a partition: what it lists is published."""
+    last = max((s for s in seen.entries if s <= seen.newest), default=0)
+    end = seen.entries[last].partitions[partition].end if last else seen.maps[partition].start
+    return Position(last, 0, 0, done=True, end=end)
+
+
+def _rebuild_index(table: OpenedTable, seen: Inspection, broken: list[int]) -> list[str]:
+    """Make the index say what the log holds, up to the first snapshot that it lacks at its end."""
+    actions: list[str] = []
+    through = _whole_through(seen)
+    beyond = [s for s in seen.entries if s > through]
+    table.index.delete(sorted(beyond))
+    actions += [f"removed the index entry of snapshot {s}, which the log does not hold" for s in sorted(beyond)]
+    first = _first_entry(seen, through)
+    if 0 not in seen.entries and first == 1:
+        start = tuple(OffsetRange(found.start, found.start, 0, 0) for found in seen.maps)
+        table.index.put(IndexEntry(0, 0, "create", start))
+        actions.append("rebuilt the index entry of snapshot 0, the empty table")
+    for snapshot in range(first, through + 1):
+        right = seen.entry(snapshot)
+        if right is None or right == seen.entries.get(snapshot):
+            continue
+        word = "corrected" if snapshot in seen.entries else "rebuilt"
+        table.index.put(right)
+        seen.entries[snapshot] = right
+        actions.append(f"{word} the index entry of snapshot {snapshot}")
+    gone = [s for s in broken if s > through or s < first]
+    return actions + [f"removed the damaged index entry of snapshot {s}" for s in gone]
+
+
+def _whole_through(seen: Inspection) -> int:
+    """Give the newest snapshot up to which the log holds everything, or held it, or has a hole that stays."""
+    for snapshot in range(1, seen.newest + 1):
+        rows = seen.facts[snapshot].rows
+        for partition, found in enumerate(seen.maps):
+            if (not rows or rows[partition]) and snapshot > max(found.last, found.first - 1):
+                return snapshot - 1
+    return seen.newest
+
+
+def _first_entry(seen: Inspection, through: int) -> int:
+    """Give the oldest snapshot that should have an entry: below it nothing is left in the log."""
+    oldest = min((s for s in seen.entries if s), default=through + 1)
+    return max(1, min(oldest, *(found.first for found in seen.maps)))
+
+
+def _publish(table: OpenedTable, publisher: KafkaPublisher, actions: list[str]) -> list[str]:
+    """Publish what is missing at the end; give what stands in the way."""
+    try:
+        done = recover(table.files, publisher, table.index, buckets=table.options.buckets)
+    except (DataLostError, CorruptedError, FileNotFoundError) as error:
+        return [f"Not everything could be published: {error}"]
+    actions += [f"published snapshot {entry.snapshot} with {entry.rows:,} changes" for entry in done if entry.rows]
+    return []
+
+
+def _make_topic(table: OpenedTable, log: KafkaLog) -> None:
+    options = table.options.log
+    assert options is not None
+    ensure_topic(
+        log.client,
+        log.topic,
+        partitions=log.partitions,
+        retention_ms=options.retention_ms,
+        compacted=options.compacted,
+        replication_factor=options.replication_factor,
+    )
+
+
+def _without_topic(table: OpenedTable) -> RepairReport:
+    report = verify(table)
+    return RepairReport((), report, _advice(report))
+
+
+def _advice(report: Report) -> tuple[str, ...]:
+    kinds = {difference.kind for difference in report.differences}
+    told = [text for kind, text in _ADVICE.items() if kind in kinds]
+    in_log = kinds & {Kind.EXTRA, Kind.EARLY, Kind.MISSING, Kind.CHANGED, Kind.UNREADABLE}
+    return tuple([*told, _ANEW] if in_log else told)

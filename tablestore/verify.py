@@ -1,0 +1,243 @@
+"""Verify: the log, record by record, against the table's own files, and index and register against the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.scan import LogReader
+from snapshot.changes import SnapshotChanges
+from snapshot.errors import CorruptedError, DataLostError, NotFoundError
+from tablestore.align import Comparison, Parted, as_logged
+from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log
+from tablestore.opened import OpenedTable
+from tablestore.report import Findings, Kind, Report
+from tablestore.verify_index import check_index, check_register, note_retention
+
+NAMED_MAX = 20
+"""Differences of one snapshot in one partition that are named; after them the rest of it there is passed over."""
+_TEXT_MAX = 80
+
+
+def verify(table: OpenedTable, progress: Progress | None = None) -> Report:
+    """Compare log and table for every snapshot that is still in the log. Changes nothing; writers may go on meanwhile.
+
+    1. Find by the log's own records where each snapshot lies.
+    2. Compare each snapshot's records with the changes in the table's files, partition by partition, a few megabytes
+       at a time.
+    3. Compare the index and the register with what was found.
+
+    Args:
+        table: the table.
+        progress: told how far it is.
+
+    Raises:
+        UnavailableError: the broker or the file system does not answer.
+        InvalidInputError: the broker refuses the client's options.
+    """
+    log = table.log
+    if log is None:
+        return Report(table.path, notes=("this table has no log, so there is nothing to compare.",))
+    findings, meter = Findings(), Meter(progress)
+    try:
+        # Step 1.
+        seen = inspect_log(table, log, meter)
+    except NotFoundError as error:
+        findings.add(Kind.TOPIC, str(error))
+        return Report(table.path, tuple(findings.differences))
+    if len(seen.maps) != log.partitions:
+        findings.add(Kind.TOPIC, f"topic {log.topic!r} has {len(seen.maps)} partitions, the table {log.partitions}.")
+        return Report(table.path, tuple(findings.differences))
+    # Step 2.
+    contents = Contents(table, log, seen, findings, meter)
+    for partition in range(log.partitions):
+        contents.check(partition)
+    # Step 3.
+    pending = check_index(table, log, seen, findings)
+    contents.check_pending(pending)
+    check_register(seen, findings)
+    note_retention(seen, findings)
+    return Report(
+        table.path,
+        tuple(findings.differences),
+        findings.more,
+        tuple(sorted(pending)),
+        tuple(findings.notes),
+        len(contents.compared),
+        sum(found.scan.records for found in seen.maps),
+        contents.rows,
+    )
+
+
+class _EnoughError(Exception):
+    """So many differences are named that the rest of a snapshot is passed over."""
+
+
+class _TableError(Exception):
+    """A file of the table cannot be read; the cause says which."""
+
+
+class Contents:
+    """Compares the records of a log with the changes of its table."""
+
+    def __init__(self, table: OpenedTable, log: KafkaLog, seen: Inspection, findings: Findings, meter: Meter) -> None:
+        """Compare what was found where."""
+        self._table = table
+        self._log = log
+        self._seen = seen
+        self._findings = findings
+        self._meter = meter
+        self._keys = list(table.spec.primary_key)
+        self._compacted = table.options.log is not None and table.options.log.compacted
+        self.compared: set[int] = set()
+        self.rows = 0
+
+    def check(self, partition: int) -> None:
+        """Compare one partition from the first snapshot that is whole there to the end of the log."""
+        found, seen = self._seen.maps[partition], self._seen
+        for offset, snapshot in (*found.early, *found.scan.foreign):
+            text = f"the record names snapshot {snapshot}; the newest committed one is {seen.newest}."
+            self._findings.add(Kind.EARLY, text, snapshot=snapshot, partition=partition, offset=offset)
+        reader = LogReader(self._log, partition, found.start, found.scan.end, self._meter)
+        for snapshot in range(found.first, seen.newest + 1):
+            place = found.found.get(snapshot)
+            facts = seen.facts[snapshot]
+            if facts.lost and place is not None:
+                self._cannot_compare(snapshot, facts.lost, expired=facts.expired)
+            elif place is not None:
+                changes = self._table.files.changes(snapshot, self._log.partitions)
+                self._compare(reader, changes, partition, (place.start, place.end))
+                self.compared.add(snapshot)
+            elif not facts.lost and facts.rows[partition]:
+                self._absent(snapshot, partition, facts.rows[partition])
+        # What follows the last whole snapshot is the beginning of the next one, or a stranger's.
+        if found.scan.end > found.end:
+            part = found.part
+            following = part.snapshot if part is not None else None
+            known = following is not None and not seen.facts[following].lost
+            changes_ = self._table.files.changes(following, self._log.partitions) if following and known else None
+            self._compare(reader, changes_, partition, (found.end, found.scan.end), part.rows if part else 0)
+
+    def check_pending(self, pending: Iterable[int]) -> None:
+        """See that what is yet to be published can be: its files are there."""
+        for snapshot in pending:
+            facts = self._seen.facts[snapshot]
+            if facts.lost:
+                self._cannot_compare(snapshot, facts.lost, expired=facts.expired)
+                continue
+            changes = self._table.files.changes(snapshot, self._log.partitions)
+            for file in (file for held in changes.files.values() for file in held):
+                if not changes.storage.exists(file.path):
+                    why = f"{changes.storage.path(file.path)}: a file of a snapshot yet to be published is missing."
+                    self._cannot_compare(snapshot, why, expired=False)
+
+    def _absent(self, snapshot: int, partition: int, rows: int) -> None:
+        """A snapshot is not in a partition: it is lost, or not published yet."""
+        found = self._seen.maps[partition]
+        if snapshot > found.last and not self._seen.claimed(snapshot, partition):
+            return
+        self._findings.add(
+            Kind.MISSING,
+            f"all {rows:,} changes of the snapshot are missing; the log has none of them here.",
+            snapshot=snapshot,
+            partition=partition,
+            offset=found.end_before(snapshot),
+        )
+
+    def _compare(
+        self,
+        reader: LogReader,
+        changes: SnapshotChanges | None,
+        partition: int,
+        offsets: tuple[int, int],
+        limit: int | None = None,
+    ) -> None:
+        """Compare the records of a range with the changes of a snapshot, or with the first ``limit`` of them."""
+        snapshot = None if changes is None else changes.snapshot.id
+        named = 0
+
+        def unreadable(offset: int, cause: str) -> None:
+            nonlocal named
+            named += 1
+            place = {"snapshot": snapshot, "partition": partition, "offset": offset}
+            self._findings.add(Kind.UNREADABLE, f"the record cannot be decoded: {cause}", **place)
+            if named >= NAMED_MAX:
+                raise _EnoughError
+
+        records = reader.decoded(*offsets, unreadable)
+        comparison = Comparison(records, self._changes(changes, partition, limit), self._keys)
+        try:
+            for parted in comparison.parted(gaps=self._compacted):
+                named += self._tell(parted, snapshot, partition)
+                if named >= NAMED_MAX:
+                    raise _EnoughError
+        except _EnoughError:
+            text = f"{named} differences here; the rest of the range, up to offset {offsets[1]}, is not compared."
+            self._findings.add(Kind.CHANGED, text, snapshot=snapshot, partition=partition)
+        except _TableError as error:
+            assert snapshot is not None
+            self._cannot_compare(snapshot, str(error.__cause__), expired=False)
+        self.rows += comparison.rows
+
+    def _changes(self, changes: SnapshotChanges | None, partition: int, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """Read a snapshot's changes as they must be in the log."""
+        if changes is None:
+            return
+        left = limit
+        try:
+            for batch in changes.batches(partition):
+                part = batch if left is None else batch.slice(0, left)
+                left = None if left is None else left - part.num_rows
+                yield as_logged(part, self._keys, json=self._log.format == "json")
+                if left == 0:
+                    return
+        except (DataLostError, CorruptedError, OSError) as error:
+            raise _TableError from error
+
+    def _tell(self, parted: Parted, snapshot: int | None, partition: int) -> int:
+        """Name a place where log and table part; give how many differences that is."""
+        place = {"snapshot": snapshot, "partition": partition}
+        if parted.extra is not None and parted.missing is not None:
+            key = self._key(parted.missing)
+            text = f"the log has {_row(parted.extra[0])}, the table {_row(parted.missing)}."
+            self._findings.add(Kind.CHANGED, text, **place, offset=parted.offset, key=key)
+            return 1
+        if parted.missing is not None:
+            rows = parted.missing.num_rows
+            text = f"{rows:,} changes are missing from the log here, the first of them {_row(parted.missing)}."
+            self._findings.add(Kind.MISSING, text, **place, offset=parted.offset, key=self._key(parted.missing))
+            return 1
+        assert parted.extra is not None
+        batch, offsets = parted.extra
+        found = self._seen.maps[partition]
+        named = {offset for offset, _ in (*found.early, *found.scan.foreign)}
+        told = 0
+        for first in np.unique(offsets, return_index=True)[1].tolist():
+            if int(offsets[first]) in named:
+                continue
+            row = batch.slice(first, 1)
+            text = f"no change of the table belongs here; the log has {_row(row)}."
+            self._findings.add(Kind.EXTRA, text, **place, offset=int(offsets[first]), key=self._key(row))
+            told += 1
+            if told >= NAMED_MAX:
+                break
+        return told
+
+    def _key(self, batch: pa.RecordBatch) -> str:
+        return _row(batch.select(self._keys) if self._keys else batch)
+
+    def _cannot_compare(self, snapshot: int, why: str, *, expired: bool) -> None:
+        if expired:
+            self._findings.note(f"snapshot {snapshot} is not compared: {why}")
+        elif not any(d.kind is Kind.FILES and d.snapshot == snapshot for d in self._findings.differences):
+            self._findings.add(Kind.FILES, why, snapshot=snapshot)
+
+
+def _row(batch: pa.RecordBatch) -> str:
+    """Show the first row of a batch, shortened."""
+    values = batch.slice(0, 1).to_pylist()[0]
+    text = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."

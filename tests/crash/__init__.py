@@ -1,0 +1,1 @@
+"""Crashes on purpose: the matrix, races, the visibility audit, and what they share."""

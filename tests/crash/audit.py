@@ -1,0 +1,156 @@
+"""The auditor: compares a log with its table by deltalake, pyarrow and a plain consumer; no reading code of ours."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from tests.parts import Change, drain_raw
+
+DELETE = 3
+MAINTENANCE = ("create", "compact")
+SETTLE_SECONDS = 5.0
+"""The broker writes a transaction's marker into each partition a moment after it has answered the commit."""
+
+Expected = list[list[tuple[int, Change]]]
+"""For each partition its (snapshot, change), in order."""
+
+
+@dataclass
+class Verdict:
+    """How often each promise is broken.
+
+    Attributes:
+        lost: committed changes that the log lacks.
+        doubled: changes that are there more often than committed.
+        early: records that no snapshot holds.
+        torn: snapshots of which a reader is given a part.
+        order: partitions that are not in snapshot order.
+        index: entries of the log index that are missing or wrong.
+        table: batches that the table holds not once.
+    """
+
+    lost: int = 0
+    doubled: int = 0
+    early: int = 0
+    torn: int = 0
+    order: int = 0
+    index: int = 0
+    table: int = 0
+
+    def __add__(self, other: Verdict) -> Verdict:
+        """Add up."""
+        return Verdict(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is broken."""
+        return self == Verdict()
+
+
+def committed(path: Path, partitions: int, *, key: bool) -> Expected:
+    """Read what the log must hold: the files that each Delta version added, in the order of their names and rows."""
+    expected: Expected = [[] for _ in range(partitions)]
+    folder = path / "_changes" if key else path
+    for version in range(1, DeltaTable(folder).version() + 1):
+        actions = list(map(json.loads, (folder / "_delta_log" / f"{version:020d}.json").read_text().splitlines()))
+        adds = [a["add"] for a in actions if "add" in a and a["add"]["dataChange"]]
+        for number, add in enumerate(sorted(adds, key=lambda a: a["path"])):
+            partition = int(add["partitionValues"]["_bucket"]) if key else (version + number) % partitions
+            for row in pq.read_table(folder / add["path"], partitioning=None).to_pylist():
+                value = None if row.get("_kind") == DELETE else row["v"]
+                expected[partition].append((version, (row["id"], value)))
+    return expected
+
+
+def audit(path: Path, servers: str, topic: str, partitions: int, *, key: bool, small: bool, complete: bool) -> Verdict:
+    """Compare the log and its index with the table.
+
+    Args:
+        path: the table.
+        servers: the broker.
+        topic: the log.
+        partitions: the number of its partitions.
+        key: the table has a primary key.
+        small: each snapshot went out in one transaction, so also a plain consumer sees all of it or nothing.
+        complete: everything committed has been published; else the log may end early.
+    """
+    until = time.monotonic() + SETTLE_SECONDS
+    while True:
+        verdict = _compare(path, servers, topic, partitions, key=key, small=small, complete=complete)
+        if not (verdict.lost or verdict.torn) or time.monotonic() > until:
+            return verdict
+        time.sleep(0.05)
+
+
+def _compare(
+    path: Path, servers: str, topic: str, partitions: int, *, key: bool, small: bool, complete: bool
+) -> Verdict:
+    # The index and the log first: what they show must be committed when the table is read after them.
+    index = read_index(path)
+    records = drain_raw(servers, topic, partitions)
+    expected = committed(path, partitions, key=key)
+    verdict = Verdict()
+    seen = [[change for record in part for change in changes_in(record, key=key)] for part in records]
+    for have, want in zip(seen, expected, strict=True):
+        wanted = [change for _, change in want]
+        missing, extra = Counter(wanted), Counter(have)
+        missing.subtract(have)
+        extra.subtract(wanted)
+        verdict.lost += sum((+missing).values()) if complete else 0
+        verdict.doubled += sum(n for change, n in (+extra).items() if change in set(wanted))
+        verdict.early += sum(n for change, n in (+extra).items() if change not in set(wanted))
+        verdict.order += have != wanted[: len(have)]
+    lengths = [len(have) for have in seen]
+    newest = max((s for want in expected for s, _ in want), default=0)
+    for snapshot in range(1, newest + 1):
+        whole = [sum(s <= snapshot for s, _ in want) <= n for want, n in zip(expected, lengths, strict=True)]
+        started = [
+            sum(s < snapshot for s, _ in want) < n and any(s == snapshot for s, _ in want)
+            for want, n in zip(expected, lengths, strict=True)
+        ]
+        if (small or snapshot in index) and any(started) and not all(whole):
+            verdict.torn += 1
+    verdict.index = _wrong_entries(index, expected, records, key=key)
+    if complete:
+        verdict.index += len(set(range(newest + 1)) - index.keys())
+    return verdict
+
+
+def read_index(path: Path) -> dict[int, Any]:
+    """Read the log index as the JSON files that it is."""
+    return {int(p.stem): json.loads(p.read_text()) for p in (path / "_log").glob("*.json")}
+
+
+def _wrong_entries(index: dict[int, Any], expected: Expected, records: list[list[Any]], *, key: bool) -> int:
+    """Count entries that do not name exactly the offsets of their snapshot's records."""
+    wrong = 0
+    for snapshot, entry in index.items():
+        for partition, told in enumerate(entry["partitions"]):
+            held = [r for r in records[partition] if told["start"] <= r.offset() < told["end"]]
+            changes = [change for record in held for change in changes_in(record, key=key)]
+            wanted = [change for s, change in expected[partition] if s == snapshot]
+            after = index.get(snapshot + 1)
+            joined = after is None or after["partitions"][partition]["start"] == told["end"]
+            wrong += changes != wanted or told["records"] != len(held) or told["rows"] != len(wanted) or not joined
+    return wrong
+
+
+def changes_in(record: Any, *, key: bool) -> list[Change]:
+    """Read the changes of a record, JSON or Arrow, with or without a key."""
+    text = record.value()
+    if record.key() is not None:
+        return [(json.loads(record.key())["id"], None if text is None else json.loads(text)["v"])]
+    if text[:1] == b"{":
+        row = json.loads(text)
+        return [(row["id"], row["v"])]
+    rows = pa.ipc.open_stream(text).read_all().to_pylist()
+    return [(row["id"], None if key and row["_kind"] == DELETE else row["v"]) for row in rows]

@@ -1,0 +1,95 @@
+"""The combinations of the crash matrix: which verb, at which point, who dies, what is written and how."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.crash.worker import BROKER, DRIVER, ORPHAN, TASK
+
+SIDES = ("before", "after")
+SMALL, LARGE = "small", "large"
+ONCE = ("init", "register", "token")
+STAGE = ("stage", "file")
+COMMIT = ("find", "commit", "read-commit")
+PUBLISH = ("init", "token", "register", "read-file", "begin", "produce", "flush", "offsets", "end")
+INDEX = ("rename", "index")
+TASK_PUBLISH = PUBLISH
+CREATE = ("intent", "topic", "rename", "index", "make-delta", "delete-file")
+DROP = ("intent", "delete-tree", "delete-topic", "delete-groups", "remove-files")
+COMPACT = ("merge", "fold", "trim", "drop-folded")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination.
+
+    Attributes:
+        verb: what is done when somebody dies.
+        point: where.
+        who: dies.
+        kind: of write.
+        log_format: of the log.
+        size: ``small`` (the driver publishes, one transaction a snapshot) or ``large`` (tasks, several).
+    """
+
+    verb: str
+    point: str
+    who: str
+    kind: str
+    log_format: str
+    size: str
+
+    @property
+    def name(self) -> str:
+        """Name the case."""
+        return "/".join((self.verb, self.point, self.who, self.kind, self.log_format, self.size))
+
+    def dice(self, seed: int) -> random.Random:
+        """Give all that is random in the case."""
+        return random.Random(f"{seed}/{self.name}")
+
+    def hit(self, dice: random.Random) -> int:
+        """Choose at which time the point is reached; each is reached as often."""
+        call = self.point.partition(":")[0]
+        if self.verb not in {"write", "recover"} or call == "token":
+            return 1
+        if self.who in {TASK, ORPHAN}:
+            # A task begins with its own connection; a large snapshot gives it two transactions at least.
+            return dice.randint(1, 2) if call in {"begin", "produce", "flush", "offsets", "end"} else 1
+        if self.size == SMALL and call in ONCE:
+            return 1
+        return dice.randint(1, 2)
+
+
+def cases() -> Iterator[Case]:
+    """Give all combinations."""
+    for size, log_format in ((s, f) for s in (SMALL, LARGE) for f in ("json", "arrow")):
+        for kind in ("append", "upsert", "delete"):
+            yield from _cross("write", (*STAGE, *COMMIT, *PUBLISH, *INDEX), DRIVER, kind, log_format, size)
+        yield from _cross("recover", (*PUBLISH, *INDEX), DRIVER, "upsert", log_format, size)
+        yield from _cross("write", (*COMMIT, *PUBLISH, *INDEX), BROKER, "upsert", log_format, size)
+        yield from _cross("compact", COMPACT, DRIVER, "upsert", log_format, size)
+    for log_format in ("json", "arrow"):
+        for kind in ("append", "upsert"):
+            yield from _cross("write", (*STAGE, *TASK_PUBLISH), TASK, kind, log_format, LARGE)
+            yield from _cross("write", TASK_PUBLISH, ORPHAN, kind, log_format, LARGE)
+        yield from _cross("compact", ("merge",), TASK, "upsert", log_format, SMALL)
+    for kind in ("append", "upsert"):
+        yield from _cross("create", CREATE, DRIVER, kind, "json", SMALL)
+        yield from _cross("drop", DROP, DRIVER, kind, "json", SMALL)
+
+
+def _cross(verb: str, calls: tuple[str, ...], who: str, kind: str, log_format: str, size: str) -> Iterator[Case]:
+    for call in calls:
+        for side in SIDES:
+            yield Case(verb, f"{call}:{side}", who, kind, log_format, size)
+
+
+def chosen(seed: int, only: str, every: int) -> list[Case]:
+    """Choose the combinations of a run: those whose name holds ``only``; of them, by the seed, one in ``every``."""
+    found = [case for case in cases() if only in case.name]
+    if every > 1:
+        found = [case for case in found if random.Random(f"{seed}/{case.name}/chosen").random() < 1 / every]
+    return found

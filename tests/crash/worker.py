@@ -1,0 +1,176 @@
+"""The process that dies: does one verb of the store, with a trap at one point of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from log_system.kafka.publish import KafkaPublisher
+from log_system.kafka.tasks import publish_partition
+from snapshot.commit import CommitId
+from snapshot.errors import NotFoundError, TableStoreError
+from snapshot.rowkind import KIND, RowKind
+from snapshot.schema import SEQ
+from snapshot.stage import StagedFile, Stager, change_file_schema
+from tablestore import compact as compacting
+from tablestore import lifecycle
+from tablestore.compact import BucketTask, compact
+from tablestore.opened import OpenedTable
+from tablestore.recover import recover
+from tablestore.write import Writer
+from tests.crash.nursery import Nursery
+from tests.doors import Trap, set_trap
+from tests.parts import Change, make_table, publisher_of, run_here
+
+PARTITIONS = 2
+BATCHES = 3
+KEYS = 40
+NOBODY, DRIVER, TASK, ORPHAN, BROKER = "nobody", "driver", "task", "driver, not its tasks", "broker"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process does, and where somebody dies.
+
+    Attributes:
+        path: the table.
+        verb: ``write``, ``recover``, ``compact``, ``create`` or ``drop``.
+        kind: ``append``, ``upsert`` or ``delete``: what the batches hold.
+        rows: of a batch.
+        seed: of the batches.
+        who: who dies.
+        point: where; empty for nowhere.
+        hit: at which time it is reached.
+        options: for ``create``.
+    """
+
+    path: str
+    verb: str
+    kind: str
+    rows: int
+    seed: int
+    who: str = NOBODY
+    point: str = ""
+    hit: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> bool:
+        """Whether the table has a primary key."""
+        return self.kind != "append"
+
+
+def changes_of(job: Job, batch: int) -> list[Change]:
+    """Make a batch's changes; the same for the same seed and number."""
+    dice = random.Random(f"{job.seed}/{batch}")
+    if job.kind == "append":
+        return [(batch * job.rows + n, f"{batch}.{n}") for n in range(job.rows)]
+    if job.kind == "delete" and batch > 0:
+        return [(key, None) for key in dice.sample(range(KEYS), min(job.rows, KEYS))]
+    return [(dice.randrange(KEYS), None if dice.random() < 0.2 else f"{batch}.{n}") for n in range(job.rows)]
+
+
+def work(job: Job, pipe: Any) -> None:
+    """Do the job; ``pipe`` tells when a point is reached at which the broker is to die."""
+    nursery: Nursery | None = None
+    if job.who in {TASK, ORPHAN}:
+        driver = os.getpid()
+        nursery = Nursery(lambda: set_trap(Trap(job.point, job.hit, lambda: _kill(job, driver, pipe))))
+    elif job.who != NOBODY:
+        set_trap(Trap(job.point, job.hit, lambda: _kill(job, os.getpid(), pipe)))
+    if job.verb == "create":
+        create(job)
+        return
+    table = OpenedTable.open(job.path)
+    if job.verb == "drop":
+        lifecycle.drop(table)
+    elif job.verb == "compact":
+        compact(table, run_here if nursery is None else (lambda tasks, _: nursery.run(_merge, tasks)))
+    else:
+        publisher = _publisher(table, nursery)
+        if job.verb == "recover":
+            recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        else:
+            write_batches(job, Writer(table, publisher), nursery)
+        publisher.discard()
+
+
+def create(job: Job) -> None:
+    """Create the table unless it is there."""
+    try:
+        OpenedTable.open(job.path)
+    except NotFoundError:
+        options = dict(job.options)
+        make_table(Path(job.path), options.pop("servers"), options.pop("topic"), key=job.key, **options)
+
+
+def write_batches(job: Job, writer: Writer, nursery: Nursery | None, batches: range = range(BATCHES)) -> None:
+    """Write the batches that have not landed."""
+    for batch in batches:
+        commit_id = CommitId("writer", batch, durable=True)
+        writer.recover_once()
+        if not writer.publish_landed(commit_id):
+            writer.write_staged(_stage(job, writer.stager(whole_buckets=True), batch, nursery), commit_id)
+
+
+def _stage(job: Job, stager: Stager, batch: int, nursery: Nursery | None) -> Sequence[StagedFile]:
+    rows: list[dict[str, Any]] = [{"id": k, "v": v} for k, v in changes_of(job, batch)]
+    schema = stager.spec.arrow
+    if job.key:
+        schema = change_file_schema(stager.spec)
+        for n, row in enumerate(rows):
+            row |= {KIND: int(RowKind.DELETE if row["v"] is None else RowKind.UPDATE_AFTER), SEQ: n}
+    made = pa.RecordBatch.from_pylist(rows, schema=schema)
+    # An append table deals files out to the partitions: two files, so that both get some.
+    half = made.num_rows // 2
+    parts = [made] if job.key else [made.slice(0, half), made.slice(half)]
+    tasks = [(stager, part, number) for number, part in enumerate(parts)]
+    results = [_stage_part(t) for t in tasks] if nursery is None else nursery.run(_stage_part, tasks)
+    return [file for staged in results for file in staged]
+
+
+def _stage_part(task: tuple[Stager, pa.RecordBatch, int]) -> list[StagedFile]:
+    stager, batch, number = task
+    return stager.stage([batch], number)
+
+
+def _merge(task: BucketTask) -> str:
+    """Merge a bucket by way of the module, whose door may be trapped in a task process only."""
+    return compacting._merge_bucket(task)
+
+
+def _publisher(table: OpenedTable, nursery: Nursery | None) -> KafkaPublisher:
+    if nursery is None:
+        return publisher_of(table)
+    assert table.log is not None
+    return KafkaPublisher(table.log, table.index, partial(nursery.run, publish_partition))
+
+
+def _kill(job: Job, driver: int, pipe: Any) -> None:
+    """Kill who is to die, and leave word that the point was reached."""
+    with Path(job.path).with_name("reached").open("a"):
+        pass
+    if job.who == BROKER:
+        pipe.send("here")
+        pipe.recv()
+    else:
+        os.kill(os.getpid() if job.who == TASK else driver, signal.SIGKILL)
+
+
+def run(job: Job, pipe: Any = None) -> None:
+    """Do the job as a process's only work; a failure that says what to do is a failure, not a crash."""
+    logging.getLogger("tablestore").setLevel(logging.CRITICAL)
+    try:
+        work(job, pipe)
+    except TableStoreError as error:
+        print(f"{job.verb} at {job.point}: {error}", flush=True)  # noqa: T201 - shown with the case
+        os._exit(3)

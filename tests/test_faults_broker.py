@@ -1,0 +1,187 @@
+"""Promise 7: a broker that hangs, dies or forgets ends in recovery, or in an error in bounded time; nothing is lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from log_system.kafka import publish, source
+from log_system.kafka.local import LocalKafka
+from log_system.kafka.send import Sender
+from log_system.kafka.topic import latest_offsets
+from snapshot.errors import DataLostError
+from tablestore import recover as recovery
+from tablestore.recover import PublishPendingError
+from tests.crash_worker import run
+from tests.faults import Crash, failing
+from tests.parts import drain, fold, rows_of, write
+from tests.rig import PARTITIONS, Rig, changes
+
+pytestmark = pytest.mark.crash
+CONTEXT = multiprocessing.get_context("forkserver")
+EAGER = {
+    # How often the broker looks for transactions that have timed out, and for records to compact.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "log.cleaner.backoff.ms": "200",
+}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalKafka]:
+    """Yield a broker that tests may stop and kill; each leaves it running."""
+    with LocalKafka(properties=EAGER) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def rig(broker: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[Rig]:
+    made = Rig(tmp_path / "t", broker.bootstrap_servers, topic(), {"log__transaction-timeout": "2 s"})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for seconds where production waits for half a minute."""
+    monkeypatch.setattr(publish, "TAKE_OVER_SECONDS", 1.0)
+    monkeypatch.setattr(publish, "COMMIT_SECONDS", 1.0)
+    monkeypatch.setattr(recovery, "PATIENCE_SECONDS_MAX", 3.0)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_broker_that_stops_answering_within_a_transaction_is_given_up_and_nothing_is_lost(
+    broker: LocalKafka, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = rig.writer()
+    write(writer, changes(1))
+    real = Sender.send
+
+    def send_and_stop(self: Sender, *args: object) -> int:
+        queued = real(self, *args)  # type: ignore[arg-type]
+        os.kill(broker.pid, signal.SIGSTOP)
+        return queued
+
+    monkeypatch.setattr(Sender, "send", send_and_stop)
+    begin = time.monotonic()
+    try:
+        with pytest.raises(PublishPendingError, match=r"snapshot 2 is committed but not yet in the log.*recover"):
+            write(writer, changes(2))
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    assert time.monotonic() - begin < 30
+    monkeypatch.undo()
+    write(writer, changes(3))
+    rig.audit()
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_broker_that_refuses_connections_is_named_and_recovered_from(
+    broker: LocalKafka, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = rig.writer()
+    write(writer, changes(1))
+    broker.kill()
+    try:
+        with pytest.raises(PublishPendingError, match=f"'{broker.bootstrap_servers}' is running"):
+            write(writer, changes(2))
+    finally:
+        broker.start()
+    monkeypatch.undo()
+    assert rig.recover() == [2]
+    rig.audit()
+
+
+def test_a_coordinator_that_has_forgotten_everything_is_taught_by_headers_and_index(
+    broker: LocalKafka, rig: Rig
+) -> None:
+    rig.write(1, 2)
+    rig.commit(3)
+    with failing(type(rig.table.index), "put"), pytest.raises(Crash):
+        rig.recover()
+    rig.commit(4)
+    broker.kill()
+    for pattern in ("__consumer_offsets-*", "__transaction_state-*"):
+        for folder in (broker.data_dir / "data").glob(pattern):
+            for file in folder.glob("0*"):
+                file.unlink()
+    broker.start()
+    assert rig.recover() == [3, 4]
+    rig.write(5)
+    rig.audit()
+
+
+def test_a_publish_that_outlasts_the_transaction_timeout_names_the_option(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "PATIENCE_SECONDS_MAX", 3.0)
+    writer = rig.writer()
+    write(writer, changes(1))
+    real = Sender.position
+
+    def late(self: Sender) -> object:
+        time.sleep(1.5)
+        return real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, "position", late)
+        with pytest.raises(PublishPendingError, match=r"log\.transaction-timeout.*Nothing is lost"):
+            write(writer, changes(2))
+    write(writer, changes(3))
+    rig.audit()
+
+
+def stable(rig: Rig) -> bool:
+    """Tell whether read-committed readers may read to the very end."""
+    every, committed = (latest_offsets(rig.log.client, rig.topic, read_committed=c) for c in (False, True))
+    return every == committed
+
+
+@pytest.mark.parametrize("timeout", ["2 s", "10 min"])
+def test_a_transaction_left_hanging_by_a_killed_writer_holds_readers_back_until_its_timeout_or_recover(
+    broker: LocalKafka, tmp_path: Path, topic: Callable[[], str], timeout: str
+) -> None:
+    rig = Rig(tmp_path / "t", broker.bootstrap_servers, topic(), {"log__transaction-timeout": timeout})
+    process = CONTEXT.Process(target=run, args=(str(rig.path), "writer", range(1), 12, "flush:after", 1))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert not stable(rig)
+    assert drain(rig.servers, rig.topic, PARTITIONS) == [[], []]
+    if timeout != "2 s":
+        rig.recover()
+    until = time.monotonic() + 30
+    while not stable(rig):
+        assert time.monotonic() < until, "readers are held back for ever"
+        time.sleep(0.05)
+    rig.recover()
+    rig.audit()
+
+
+def test_records_that_a_changed_policy_compacted_away_are_missed_by_readers_and_the_rest_folds_to_the_table(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.write(1, 2, 3)
+    settings = {"cleanup.policy": "compact", "segment.ms": "100", "max.compaction.lag.ms": "100"}
+    entries = [ConfigEntry(n, v, incremental_operation=AlterConfigOpType.SET) for n, v in settings.items()]
+    resource = ConfigResource(ResourceType.TOPIC, rig.topic, incremental_configs=entries)
+    for future in rig.admin.incremental_alter_configs([resource]).values():
+        future.result()
+    time.sleep(0.2)
+    rig.write(4)
+    until = time.monotonic() + 20
+    while sum(map(len, drain(rig.servers, rig.topic, PARTITIONS))) == 40:
+        assert time.monotonic() < until, "the broker compacts nothing"
+        time.sleep(0.2)
+    monkeypatch.setattr(source, "ANSWER_SECONDS", 5.0)
+    with pytest.raises(DataLostError, match="deleted or compacted"):
+        rig.feed(through=3)
+    rig.write(5)
+    log = drain(rig.servers, rig.topic, PARTITIONS)
+    assert fold(c for partition in log for c in partition) == rows_of(rig.table)
