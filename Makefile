@@ -32,7 +32,7 @@ types: $(STAMP) ## mypy, strict
 bench: $(STAMP) java ## the side-by-side measurements, small
 	@$(BIN)/python -m benchmarks --small
 
-crash: $(STAMP) java ## the crash matrix and races; replay by SEED=..., part of it by ONLY=... or EVERY=...
+crash: $(STAMP) java ## the crash matrix; replay by SEED=..., part of it by ONLY=... or EVERY=...
 	@$(BIN)/python -m tests.crash_matrix $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)") $(if $(EVERY),--every $(EVERY))
 
 docs: $(STAMP) ## that links between the pages lead somewhere
