@@ -2,6 +2,7 @@
 
 PYTHON ?= python3.11
 VENV   := .venv
+PROCESSES ?= 3
 STAMP  := $(VENV)/.stamp
 BIN    := $(VENV)/bin
 PAGES  := $(wildcard *.md docs/*.md)
@@ -16,7 +17,7 @@ demo: $(STAMP) java ## flights into a table and its log, a crash, a recovery; un
 	@$(BIN)/python examples/flights.py
 
 test: $(STAMP) java lint types ## everything that CI checks
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q --numprocesses $(PROCESSES) --dist loadgroup
 
 check: test docs ## everything before a commit: test and docs
 
