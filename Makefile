@@ -2,6 +2,7 @@
 
 PYTHON ?= python3.11
 VENV   := .venv
+PROCESSES ?= 3
 STAMP  := $(VENV)/.stamp
 BIN    := $(VENV)/bin
 PAGES  := $(wildcard *.md docs/*.md)
@@ -16,7 +17,7 @@ demo: $(STAMP) java ## flights into a table and its log, a crash, a recovery; un
 	@$(BIN)/python examples/flights.py
 
 test: $(STAMP) java lint types ## everything that CI checks
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q --numprocesses $(PROCESSES) --dist loadgroup
 
 check: test docs ## everything before a commit: test and docs
 
@@ -32,7 +33,7 @@ types: $(STAMP) ## mypy, strict
 bench: $(STAMP) java ## the side-by-side measurements, small
 	@$(BIN)/python -m benchmarks --small
 
-crash: $(STAMP) java ## the crash matrix and races; replay by SEED=..., part of it by ONLY=... or EVERY=...
+crash: $(STAMP) java ## the crash matrix; replay by SEED=..., part of it by ONLY=... or EVERY=...
 	@$(BIN)/python -m tests.crash_matrix $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)") $(if $(EVERY),--every $(EVERY))
 
 docs: $(STAMP) ## that links between the pages lead somewhere

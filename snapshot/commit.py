@@ -109,6 +109,8 @@ def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) 
         recorded = log.transaction_version(commit_id.writer)
         if recorded is None or recorded < commit_id.batch:
             return None
+        # It may have landed after the caller looked for the newest version.
+        newest = log.version()
     for found in log.commits(newest, after + 1):
         if found.info.get("commit") == str(commit_id):
             return as_snapshot(found)

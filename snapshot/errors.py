@@ -12,6 +12,7 @@
     ├── FencedError                          replace: another owner has taken over
     ├── DataLostError                        decide: something a reader needs is gone
     └── CorruptedError                       repair: what is stored contradicts itself
+        └── BadRecordError                   skip or mend: one Kafka record is not what the format says
 
 Messages name who, what was required, what came, and what to do. They never hold a credential.
 """
@@ -81,3 +82,23 @@ class CorruptedError(TableStoreError):
     """Stored data contradicts itself or cannot be decoded."""
 
     kind = "corrupted"
+
+
+class BadRecordError(CorruptedError):
+    """One payload of a list is not a row of the format.
+
+    Attributes:
+        position: of the payload in the list it came in.
+        field: the column at fault, where it is known.
+        reason: what was expected and what came, the value cut to a readable length.
+    """
+
+    kind = "bad-record"
+
+    def __init__(self, position: int, reason: str, field: str | None = None) -> None:
+        super().__init__(f"record {position}: {reason}")
+        self.position, self.reason, self.field = position, reason, field
+
+    def __reduce__(self) -> tuple[type[BadRecordError], tuple[int, str, str | None]]:
+        """Pickle by what it was made from, so that it crosses from a worker whole."""
+        return type(self), (self.position, self.reason, self.field)

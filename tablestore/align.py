@@ -73,11 +73,10 @@ class _Rows:
 class Comparison:
     """Compares the log's rows with the table's."""
 
-    def __init__(self, log: Iterable[Coded], table: Iterable[pa.RecordBatch], keys: list[str]) -> None:
-        """Compare two streams of the same columns; ``keys`` are the columns of the primary key."""
+    def __init__(self, log: Iterable[Coded], table: Iterable[pa.RecordBatch]) -> None:
+        """Compare two streams of the same columns."""
         self._log = _Rows(log)
         self._table = _Rows((batch, np.zeros(batch.num_rows, np.int64)) for batch in table)
-        self._keys = keys
         self.rows = 0
 
     def parted(self, *, gaps: bool = False) -> Iterator[Parted]:
@@ -115,8 +114,6 @@ class Comparison:
         offset = self._offset()
         if gaps:
             return self._part_with_gaps(offset)
-        if self._same_key():
-            return self._other(offset)
         missing, extra = _find(table, log, 1), _find(log, table, 1)
         if extra is not None and (missing is None or extra <= missing):
             return Parted(log.take(extra), None, offset)
@@ -139,12 +136,6 @@ class Comparison:
 
     def _other(self, offset: int | None) -> Parted:
         return Parted(self._log.take(1), self._table.take(1)[0], offset)
-
-    def _same_key(self) -> bool:
-        if not self._keys:
-            return False
-        left, right = _head(self._log, 1).select(self._keys), _head(self._table, 1).select(self._keys)
-        return _first_difference(left, right) == 1
 
     def _offset(self) -> int | None:
         return int(self._log.offsets[0]) if len(self._log) else None

@@ -65,7 +65,7 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
     broken = sorted(read_index(table.index, log.partitions)[1])
     table.index.delete(broken)
     # Step 3.
-    publisher.take_over()
+    publisher.take_over(check=False)
     seen = inspect_log(table, log, Meter(progress))
     if len(seen.maps) != log.partitions:
         return _without_topic(table)

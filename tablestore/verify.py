@@ -168,7 +168,7 @@ class Contents:
                 raise _EnoughError
 
         records = reader.decoded(*offsets, unreadable)
-        comparison = Comparison(records, self._changes(changes, partition, limit), self._keys)
+        comparison = Comparison(records, self._changes(changes, partition, limit))
         try:
             for parted in comparison.parted(gaps=self._compacted):
                 named += self._tell(parted, snapshot, partition)

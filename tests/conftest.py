@@ -78,3 +78,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark = session("tests", master="local[2]", warehouse=tmp_path_factory.mktemp("warehouse"))
     yield spark
     spark.stop()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests that need Spark share one process, in front of the others, and each other file have its own.
+
+    ``make test`` runs in several processes (pytest-xdist): most tests wait, for brokers and for processes they kill,
+    but a second Spark on two cores would only be in the way.
+    """
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("spark" if "spark" in names else item.path.stem))
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))

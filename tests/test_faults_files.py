@@ -71,7 +71,7 @@ def test_an_entry_cut_short_is_named_and_mended_as_the_error_says(rig: Rig, cut:
     rig.write(1, 2)
     path = index_file(rig, 2)
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(CorruptedError, match=rf"{path.name}: not an entry.*delete it and call recover\(\)"):
+    with pytest.raises(CorruptedError, match=rf"{path.name}: not an entry.*repair\(\) rebuilds it"):
         rig.write(3)
     path.unlink()
     assert rig.recover() == [2]

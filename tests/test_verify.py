@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -265,7 +266,8 @@ def test_what_retention_removed_is_said_and_the_rest_is_compared(table: Damaged)
     report = table.verify()
     assert report.ok, str(report)
     assert len(report.notes) == PARTITIONS
-    assert "snapshots below 3 are not compared" in report.notes[0]
+    # In a table without a key, snapshot 3 may have nothing in partition 0.
+    assert re.search("snapshots below [34] are not compared", report.notes[0])
     assert report.snapshots == 2
 
 

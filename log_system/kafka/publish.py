@@ -69,7 +69,7 @@ class KafkaPublisher:
         """The newest snapshot of which the log holds any change, as the register said when the log was taken over."""
         return max((position.snapshot for position in self._register), default=0)
 
-    def take_over(self) -> None:
+    def take_over(self, *, check: bool = True) -> None:
         """Become the log's only publisher.
 
         1. Fence the publisher before and end its open transaction. A crash here leaves the log without owner.
@@ -77,6 +77,9 @@ class KafkaPublisher:
            that there are none. The order matters: a task looks for its token after it has fenced others. A crash in
            between leaves a token, so the next take-over fences them again.
         3. Read what is published, now that nobody else can move it.
+
+        Args:
+            check: refuse a topic that ends before what is published; only who mends that does without.
 
         Raises:
             UnavailableError: the broker does not answer.
@@ -103,7 +106,8 @@ class KafkaPublisher:
                 self._group = consumer.consumer_group_metadata()
                 ends = topic_ends(log)
                 self._register = register(log, consumer, self._index)
-                check_ends(log, ends, self._register, self._index.latest())
+                if check:
+                    check_ends(log, ends, self._register, self._index.latest())
             finally:
                 consumer.close()
             self._producer = producer

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from log_system.formats import EncodedRecords, LogFormat
 from log_system.kafka.client import translate
@@ -19,6 +19,7 @@ from snapshot.records import ChangeSet
 
 _QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
+_REASON_SECONDS = 1.0
 OFFSETS_SECONDS = 20.0
 """How long moving a group's offsets may take; a broker that is well answers in milliseconds."""
 
@@ -76,7 +77,10 @@ class Sender:
         for batch in changes.batches(self._partition, position.rows):
             part = batch.slice(0, left)
             left -= part.num_rows
-            position = self._send_batch(part, position, total, is_last=left == 0)
+            try:
+                position = self._send_batch(part, position, total, is_last=left == 0)
+            except KafkaException as error:
+                raise _reason(self._producer, error) from error
             if left == 0:
                 break
         self._position = position
@@ -146,3 +150,13 @@ class Sender:
             self._failed = error
         else:
             self._landed = message.offset()
+
+
+def _reason(producer: Any, error: KafkaException) -> KafkaException:
+    """Find out why a producer is dead: ``produce`` says only that it is, the end of its transaction says why."""
+    if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - the client has no public name for it
+        try:
+            producer.abort_transaction(_REASON_SECONDS)
+        except KafkaException as told:
+            return told
+    return error

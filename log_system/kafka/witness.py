@@ -25,7 +25,7 @@ logger = logging.getLogger("tablestore")
 ANSWER_SECONDS = 30.0
 _ANEW = (
     "The topic was made anew, or the broker lost records: what was published is gone from the log. The table's files "
-    "hold every row: make a new table of them, with a new topic."
+    "hold every row: repair() publishes them again, into a topic with one partition a bucket."
 )
 _BATCH_RECORDS = 10_000
 _WAIT_SECONDS = 0.1
