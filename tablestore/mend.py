@@ -21,6 +21,12 @@ from snapshot.spec import TableSpec
 from snapshot.table import TableFiles
 from tablestore.plan import base_file
 
+SAID = "_said"
+"""int8: row kind of the log's last word on the key; NULL where it says nothing."""
+AT = "_at"
+"""int64: where that record is, as ``_seq`` of ``read_tail``; NULL likewise."""
+FRESH = "_fresh"
+"""bool: whether one of the unsettled snapshots changed the key."""
 _MEMORY = "256MB"
 
 
@@ -39,22 +45,44 @@ class Repairs:
         newest = self.files.latest()
         return [self.files.changes(each, self.log.partitions) for each in range(snapshot, newest + 1)]
 
-    def wrong(self, partition: int, start: int, end: int, unsettled: Sequence[ChangeSet]) -> Iterator[pa.RecordBatch]:
+    def wrong(
+        self, partition: int, start: int, end: int, unsettled: Sequence[ChangeSet], *, whole: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Give the committed value, or a delete, of each key on which the log's last word is another.
-
-        1. Read the log between the offsets and keep each key's last word.
-        2. Add the keys of the unsettled snapshots: what was sent before the range may have been undone since.
-        3. Look all these keys up in the newest snapshot.
-        4. Give what differs.
 
         Args:
             partition: the log partition, which is the bucket.
             start: offset from which the log is read.
             end: offset at which that ends.
             unsettled: snapshots whose keys must have their last word between the two.
+            whole: every key of the bucket must.
 
         Yields:
             The table's columns, then ``_kind``.
+        """
+        columns = self.files.change_schema.names
+        for batch in self.differences(partition, start, end, unsettled, whole=whole):
+            yield batch.select(columns)
+
+    def differences(
+        self,
+        partition: int,
+        start: int,
+        end: int,
+        unsettled: Sequence[ChangeSet],
+        *,
+        whole: bool = False,
+        snapshot: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Give what ``wrong`` gives, and what the log says instead; compare with ``snapshot``, or with the newest.
+
+        1. Read the log between the offsets and keep each key's last word.
+        2. Add the keys of the unsettled snapshots: what was sent before the range may have been undone since.
+        3. Look all these keys up in the newest snapshot.
+        4. Give what differs.
+
+        Yields:
+            The table's columns, ``_kind``, ``_said``, ``_at`` and ``_fresh``.
         """
         spec = self.files.spec
         spill = tempfile.mkdtemp(prefix="repair-")
@@ -70,29 +98,31 @@ class Repairs:
                 _load(session, "changed", self.files.change_schema, _changes(unsettled, partition))
                 keys = ", ".join(_keys(spec))
                 session.execute(f"CREATE TEMP TABLE keys AS SELECT {keys} FROM seen UNION SELECT {keys} FROM changed")
-                if session.sql("SELECT count(*) FROM keys").fetchall() == [(0,)]:
+                if not whole and session.sql("SELECT count(*) FROM keys").fetchall() == [(0,)]:
                     return
                 # Step 3.
-                self._look_up(session, partition)
+                self._look_up(session, partition, snapshot, whole=whole)
                 # Step 4.
-                yield from read(session, _differences(spec), [], self.files.change_schema)
+                told = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(FRESH, pa.bool_())]
+                schema = pa.schema([*self.files.change_schema, *told])
+                yield from read(session, _differences(spec), [], schema)
         finally:
             session.close()
             shutil.rmtree(spill, ignore_errors=True)
 
-    def _look_up(self, session: duckdb.DuckDBPyConnection, bucket: int) -> None:
-        """Make the table ``alive`` of the committed rows whose keys are asked for."""
+    def _look_up(self, session: duckdb.DuckDBPyConnection, bucket: int, snapshot: int | None, *, whole: bool) -> None:
+        """Make the table ``alive`` of the committed rows whose keys are asked for, or of all."""
         files, spec = self.files, self.files.spec
-        layout = files.layout(files.latest())
+        layout = files.layout(files.latest() if snapshot is None else snapshot)
         base = [base_file(files, f) for f in layout.base if f.partition[BUCKET] == str(bucket)]
         changes = [files.change_file(f) for f in layout.changes if f.partition[BUCKET] == str(bucket)]
         _load(session, "alive", spec.arrow, iter(()))
-        same = _same_key(spec, "incoming", "keys")
+        asked = "" if whole else f"SEMI JOIN keys ON {_same_key(spec, 'incoming', 'keys')}"
         filesystem = None if files.storage.is_local else files.storage.filesystem
         with MergeEngine(spec.arrow, spec.primary_key, filesystem=filesystem) as engine:
             for batch in engine.merged(base, changes):
                 session.register("incoming", pa.Table.from_batches([_numbered(batch)]))
-                session.execute(f"INSERT INTO alive SELECT incoming.* FROM incoming SEMI JOIN keys ON {same}")
+                session.execute(f"INSERT INTO alive SELECT incoming.* FROM incoming {asked}")
                 session.unregister("incoming")
 
 
@@ -113,16 +143,20 @@ def _differences(spec: TableSpec) -> str:
         f"alive.{c} IS NOT DISTINCT FROM seen.{c} AND alive.{c}::VARCHAR IS NOT DISTINCT FROM seen.{c}::VARCHAR"
         for c in columns
     ]
-    keys = _keys(spec)
-    kind = f"c{len(spec.arrow)}"
+    keys, kind, seq = _keys(spec), f"seen.c{len(spec.arrow)}", f"seen.c{len(spec.arrow) + 1}"
     deleted = ", ".join(f"keys.{c}" if c in keys else f"NULL AS {c}" for c in columns)
+    fresh = f"EXISTS (SELECT 1 FROM changed WHERE {{}}) AS {FRESH}"
     return f"""
-        SELECT {", ".join(f"alive.{c}" for c in columns)}, {RowKind.UPDATE_AFTER:d}::TINYINT AS {KIND}
-        FROM alive ANTI JOIN seen ON {" AND ".join(equal)} AND seen.{kind} <> {RowKind.DELETE:d}
+        SELECT {", ".join(f"alive.{c}" for c in columns)}, {RowKind.UPDATE_AFTER:d}::TINYINT AS {KIND},
+            {kind} AS {SAID}, {seq} AS {AT}, {fresh.format(_same_key(spec, "changed", "alive"))}
+        FROM alive LEFT JOIN seen ON {_same_key(spec, "alive", "seen")}
+        WHERE {kind} IS NULL OR {kind} = {RowKind.DELETE:d} OR NOT ({" AND ".join(equal)})
         UNION ALL
-        SELECT {deleted}, {RowKind.DELETE:d}::TINYINT AS {KIND}
+        SELECT {deleted}, {RowKind.DELETE:d}::TINYINT AS {KIND},
+            {kind} AS {SAID}, {seq} AS {AT}, {fresh.format(_same_key(spec, "changed", "keys"))}
         FROM keys ANTI JOIN alive ON {_same_key(spec, "keys", "alive")}
-        ANTI JOIN (SELECT * FROM seen WHERE {kind} = {RowKind.DELETE:d}) AS gone ON {_same_key(spec, "keys", "gone")}
+        LEFT JOIN seen ON {_same_key(spec, "keys", "seen")}
+        WHERE {kind} IS DISTINCT FROM {RowKind.DELETE:d}
     """
 
 

@@ -8,6 +8,7 @@ register, so an owner that was replaced repairs nothing with old values.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -31,7 +32,9 @@ class RepairSource(Protocol):
         """Give the changes of a snapshot and of every later one that is committed, in order."""
         ...
 
-    def wrong(self, partition: int, start: int, end: int, unsettled: Sequence[ChangeSet]) -> Iterator[pa.RecordBatch]:
+    def wrong(
+        self, partition: int, start: int, end: int, unsettled: Sequence[ChangeSet], *, whole: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Give the changes that make the log right: the committed value, or a delete, of each key that needs it.
 
         Args:
@@ -39,6 +42,7 @@ class RepairSource(Protocol):
             start: offset from which the log is read.
             end: offset at which that ends; the caller sends the changes after it.
             unsettled: snapshots whose keys must have their last word between the two.
+            whole: every key of the bucket must.
         """
         ...
 
@@ -51,6 +55,11 @@ class EventualPublisher(KafkaPublisher):
         super().__init__(log, index)
         self._repairs = repairs
         self._expected: tuple[int, Mapping[int, SentRange]] = (-1, {})
+
+    @property
+    def log(self) -> KafkaLog:
+        """The log."""
+        return self._log
 
     def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
         """Hear where this writer's own snapshot is: if nothing else is there, the log need not be read."""
@@ -94,15 +103,41 @@ class EventualPublisher(KafkaPublisher):
         """
         try:
             ends = self._log_ends()
-            dirty = [p for p in range(self._log.partitions) if ends[p] > self._register[p].end]
+            dirty = {p: held.end for p, held in enumerate(self._register) if ends[p] > held.end}
             self._repair(dirty, ends, (), None)
         except BaseException:
             self.discard()
             raise
 
+    def settle_all(self, newest: int) -> Mapping[int, int]:
+        """Make the log's last word on every key of the table the committed one, reading all of the log.
+
+        Needs no register that is true; moves it to the newest snapshot. A crash leaves the log as it was, or right.
+
+        Args:
+            newest: the newest committed snapshot.
+
+        Returns:
+            For each partition that had something wrong, how many changes were sent.
+
+        Raises:
+            FencedError: another publisher has taken over.
+            TableStoreError: the broker failed; take over and begin again.
+        """
+        try:
+            starts = {p: log_start(self._log, p) for p in range(self._log.partitions)}
+            return self._repair(starts, self._log_ends(), (), newest, whole=True)
+        except BaseException:
+            self.discard()
+            raise
+
+    def positions(self) -> Sequence[Position]:
+        """Give the register as this publisher, the log's owner, knows it."""
+        return tuple(self._register)
+
     def _settle(self, unsettled: Sequence[ChangeSet]) -> None:
         ends = self._log_ends()
-        dirty = [p for p in range(self._log.partitions) if not self._is_clean(p, ends[p], unsettled)]
+        dirty = {p: held.end for p, held in enumerate(self._register) if not self._is_clean(p, ends[p], unsettled)}
         self._repair(dirty, ends, unsettled, unsettled[-1].snapshot.id)
 
     def _log_ends(self) -> list[int]:
@@ -131,30 +166,49 @@ class EventualPublisher(KafkaPublisher):
         )
 
     def _repair(
-        self, dirty: Sequence[int], ends: Sequence[int], unsettled: Sequence[ChangeSet], settled: int | None
-    ) -> None:
-        """Send what is wrong, in transactions of bounded size; the last one moves the register to ``settled``."""
+        self,
+        dirty: Mapping[int, int],
+        ends: Sequence[int],
+        unsettled: Sequence[ChangeSet],
+        settled: int | None,
+        *,
+        whole: bool = False,
+    ) -> Mapping[int, int]:
+        """Send what is wrong, in transactions of bounded size; the last one moves the register to ``settled``.
+
+        Args:
+            dirty: partitions to look at, and the offsets from which.
+            ends: for each partition, where to stop.
+            unsettled: snapshots whose keys must be right after it.
+            settled: the newest of them; None leaves the register as it is.
+            whole: every key must be right after it.
+
+        Returns:
+            For each partition to which something was sent, how many changes.
+        """
         log = self._log
         assert self._codec is not None
         with kafka_errors(f"repair the log in topic {log.topic!r}", log.client):
             streams: dict[int, RecordStream] = {}
             split: set[int] = set()
+            sent: Counter[int] = Counter()
             rows, is_open = 0, False
-            for partition in dirty:
-                for batch in self._repairs.wrong(partition, self._register[partition].end, ends[partition], unsettled):
+            for partition, start in dirty.items():
+                for batch in self._repairs.wrong(partition, start, ends[partition], unsettled, whole=whole):
                     if not is_open:
                         self._producer.begin_transaction()
                         is_open = True
                     if partition not in streams:
                         streams[partition] = RecordStream(log.topic, partition, self._producer)
                     streams[partition].send(self._codec.encode(batch))
+                    sent[partition] += batch.num_rows
                     rows += batch.num_rows
                     if rows >= log.transaction_rows_max:
                         self._producer.commit_transaction(COMMIT_SECONDS)
                         split |= set(streams)
                         rows, is_open, streams = 0, False, {}
             if settled is None and not is_open:
-                return
+                return sent
             if not is_open:
                 self._producer.begin_transaction()
             self._producer.flush(COMMIT_SECONDS)
@@ -166,6 +220,7 @@ class EventualPublisher(KafkaPublisher):
             self._producer.commit_transaction(COMMIT_SECONDS)
         if settled is not None:
             self._register = moved
+        return sent
 
     def _moved(self, partition: int, end: int, stream: RecordStream | None, settled: int | None) -> Position:
         """Give where a partition's range ends: after the repair if it follows at once, else before it.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from log_system.kafka.client import KafkaClient, kafka_errors
@@ -30,6 +31,11 @@ def tail_schema(log: KafkaLog) -> pa.Schema:
     """Give the columns of ``read_tail``."""
     columns = log.schema.append(pa.field(SEQ, pa.int64()))
     return columns.append(pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")))
+
+
+def offset_of(seq: pa.Array) -> pa.Array:
+    """Give the offsets of the records that rows of ``read_tail`` came from, by their ``_seq``; NULL stays NULL."""
+    return pc.shift_right(seq, _ROW_BITS)
 
 
 def read_tail(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
