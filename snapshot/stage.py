@@ -16,6 +16,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from snapshot.bucket import bucket_of
 from snapshot.delta import DataFile
@@ -23,6 +24,7 @@ from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
 from snapshot.parquet import ParquetFiles, removed_on_error
 from snapshot.records import LogTapFactory, SentRange
+from snapshot.resolve import Lookup
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import BUCKET, SEQ, conform
 from snapshot.spec import TableSpec
@@ -76,6 +78,7 @@ class Stager:
         whole_buckets: every row of a bucket reaches the same task, so earlier changes of a key can be dropped.
         buckets: the table's number of buckets.
         tap: takes the changes into the log at the same time, where the log is an eventual one.
+        lookup: the rows that the changes are resolved against, with ``changelog-producer=lookup``; needs whole buckets.
     """
 
     storage: Storage
@@ -84,6 +87,7 @@ class Stager:
     whole_buckets: bool
     buckets: int
     tap: LogTapFactory | None = None
+    lookup: Lookup | None = None
 
     def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         """Write the rows of a task into files.
@@ -99,6 +103,13 @@ class Stager:
         if self.spec.has_key:
             return self._stage_changes(checked, task)
         return self._stage_rows(checked, task)
+
+    def read(self, staged: Iterable[StagedFile]) -> Iterator[pa.RecordBatch]:
+        """Read staged changes back."""
+        folder = self.storage.child(CHANGES)
+        for path in sorted(s.file.path for s in staged):
+            with folder.filesystem.open(folder.path(path), "rb") as source:
+                yield from pq.ParquetFile(source).iter_batches(use_threads=False)
 
     def remove(self, staged: Iterable[StagedFile]) -> None:
         """Remove staged files that no commit will use."""
@@ -156,9 +167,17 @@ class Stager:
             few.append(batch)
             if sum(b.num_rows for b in few) > _FEW_ROWS:
                 with MergeEngine(self.spec.arrow, self.spec.primary_key) as engine:
-                    return self._write_buckets(engine.last_per_key(chain(few, rows)), schema, task)
+                    return self._write_buckets(
+                        self._resolved(engine.last_per_key(chain(few, rows)), schema), schema, task
+                    )
         kept = last_of_few(self.spec.primary_key, pa.Table.from_batches(few, schema=schema))
-        return self._write_buckets(kept.to_batches(), schema, task)
+        return self._write_buckets(self._resolved(kept.to_batches(), schema), schema, task)
+
+    def _resolved(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+        if self.lookup is None:
+            return batches
+        parts = (part for batch in batches for part in split_by_bucket(batch, self.spec, self.buckets))
+        return self.lookup.resolve(parts, schema)
 
     def _write_buckets(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> list[StagedFile]:
         writers: dict[int, ParquetFiles] = {}
