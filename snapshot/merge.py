@@ -215,7 +215,7 @@ class MergeEngine:
         columns: Sequence[str],
         on_key: Predicate,
         *,
-        asked: bool,
+        asked: bool = False,
     ) -> None:
         """Make the table ``winners`` (keys, row) and, when columns are wanted, ``changes``, to which its rows point."""
         keys = self._list(self._primary_key)
@@ -231,12 +231,15 @@ class MergeEngine:
             cursor.execute(f"CREATE TEMP TABLE winners AS SELECT DISTINCT {keys} FROM {source}", parameters)
 
     def _base_query(
-        self, files: Sequence[BaseFile], wanted: pa.Schema, predicate: Predicate, *, changed: bool, asked: bool
+        self, files: Sequence[BaseFile], wanted: pa.Schema, predicate: Predicate, *, changed: bool, asked: bool = False
     ) -> tuple[str, list[Any]]:
         """Scan base files of one partition, without the rows whose key is in ``winners``."""
         constants = files[0].partition_values
         needed = dict.fromkeys([*wanted.names, *predicate.columns, *(self._primary_key if changed or asked else ())])
         stored = [name for name in needed if name not in constants]
+        if not stored:
+            # Rows have to be counted all the same.
+            stored = [name for name in self._schema.names if name not in constants][:1]
         selected = [self._internal(name) for name in stored]
         parameters: list[Any] = []
         for name in needed:

@@ -159,7 +159,6 @@ CHANGELOG_PRODUCER: Final = OptionSpec(
     "`lookup`: each write looks up the rows it replaces, so change files and log hold inserts, updates with the row "
     "before, and deletes with the row; a write that changes nothing makes no snapshot. Writers at the same time wait "
     "for each other. `none`: upserts and deletes as they came.",
-    fixed=True,
 )
 LOG_KEY_FORMAT: Final = OptionSpec(
     "log.key.format",
