@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,8 +24,14 @@ from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.table import TableFiles
 from tablestore.opened import OpenedTable
-from tablestore.options import Consistency, LogOptions, TableOptions, parse_options
+from tablestore.options import Consistency, Headers, LogOptions, TableOptions, parse_options
 
+logger = logging.getLogger("tablestore")
+_STRANGERS_PASS = (
+    "table %s: log.compacted=true with log.headers='last': readers cannot tell another producer's records from the "
+    "table's, as they can where Kafka removes nothing or each record names its snapshot. Set log.headers='all', or "
+    "allow the topic to the table's writers alone (Kafka ACLs); verify() finds such records in any case."
+)
 _INTENT = f"{INDEX}/_intent"
 
 
@@ -88,6 +95,8 @@ def create(
     if parsed.log is not None and parsed.log.consistency is Consistency.EVENTUAL:
         msg = "option 'log.consistency'='eventual' is not available in this version; use 'transactional', the default."
         raise InvalidInputError(msg)
+    if parsed.log is not None and parsed.log.compacted and parsed.log.headers is not Headers.ALL:
+        logger.warning(_STRANGERS_PASS, path)
     storage = Storage.at(path)
     with storage.alone():
         _clear_way(storage, parsed.log)

@@ -14,13 +14,14 @@ from pyspark.sql import DataFrame
 from log_system.base import LogPublisher
 from snapshot.commit import CommitId, commit, find_commit
 from snapshot.delta import DataFile
-from snapshot.errors import InvalidInputError
+from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.records import Snapshot
 from snapshot.stage import STAGED, StagedFile, Stager, staged_to_arrow
 from tablestore.opened import OpenedTable
 from tablestore.recover import publish_through, recover
 from tablestore.shape import check_columns, shape_changes, shape_rows
 from tablestore.shape_arrow import shape_batches
+from tablestore.turns import Turns
 
 logger = logging.getLogger("tablestore")
 
@@ -46,6 +47,7 @@ class Writer:
         self._writer_id = uuid.uuid4().hex
         self._batch = 0
         self._recovered = publisher is None
+        self._turns = Turns()
 
     def write(self, frame: DataFrame, commit_id: CommitId | None = None) -> Snapshot | None:
         """Write a frame's rows as one snapshot.
@@ -90,13 +92,18 @@ class Writer:
         if not staged:
             return None
         # Step 3.
-        made = commit(
-            self._table.files.log,
-            staged,
-            commit_id or self._next_id(),
-            kind=_kind(staged, has_key=self._table.spec.has_key),
-            by_snapshot=self._table.spec.has_key,
-        )
+        try:
+            made = commit(
+                self._table.files.log,
+                staged,
+                commit_id or self._next_id(),
+                kind=_kind(staged, has_key=self._table.spec.has_key),
+                by_snapshot=self._table.spec.has_key,
+            )
+        except UnavailableError:
+            # The disk is full: what is staged would only keep it so.
+            self.stager(whole_buckets=True).remove(staged)
+            raise
         # Step 4.
         self._publish(made.id)
         return made
@@ -117,7 +124,8 @@ class Writer:
     def recover_once(self) -> None:
         """Publish what an earlier writer left, before this writer's first batch."""
         if not self._recovered and self._publisher is not None:
-            recover(self._table.files, self._publisher, self._table.index, buckets=self._table.options.buckets)
+            table = self._table
+            recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
             self._recovered = True
 
     def stager(self, *, whole_buckets: bool) -> Stager:
@@ -133,7 +141,8 @@ class Writer:
     def _publish(self, snapshot: int) -> None:
         if self._publisher is not None:
             table = self._table
-            publish_through(table.files, self._publisher, table.index, snapshot, buckets=table.options.buckets)
+            buckets = table.options.buckets
+            publish_through(table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns)
 
     def _next_id(self) -> CommitId:
         self._batch += 1
@@ -146,20 +155,24 @@ def run_staging(shaped: DataFrame, stager: Stager) -> list[StagedFile]:
     Raises:
         InvalidInputError: rows were rejected; the files staged by then are removed.
     """
+    names = shaped.columns
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        yield staged_to_arrow(stager, batches, context.partitionId() if context else 0)
+        named = (batch.rename_columns(names) for batch in batches)
+        yield staged_to_arrow(stager, named, context.partitionId() if context else 0)
 
-    rows = shaped.mapInArrow(stage, STAGED).collect()
+    # mapInArrow looks its columns up by name, and takes a dot in one for the field of a struct.
+    rows = shaped.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(stage, STAGED).collect()
     return accept_staged(stager, [row.asDict() for row in rows])
 
 
 def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[StagedFile]:
-    """Read the descriptions that staging tasks gave; none of them counts when one was rejected.
+    """Read the descriptions that staging tasks gave; none of them counts when one was rejected or has failed.
 
     Raises:
         InvalidInputError: rows were rejected; the files staged by then are removed.
+        UnavailableError: the file system refused; likewise.
     """
     staged = [
         StagedFile(
@@ -173,8 +186,12 @@ def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[Sta
             int(str(row["deletes"])),
         )
         for row in rows
-        if row["rejected"] is None
+        if row["rejected"] is None and row["failed"] is None
     ]
+    failed = [str(row["failed"]) for row in rows if row["failed"] is not None]
+    if failed:
+        stager.remove(staged)
+        raise UnavailableError(failed[0])
     rejected = [str(row["rejected"]) for row in rows if row["rejected"] is not None]
     if rejected:
         stager.remove(staged)
