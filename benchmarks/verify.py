@@ -1,7 +1,7 @@
 """Memory of ``verify()``: the peak of the Python process that compares a large log with its table, and its speed.
 
-It holds batches of both sides, never a snapshot, so ten times the rows take no more memory; measured at two sizes to see
-that.
+It holds batches of both sides, never a snapshot, so ten times the rows take no more memory; measured at two sizes to
+see that.
 """
 
 from __future__ import annotations
