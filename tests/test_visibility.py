@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,23 @@ def test_a_spark_stream_sees_whole_committed_snapshots_in_order(
     sight = observer.sight
     check_complete(path, [sight])
     assert (sight.early, sight.torn, sight.disorder, len(sight.delays)) == (0, 0, 0, 60)
+
+
+def test_the_observer_counts_what_is_early_torn_or_out_of_order(tmp_path: Path) -> None:
+    log = tmp_path / "t" / "_changes" / "_delta_log"
+    log.mkdir(parents=True)
+    for snapshot in (1, 2):
+        add = {"add": {"stats": '{"numRecords": 3}', "dataChange": True}}
+        (log / f"{snapshot:020d}.json").write_text(json.dumps(add))
+    observer = Observer(tmp_path / "t", "ours", whole=True)
+    observer.see([1, 1, 1])
+    observer.place(0, 1, 10)
+    assert observer.sight.clean
+    assert len(observer.sight.delays) == 1
+    observer.see([2, 2])
+    assert (observer.sight.early, observer.sight.torn, len(observer.sight.delays)) == (0, 1, 1)
+    observer.see([3])
+    assert observer.sight.early == 1
+    for partition, snapshot, offset in ((0, 1, 10), (0, 0, 11), (1, 1, 0)):
+        observer.place(partition, snapshot, offset)
+    assert observer.sight.disorder == 2
