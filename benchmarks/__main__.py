@@ -23,6 +23,7 @@ class Group(StrEnum):
     STREAM = "stream"
     LATENCY = "latency"
     MEMORY = "memory"
+    VERIFY = "verify"
 
 
 def main(

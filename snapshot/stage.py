@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from snapshot.bucket import bucket_of
 from snapshot.delta import DataFile
+from snapshot.errors import UnavailableError
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
 from snapshot.parquet import ParquetFiles, removed_on_error
@@ -32,8 +33,12 @@ from snapshot.storage import Storage
 
 CHANGES = "_changes"
 _FEW_ROWS = 20_000
-STAGED = "path string, size long, rows long, deletes long, partition string, stats string, sent string, rejected string"
-"""Columns of the frame staging returns: one row a file, or one row with the reason why the input was rejected."""
+STAGED = (
+    "path string, size long, rows long, deletes long, partition string, stats string, sent string, rejected string, "
+    "failed string"
+)
+"""Columns of the frame staging returns: one row a file, or one row with the reason why the input was rejected, or why
+the file system took no files."""
 _STAGED_ARROW = pa.schema(
     [
         ("path", pa.string()),
@@ -44,6 +49,7 @@ _STAGED_ARROW = pa.schema(
         ("stats", pa.string()),
         ("sent", pa.string()),
         ("rejected", pa.string()),
+        ("failed", pa.string()),
     ]
 )
 
@@ -315,6 +321,8 @@ def staged_to_arrow(stager: Stager, batches: Iterable[pa.RecordBatch], task: int
         staged = stager.stage(batches, task)
     except _RejectedError as error:
         return pa.RecordBatch.from_pylist([{"rejected": str(error)}], schema=_STAGED_ARROW)
+    except UnavailableError as error:
+        return pa.RecordBatch.from_pylist([{"failed": str(error)}], schema=_STAGED_ARROW)
     rows = [
         {
             "path": s.file.path,

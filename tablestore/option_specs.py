@@ -177,7 +177,8 @@ LOG_COMPACTED: Final = OptionSpec(
     "log.compacted",
     BOOLEAN,
     "false",
-    "Make a compacted topic: the broker may drop all but the last change of a key. Needs a primary key and `json`.",
+    "Make a compacted topic: the broker may drop all but the last change of a key. Needs a primary key and `json`. "
+    "Set `log.headers` to `all` with it, or readers cannot tell another producer's records from the table's.",
     fixed=True,
 )
 LOG_HEADERS: Final = OptionSpec(

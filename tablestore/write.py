@@ -19,7 +19,7 @@ from log_system.kafka.staged import KafkaTapFactory
 from snapshot.changes import MAINTENANCE
 from snapshot.commit import CommitId, commit, find_commit
 from snapshot.delta import DataFile
-from snapshot.errors import ConflictError, InvalidInputError
+from snapshot.errors import ConflictError, InvalidInputError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
 from snapshot.stage import STAGED, StagedFile, Stager, staged_to_arrow
@@ -28,6 +28,7 @@ from tablestore.plan import lookup_in
 from tablestore.recover import publish_through, recover
 from tablestore.shape import check_columns, shape_changes, shape_rows
 from tablestore.shape_arrow import shape_batches
+from tablestore.turns import Turns
 
 logger = logging.getLogger("tablestore")
 
@@ -62,6 +63,7 @@ class Writer:
         self._writer_id = uuid.uuid4().hex
         self._batch = 0
         self._recovered = publisher is None
+        self._turns = Turns()
 
     def write(self, frame: DataFrame, commit_id: CommitId | None = None) -> Snapshot | None:
         """Write a frame's rows as one snapshot.
@@ -145,14 +147,19 @@ class Writer:
         if not staged:
             return None
         # Step 3.
-        made = commit(
-            self._table.files.log,
-            staged,
-            commit_id or self._next_id(),
-            kind=_kind(staged, has_key=self._table.spec.has_key),
-            by_snapshot=self._table.spec.has_key,
-            check=None if base is None else partial(self._check_base, base),
-        )
+        try:
+            made = commit(
+                self._table.files.log,
+                staged,
+                commit_id or self._next_id(),
+                kind=_kind(staged, has_key=self._table.spec.has_key),
+                by_snapshot=self._table.spec.has_key,
+                check=None if base is None else partial(self._check_base, base),
+            )
+        except UnavailableError:
+            # The disk is full: what is staged would only keep it so.
+            self.stager(whole_buckets=False).remove(staged)
+            raise
         # Step 4.
         if self._publisher is not None:
             self._publisher.expect(made.id, _sent(staged))
@@ -175,7 +182,8 @@ class Writer:
     def recover_once(self) -> None:
         """Publish what an earlier writer left, before this writer's first batch."""
         if not self._recovered and self._publisher is not None:
-            recover(self._table.files, self._publisher, self._table.index, buckets=self._table.options.buckets)
+            table = self._table
+            recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
             self._recovered = True
 
     def stager(self, *, whole_buckets: bool) -> Stager:
@@ -201,7 +209,8 @@ class Writer:
     def _publish(self, snapshot: int) -> None:
         if self._publisher is not None:
             table = self._table
-            publish_through(table.files, self._publisher, table.index, snapshot, buckets=table.options.buckets)
+            buckets = table.options.buckets
+            publish_through(table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns)
 
     def _next_id(self) -> CommitId:
         self._batch += 1
@@ -214,20 +223,24 @@ def run_staging(shaped: DataFrame, stager: Stager) -> list[StagedFile]:
     Raises:
         InvalidInputError: rows were rejected; the files staged by then are removed.
     """
+    names = shaped.columns
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        yield staged_to_arrow(stager, batches, context.partitionId() if context else 0)
+        named = (batch.rename_columns(names) for batch in batches)
+        yield staged_to_arrow(stager, named, context.partitionId() if context else 0)
 
-    rows = shaped.mapInArrow(stage, STAGED).collect()
+    # mapInArrow looks its columns up by name, and takes a dot in one for the field of a struct.
+    rows = shaped.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(stage, STAGED).collect()
     return accept_staged(stager, [row.asDict() for row in rows])
 
 
 def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[StagedFile]:
-    """Read the descriptions that staging tasks gave; none of them counts when one was rejected.
+    """Read the descriptions that staging tasks gave; none of them counts when one was rejected or has failed.
 
     Raises:
         InvalidInputError: rows were rejected; the files staged by then are removed.
+        UnavailableError: the file system refused; likewise.
     """
     staged = [
         StagedFile(
@@ -242,8 +255,12 @@ def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[Sta
             None if row["sent"] is None else SentRange(**json.loads(str(row["sent"]))),
         )
         for row in rows
-        if row["rejected"] is None
+        if row["rejected"] is None and row["failed"] is None
     ]
+    failed = [str(row["failed"]) for row in rows if row["failed"] is not None]
+    if failed:
+        stager.remove(staged)
+        raise UnavailableError(failed[0])
     rejected = [str(row["rejected"]) for row in rows if row["rejected"] is not None]
     if rejected:
         stager.remove(staged)

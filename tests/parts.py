@@ -143,7 +143,11 @@ def _changes(message: Any) -> list[Change]:
 
 def fold(changes: Iterable[Change]) -> dict[int, str]:
     """Fold changes by key."""
-    table: dict[int, str] = {}
+    return fold_into({}, changes)
+
+
+def fold_into(table: dict[int, str], changes: Iterable[Change]) -> dict[int, str]:
+    """Fold changes by key into a table that is there."""
     for key, value in changes:
         if value is None:
             table.pop(key, None)
