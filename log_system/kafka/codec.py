@@ -154,12 +154,14 @@ class EncodedMessages:
         values: of each message; None for a delete.
         timestamps: in milliseconds since the epoch, where they are written.
         headers: where they are written.
+        partitions: where they go, once that is decided; -1 leaves it to the client.
     """
 
     keys: Sequence[bytes] | None
     values: Sequence[bytes | None]
     timestamps: Sequence[int | None] | None
     headers: Sequence[list[tuple[str, bytes | None]] | None] | None
+    partitions: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return len(self.values)

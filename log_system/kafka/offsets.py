@@ -155,6 +155,11 @@ class GroupOffsets:
                 lambda it: it.commit(offsets=moved, asynchronous=False),
             )
 
+    def metadata(self) -> Any:
+        """Give what a producer needs to move the group's offsets in a transaction."""
+        with kafka_errors(f"join group {self._group!r}", self._client):
+            return self._open().consumer_group_metadata()
+
     def close(self) -> None:
         """Close the connection."""
         if self._consumer is not None:
@@ -165,11 +170,9 @@ class GroupOffsets:
         """Ask again while the group's coordinator is starting or moving."""
         until = time.monotonic() + ANSWER_SECONDS
         with kafka_errors(doing, self._client):
-            if self._consumer is None:
-                self._consumer = self._client.consumer(self._group)
             while True:
                 try:
-                    told = ask(self._consumer)
+                    told = ask(self._open())
                     for at in told:
                         if at.error is not None and at.error.code() != KafkaError.NO_ERROR:
                             raise KafkaException(at.error)
@@ -183,3 +186,8 @@ class GroupOffsets:
                         )
                         raise UnavailableError(msg) from error
                 time.sleep(SETTLE_STEP_SECONDS)
+
+    def _open(self) -> Any:
+        if self._consumer is None:
+            self._consumer = self._client.consumer(self._group)
+        return self._consumer

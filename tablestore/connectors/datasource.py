@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from log_system.kafka.scanning import Scan
@@ -15,6 +24,7 @@ from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import arrow_schema
 from tablestore.connectors.names import Connector, Side
 from tablestore.connectors.reading import RangePart, live, read_last, read_rows, shown
+from tablestore.connectors.sink import Sink, Written
 from tablestore.connectors.stream import KafkaStream
 from tablestore.connectors.table import KafkaTable
 
@@ -45,6 +55,23 @@ class KafkaDataSource(DataSource):
         """Read messages as they come."""
         return KafkaStream(self._table(schema, Side.SOURCE), schema)
 
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Append rows; in an upsert table they replace those of their keys."""
+        if overwrite:
+            msg = f"format({self.name()!r}) does not overwrite: a topic can only be added to. Use mode('append')."
+            raise InvalidInputError(msg)
+        return BatchWriter(Sink.open(self.connector, dict(self.options), schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """Write micro-batches."""
+        if overwrite and self.connector is Connector.KAFKA:
+            msg = (
+                "A 'kafka' table doesn't support consuming update changes, which outputMode('complete') makes; it only "
+                "appends rows. Use outputMode('append'), or an 'upsert-kafka' table."
+            )
+            raise InvalidInputError(msg)
+        return StreamWriter(Sink.open(self.connector, dict(self.options), schema))
+
     def _table(self, schema: StructType, side: Side) -> KafkaTable:
         return KafkaTable.of(self.connector, dict(self.options), schema, side)
 
@@ -58,6 +85,57 @@ class UpsertKafkaDataSource(KafkaDataSource):
     def name(cls) -> str:
         """Give the name for ``format(...)``."""
         return "upsert-kafka"
+
+
+@dataclass
+class _Message(WriterCommitMessage):
+    """What one task did."""
+
+    written: Written
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    return [message.written for message in messages if isinstance(message, _Message)]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write.format(...)`` and ``INSERT INTO``."""
+
+    def __init__(self, sink: Sink) -> None:
+        """Write into ``sink``."""
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write or stage a task's rows."""
+        return _Message(self._sink.run(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Finish the write."""
+        self._sink.commit(_written(messages), None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop what was staged."""
+        self._sink.abort(_written(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """``df.writeStream.format(...)``."""
+
+    def __init__(self, sink: Sink) -> None:
+        """Write into ``sink``."""
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write or stage a task's rows."""
+        return _Message(self._sink.run(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Finish a micro-batch; exactly-once writes it here, unless it is there."""
+        self._sink.commit(_written(messages), batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Drop what was staged."""
+        self._sink.abort(_written(messages))
 
 
 class KafkaReader(DataSourceReader):
