@@ -85,9 +85,9 @@ class Lab:
     def source(self, connector: str, topic: str | None, given: Mapping[str, Any]) -> KafkaDataSource:
         return _SOURCES[connector](CaseInsensitiveDict(self.options(connector, topic, given)))
 
-    def read(self, topic: str | None, columns: str, connector: str = "kafka", **options: Any) -> list[Row]:
+    def read(self, topic: str | None, columns: str, kind: str = "kafka", **options: Any) -> list[Row]:
         """Read as ``spark.read`` does."""
-        reader = self.source(connector, topic, options).reader(schema_of(columns))
+        reader = self.source(kind, topic, options).reader(schema_of(columns))
         found: list[Row] = []
         for part in reader.partitions():
             for batch in shipped(reader).read(part):
@@ -100,9 +100,9 @@ class Lab:
         rows = self.read(topic, columns, "upsert-kafka", **{"primary_key": key} | options)
         return sorted(rows, key=lambda row: str(row[key.split(",", maxsplit=1)[0]]))
 
-    def stream(self, topic: str | None, columns: str, connector: str = "kafka", **options: Any) -> Stream:
+    def stream(self, topic: str | None, columns: str, kind: str = "kafka", **options: Any) -> Stream:
         """Begin a query."""
-        reader = self.source(connector, topic, options).streamReader(schema_of(columns))
+        reader = self.source(kind, topic, options).streamReader(schema_of(columns))
         assert isinstance(reader, KafkaStream)
         return Stream(reader)
 
@@ -111,22 +111,22 @@ class Lab:
         topic: str | None,
         columns: str,
         rows: Iterable[Sequence[Any]] | Sequence[Iterable[Sequence[Any]]],
-        connector: str = "kafka",
+        kind: str = "kafka",
         **options: Any,
     ) -> None:
         """Write as ``df.write`` does, in one task."""
-        self.write_tasks(topic, columns, [list(rows)], connector, **options)
+        self.write_tasks(topic, columns, [list(rows)], kind, **options)
 
     def write_tasks(
         self,
         topic: str | None,
         columns: str,
         tasks: Sequence[Sequence[Sequence[Any]]],
-        connector: str = "kafka",
+        kind: str = "kafka",
         **options: Any,
     ) -> None:
         """Write as ``df.write`` does, one list of rows a task."""
-        writer = self.source(connector, topic, options).writer(schema_of(columns), False)
+        writer = self.source(kind, topic, options).writer(schema_of(columns), False)
         messages = [shipped(writer).write(iter([batch_of(columns, rows)])) for rows in tasks]
         shipped(writer).commit(messages)
 
@@ -136,11 +136,11 @@ class Lab:
         columns: str,
         rows: Sequence[Sequence[Any]],
         number: int,
-        connector: str = "kafka",
+        kind: str = "kafka",
         **options: Any,
     ) -> None:
         """Write a micro-batch as ``df.writeStream`` does."""
-        writer = self.source(connector, topic, options).streamWriter(schema_of(columns), False)
+        writer = self.source(kind, topic, options).streamWriter(schema_of(columns), False)
         messages = [shipped(writer).write(iter([batch_of(columns, rows)]))]
         shipped(writer).commit(messages, number)
 

@@ -29,8 +29,8 @@ def read(spark: SparkSession, options: dict[str, str], schema: str, name: str = 
     return spark.read.format(name).schema(schema).options(**options).load()
 
 
-def test_b57_rows_go_from_spark_to_kafka_and_back(spark: SparkSession, wire: Wire, made: Topics) -> None:
-    """Both connectors from the DataFrame API, in batch; an empty topic is an empty frame."""
+def test_b56_b57_rows_go_from_spark_to_kafka_and_back(spark: SparkSession, wire: Wire, made: Topics) -> None:
+    """Both connectors from the DataFrame API, with nothing but this package: a topic is written, and read back."""
     topic = made(2)
     options = given(wire, topic, **EARLIEST)
     assert read(spark, options, "id BIGINT, v STRING").collect() == []
