@@ -12,7 +12,9 @@ import pyarrow.types as pt
 from log_system.formats.columns import leaves, relabel, without_offsets
 from log_system.formats.duck import Duck
 from log_system.formats.json_types import duckdb_type
-from log_system.formats.row_decode import decoded, read_one_by_one
+from log_system.formats.row_base import PortableFormat
+from log_system.formats.row_decode import decode_in_bulk, decoded, read_one_by_one
+from log_system.formats.row_json_bulk import JsonBulkReader
 from log_system.formats.row_json_read import JsonRowReader
 from log_system.formats.row_json_write import object_sql
 from log_system.formats.row_options import OptionReader
@@ -30,6 +32,9 @@ OPTIONS = (
     "encode.ignore-null-fields",
     "decode.json-parser.enabled",
 )
+
+MEMORY_LIMIT = "256MB"
+"""How much memory the DuckDB of one format may use."""
 
 
 @dataclass(frozen=True)
@@ -79,37 +84,40 @@ class JsonOptions:
         )
 
 
-class JsonRowFormat:
-    """Codes rows as JSON objects. Travels by pickle; what it has opened stays behind."""
+class JsonRowFormat(PortableFormat):
+    """Codes rows as JSON objects."""
 
     name = "json"
 
-    def __init__(
-        self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "", memory_limit: str = "256MB"
-    ) -> None:
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
         """Prepare for a schema.
 
         Args:
             schema: the columns.
             options: Flink's options of the format, the prefix already cut.
             side: ``key``, ``value`` or empty, for messages.
-            memory_limit: how much memory DuckDB may use.
 
         Raises:
             InvalidInputError: a type that JSON cannot hold, or a wrong option.
         """
         self._options = JsonOptions.read(options, side=side)
         check_schema(schema, _check_field)
-        self._schema = schema
-        self._reader = JsonRowReader(
+        super().__init__(schema, options, side)
+        self._one = JsonRowReader(
             schema,
             separator=self._options.separator,
             fail_on_missing_field=self._options.fail_on_missing_field,
             ignore_parse_errors=self._options.ignore_parse_errors,
-        )
+        ).read
         self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
+        self._duck = Duck(MEMORY_LIMIT)
+        self._bulk = JsonBulkReader(
+            schema,
+            self._duck,
+            separator=self._options.separator,
+            fail_on_missing_field=self._options.fail_on_missing_field,
+        ).read
         self._dates = [i for i, kind in enumerate(schema.types) if _has_dates(kind)]
-        self._duck = Duck(memory_limit)
 
     def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
         """Turn rows into one payload each.
@@ -149,8 +157,10 @@ class JsonRowFormat:
         Raises:
             BadRecordError: the first payload that is no row; never where parse errors are ignored.
         """
-        rows, record = read_one_by_one(payloads, range(len(payloads)), self._reader.read)
-        return decoded(rows, record, self._schema)
+        if not self._schema:
+            rows, record = read_one_by_one(payloads, range(len(payloads)), self._one)
+            return decoded(rows, record, self._schema)
+        return decode_in_bulk(payloads, self._schema, self._bulk, self._one)
 
 
 def _check_field(field: pa.Field, path: str) -> None:

@@ -73,7 +73,9 @@ class JsonRowReader:
             return None
         try:
             # Control characters within strings are taken, as Flink takes them.
-            value = json.loads(text, strict=False, parse_int=Number, parse_float=Number, parse_constant=_no_constant)
+            value = json.loads(
+                text, strict=False, parse_int=_integer_token, parse_float=Number, parse_constant=_no_constant
+            )
         except (ValueError, RecursionError) as error:
             msg = f"not valid JSON ({shown(str(error))}): {shown(text)}"
             raise UnfitError(msg) from error
@@ -141,6 +143,11 @@ class JsonRowReader:
                 raise UnfitError(msg)
             result[field.name] = convert(given.get(field.name))
         return result
+
+
+def _integer_token(text: str) -> Number:
+    """Java has one integer zero; a ``-0`` is the same, whatever type it is read as."""
+    return Number("0" if text == "-0" else text)
 
 
 def _no_constant(name: str) -> NoReturn:

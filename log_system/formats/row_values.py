@@ -37,7 +37,7 @@ _EPOCH = dt.datetime(1970, 1, 1)
 _FIRST_DAY = _EPOCH.toordinal()
 _MICROSECOND = dt.timedelta(microseconds=1)
 _DIGITS_MAX = 10_000
-"""A number of more characters is refused unread: arithmetic on it would take long."""
+"""A decimal of more characters is refused unread: arithmetic on it would take long."""
 
 
 class UnfitError(ValueError):
@@ -112,7 +112,7 @@ def _floating(text: str, kind: pa.DataType) -> float:
     word = text.strip(_SPACE)
     if word in _NOT_FINITE:
         return _NOT_FINITE[word]
-    if len(word) > _DIGITS_MAX or not _NUMBER.fullmatch(word):
+    if not _NUMBER.fullmatch(word):
         msg = f"expected a number, got {shown(text)}"
         raise UnfitError(msg)
     number = float(word)
