@@ -264,9 +264,9 @@ def test_c02_c27_the_newer_pages_names_are_the_options() -> None:
 
 def test_an_unknown_option_is_refused_with_the_nearest_and_all(lab: Lab) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        kafka(sink__paralelism=2)
+        kafka(sink__parallelizm=2)
     text = str(caught.value)
-    assert "Unsupported options found for 'kafka': sink.paralelism" in text
+    assert "Unsupported options found for 'kafka': sink.parallelizm" in text
     assert "Did you mean 'sink.parallelism'?" in text
     assert all(name in text for name in SUPPORTED[Connector.KAFKA])
 

@@ -199,7 +199,7 @@ def test_c24_an_existing_topic_is_left_as_it_is_with_a_warning(
     assert "is not compacted" in caplog.text
 
 
-def test_b06_changes_of_a_key_keep_their_order_in_one_partition(lab: Lab, made: Topics) -> None:
+def test_b06_g21_changes_of_a_key_keep_their_order_in_one_partition(lab: Lab, made: Topics) -> None:
     """Eight partitions, three tasks, 100 keys with updates and deletes: each key is in one partition, in order."""
     topic = made(8, cleanup_policy="compact")
     columns = f"{KV}, _change_type STRING"

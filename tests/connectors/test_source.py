@@ -203,7 +203,7 @@ def test_g04_new_partitions_are_found_within_the_interval(lab: Lab, made: Topics
     assert ns(often.run()) == []
 
 
-def test_g03_bounded_reads_end_where_they_say(lab: Lab, made: Topics) -> None:
+def test_g03_b27_bounded_reads_end_where_they_say(lab: Lab, made: Topics) -> None:
     """`scan.bounded.mode` (an extension of the page): where a read ends by itself."""
     topic = made()
     lab.wire.send(topic, [Record(json.dumps({"n": t}).encode(), timestamp=t) for t in (1000, 2000, 3000)])

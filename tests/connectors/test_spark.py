@@ -12,6 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from snapshot.errors import InvalidInputError
+from tablestore.connectors import read as read_table
+from tablestore.connectors import write, write_stream
 from tests.connectors.wire import Record, Wire
 
 Topics = Callable[..., str]
@@ -107,10 +110,10 @@ def test_a_secret_is_in_no_plan_and_no_error(spark: SparkSession, wire: Wire, ma
     assert password not in out + err
 
 
-def test_updates_into_a_standard_table_are_refused(
+def test_c19_updates_into_a_standard_table_are_refused(
     spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path
 ) -> None:
-    """C19 by Spark: an updating aggregation has no way into a sink that only appends."""
+    """An updating aggregation has no way into a sink that only appends; windows with a watermark do."""
     source, target = made(), made()
     frame = spark.readStream.format("kafka-table").schema("n INT").options(**given(wire, source, **EARLIEST)).load()
     wire.send(source, [b'{"n":1}'])
@@ -120,3 +123,57 @@ def test_updates_into_a_standard_table_are_refused(
         with pytest.raises(Exception, match=r"(?i)update"):
             counted.options(**where).trigger(availableNow=True).start().awaitTermination(120)
     assert wire.values(target) == []
+
+
+def keyed(wire: Wire, topic: str, **more: str) -> dict[str, str]:
+    return {
+        "properties.bootstrap.servers": wire.servers, "topic": topic, "primary-key": "k",
+        "key.format": "json", "value.format": "json",
+        **{name.replace("__", ".").replace("_", "-"): value for name, value in more.items()},
+    }  # fmt: skip
+
+
+def test_o09_o20_sink_parallelism_is_the_number_of_tasks(spark: SparkSession, wire: Wire, made: Topics) -> None:
+    """`sink.parallelism` = 2: two tasks write, and each key stays in order; the data source alone refuses more."""
+    topic = made(4)
+    frame = spark.range(0, 60, 1, 6).withColumn("v", F.lit("x"))
+    options = given(wire, topic, sink__parallelism="2", sink__partitioner="fixed")
+    write(frame, "kafka", options)
+    assert {record.partition for record in wire.read(topic)} == {0, 1}
+    with pytest.raises(PySparkException, match=r"sink\.parallelism"):
+        frame.write.format("kafka-table").options(**options).mode("append").save()
+    upserts = made(8, cleanup_policy="compact")
+    changes = spark.range(0, 20, 1, 3).select(
+        F.col("id").alias("k"), F.explode(F.array(*[F.lit(n) for n in range(5)])).alias("v")
+    )
+    write(changes, "upsert-kafka", keyed(wire, upserts, sink__parallelism="2"))
+    by_key: dict[bytes | None, list[int]] = {}
+    for record in wire.read(upserts):
+        by_key.setdefault(record.key, []).append(json.loads(record.value or b"")["v"])
+    assert by_key == {f'{{"k":{k}}}'.encode(): [0, 1, 2, 3, 4] for k in range(20)}
+
+
+def test_b14_b16_updating_results_go_to_an_upsert_table_once(
+    spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path
+) -> None:
+    """Two sources become one row for each identifier by an updating aggregation; a filter alone needs no upserts."""
+    one, two, target = made(), made(), made(2, cleanup_policy="compact")
+    options = given(wire, f"{one};{two}", **EARLIEST)
+    frame = spark.readStream.format("kafka-table").schema("k INT, a INT, b INT").options(**options).load()
+    joined = frame.where("k < 100").groupBy("k").agg(F.max("a").alias("a"), F.max("b").alias("b"))
+    exactly = {"sink__delivery_guarantee": "exactly-once", "sink__transactional_id_prefix": f"t-{target}"}
+    where = keyed(wire, target, **exactly) | {"checkpointLocation": str(tmp_path / "checkpoint")}
+
+    def run() -> None:
+        query = write_stream(joined, "upsert-kafka", where, output_mode="update").trigger(availableNow=True).start()
+        query.awaitTermination(120)
+
+    wire.send(one, [b'{"k":1,"a":10}', b'{"k":2,"a":20}', b'{"k":100,"a":1}'])
+    run()
+    wire.send(two, [b'{"k":1,"b":11}'])
+    run()
+    found = read_table(spark, "upsert-kafka", "k INT, a INT, b INT", keyed(wire, target)).collect()
+    assert sorted(map(tuple, found)) == [(1, 10, 11), (2, 20, None)]
+    assert len(wire.read(target)) == 3
+    with pytest.raises(InvalidInputError, match="doesn't support consuming update changes"):
+        write_stream(joined, "kafka", given(wire, target), output_mode="update")

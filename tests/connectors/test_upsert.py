@@ -97,7 +97,7 @@ def test_b10_key_and_value_format_are_required(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
-def test_b36_fields_include_decides_where_key_columns_are(lab: Lab, made: Topics, connector: str) -> None:
+def test_b36_o08_o19_o37_fields_include_decides_where_key_columns_are(lab: Lab, made: Topics, connector: str) -> None:
     """`ALL`: key columns in key and value; `EXCEPT_KEY`: in the key only."""
     more = {"primary_key": "k"} if connector == "upsert-kafka" else {"key__fields": "k"}
     formats = {"key__format": "json", "value__format": "json"}
@@ -112,7 +112,7 @@ def test_b36_fields_include_decides_where_key_columns_are(lab: Lab, made: Topics
 
 
 @pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
-def test_b37_a_prefix_keeps_names_of_key_and_value_apart(lab: Lab, made: Topics, connector: str) -> None:
+def test_b37_o06_o17_a_prefix_keeps_names_of_key_and_value_apart(lab: Lab, made: Topics, connector: str) -> None:
     """`key.fields-prefix`: inside the key format the prefix is gone; it needs `EXCEPT_KEY`."""
     topic = made(cleanup_policy="compact")
     key = {"primary_key": "k_id"} if connector == "upsert-kafka" else {"key__fields": "k_id"}
