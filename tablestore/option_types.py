@@ -110,6 +110,13 @@ def duration(minimum_ms: int) -> OptionType[int]:
     return OptionType("duration", expected, parse, _show_ms)
 
 
+def duration_or_ms() -> OptionType[int]:
+    """Make the type of a duration as Flink reads it, in milliseconds: a number without a unit counts them too."""
+    expected = "a duration such as '1 s', '500 ms' or '1 min' (a number alone is milliseconds), 0 for off"
+    units = _MILLISECONDS | {"": 1}
+    return OptionType("duration", expected, lambda text: _measure(text, units), _show_ms)
+
+
 def _show_ms(value: int) -> str:
     return _show_measure(value, _MILLISECONDS)
 
@@ -161,3 +168,12 @@ def _parse_servers(text: str) -> str:
 TOPIC: Final = OptionType("text", "a topic name of 1 to 249 letters, digits, '.', '_' or '-'", _parse_topic, str)
 SYSTEM: Final = OptionType("word", "'kafka' (the only log system; leave it out for none)", _parse_system, str)
 SERVERS: Final = OptionType("text", "addresses such as 'broker1:9092,broker2:9092'", _parse_servers, str)
+
+
+def _parse_digits(text: str) -> int:
+    if text not in tuple("0123456"):
+        raise ValueError(text)
+    return int(text)
+
+
+DIGITS: Final = OptionType("integer", "a number of digits from 0 to 6", _parse_digits, str)

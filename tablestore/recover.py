@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Iterator
 
 from log_system.base import LogPublisher
 from log_system.index import IndexEntry, LogIndex
@@ -95,11 +96,7 @@ def publish_through(
                 with turns.take_over():
                     publisher.take_over()
             # Step 2.
-            through = table.latest()
-            _check_not_ahead(table, max(published, publisher.newest), through)
-            done.extend(publisher.publish(table.changes(s, buckets)) for s in range(published + 1, through + 1))
-            if through > published:
-                turns.published()
+            done.extend(_publish_after(table, publisher, published, buckets, turns))
             if own:
                 publisher.mend()
         # Step 3.
@@ -121,6 +118,18 @@ def publish_through(
             msg = f"table {table.storage.root!r}: snapshot {snapshot} is committed but not yet in the log: {error}"
             raise type(error)(msg) from error
     return done
+
+
+def _publish_after(
+    table: TableFiles, publisher: LogPublisher, published: int, buckets: int, turns: Turns
+) -> Iterator[IndexEntry]:
+    """Publish every snapshot after ``published``."""
+    through = table.latest()
+    _check_not_ahead(table, max(published, publisher.newest), through)
+    for snapshot in range(published + 1, through + 1):
+        yield publisher.publish(table.changes(snapshot, buckets))
+    if through > published:
+        turns.published()
 
 
 def _check_not_ahead(table: TableFiles, published: int, committed: int) -> None:

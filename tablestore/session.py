@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from log_system.jars import fetch_jars, find_java, waiting
+from tablestore.connectors.datasource import KafkaDataSource, UpsertKafkaDataSource
 from tablestore.datasource import TableStoreDataSource
 
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -70,12 +71,15 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tablestore")`` and ``USING tablestore`` known to a session, with filters pushed down to it.
+    """Make ``format("tablestore")``, ``format("kafka-table")`` and ``format("upsert-kafka")`` known to a session.
+
+    The same names work after ``USING``. Filters are pushed down to the table store.
 
     Args:
         spark: any session, also one over Spark Connect; Delta must be configured in it for `TableStore` to work.
     """
-    spark.dataSource.register(TableStoreDataSource)
+    for source in (TableStoreDataSource, KafkaDataSource, UpsertKafkaDataSource):
+        spark.dataSource.register(source)
     spark.conf.set(FILTER_PUSHDOWN, "true")
 
 

@@ -40,11 +40,17 @@ class Duck:
                 connection.register(name, table)
             rows = max(len(table) for table in tables.values())
             result = connection.sql(sql).to_arrow_table(batch_size=max(rows, 1))
-            for name in tables:
-                connection.unregister(name)
-        except duckdb.Error:
-            # After a fatal error DuckDB answers nothing more, and after any other the tables are still registered.
+        except (duckdb.FatalException, duckdb.InternalException):
+            # After such an error DuckDB answers nothing more.
             self._connection = None
             raise
+        except UnicodeDecodeError as error:
+            # DuckDB shows the text at fault in its message and cuts it, now and then in the midst of a character.
+            msg = f"the query failed, with a message that cannot be shown: {error.object!r:.300}"
+            raise duckdb.InvalidInputException(msg) from error
+        finally:
+            if self._connection is not None:
+                for name in tables:
+                    connection.unregister(name)
         batches = result.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)

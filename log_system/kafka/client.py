@@ -53,7 +53,9 @@ _CONSUMER: Final[Mapping[str, Setting]] = {
 
 #: Options that a consumer or an admin client does not know and would warn about, or the other way round.
 _PRODUCER_ONLY: Final = re.compile(r"^(compression\.|linger\.|batch\.|queue\.buffering\.|message\.timeout|delivery\.)")
-_CONSUMER_ONLY: Final = re.compile(r"^(fetch\.|queued\.|max\.partition\.|max\.poll\.|session\.|check\.crcs)")
+_CONSUMER_ONLY: Final = re.compile(
+    r"^(fetch\.|queued\.|max\.partition\.|max\.poll\.|session\.|check\.crcs|allow\.auto)"
+)
 
 _ALL_BROKERS_DOWN: Final = codes("_ALL_BROKERS_DOWN")
 
@@ -95,9 +97,11 @@ class KafkaClient:
     Attributes:
         config: librdkafka options without the ``kafka.`` prefix. Credentials are references (``env:``, ``file:``),
             resolved each time a client is made, or :class:`~log_system.kafka.secrets.Secret`.
+        prefix: what the user writes before the names of these options; for messages.
     """
 
     config: Mapping[str, ClientValue]
+    prefix: str = "kafka."
     _watch: _Watch = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -105,9 +109,9 @@ class KafkaClient:
         object.__setattr__(self, "config", dict(self.config))
         object.__setattr__(self, "_watch", _Watch(self.config))
 
-    def __reduce__(self) -> tuple[type[KafkaClient], tuple[Mapping[str, ClientValue]]]:
+    def __reduce__(self) -> tuple[type[KafkaClient], tuple[Mapping[str, ClientValue], str]]:
         """Pickle the options only."""
-        return KafkaClient, (self.config,)
+        return KafkaClient, (self.config, self.prefix)
 
     def __hash__(self) -> int:
         """Hash by the options, which a dict does not do by itself."""
@@ -196,7 +200,7 @@ class KafkaClient:
     def _config(
         self, defaults: Mapping[str, Setting], foreign: re.Pattern[str], must: Mapping[str, Setting]
     ) -> dict[str, Any]:
-        mine = {name: value for name, value in resolve(self.config).items() if not foreign.match(name)}
+        mine = {name: value for name, value in resolve(self.config, self.prefix).items() if not foreign.match(name)}
         return {**_COMMON, **defaults, **mine, **must, "error_cb": self._watch.error}
 
 
@@ -237,7 +241,8 @@ def kafka_errors(
         error = _fatal_behind(raised) if isinstance(raised, SystemError) else raised
         config = client.config if client else {}
         trouble = client.trouble(handle) if client else None
-        ours = translate(error, doing, indefinite=indefinite, config=config, trouble=trouble)
+        prefix = client.prefix if client else "kafka."
+        ours = translate(error, doing, indefinite=indefinite, config=config, trouble=trouble, prefix=prefix)
         shown = str(error)
         # A traceback prints the cause too, so a cause that names a credential is left out.
         if redact(shown, config) != shown:

@@ -109,6 +109,7 @@ def translate(
     indefinite: bool = False,
     config: Mapping[str, ClientValue] | None = None,
     trouble: KafkaError | None = None,
+    prefix: str = "kafka.",
 ) -> TableStoreError:
     """Turn an error of the Kafka client into one of ours.
 
@@ -121,6 +122,7 @@ def translate(
         indefinite: the call ends a transaction or sends records without one, so that no answer may mean that it landed.
         config: the client's options, for the address and for masking credentials.
         trouble: the last connection error the client reported on the side; explains time-outs.
+        prefix: what the user writes before the names of client options.
 
     Returns:
         The error to raise; its text holds no credential of ``config``.
@@ -132,7 +134,7 @@ def translate(
         cause, family = trouble, InvalidInputError
     elif indefinite and not issubclass(family, _DEFINITE):
         family = OutcomeUnknownError
-    text = f"{doing} failed: {_text(cause)}{_side_note(cause, trouble)}{_remedy(cause, family, config or {})}"
+    text = f"{doing} failed: {_text(cause)}{_side_note(cause, trouble)}{_remedy(cause, family, config or {}, prefix)}"
     return family(redact(text, config or {}))
 
 
@@ -171,30 +173,32 @@ def _side_note(error: KafkaError, trouble: KafkaError | None) -> str:
     return f"; last connection error: {_text(trouble)}"
 
 
-def _remedy(error: KafkaError, family: type[TableStoreError], config: Mapping[str, ClientValue]) -> str:
+def _remedy(error: KafkaError, family: type[TableStoreError], config: Mapping[str, ClientValue], prefix: str) -> str:
     servers = (
-        f"kafka.bootstrap.servers='{config['bootstrap.servers']}'" if "bootstrap.servers" in config else "the broker"
+        f"{prefix}bootstrap.servers='{config['bootstrap.servers']}'" if "bootstrap.servers" in config else "the broker"
     )
     if error.code() in _CREDENTIAL_CODES:
         return (
-            f". {servers} refused this client: check kafka.security.protocol, kafka.sasl.mechanism, "
-            "kafka.sasl.username, kafka.sasl.password (or kafka.ssl.*) and what the user is allowed to do."
+            f". {servers} refused this client: check {prefix}security.protocol, {prefix}sasl.mechanism, "
+            f"{prefix}sasl.username, {prefix}sasl.password (or {prefix}ssl.*) and what the user is allowed to do."
         )
     if error.code() in _TOO_LARGE_CODES:
         return (
             ". A row with its key has to fit into one Kafka message: make the row smaller, or raise "
-            "kafka.message.max.bytes here and max.message.bytes of the topic."
+            f"{prefix}message.max.bytes here and max.message.bytes of the topic."
         )
     found = _PROPERTY.search(error.str())
     if error.code() in _INVALID_ARGUMENT and found:
         name = given_name(found[1], config)
         near = nearest_client_option(name) if "No such" in error.str() else ""
-        return f". Correct or leave out option 'kafka.{name}'{near or '.'}"
+        near = near.replace("'kafka.", f"'{prefix}")
+        return f". Correct or leave out option '{prefix}{name}'{near or '.'}"
+    topic = "kafka.topic" if prefix == "kafka." else "the topic"
     return {
         FencedError: ". Another publisher has taken over the log: do not write again with this one, recover first.",
         UnavailableError: f". Check that {servers} is running and can be reached from this machine, then retry.",
         OutcomeUnknownError: ". It may have landed: throw this producer away and recover before writing again.",
-        NotFoundError: f". Check kafka.topic and {servers}: the topic may have been deleted.",
+        NotFoundError: f". Check {topic} and {servers}: the topic may have been deleted.",
         DataLostError: (
             ". The topic no longer holds these offsets: log.retention has passed, or the topic was made anew. "
             "Start the reader anew from a snapshot."

@@ -99,13 +99,17 @@ def refuse_inline_secrets(config: Mapping[str, ClientValue]) -> None:
             raise InvalidInputError(msg)
 
 
-def resolve(config: Mapping[str, ClientValue]) -> dict[str, str]:
+def resolve(config: Mapping[str, ClientValue], prefix: str = "kafka.") -> dict[str, str]:
     """Replace references and :class:`Secret` by what they stand for.
+
+    Args:
+        config: client options.
+        prefix: what the user writes before their names; for messages.
 
     Raises:
         InvalidInputError: a variable is not set, or a file cannot be read or is empty.
     """
-    return {name: _resolve_one(name, value) for name, value in config.items()}
+    return {name: _resolve_one(name, value, prefix) for name, value in config.items()}
 
 
 def redact(text: str, config: Mapping[str, ClientValue]) -> str:
@@ -143,7 +147,7 @@ def merge_runtime(stored: Mapping[str, str], runtime: Mapping[str, object]) -> d
     return {**stored, **given}
 
 
-def _resolve_one(name: str, value: ClientValue) -> str:
+def _resolve_one(name: str, value: ClientValue, prefix: str = "kafka.") -> str:
     if isinstance(value, Secret):
         return value.reveal()
     if not is_reference(value):
@@ -157,10 +161,15 @@ def _resolve_one(name: str, value: ClientValue) -> str:
         found, problem = _read(place.removeprefix("//"))
         what = f"file {problem}"
     if not found:
+        remedy = (
+            f"Provide it, or give the value when the table is opened: TableStore.open(spark, path, "
+            f"options={{'kafka.{name}': ...}})."
+            if prefix == "kafka."
+            else "Provide it, or give the value itself."
+        )
         msg = (
-            f"option 'kafka.{name}': reference '{value}' has to lead to a value in this process (driver and executors "
-            f"alike), but the {what}. Provide it, or give the value when the table is opened: "
-            f"TableStore.open(spark, path, options={{'kafka.{name}': ...}})."
+            f"option '{prefix}{name}': reference '{value}' has to lead to a value in this process (driver and "
+            f"executors alike), but the {what}. {remedy}"
         )
         raise InvalidInputError(msg)
     return found

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from log_system.gate import PartitionSlice
-from log_system.kafka.client import KafkaClient, Setting, kafka_errors
+from log_system.kafka.client import kafka_errors
+from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, consume
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import SNAPSHOT_HEADER
 from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 
-ANSWER_SECONDS = 30.0
 _STRANGER = (
     "Another producer writes to this topic: allow it to the table's writers alone (Kafka ACLs), and verify() the table."
 )
-_WAIT_SECONDS = 0.5
 _FIRST_RECORDS = 10
 _BATCH_RECORDS = 20_000
 _BATCH_BYTES = 4 << 20
@@ -33,10 +31,6 @@ _OVERHEAD_BYTES = 150
 _SAMPLED = 10
 """One record in so many is measured."""
 _offset: Callable[[Any], int] = cast(Any, Message.offset)
-_READER: dict[str, Setting] = {"fetch.wait.max.ms": 10, "enable.partition.eof": True}
-_CONSUMERS_MAX = 4
-_consumers: OrderedDict[tuple[KafkaClient, str], Any] = OrderedDict()
-"""Connections that outlive a task: Spark reuses its Python workers, and connecting costs more than a small read."""
 
 
 def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) -> Iterator[pa.RecordBatch]:
@@ -83,7 +77,7 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
 
 def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[list[Any]]:
     """Consume exactly the slice's records; asking for the count that is left keeps the client from waiting for more."""
-    consumer = _consumer(log)
+    consumer = CONSUMERS.take(log.client, f"{log.group}-reader")
     left, step = part.records, _FIRST_RECORDS
     held: list[Any] = []
     size, last, silent_since = 0, part.start, time.monotonic()
@@ -92,7 +86,7 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
             consumer.assign([TopicPartition(log.topic, part.partition, part.start)])
             reached = -1
             while left > 0:
-                messages, end = _consume(consumer, min(left, step))
+                messages, end = consume(consumer, min(left, step))
                 reached = max(reached, end)
                 if not messages:
                     # An end before the slice's is not its end: the marker of a commit is written a moment later.
@@ -120,7 +114,7 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
             if held:
                 yield held
     except BaseException:
-        _forget(log)
+        CONSUMERS.forget(log.client, f"{log.group}-reader")
         raise
     consumer.unassign()
     if left > 0 and not compacted:
@@ -148,34 +142,6 @@ def _check_origin(log: KafkaLog, part: PartitionSlice, messages: list[Any], snap
                 f"snapshot {snapshot}, to which its offset belongs. {_STRANGER}"
             )
             raise CorruptedError(msg)
-
-
-def _consume(consumer: Any, count: int) -> tuple[list[Any], int]:
-    """Take up to ``count`` messages; tell where the partition ends if that is reached, else -1."""
-    messages = consumer.consume(count, _WAIT_SECONDS)
-    reached = -1
-    for message in filter(Message.error, messages):
-        if message.error().code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no public name for it
-            raise KafkaException(message.error())
-        reached = message.offset()
-    return messages if reached < 0 else [m for m in messages if m.error() is None], reached
-
-
-def _consumer(log: KafkaLog) -> Any:
-    key = (log.client, log.group)
-    if key not in _consumers:
-        # A fetch that waits at the end of the last slice holds up the first fetch of the next one.
-        _consumers[key] = log.client.consumer(f"{log.group}-reader", **_READER)
-        while len(_consumers) > _CONSUMERS_MAX:
-            _consumers.popitem(last=False)[1].close()
-    _consumers.move_to_end(key)
-    return _consumers[key]
-
-
-def _forget(log: KafkaLog) -> None:
-    consumer = _consumers.pop((log.client, log.group), None)
-    if consumer is not None:
-        consumer.close()
 
 
 def _located(error: CorruptedError, log: KafkaLog, part: PartitionSlice, offsets: list[int]) -> CorruptedError:

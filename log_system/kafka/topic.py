@@ -35,6 +35,7 @@ __all__ = [
     "describe_topic",
     "earliest_offsets",
     "ensure_topic",
+    "ensure_topic_of_broker",
     "latest_offsets",
 ]
 
@@ -108,6 +109,34 @@ def ensure_topic(
     if not made:
         _accept(client, admin, name, wanted, allow_nonempty=allow_existing_nonempty)
     return made
+
+
+def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -> bool:
+    """Make the topic unless it is there, as the broker would by itself; an existing one is taken as it is.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        compacted: whether a topic made here keeps only the last record of each key.
+
+    Returns:
+        Whether this call made it.
+
+    Raises:
+        InvalidInputError: the name is none.
+        UnavailableError: the broker does not answer.
+    """
+    admin = client.admin()
+    if partitions_led(client, admin, name) is not None:
+        return False
+    try:
+        with kafka_errors(f"make topic '{name}'", client, handle=admin):
+            topic = NewTopic(name, -1, -1, config={"cleanup.policy": "compact"} if compacted else {})
+            one(admin.create_topics([topic], request_timeout=REQUEST_SECONDS_MAX))
+    except AlreadyExistsError:
+        return False
+    _settle(client, admin, name, None)
+    return True
 
 
 def check_topic(

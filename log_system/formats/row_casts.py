@@ -1,0 +1,115 @@
+"""Whole columns of text to typed columns, for the texts of which it is plain that ``row_values`` reads them alike.
+
+Arrow's casts are fast and take a few texts that ``row_values`` refuses, and the other way round. Each function here
+gives a column and a mask: where the mask is false, nothing is said about the text, and ``row_values`` has to look.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from log_system.formats.columns import any_true
+from log_system.formats.row_types import in_years_1_to_9999
+
+Cast = tuple[pa.Array, np.ndarray | None]
+"""A typed column, and for each row whether its text was read; None if all were. Unread rows are NULL."""
+
+_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_TIMESTAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z?$"
+_FLOAT = r"^-?[0-9]{1,30}(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,3})?$"
+
+
+def cast_texts(texts: pa.Array, kind: pa.DataType, *, separator: str) -> Cast:
+    """Read a column of text as a flat type other than binary; NULL stays NULL."""
+    if pt.is_string(kind):
+        return texts, None
+    if pt.is_boolean(kind):
+        return _booleans(texts)
+    try:
+        return _all(texts, kind, separator), None
+    except pa.ArrowInvalid:
+        pass
+    # Some text is not plain: leave out those that do not look it, and what is left one by one if it has to be.
+    mask = pc.fill_null(pc.match_substring_regex(texts, _pattern(kind)), fill_value=True)
+    plain = pc.if_else(mask, texts, pa.scalar(None, texts.type))
+    read = np.array(mask.to_numpy(zero_copy_only=False))
+    try:
+        return _all(plain, kind, separator), read
+    except pa.ArrowInvalid:
+        return _halves(plain, kind, separator, read)
+
+
+def _halves(texts: pa.Array, kind: pa.DataType, separator: str, read: np.ndarray) -> Cast:
+    """Cast what can be cast by halving: a number out of range or a 30th of February looks as plain as others."""
+    parts: list[pa.Array] = []
+    spans = [(0, len(texts))]
+    while spans:
+        start, end = spans.pop()
+        try:
+            parts.append(_all(texts.slice(start, end - start), kind, separator))
+        except pa.ArrowInvalid:
+            if end - start == 1:
+                parts.append(pa.nulls(1, kind))
+                read[start] = False
+            else:
+                middle = (start + end) // 2
+                spans += [(middle, end), (start, middle)]
+    return pa.concat_arrays(parts), read
+
+
+def _pattern(kind: pa.DataType) -> str:
+    if pt.is_integer(kind):
+        return r"^-?[0-9]{1,19}$"
+    if pt.is_floating(kind):
+        return _FLOAT
+    if pt.is_decimal(kind):
+        fraction = rf"(\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
+        return rf"^-?[0-9]{{1,{max(kind.precision - kind.scale, 1)}}}{fraction}$"
+    return _DATE if pt.is_date(kind) else _TIMESTAMP
+
+
+def _booleans(texts: pa.Array) -> Cast:
+    true = pc.equal(texts, "true")
+    known = pc.fill_null(pc.or_(true, pc.equal(texts, "false")), fill_value=True)
+    if pc.all(known, min_count=0).as_py():
+        return true, None
+    return pc.if_else(known, true, pa.scalar(None, pa.bool_())), np.array(known.to_numpy(zero_copy_only=False))
+
+
+def _all(texts: pa.Array, kind: pa.DataType, separator: str) -> pa.Array:
+    """Cast a whole column.
+
+    Raises:
+        pa.ArrowInvalid: some text is not plainly a value of the type.
+    """
+    if pt.is_integer(kind):
+        # Arrow reads 0x1f, which Java does not.
+        _refuse(any_true(pc.match_substring(texts, "x", ignore_case=True)))
+        return texts.cast(kind)
+    if pt.is_decimal(kind):
+        return texts.cast(kind)
+    if pt.is_floating(kind):
+        # By way of double, as Flink does it: straight to float would round some numbers the other way.
+        numbers = texts.cast(pa.float64()).cast(kind, safe=False)
+        _refuse(not pc.all(pc.is_finite(numbers), min_count=0).as_py())
+        return numbers
+    if pt.is_timestamp(kind):
+        # Arrow takes shorter forms, either separator, and any zone offset where there has to be one.
+        least = 20 if kind.tz else 19
+        lengths = pc.min_max(pc.binary_length(texts))["min"].as_py()
+        _refuse(lengths is not None and lengths < least)
+        _refuse(any_true(pc.not_equal(pc.utf8_slice_codeunits(texts, 10, 11), separator)))
+        if kind.tz:
+            _refuse(any_true(pc.invert(pc.ends_with(texts, "Z"))))
+    values = texts.cast(kind)
+    _refuse(not in_years_1_to_9999(values))
+    return values
+
+
+def _refuse(doubt: bool) -> None:
+    if doubt:
+        msg = "a text in another form"
+        raise pa.ArrowInvalid(msg)

@@ -1,0 +1,175 @@
+"""The row format ``json`` of the connectors: Flink's JSON. ``docs/formats.md`` says how each type is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+import pyarrow.types as pt
+
+from log_system.formats.columns import leaves, relabel, without_offsets
+from log_system.formats.duck import Duck
+from log_system.formats.json_types import duckdb_type
+from log_system.formats.row_base import PortableFormat
+from log_system.formats.row_decode import decode_in_bulk, decoded, read_one_by_one
+from log_system.formats.row_json_bulk import JsonBulkReader
+from log_system.formats.row_json_read import JsonRowReader
+from log_system.formats.row_json_write import object_sql
+from log_system.formats.row_options import OptionReader
+from log_system.formats.row_types import check_rows, check_schema, in_years_1_to_9999
+from log_system.formats.rows import DecodedRows
+from snapshot.errors import InvalidInputError
+
+OPTIONS = (
+    "fail-on-missing-field",
+    "ignore-parse-errors",
+    "timestamp-format.standard",
+    "map-null-key.mode",
+    "map-null-key.literal",
+    "encode.decimal-as-plain-number",
+    "encode.ignore-null-fields",
+    "decode.json-parser.enabled",
+)
+
+MEMORY_LIMIT = "256MB"
+"""How much memory the DuckDB of one format may use."""
+
+
+@dataclass(frozen=True)
+class JsonOptions:
+    """The options of ``json``.
+
+    Attributes:
+        fail_on_missing_field: a field that a payload lacks is an error rather than NULL.
+        ignore_parse_errors: a field at fault is NULL, a payload that is no object gives no row.
+        separator: what stands between date and time.
+        plain_decimals: decimals are written without an exponent.
+        without_nulls: fields that are NULL are not written.
+    """
+
+    fail_on_missing_field: bool
+    ignore_parse_errors: bool
+    separator: str
+    plain_decimals: bool
+    without_nulls: bool
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], *, side: str) -> JsonOptions:
+        """Read the options.
+
+        Raises:
+            InvalidInputError: an unknown option, a wrong value, or two that exclude each other.
+        """
+        reader = OptionReader("json", options, OPTIONS, side=side)
+        missing = reader.flag("fail-on-missing-field", default=False)
+        ignore = reader.flag("ignore-parse-errors", default=False)
+        if missing and ignore:
+            msg = (
+                f"{reader.full('fail-on-missing-field')} and {reader.full('ignore-parse-errors')} shouldn't both be "
+                "true. Set one of them to 'false'"
+            )
+            raise InvalidInputError(msg)
+        # These are checked and change nothing: Arrow's maps have no NULL keys, and there is one way of decoding.
+        reader.choice("map-null-key.mode", ("FAIL", "DROP", "LITERAL"), default="FAIL")
+        reader.flag("decode.json-parser.enabled", default=True)
+        standard = reader.choice("timestamp-format.standard", ("SQL", "ISO-8601"), default="SQL")
+        return cls(
+            fail_on_missing_field=missing,
+            ignore_parse_errors=ignore,
+            separator=" " if standard == "SQL" else "T",
+            plain_decimals=reader.flag("encode.decimal-as-plain-number", default=False),
+            without_nulls=reader.flag("encode.ignore-null-fields", default=False),
+        )
+
+
+class JsonRowFormat(PortableFormat):
+    """Codes rows as JSON objects."""
+
+    name = "json"
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
+        """Prepare for a schema.
+
+        Args:
+            schema: the columns.
+            options: Flink's options of the format, the prefix already cut.
+            side: ``key``, ``value`` or empty, for messages.
+
+        Raises:
+            InvalidInputError: a type that JSON cannot hold, or a wrong option.
+        """
+        self._options = JsonOptions.read(options, side=side)
+        check_schema(schema, _check_field)
+        super().__init__(schema, options, side)
+        self._one = JsonRowReader(
+            schema,
+            separator=self._options.separator,
+            fail_on_missing_field=self._options.fail_on_missing_field,
+            ignore_parse_errors=self._options.ignore_parse_errors,
+        ).read
+        self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
+        self._duck = Duck(MEMORY_LIMIT)
+        self._bulk = JsonBulkReader(
+            schema,
+            self._duck,
+            separator=self._options.separator,
+            fail_on_missing_field=self._options.fail_on_missing_field,
+        ).read
+        self._dates = [i for i, kind in enumerate(schema.types) if _has_dates(kind)]
+
+    def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
+        """Turn rows into one payload each.
+
+        Raises:
+            InvalidInputError: other columns than the schema's, NULL where it may not be, or a date or timestamp
+                outside of the years 1 to 9999.
+        """
+        check_rows(rows, self._schema, self.name)
+        if not self._schema:
+            return [b"{}"] * len(rows)
+        for position in self._dates:
+            if not all(in_years_1_to_9999(leaf) for leaf in leaves(rows.column(position)) if pt.is_temporal(leaf.type)):
+                msg = f"column {self._schema.names[position]!r}: format 'json' writes the years 1 to 9999 only"
+                raise InvalidInputError(msg)
+        if not len(rows):
+            return []
+        text = object_sql(
+            self._schema,
+            self._seen.names,
+            separator=self._options.separator,
+            plain=self._options.plain_decimals,
+            without_nulls=self._options.without_nulls,
+        )
+        try:
+            seen = without_offsets(relabel(rows, self._seen))
+            payloads = self._duck.run(f"SELECT {text} FROM seen", seen=seen).column(0)
+        except duckdb.Error as error:
+            msg = f"rows cannot be written as JSON: {error}"
+            raise InvalidInputError(msg) from error
+        result: list[bytes] = payloads.cast(pa.binary()).to_pylist()
+        return result
+
+    def decode(self, payloads: Sequence[bytes | None]) -> DecodedRows:
+        """Turn payloads into rows. Null, empty and ``null`` payloads give none.
+
+        Raises:
+            BadRecordError: the first payload that is no row; never where parse errors are ignored.
+        """
+        if not self._schema:
+            rows, record = read_one_by_one(payloads, range(len(payloads)), self._one)
+            return decoded(rows, record, self._schema)
+        return decode_in_bulk(payloads, self._schema, self._bulk, self._one)
+
+
+def _check_field(field: pa.Field, path: str) -> None:
+    if pt.is_map(field.type) and not pt.is_string(field.type.key_type):
+        msg = f"column {path!r}: format 'json' writes maps with string keys only, this one has {field.type.key_type}"
+        raise InvalidInputError(msg)
+
+
+def _has_dates(kind: pa.DataType) -> bool:
+    if kind.num_fields:
+        return any(_has_dates(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(pt.is_temporal(kind))

@@ -1,0 +1,129 @@
+"""SQL that writes a column as JSON text, byte by byte as Flink's JSON format does.
+
+``json_types`` has the store's own JSON, where every value must come back exactly. This is another convention: decimals
+lose their trailing zeros and may have an exponent, timestamps have as many digits as they need and a space.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from log_system.formats.json_types import literal
+
+_DECIMAL_MAX = 38
+
+
+def object_sql(
+    schema: pa.Schema | pa.StructType, columns: list[str], *, separator: str, plain: bool, without_nulls: bool,
+    depth: int = 0,
+) -> str:  # fmt: skip
+    """SQL of the text of a JSON object.
+
+    Args:
+        schema: the fields.
+        columns: SQL of each field, in the shape of ``json_types.duckdb_type``.
+        separator: what stands between date and time.
+        plain: decimals have no exponent.
+        without_nulls: fields that are NULL are left out.
+        depth: how many lambdas surround the expression.
+    """
+    parts = []
+    for number, (field, column) in enumerate(zip(schema, columns, strict=True)):
+        text = text_sql(field.type, column, separator=separator, plain=plain, without_nulls=without_nulls, depth=depth)
+        name = json.dumps(field.name, ensure_ascii=False) + ":"
+        if without_nulls:
+            parts.append(f"coalesce({literal(',' + name)} || {text}, '')")
+        else:
+            parts += [literal(("," if number else "{") + name), f"coalesce({text}, 'null')"]
+    if not parts:
+        return "'{}'"
+    if without_nulls:
+        # Each part begins with a comma, of which the first is one too many.
+        return f"concat('{{', substr(concat({', '.join(parts)}), 2), '}}')"
+    return f"concat({', '.join(parts)}, '}}')"
+
+
+def text_sql(kind: pa.DataType, sql: str, *, separator: str, plain: bool, without_nulls: bool, depth: int = 0) -> str:
+    """SQL of the JSON text of a column; NULL where the column is."""
+
+    def inner(kind: pa.DataType, sql: str, depth: int) -> str:
+        return text_sql(kind, sql, separator=separator, plain=plain, without_nulls=without_nulls, depth=depth)
+
+    item = f"x{depth}"
+    if pt.is_struct(kind):
+        columns = [f"struct_extract({sql}, {literal(field.name)})" for field in kind]
+        text = object_sql(kind, columns, separator=separator, plain=plain, without_nulls=without_nulls, depth=depth)
+        return f"CASE WHEN {sql} IS NOT NULL THEN {text} END"
+    if pt.is_list(kind):
+        element = f"coalesce({inner(kind.value_type, item, depth + 1)}, 'null')"
+        return f"'[' || array_to_string(list_transform({sql}, lambda {item}: {element}), ',') || ']'"
+    if pt.is_map(kind):
+        value = f"coalesce({inner(kind.item_type, f'{item}.value', depth + 1)}, 'null')"
+        pair = f"to_json({item}.key)::VARCHAR || ':' || {value}"
+        return f"'{{' || array_to_string(list_transform(map_entries({sql}), lambda {item}: {pair}), ',') || '}}'"
+    if pt.is_string(kind):
+        return f"to_json({sql})::VARCHAR"
+    if pt.is_decimal(kind):
+        return decimal_sql(kind, sql, plain=plain)
+    if pt.is_floating(kind):
+        return floating_sql(sql, quote='"')
+    if pt.is_binary(kind) or pt.is_temporal(kind):
+        return f"'\"' || {plain_text_sql(kind, sql, separator=separator)} || '\"'"
+    return f"({sql})::VARCHAR"
+
+
+def plain_text_sql(kind: pa.DataType, sql: str, *, separator: str) -> str:
+    """SQL of the text of binary, dates and timestamps, without quotes."""
+    if pt.is_binary(kind):
+        return f"to_base64({sql})"
+    if pt.is_date(kind):
+        return f"({sql})::VARCHAR"
+    # DuckDB writes as many digits of the second as there are, as Flink does.
+    text = f"({sql})::VARCHAR" if separator == " " else f"replace(({sql})::VARCHAR, ' ', {literal(separator)})"
+    return f"({text} || 'Z')" if kind.tz else text
+
+
+def floating_sql(sql: str, *, quote: str) -> str:
+    """SQL of the shortest text of a float; what is no number is a word, in quotes."""
+    return (
+        f"CASE WHEN isfinite({sql}) THEN ({sql})::VARCHAR WHEN isnan({sql}) THEN '{quote}NaN{quote}' "
+        f"WHEN {sql} > 0 THEN '{quote}Infinity{quote}' WHEN {sql} < 0 THEN '{quote}-Infinity{quote}' END"
+    )
+
+
+def decimal_sql(kind: pa.DataType, sql: str, *, plain: bool) -> str:
+    """SQL of a decimal as Java's ``BigDecimal`` writes it once its trailing zeros are cut.
+
+    ``plain`` never has an exponent. Without it, multiples of ten have one (``1E+2``), and so have numbers below 1e-6.
+    """
+    if kind.precision < _DECIMAL_MAX:
+        # A digit more, as DuckDB writes no zero before the point of a type that has no digits there.
+        text = f"({sql})::DECIMAL({kind.precision + 1},{kind.scale})::VARCHAR"
+    elif kind.scale == kind.precision:
+        text = f"replace(replace('0' || ({sql})::VARCHAR, '0-', '-0'), '00.', '0.')"
+    else:
+        text = f"({sql})::VARCHAR"
+    text = f"rtrim(rtrim({text}, '0'), '.')" if kind.scale else text
+    if plain:
+        return text
+    return f"list_transform([{text}], lambda t: {_exponent_sql('t', kind)})[1]"
+
+
+def _exponent_sql(text: str, kind: pa.DataType) -> str:
+    """SQL that gives the text of a stripped decimal an exponent, where Java does."""
+    sign = f"(CASE WHEN {text}[1] = '-' THEN '-' ELSE '' END)"
+
+    def scientific(digits: str, exponent: str) -> str:
+        rest = f"(CASE WHEN length({digits}) > 1 THEN '.' || {digits}[2:] ELSE '' END)"
+        return f"{sign} || {digits}[1] || {rest} || {exponent}"
+
+    tens = scientific(f"rtrim(ltrim({text}, '-'), '0')", f"'E+' || (length(ltrim({text}, '-')) - 1)")
+    cases = f"WHEN {text}[-1] = '0' AND length({text}) > 1 THEN {tens} "
+    if kind.scale > 6:
+        digits = f"ltrim({text}, '-0.')"
+        small = scientific(digits, f"'E-' || (length(ltrim({text}, '-')) - 2 - length({digits}) + 1)")
+        cases += f"WHEN starts_with(ltrim({text}, '-'), '0.000000') THEN {small} "
+    return f"CASE {cases}ELSE {text} END"

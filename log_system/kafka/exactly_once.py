@@ -1,0 +1,120 @@
+"""Writes a micro-batch into a topic once, however often Spark repeats it.
+
+What the micro-batch holds is staged before; here it goes into the topic in one transaction, and a register moves in the
+same transaction: the offset of a consumer group that belongs to the query is the number of the next micro-batch. So
+the register is true whatever crashes, and readers of committed records see the whole micro-batch or nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import TopicPartition
+
+from log_system.kafka.client import KafkaClient, kafka_errors
+from log_system.kafka.codec import EncodedMessages
+from log_system.kafka.offsets import GroupOffsets
+from log_system.kafka.send import OFFSETS_SECONDS, send_offsets
+from log_system.kafka.sending import MessageSender, send_all
+from snapshot.errors import OutcomeUnknownError, UnavailableError
+
+logger: Final = logging.getLogger("tablestore")
+TAKE_OVER_SECONDS: Final = 30.0
+COMMIT_SECONDS: Final = 60.0
+_ATTEMPTS_MAX: Final = 3
+_TIMEOUT_MS: Final = 120_000
+Messages = Callable[[], Iterable[EncodedMessages]]
+"""Reads what is staged, from its start."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is written once.
+
+    Attributes:
+        query: names who writes, the same across restarts.
+        number: of the micro-batch; a query's numbers only grow.
+    """
+
+    query: str
+    number: int
+
+
+@dataclass(frozen=True)
+class OnceWriter:
+    """Writes micro-batches into a topic, each once.
+
+    Attributes:
+        client: the cluster.
+        topic: the topic.
+        prefix: what transactional ids and the register's group start with.
+        transaction_timeout_ms: after this the broker ends a transaction whose writer is gone.
+    """
+
+    client: KafkaClient
+    topic: str
+    prefix: str
+    transaction_timeout_ms: int | None = None
+
+    def name(self, batch: Batch) -> str:
+        """Name the transactional id, and the register's group: one a query."""
+        return f"{self.prefix}-{batch.query}"
+
+    def write(self, batch: Batch, messages: Messages) -> bool:
+        """Write a micro-batch unless it has been written.
+
+        1. Take over the query's transactional id. A writer before this one is fenced, and its open transaction ends.
+        2. Read the register, only now that nobody else can move it: a micro-batch that is there is left alone.
+        3. Send, move the register and commit, all in one transaction. A crash here leaves all or nothing; Spark repeats
+           the micro-batch, and step 2 finds out.
+
+        An answer that is lost is found out in the same way at once.
+
+        Returns:
+            Whether this call wrote it.
+
+        Raises:
+            FencedError: another writer of the same query has taken over.
+            TableStoreError: the broker failed; repeat the micro-batch.
+        """
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                return self._write(batch, messages)
+            except (OutcomeUnknownError, UnavailableError) as error:
+                if attempt == _ATTEMPTS_MAX:
+                    raise
+                logger.warning(
+                    "micro-batch %d into topic %r: %s Looking whether it landed.", batch.number, self.topic, error
+                )
+        raise AssertionError
+
+    def _write(self, batch: Batch, messages: Messages) -> bool:
+        name = self.name(batch)
+        timeout = {"transaction.timeout.ms": self.transaction_timeout_ms or _TIMEOUT_MS}
+        doing = f"write micro-batch {batch.number} to topic {self.topic!r}"
+        register = GroupOffsets(self.client, name)
+        try:
+            # Step 1.
+            sender = MessageSender(self.client, self.topic, None, name, **timeout)
+            producer = sender.producer
+            with kafka_errors(doing, self.client, handle=producer):
+                producer.init_transactions(TAKE_OVER_SECONDS)
+            # Step 2.
+            at = (self.topic, 0)
+            if register.committed([at]).get(at, 0) > batch.number:
+                logger.info("micro-batch %d is in topic %r already.", batch.number, self.topic)
+                return False
+            # Step 3.
+            with kafka_errors(doing, self.client, handle=producer):
+                producer.begin_transaction()
+            send_all(sender, messages())
+            with kafka_errors(doing, self.client, handle=producer, indefinite=True):
+                next_one = TopicPartition(self.topic, 0, batch.number + 1)
+                send_offsets(producer, [next_one], register.metadata(), OFFSETS_SECONDS)
+                producer.commit_transaction(COMMIT_SECONDS)
+            return True
+        finally:
+            register.close()

@@ -1,0 +1,34 @@
+"""Topic patterns: Java's regular expressions, matched against a whole topic name as Flink does."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import regex
+
+from snapshot.errors import InvalidInputError
+
+_QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
+_NAMED_GROUP = re.compile(r"\\k<(\w+)>")
+_JAVA_CLASS = re.compile(r"\\([pP])\{java(\w+)\}")
+_JAVA_CLASSES = {"LowerCase": "Lower", "UpperCase": "Upper", "Alphabetic": "Alpha", "Digit": "Digit"}
+
+
+def compile_pattern(pattern: str) -> Any:
+    r"""Compile a Java pattern.
+
+    The ``regex`` package knows what Java has beyond Python: class intersections, possessive quantifiers, atomic groups
+    and POSIX classes. Quoting by ``\Q...\E``, ``\k<name>`` and ``\p{javaLowerCase}`` are rewritten.
+
+    Raises:
+        InvalidInputError: it is no pattern.
+    """
+    rewritten = _QUOTED.sub(lambda found: regex.escape(found[1], literal_spaces=True), pattern)
+    rewritten = _NAMED_GROUP.sub(r"(?P=\1)", rewritten)
+    rewritten = _JAVA_CLASS.sub(lambda m: rf"\{m[1]}{{{_JAVA_CLASSES.get(m[2], m[2])}}}", rewritten)
+    try:
+        return regex.compile(rewritten, regex.V1)
+    except regex.error as error:
+        msg = f"Option 'topic-pattern': {pattern!r} is not a Java regular expression that can be used here: {error}."
+        raise InvalidInputError(msg) from error

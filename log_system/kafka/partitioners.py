@@ -1,0 +1,90 @@
+"""Which partition a sink's message goes to: Flink's ``sink.partitioner``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Final, TypeAlias
+
+from log_system.kafka.codec import EncodedMessages
+from snapshot.errors import InvalidInputError
+
+Choose: TypeAlias = Callable[[EncodedMessages], Sequence[int]]
+"""Gives the partition of each message."""
+
+JAVA_COMPATIBLE: Final = "murmur2_random"
+"""librdkafka's name for what Java's producers do: murmur2 of the key, any partition for a message without one."""
+
+
+def make_partitioner(name: str, topic: str, partitions: Sequence[int], task: int, tasks: int | None) -> Choose | None:
+    """Make the partitioner of one task.
+
+    Args:
+        name: ``default``, ``fixed``, ``round-robin``, or ``package.module.Class``: a class that is made without
+            arguments and has ``partition(key, value, topic, partitions) -> int``, and ``open(task, tasks)`` if it
+            likes, with the task's number and, where that is known, how many there are.
+        topic: where messages go.
+        partitions: the topic's partitions.
+        task: the number of the task that writes.
+        tasks: how many tasks there are; None where that is not known.
+
+    Returns:
+        The partitioner; None leaves it to the client, which does as Java's does.
+
+    Raises:
+        InvalidInputError: there is no such class.
+    """
+    there = list(partitions)
+    if name == "default":
+        return None
+    if name == "fixed":
+        chosen = there[task % len(there)]
+        return lambda messages: [chosen] * len(messages)
+    if name == "round-robin":
+        # Tasks begin at different partitions, lest the first ones get more.
+        turns = count(task)
+        return lambda messages: [there[next(turns) % len(there)] for _ in range(len(messages))]
+    return _custom(name, load_class(name), topic, there, task, tasks)
+
+
+def load_class(name: str) -> type[Any]:
+    """Find a partitioner's class.
+
+    Raises:
+        InvalidInputError: there is none by that name, or it has no method ``partition``.
+    """
+    module, _, last = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), last)
+    except (ImportError, AttributeError, ValueError) as error:
+        msg = (
+            f"Could not find and instantiate partitioner class '{name}' (option 'sink.partitioner'): {error}. Expected "
+            "'default', 'fixed', 'round-robin', or the import path of a Python class, such as 'package.module.Class', "
+            "that the driver and the executors can import."
+        )
+        raise InvalidInputError(msg) from error
+    if not isinstance(found, type) or not callable(getattr(found, "partition", None)):
+        msg = f"Option 'sink.partitioner': '{name}' is no class with a method partition(key, value, topic, partitions)."
+        raise InvalidInputError(msg)
+    return found
+
+
+def _custom(name: str, kind: type[Any], topic: str, partitions: list[int], task: int, tasks: int | None) -> Choose:
+    made = kind()
+    if callable(getattr(made, "open", None)):
+        made.open(task, tasks)
+    there = set(partitions)
+
+    def choose(messages: EncodedMessages) -> list[int]:
+        keys: Sequence[bytes | None] = messages.keys if messages.keys is not None else [None] * len(messages)
+        found = []
+        for key, value in zip(keys, messages.values, strict=True):
+            chosen = made.partition(key, value, topic, partitions)
+            if chosen not in there:
+                msg = f"partitioner '{name}' chose partition {chosen!r} of topic {topic!r}, which has {partitions}."
+                raise InvalidInputError(msg)
+            found.append(chosen)
+        return found
+
+    return choose

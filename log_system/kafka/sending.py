@@ -1,0 +1,232 @@
+"""Sends a sink's messages: at once, or as the last message of each key, buffered."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, Protocol
+
+from confluent_kafka import KafkaException
+
+from log_system.kafka.client import KafkaClient, Setting, kafka_errors
+from log_system.kafka.codec import EncodedMessages
+from log_system.kafka.partitioners import JAVA_COMPATIBLE, Choose
+
+_QUEUE_WAIT_SECONDS: Final = 0.05
+_POLL_EVERY: Final = 5_000
+_FLUSH_SECONDS: Final = 1.0
+
+
+class Receiver(Protocol):
+    """Takes messages: a sender, or a buffer before one."""
+
+    def send(self, messages: EncodedMessages) -> None:
+        """Take messages, in order."""
+        ...
+
+    def finish(self) -> None:
+        """Return when all that was taken is on the brokers."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is not finished, after an error. After ``finish`` there is nothing left to give up."""
+        ...
+
+
+class MessageSender:
+    """Sends messages by one producer. What the brokers refuse is an error by the end at the latest."""
+
+    def __init__(
+        self, client: KafkaClient, topic: str, choose: Choose | None, transactional_id: str | None, **more: Setting
+    ) -> None:
+        """Make the producer.
+
+        Args:
+            client: the cluster.
+            topic: where messages go.
+            choose: their partitions; None leaves them to the client.
+            transactional_id: for a producer of transactions.
+            more: further options of the client.
+        """
+        self._client = client
+        self._topic = topic
+        self._choose = choose
+        self._failed: Any = None
+        only_errors: dict[str, Any] = {"on_delivery": self._on_delivery, "delivery.report.only.error": True}
+        self.producer = client.producer(transactional_id, **{"partitioner": JAVA_COMPATIBLE, **only_errors, **more})
+
+    def send(self, messages: EncodedMessages) -> None:
+        """Queue messages, waiting while the queue is full."""
+        partitions = messages.partitions
+        if partitions is None:
+            partitions = [-1] * len(messages) if self._choose is None else self._choose(messages)
+        with self._errors():
+            if messages.timestamps is None and messages.headers is None:
+                self._send_plain(messages, partitions)
+            else:
+                self._send_all(messages, partitions)
+
+    def finish(self) -> None:
+        """Wait until every message is on the brokers; how long the client tries is ``delivery.timeout.ms``."""
+        with self._errors():
+            while self.producer.flush(_FLUSH_SECONDS) and self._failed is None:
+                pass
+            self._check()
+
+    def close(self) -> None:
+        """Forget what is queued."""
+        self.producer.purge()
+
+    def _send_plain(self, messages: EncodedMessages, partitions: Sequence[int]) -> None:
+        produce, topic, poll = self.producer.produce, self._topic, self.producer.poll
+        keys: Sequence[bytes | None] = messages.keys if messages.keys is not None else [None] * len(messages)
+        for start in range(0, len(messages), _POLL_EVERY):
+            stop = start + _POLL_EVERY
+            for key, value, partition in zip(
+                keys[start:stop], messages.values[start:stop], partitions[start:stop], strict=True
+            ):
+                try:
+                    produce(topic, value, key, partition)
+                except BufferError:
+                    self._wait_and(partial(produce, topic, value, key, partition))
+            poll(0)
+            self._check()
+
+    def _send_all(self, messages: EncodedMessages, partitions: Sequence[int]) -> None:
+        nothing: list[Any] = [None] * len(messages)
+        for number, (key, value, partition, timestamp, headers) in enumerate(
+            zip(
+                messages.keys if messages.keys is not None else nothing,
+                messages.values,
+                partitions,
+                messages.timestamps or nothing,
+                messages.headers or nothing,
+                strict=True,
+            )
+        ):
+            named: dict[str, Any] = {} if timestamp is None else {"timestamp": timestamp}
+            if headers:
+                named["headers"] = headers
+            self._wait_and(partial(self.producer.produce, self._topic, value, key, partition, **named))
+            if number % _POLL_EVERY == 0:
+                self.producer.poll(0)
+                self._check()
+
+    def _wait_and(self, produce: Callable[[], None]) -> None:
+        while True:
+            try:
+                produce()
+            except BufferError:
+                self.producer.poll(_QUEUE_WAIT_SECONDS)
+                self._check()
+            else:
+                return
+
+    def _on_delivery(self, error: Any, _message: Any) -> None:
+        if error is not None and self._failed is None:
+            self._failed = error
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise KafkaException(self._failed)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        with kafka_errors(f"write to topic {self._topic!r}", self._client, handle=self.producer, indefinite=True):
+            yield
+
+
+class KeyBuffer:
+    """Keeps of each key the last message, until so many came or so much time has passed (``sink.buffer-flush.*``)."""
+
+    def __init__(self, receiver: Receiver, rows_max: int, interval_s: float) -> None:
+        """Buffer what goes to ``receiver``; the clock runs in a thread of its own."""
+        self._receiver = receiver
+        self._rows_max = rows_max
+        self._interval_s = interval_s
+        self._held: dict[bytes, tuple[Any, Any, Any]] = {}
+        self._came = 0
+        self._shape: tuple[bool, bool] = (False, False)
+        self._failed: BaseException | None = None
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._clock = threading.Thread(target=self._run, name="buffer-flush", daemon=True)
+        self._clock.start()
+
+    def send(self, messages: EncodedMessages) -> None:
+        """Hold messages; a later one of a key replaces the one before."""
+        assert messages.keys is not None
+        nothing: list[Any] = [None] * len(messages)
+        self._shape = (messages.timestamps is not None, messages.headers is not None)
+        each = zip(
+            messages.keys, messages.values, messages.timestamps or nothing, messages.headers or nothing, strict=True
+        )
+        with self._lock:
+            self._check()
+            for key, value, timestamp, headers in each:
+                # Taken out first, so that messages leave in the order of their last change.
+                self._held.pop(key, None)
+                self._held[key] = (value, timestamp, headers)
+                self._came += 1
+                if self._came >= self._rows_max:
+                    self._flush()
+
+    def finish(self) -> None:
+        """Send what is held and stop the clock."""
+        self._done.set()
+        self._clock.join()
+        with self._lock:
+            self._check()
+            self._flush()
+        self._receiver.finish()
+
+    def close(self) -> None:
+        """Stop the clock and forget what is held."""
+        self._done.set()
+        self._clock.join()
+        self._receiver.close()
+
+    def _flush(self) -> None:
+        if self._held:
+            held, self._held, self._came = self._held, {}, 0
+            values, timestamps, headers = (list(column) for column in zip(*held.values(), strict=True))
+            with_timestamps, with_headers = self._shape
+            self._receiver.send(
+                EncodedMessages(
+                    list(held), values, timestamps if with_timestamps else None, headers if with_headers else None
+                )
+            )
+
+    def _run(self) -> None:
+        while not self._done.wait(self._interval_s):
+            with self._lock:
+                try:
+                    self._flush()
+                except BaseException as error:  # noqa: BLE001 - raised again where the next message comes
+                    self._failed = error
+                    return
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+
+def send_all(receiver: Receiver, messages: Iterable[EncodedMessages]) -> int:
+    """Send messages to the end.
+
+    Returns:
+        How many came; a buffer may have sent fewer.
+    """
+    sent = 0
+    try:
+        for each in messages:
+            if len(each):
+                receiver.send(each)
+                sent += len(each)
+        receiver.finish()
+    except BaseException:
+        receiver.close()
+        raise
+    return sent

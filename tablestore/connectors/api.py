@@ -1,0 +1,120 @@
+"""Reads and writes tables of the connectors with what only a whole query can give.
+
+``format("kafka-table")`` and ``format("upsert-kafka")`` do the same where Spark lets a data source do it. A data source
+cannot bring the rows of a key together before it writes them, choose the number of tasks, take updating results
+(output mode ``update``), or keep state; these functions do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
+
+from snapshot.errors import InvalidInputError
+from tablestore.connectors.names import Connector, Side
+from tablestore.connectors.options import ConnectorOptions, parse_options
+from tablestore.connectors.sink import Sink, Written
+
+FORMATS = {Connector.KAFKA: "kafka-table", Connector.UPSERT: "upsert-kafka"}
+_RESULT = "written string"
+
+
+def read(spark: SparkSession, connector: str, schema: StructType | str, options: Mapping[str, str]) -> DataFrame:
+    """Read a table up to its current end, or where the options say: rows, of an upsert table one for each key."""
+    return spark.read.format(FORMATS[Connector(connector)]).schema(schema).options(**options).load()
+
+
+def read_stream(spark: SparkSession, connector: str, schema: StructType | str, options: Mapping[str, str]) -> DataFrame:
+    """Read a table's messages as they come.
+
+    Of an upsert table these are upserts and deletes, told apart by ``_change_type``, which its schema must have; see
+    `read_changes` for what became of its rows.
+    """
+    return spark.readStream.format(FORMATS[Connector(connector)]).schema(schema).options(**options).load()
+
+
+def write(frame: DataFrame, connector: str, options: Mapping[str, str]) -> None:
+    """Append a frame's rows to a table; in an upsert table they replace those of their keys.
+
+    Args:
+        frame: the rows; ``_change_type`` says which of them are deletes.
+        connector: ``kafka`` or ``upsert-kafka``.
+        options: the table's.
+
+    Raises:
+        InvalidInputError: the options are wrong, or do not go with the rows.
+        UnavailableError: the broker does not answer.
+    """
+    kind = Connector(connector)
+    parsed = parse_options(kind, options, Side.SINK)
+    _arranged(frame, parsed).write.format(FORMATS[kind]).options(**options).mode("append").save()
+
+
+def write_stream(
+    frame: DataFrame, connector: str, options: Mapping[str, str], *, output_mode: str = "append"
+) -> DataStreamWriter:
+    """Write a stream into a table.
+
+    Args:
+        frame: a streaming frame.
+        connector: ``kafka`` or ``upsert-kafka``.
+        options: the table's, and ``checkpointLocation``.
+        output_mode: ``append``; an upsert table takes ``update`` and ``complete`` too.
+
+    Returns:
+        The query, to be given a trigger and started.
+
+    Raises:
+        InvalidInputError: the options are wrong, or updating results would go to a table that only appends.
+    """
+    kind = Connector(connector)
+    parsed = parse_options(kind, options, Side.SINK)
+    if output_mode == "append":
+        return _arranged(frame, parsed).writeStream.format(FORMATS[kind]).options(**options)
+    if kind is Connector.KAFKA:
+        msg = (
+            f"A 'kafka' table doesn't support consuming update changes, which output mode '{output_mode}' makes; it "
+            "only appends rows. Write to an 'upsert-kafka' table, or aggregate in windows with a watermark."
+        )
+        raise InvalidInputError(msg)
+    if not parsed.checkpoint:
+        msg = "option 'checkpointLocation' is required for a streaming write: it names the query across restarts."
+        raise InvalidInputError(msg)
+    writer = frame.writeStream.outputMode(output_mode).foreachBatch(_batch_writer(kind, dict(options)))
+    return writer.option("checkpointLocation", parsed.checkpoint)
+
+
+def _batch_writer(kind: Connector, options: dict[str, str]) -> Callable[[DataFrame, int], None]:
+    def write_batch(frame: DataFrame, number: int) -> None:
+        sink = Sink.open(kind, options, frame.schema)
+        sink.commit(_run(_arranged(frame, sink.table.options), sink), number)
+
+    return write_batch
+
+
+def _run(frame: DataFrame, sink: Sink) -> list[Written]:
+    """Let tasks write or stage the rows."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"written": [json.dumps(asdict(sink.run(batches)))]})
+
+    return [Written(**json.loads(row.written)) for row in frame.mapInArrow(run, _RESULT).collect()]
+
+
+def _arranged(frame: DataFrame, options: ConnectorOptions) -> DataFrame:
+    """Bring the rows of a key into one task, as the last one written counts; and see to the number of tasks.
+
+    Spark's shuffle keeps the order of rows that come from one task.
+    """
+    if options.is_upsert:
+        keys = [f"`{name}`" for name in options.key_fields]
+        return (
+            frame.repartition(*keys) if options.parallelism is None else frame.repartition(options.parallelism, *keys)
+        )
+    return frame if options.parallelism is None else frame.repartition(options.parallelism)

@@ -1,0 +1,321 @@
+"""The options of a ``kafka`` or ``upsert-kafka`` table, parsed once. Names and meanings are Flink's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from log_system.kafka.client import KafkaClient
+from log_system.kafka.codec import FormatChoice
+from log_system.kafka.positions import Bound, Start
+from log_system.kafka.properties import PREFIX, Properties, parse_properties
+from snapshot.errors import InvalidInputError
+from tablestore.connectors.names import (
+    METADATA,
+    PRECISION,
+    PRIMARY_KEY,
+    PROPERTIES,
+    ROWS_MAX,
+    Connector,
+    OptionReader,
+    Side,
+    refuse_unknown,
+)
+from tablestore.connectors.positions import parse_bound, parse_start
+from tablestore.option_types import DIGITS, choice, duration_or_ms, integer
+
+_DISCOVERY_MS: Final = 300_000
+
+
+class FieldsInclude(StrEnum):
+    """Which columns are in the message's value."""
+
+    ALL = "all"
+    EXCEPT_KEY = "except_key"
+
+
+class Guarantee(StrEnum):
+    """How often a row is written when a write is repeated."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
+
+
+@dataclass(frozen=True)
+class ConnectorOptions:
+    """What a table's options say; see the connectors' page for each.
+
+    Attributes:
+        connector: which of the two.
+        topics: topics by name; empty where a pattern is given.
+        pattern: a Java regular expression for topic names.
+        properties: Kafka's own configuration.
+        group_id: the consumer group, given or generated.
+        key_format: of the message's key; None for messages without key.
+        value_format: of the message's value.
+        key_fields: the key's columns, by name; those of the primary key on an upsert table.
+        key_prefix: what the names of key columns start with in the table and not in the message.
+        fields_include: which columns are in the value.
+        metadata: for a column's name (in lower case) the metadata it shows.
+        precisions: for a timestamp column's name (in lower case) how many digits of a second it has.
+        start: where a read begins.
+        bound: where a read ends.
+        discovery_ms: how often new topics and partitions are looked for; 0 is never.
+        partitioner: ``default``, ``fixed``, ``round-robin`` or ``package.module.Class``.
+        parallelism: how many tasks write; None leaves it to Spark.
+        guarantee: how often a row is written.
+        transactional_prefix: what the sink's transactional ids start with.
+        buffer_rows: rows of an upsert sink's buffer; 0 is no buffer.
+        buffer_ms: how long they are kept.
+        rows_max: records of a micro-batch.
+        checkpoint: of a streaming write.
+    """
+
+    connector: Connector
+    topics: tuple[str, ...]
+    pattern: str | None
+    properties: Properties
+    group_id: str
+    key_format: FormatChoice | None
+    value_format: FormatChoice
+    key_fields: tuple[str, ...]
+    key_prefix: str
+    fields_include: FieldsInclude
+    metadata: Mapping[str, str]
+    precisions: Mapping[str, int]
+    start: Start
+    bound: Bound
+    discovery_ms: int
+    partitioner: str
+    parallelism: int | None
+    guarantee: Guarantee
+    transactional_prefix: str | None
+    buffer_rows: int
+    buffer_ms: int
+    rows_max: int | None
+    checkpoint: str | None
+
+    @property
+    def is_upsert(self) -> bool:
+        """Whether the last row of a key counts."""
+        return self.connector is Connector.UPSERT
+
+    @property
+    def topic(self) -> str:
+        """The one topic of a sink or an upsert table."""
+        (topic,) = self.topics
+        return topic
+
+    @property
+    def what(self) -> str:
+        """How messages name what is read or written."""
+        if self.pattern is not None:
+            return f"topics that match {self.pattern!r}"
+        return f"topic {self.topics[0]!r}" if len(self.topics) == 1 else f"topics {', '.join(map(repr, self.topics))}"
+
+    def client(self) -> KafkaClient:
+        """Give the way to the brokers."""
+        return KafkaClient(self.properties.config, PREFIX)
+
+
+def parse_options(connector: Connector, options: Mapping[str, str], side: Side | None) -> ConnectorOptions:
+    """Parse a table's options (their names in any case).
+
+    Args:
+        connector: ``kafka`` or ``upsert-kafka``.
+        options: as the user gave them.
+        side: what the table is used for; None checks only what must hold on both sides.
+
+    Raises:
+        InvalidInputError: an option is unknown, missing or wrong, or does not go with another one. No credential is
+            shown.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    read = OptionReader(given)
+    _check_connector(connector, given)
+    key_format, value_format, prefixes = _formats(connector, given)
+    refuse_unknown(connector, given, prefixes)
+    topics, pattern = _topics(connector, given, side)
+    if not given.get("properties.bootstrap.servers"):
+        msg = (
+            "One or more required options are missing. Missing required options are: properties.bootstrap.servers "
+            "(addresses such as 'broker1:9092,broker2:9092')."
+        )
+        raise InvalidInputError(msg)
+    properties = parse_properties(_after(given, PROPERTIES))
+    parsed = ConnectorOptions(
+        connector=connector,
+        topics=topics,
+        pattern=pattern,
+        properties=properties,
+        group_id=properties.group_id or _generated_group(given, topics, pattern),
+        key_format=key_format,
+        value_format=value_format,
+        key_fields=_key_fields(connector, given),
+        key_prefix=given.get("key.fields-prefix", ""),
+        fields_include=read.value("value.fields-include", choice(FieldsInclude), FieldsInclude.ALL),
+        metadata=_after(given, METADATA),
+        precisions={name: read.value(f"{PRECISION}{name}", DIGITS, 6) for name in _after(given, PRECISION)},
+        start=parse_start(connector, read, topics, pattern),
+        bound=parse_bound(read, topics, pattern),
+        discovery_ms=read.value("scan.topic-partition-discovery.interval", duration_or_ms(), _DISCOVERY_MS),
+        partitioner=given.get("sink.partitioner", "default"),
+        parallelism=read.value("sink.parallelism", integer(1), None) if side is not Side.SOURCE else None,
+        guarantee=read.value("sink.delivery-guarantee", choice(Guarantee), Guarantee.AT_LEAST_ONCE),
+        transactional_prefix=given.get("sink.transactional-id-prefix") or None,
+        buffer_rows=read.value("sink.buffer-flush.max-rows", integer(0), 0),
+        buffer_ms=read.value("sink.buffer-flush.interval", duration_or_ms(), 0),
+        rows_max=read.value(ROWS_MAX, integer(1), None),
+        checkpoint=given.get("checkpointlocation"),
+    )
+    _check_key(parsed)
+    if side is Side.SINK:
+        _check_sink(parsed)
+    return parsed
+
+
+def _check_connector(connector: Connector, given: Mapping[str, str]) -> None:
+    came = given.get("connector", connector.value)
+    if came != connector.value:
+        msg = f"option 'connector': expected {connector.value!r} here, came {came!r}."
+        raise InvalidInputError(msg)
+
+
+def _formats(
+    connector: Connector, given: Mapping[str, str]
+) -> tuple[FormatChoice | None, FormatChoice, tuple[str, ...]]:
+    """Find the formats of key and value, and what their options start with.
+
+    ``format`` sets the value's format, and the key's too where there are key fields and no ``key.format``.
+    """
+    both = given.get("format") if connector is Connector.KAFKA else None
+    value, key = given.get("value.format", both), given.get("key.format")
+    if both is not None and value != both:
+        msg = f"options 'format'={both!r} and 'value.format'={value!r} contradict each other. Give one of them."
+        raise InvalidInputError(msg)
+    if value is None:
+        also = " or 'format'" if connector is Connector.KAFKA else ""
+        msg = f"Could not find required format option 'value.format'{also}: one of csv, json, avro, raw."
+        raise InvalidInputError(msg)
+    shared = _after(given, f"{both}.") if both is not None else {}
+    prefixes = [f"value.{value}."]
+    prefixes += [f"{both}."] if both is not None else []
+    key = key or (both if "key.fields" in given else None)
+    if connector is Connector.UPSERT and key is None:
+        msg = "Could not find required format option 'key.format': an upsert table needs it and 'value.format'."
+        raise InvalidInputError(msg)
+    side = "value" if both is None else ""
+    value_choice = FormatChoice(value, {**shared, **_after(given, f"value.{value}.")}, side)
+    if key is None:
+        return None, value_choice, tuple(prefixes)
+    inherited = shared if key == both else {}
+    key_choice = FormatChoice(key, {**inherited, **_after(given, f"key.{key}.")}, "key" if key != both else "")
+    return key_choice, value_choice, (*prefixes, f"key.{key}.")
+
+
+def _topics(connector: Connector, given: Mapping[str, str], side: Side | None) -> tuple[tuple[str, ...], str | None]:
+    text, pattern = given.get("topic"), given.get("topic-pattern")
+    topics = tuple(dict.fromkeys(filter(None, (name.strip() for name in (text or "").split(";")))))
+    if topics and pattern is not None:
+        msg = "Option 'topic' and 'topic-pattern' shouldn't be set together."
+        raise InvalidInputError(msg)
+    if connector is Connector.UPSERT:
+        if not topics:
+            msg = "One or more required options are missing. Missing required options are: topic (one topic)."
+            raise InvalidInputError(msg)
+        if len(topics) > 1:
+            msg = (
+                "The 'upsert-kafka' connector doesn't support topic list. Please use single topic as the value of "
+                f"option 'topic', came {text!r}."
+            )
+            raise InvalidInputError(msg)
+    elif not topics and pattern is None:
+        msg = "Either 'topic' or 'topic-pattern' must be set."
+        raise InvalidInputError(msg)
+    if side is Side.SINK and (pattern is not None or len(topics) != 1):
+        came = f"'topic-pattern': {pattern!r}" if pattern is not None else f"'topic': {list(topics)}"
+        msg = f"The Kafka sink supports a single topic only, but got {came}."
+        raise InvalidInputError(msg)
+    return topics, pattern
+
+
+def _generated_group(given: Mapping[str, str], topics: tuple[str, ...], pattern: str | None) -> str:
+    """Name a consumer group after the table, as Flink's newer connectors do."""
+    return f"KafkaSource-{given.get('table.name') or pattern or ';'.join(topics)}"
+
+
+def _key_fields(connector: Connector, given: Mapping[str, str]) -> tuple[str, ...]:
+    primary = tuple(filter(None, (name.strip() for name in re.split("[,;]", given.get(PRIMARY_KEY, "")))))
+    if connector is Connector.UPSERT:
+        if not primary:
+            msg = (
+                "'upsert-kafka' tables require to define a PRIMARY KEY constraint (option 'primary-key', such as "
+                "'a' or 'a,b'). It says which columns are in the Kafka message key, and which records update or "
+                "delete one row."
+            )
+            raise InvalidInputError(msg)
+        return primary
+    if primary:
+        msg = (
+            "A 'kafka' table doesn't support defining a PRIMARY KEY constraint (option 'primary-key'), because it "
+            "can't guarantee the semantic of primary key. Use 'upsert-kafka', or 'key.fields' for the message key."
+        )
+        raise InvalidInputError(msg)
+    return tuple(filter(None, (name.strip() for name in given.get("key.fields", "").split(";"))))
+
+
+def _check_key(options: ConnectorOptions) -> None:
+    if options.key_fields and options.key_format is None:
+        msg = "The option 'key.fields' can only be declared if a key format is defined using 'key.format' or 'format'."
+        raise InvalidInputError(msg)
+    if options.key_format is not None and not options.key_fields:
+        msg = "A key format 'key.format' requires the declaration of one or more of key fields using 'key.fields'."
+        raise InvalidInputError(msg)
+    if len(set(options.key_fields)) != len(options.key_fields):
+        name = PRIMARY_KEY if options.is_upsert else "key.fields"
+        msg = f"Option '{name}' names a column twice: {', '.join(options.key_fields)}."
+        raise InvalidInputError(msg)
+    if not options.key_prefix:
+        return
+    if options.fields_include is FieldsInclude.ALL:
+        msg = (
+            "A key prefix ('key.fields-prefix') is not allowed when option 'value.fields-include' is set to 'ALL'. Set "
+            "it to 'EXCEPT_KEY' instead to avoid field overlaps."
+        )
+        raise InvalidInputError(msg)
+    for name in options.key_fields:
+        if not name.startswith(options.key_prefix) or name == options.key_prefix:
+            which = "the PRIMARY KEY" if options.is_upsert else "'key.fields'"
+            msg = (
+                f"All fields in {which} must be prefixed with '{options.key_prefix}' when option 'key.fields-prefix' "
+                f"is set but field '{name}' is not prefixed."
+            )
+            raise InvalidInputError(msg)
+
+
+def _check_sink(options: ConnectorOptions) -> None:
+    if options.guarantee is Guarantee.EXACTLY_ONCE and options.transactional_prefix is None:
+        msg = (
+            "sink.transactional-id-prefix must be specified when 'sink.delivery-guarantee' is 'exactly-once': a name "
+            "of its own for each query that writes to this cluster."
+        )
+        raise InvalidInputError(msg)
+    if options.partitioner == "round-robin" and options.key_fields:
+        msg = (
+            "Currently 'round-robin' partitioner ('sink.partitioner') only works when option 'key.fields' is not "
+            "specified."
+        )
+        raise InvalidInputError(msg)
+    if (options.buffer_rows > 0) != (options.buffer_ms > 0):
+        msg = (
+            "'sink.buffer-flush.max-rows' and 'sink.buffer-flush.interval' must be set to be greater than zero "
+            "together to enable sink buffer flushing."
+        )
+        raise InvalidInputError(msg)
+
+
+def _after(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}

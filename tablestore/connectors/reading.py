@@ -1,0 +1,77 @@
+"""Reads a table's messages as rows, in tasks: plain rows, or of each key the last one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+
+from log_system.kafka.codec import MessageDecoder
+from log_system.kafka.consume import OffsetRange, read_range
+from snapshot.duck import connect
+from snapshot.latest import last_per_key
+from snapshot.rowkind import CHANGE_TYPE, RowKind
+from snapshot.schema import SEQ
+from tablestore.connectors.table import KafkaTable
+from tablestore.connectors.zone import session_zone
+
+_MEMORY = "256MB"
+
+
+@dataclass
+class RangePart(InputPartition):
+    """Some messages of one partition."""
+
+    part: OffsetRange
+
+
+def read_rows(table: KafkaTable, part: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read each message as a row.
+
+    Yields:
+        The columns asked for; an upsert table adds ``_change_type``, and ``_seq`` (the offset).
+    """
+    options = table.options
+    decoder = MessageDecoder(table.coding, columns, session_zone())
+    isolation = options.properties.isolation_level
+    for messages in read_range(options.client(), options.group_id, part, isolation):
+        batch, offsets = decoder.decode(messages)
+        if options.is_upsert:
+            batch = batch.append_column(SEQ, pa.array(offsets))
+        yield batch
+
+
+def read_last(table: KafkaTable, part: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read of each key the last message, deletes among them, in the order of their offsets.
+
+    A key is in one partition, so what is last there is last. DuckDB keeps the rows, and spills rather than growing.
+
+    Yields:
+        The columns asked for and the key's, ``_change_type`` and ``_seq``.
+    """
+    key = table.coding.layout.key
+    wanted = [*columns, *(name for name in key if name not in columns)]
+    with tempfile.TemporaryDirectory(prefix="tablestore-") as folder:
+        engine: duckdb.DuckDBPyConnection = connect(memory_limit=_MEMORY, temp_directory=folder, filesystem=None)
+        try:
+            yield from last_per_key(engine, key, read_rows(table, part, wanted))
+        finally:
+            engine.close()
+
+
+def live(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Leave deletes out."""
+    return batch.filter(pc.not_equal(batch.column(CHANGE_TYPE), RowKind.DELETE.change_type))
+
+
+def shown(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Give a batch exactly the columns that Spark expects."""
+    arrays = [batch.column(field.name) for field in schema]
+    return pa.RecordBatch.from_arrays(
+        [a if a.type == f.type else a.cast(f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema
+    )

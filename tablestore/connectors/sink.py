@@ -1,0 +1,175 @@
+"""Writes a table's rows into its topic: by tasks at once, or staged by tasks and written in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from log_system.kafka.codec import EncodedMessages, MessageEncoder
+from log_system.kafka.exactly_once import Batch, OnceWriter
+from log_system.kafka.groups import delete_groups
+from log_system.kafka.offsets import Cluster
+from log_system.kafka.partitioners import Choose, load_class, make_partitioner
+from log_system.kafka.sending import KeyBuffer, MessageSender, Receiver, send_all
+from log_system.kafka.topic import describe_topic, ensure_topic_of_broker
+from snapshot.errors import InvalidInputError
+from snapshot.storage import Storage
+from tablestore.checkpoint import query_id
+from tablestore.connectors.names import Connector, Side
+from tablestore.connectors.options import Guarantee
+from tablestore.connectors.staging import stage, staged
+from tablestore.connectors.table import KafkaTable
+from tablestore.connectors.zone import session_zone
+
+logger = logging.getLogger("tablestore")
+_STAGED = "kafka-staged"
+_OWN_PARTITIONERS = ("default", "fixed", "round-robin")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a task did: how many messages it wrote, or where it staged them."""
+
+    task: int
+    messages: int
+    staged: str | None = None
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A table's topic, open for writing. Cheap to pickle.
+
+    Attributes:
+        table: the table.
+        partitions: the topic's partitions.
+        write_id: of this write, in the names of what it stages.
+    """
+
+    table: KafkaTable
+    partitions: tuple[int, ...]
+    write_id: str
+
+    @classmethod
+    def open(cls, connector: Connector, options: dict[str, str], schema: StructType) -> Sink:
+        """Check the options against the rows and the brokers; make the topic if there is none.
+
+        A topic that an upsert table makes is compacted, as its newest rows are all that counts.
+
+        Raises:
+            InvalidInputError: options or columns are wrong, or exactly-once lacks a checkpoint.
+            NotFoundError: there is no such topic, and the options say not to make it.
+            UnavailableError: the broker does not answer.
+        """
+        table = KafkaTable.of(connector, options, schema, Side.SINK)
+        parsed = table.options
+        if parsed.guarantee is Guarantee.EXACTLY_ONCE and not parsed.checkpoint:
+            msg = (
+                "'sink.delivery-guarantee' = 'exactly-once' needs checkpointing: set option 'checkpointLocation', a "
+                "folder that the driver and the executors share. A write is staged there before its transaction."
+            )
+            raise InvalidInputError(msg)
+        if parsed.partitioner not in _OWN_PARTITIONERS:
+            load_class(parsed.partitioner)
+        client = parsed.client()
+        create = parsed.properties.config.get("allow.auto.create.topics") != "false"
+        if create:
+            ensure_topic_of_broker(client, parsed.topic, compacted=parsed.is_upsert)
+        if parsed.is_upsert:
+            shape = describe_topic(client, parsed.topic)
+            if shape is not None and not shape.compacted:
+                logger.warning(
+                    "topic %r is not compacted (cleanup.policy), so it keeps every change of every key.", parsed.topic
+                )
+        partitions = Cluster(client).partitions([parsed.topic])
+        return cls(table, tuple(number for _, number in partitions), uuid.uuid4().hex)
+
+    @property
+    def once(self) -> bool:
+        """Whether rows are staged, and written in a transaction."""
+        return self.table.options.guarantee is Guarantee.EXACTLY_ONCE
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        """Write or stage a task's rows.
+
+        Raises:
+            InvalidInputError: a row cannot be written, or there are more tasks than the options allow.
+            UnavailableError: the broker does not answer.
+        """
+        options = self.table.options
+        context = TaskContext.get()
+        task = context.partitionId() if context is not None else 0
+        if options.parallelism is not None and task >= options.parallelism:
+            msg = (
+                f"option 'sink.parallelism'={options.parallelism}: the rows come in more partitions than that. Write "
+                f"with tablestore.connectors.write(), which sees to it, or df.coalesce({options.parallelism})."
+            )
+            raise InvalidInputError(msg)
+        choose = make_partitioner(options.partitioner, options.topic, self.partitions, task, options.parallelism)
+        messages = self._encoded(batches)
+        if self.once:
+            attempt = context.taskAttemptId() if context is not None else 0
+            name = f"{self.write_id}-{task}-{attempt}"
+            rows = stage(self._storage, name, messages, choose)
+            return Written(task, rows, name if rows else None)
+        return Written(task, send_all(self._receiver(choose), messages))
+
+    def commit(self, written: Sequence[Written], batch_number: int | None) -> None:
+        """Finish a write of which every task is done.
+
+        Raises:
+            TableStoreError: see `OnceWriter.write`.
+        """
+        if not self.once:
+            return
+        options = self.table.options
+        assert options.checkpoint is not None
+        assert options.transactional_prefix is not None
+        if batch_number is None:
+            batch = Batch(f"batch-{self.write_id}", 0)
+        else:
+            batch = Batch(query_id(options.checkpoint), batch_number)
+        names = [each.staged for each in sorted(written, key=lambda each: each.task) if each.staged is not None]
+        client = options.client()
+        writer = OnceWriter(
+            client, options.topic, options.transactional_prefix, options.properties.transaction_timeout_ms
+        )
+        writer.write(batch, partial(self._staged, names))
+        if batch_number is None:
+            # Nobody repeats a write that is no stream's, once it is done.
+            delete_groups(client, [writer.name(batch)])
+            self._storage.delete(*names)
+        else:
+            # What attempts before this one have left is of no use to anybody either.
+            self._storage.delete_tree()
+
+    def abort(self, written: Sequence[Written]) -> None:
+        """Remove what was staged."""
+        if self.once:
+            self._storage.delete(*(each.staged for each in written if each.staged is not None))
+
+    def _encoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[EncodedMessages]:
+        encoder = MessageEncoder(self.table.coding, session_zone())
+        return (encoder.encode(batch) for batch in batches if batch.num_rows)
+
+    def _receiver(self, choose: Choose | None) -> Receiver:
+        options = self.table.options
+        sender = MessageSender(options.client(), options.topic, choose, None)
+        if options.buffer_rows and options.buffer_ms:
+            return KeyBuffer(sender, options.buffer_rows, options.buffer_ms / 1000)
+        return sender
+
+    def _staged(self, names: Sequence[str]) -> Iterator[EncodedMessages]:
+        return chain.from_iterable(staged(self._storage, name) for name in names)
+
+    @property
+    def _storage(self) -> Storage:
+        assert self.table.options.checkpoint is not None
+        return Storage.at(self.table.options.checkpoint).child(_STAGED)

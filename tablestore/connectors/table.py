@@ -1,0 +1,109 @@
+"""A table of the connectors: its options and its columns, checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from log_system.formats.row_types import with_precision
+from log_system.kafka.codec import Coding
+from log_system.kafka.layout import check_writable, make_layout
+from log_system.kafka.scanning import ScanSpec
+from snapshot.bucket import key_types_allowed
+from snapshot.errors import InvalidInputError
+from snapshot.rowkind import CHANGE_TYPE
+from snapshot.schema import arrow_schema
+from tablestore.connectors.names import PRIMARY_KEY, Connector, Side
+from tablestore.connectors.options import ConnectorOptions, FieldsInclude, parse_options
+
+
+@dataclass(frozen=True)
+class KafkaTable:
+    """Columns in the messages of a topic. Cheap to pickle.
+
+    Attributes:
+        options: the table's options.
+        coding: where the columns are, and how they are coded.
+    """
+
+    options: ConnectorOptions
+    coding: Coding
+
+    @classmethod
+    def of(
+        cls, connector: Connector, options: Mapping[str, str], schema: StructType, side: Side | None = None
+    ) -> KafkaTable:
+        """Make the table that options and columns describe; contacts no broker.
+
+        Args:
+            connector: ``kafka`` or ``upsert-kafka``.
+            options: as the user gave them.
+            schema: the columns; ``_change_type`` is none of them.
+            side: what the table is used for; None checks only what must hold on both sides.
+
+        Raises:
+            InvalidInputError: the options are wrong, or the columns do not go with them.
+        """
+        parsed = parse_options(connector, options, side)
+        fields = [field for field in schema.fields if field.name != CHANGE_TYPE]
+        names = [field.name.lower() for field in fields]
+        _check_named(parsed, names)
+        layout = make_layout(
+            _with_precisions(arrow_schema(StructType(fields)), parsed.precisions),
+            key=parsed.key_fields,
+            prefix=parsed.key_prefix,
+            except_key=parsed.fields_include is FieldsInclude.EXCEPT_KEY,
+            metadata=parsed.metadata,
+            is_upsert=parsed.is_upsert,
+        )
+        if parsed.is_upsert:
+            for name in layout.key:
+                if not key_types_allowed(layout.schema.field(name).type):
+                    msg = f"option '{PRIMARY_KEY}': column '{name}' has type {layout.schema.field(name).type}, which "
+                    msg += "cannot be compared as a key (float, double and nested types cannot). Choose another."
+                    raise InvalidInputError(msg)
+        if side is Side.SINK:
+            check_writable(layout)
+        coding = Coding(layout, parsed.key_format, parsed.value_format)
+        # The formats judge their options and the columns' types when they are opened.
+        coding.open_key()
+        coding.open_value()
+        return cls(parsed, coding)
+
+    def scan_spec(self) -> ScanSpec:
+        """Say what a read of this table reads."""
+        options = self.options
+        properties = options.properties
+        return ScanSpec(
+            client=options.client(),
+            topics=options.topics,
+            pattern=options.pattern,
+            group=options.group_id,
+            start=options.start,
+            bound=options.bound,
+            isolation=properties.isolation_level,
+            reset=properties.reset,
+            discovery_ms=options.discovery_ms,
+        )
+
+
+def _check_named(options: ConnectorOptions, names: list[str]) -> None:
+    """Refuse options about columns that are not there. Metadata columns may be left out of what is written."""
+    for name in options.precisions:
+        if name not in names:
+            msg = f"option 'precision.{name}': there is no column '{name}'; the columns are {', '.join(names)}."
+            raise InvalidInputError(msg)
+
+
+def _with_precisions(schema: pa.Schema, precisions: Mapping[str, int]) -> pa.Schema:
+    fields = []
+    for field in schema:
+        digits = precisions.get(field.name.lower())
+        if digits is not None and not pa.types.is_timestamp(field.type):
+            msg = f"option 'precision.{field.name.lower()}': column '{field.name}' is no timestamp but {field.type}."
+            raise InvalidInputError(msg)
+        fields.append(field if digits is None else with_precision(field, digits))
+    return pa.schema(fields)

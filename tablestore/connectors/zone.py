@@ -1,0 +1,31 @@
+"""The session's time zone, as a task sees it."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+from pyspark import TaskContext
+
+_PROPERTY = "spark.sql.session.timeZone"
+
+
+def session_zone() -> str:
+    """Name the time zone in which columns without one are meant.
+
+    Spark hands a session's settings to its tasks; one that nobody has set is the time zone of the machine.
+    """
+    context = TaskContext.get()
+    told = context.getLocalProperty(_PROPERTY) if context is not None else None
+    return told or os.environ.get("TZ") or _machine_zone()
+
+
+def _machine_zone() -> str:
+    place = Path("/etc/localtime")
+    if place.is_symlink():
+        _, found, name = str(place.resolve()).partition("zoneinfo/")
+        if found:
+            return name
+    offset = datetime.now().astimezone().utcoffset()
+    return "UTC" if not offset else datetime.now().astimezone().strftime("%z")[:3] + ":00"

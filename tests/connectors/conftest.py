@@ -1,0 +1,27 @@
+"""Fixtures of the connectors' tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from log_system.kafka.local import LocalKafka
+from tests.connectors.lab import Lab
+from tests.connectors.wire import Wire
+
+
+@pytest.fixture(scope="session")
+def wire(kafka: LocalKafka) -> Wire:
+    return Wire(kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def lab(wire: Wire) -> Lab:
+    return Lab(wire)
+
+
+@pytest.fixture
+def made(wire: Wire, topic: Callable[[], str]) -> Callable[..., str]:
+    """Return a factory of topics that are there."""
+    return lambda partitions=1, **config: wire.make(topic(), partitions, **config)

@@ -1,0 +1,398 @@
+"""The sinks: what is written, where it goes, how often."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from snapshot.errors import InvalidInputError
+from tests.connectors.lab import Lab, batch_of, named, shipped
+from tests.connectors.wire import Record
+
+Topics = Callable[..., str]
+KV = "k INT, v STRING"
+
+
+class LastPartition:
+    """A partitioner of a user's own."""
+
+    def open(self, task: int, tasks: int | None) -> None:
+        self.task = task
+
+    def partition(self, key: bytes | None, value: bytes | None, topic: str, partitions: Sequence[int]) -> int:
+        return partitions[-1 - self.task]
+
+
+class Nowhere:
+    """A partitioner that is wrong."""
+
+    def partition(self, key: bytes | None, value: bytes | None, topic: str, partitions: Sequence[int]) -> int:
+        return 99
+
+
+def used(lab: Lab, topic: str) -> set[int]:
+    return {record.partition for record in lab.wire.read(topic)}
+
+
+def test_b12_the_standard_sink_appends_and_refuses_updates(lab: Lab, made: Topics) -> None:
+    """N inserts are N messages; updates and deletes are refused, and so is `complete` mode."""
+    topic = made()
+    lab.write(topic, KV, [(1, "a"), (1, "a"), (2, "b")])
+    assert lab.wire.values(topic) == [b'{"k":1,"v":"a"}', b'{"k":1,"v":"a"}', b'{"k":2,"v":"b"}']
+    changes = f"{KV}, _change_type STRING"
+    lab.write(topic, changes, [(3, "c", "insert")])
+    assert lab.wire.values(topic)[-1] == b'{"k":3,"v":"c"}'
+    with pytest.raises(InvalidInputError, match="doesn't support consuming update and delete changes"):
+        lab.write(topic, changes, [(3, "c", "delete")])
+    with pytest.raises(InvalidInputError, match="upsert-kafka"):
+        lab.source("kafka", topic, {}).streamWriter(pa_free_schema(KV), True)
+    assert len(lab.wire.values(topic)) == 4
+
+
+def pa_free_schema(columns: str) -> Any:
+    from tests.connectors.lab import schema_of  # noqa: PLC0415
+
+    return schema_of(columns)
+
+
+def test_b11_each_message_of_a_standard_table_stands_for_itself(lab: Lab, made: Topics) -> None:
+    """Two messages with one key are two rows; two rows with one key are two messages."""
+    topic = made()
+    keyed = {"key__format": "json", "key__fields": "k", "value__format": "json"}
+    lab.write(topic, KV, [(1, "a"), (1, "b")], **keyed)
+    assert len(lab.wire.read(topic)) == 2
+    assert lab.read(topic, KV, **keyed) == [{"k": 1, "v": "a"}, {"k": 1, "v": "b"}]
+
+
+def test_c08_a_key_format_alone_makes_no_upserts(lab: Lab, made: Topics) -> None:
+    """A `kafka` table with a key is append: a tombstone is no row and deletes none."""
+    topic = made()
+    keyed = {"key__format": "json", "key__fields": "k", "value__format": "json"}
+    lab.write(topic, KV, [(1, "a")], **keyed)
+    lab.wire.send(topic, [Record(None, b'{"k":1}')])
+    assert lab.read(topic, KV, **keyed) == [{"k": 1, "v": "a"}]
+
+
+def test_g10_a_null_value_on_a_standard_table_is_no_row(lab: Lab, made: Topics) -> None:
+    """Null, empty, and the literal `null`: no row and no error."""
+    topic = made()
+    lab.wire.send(topic, [Record(None), Record(b""), Record(b"null"), Record(b'{"k":1,"v":"a"}')])
+    assert lab.read(topic, KV) == [{"k": 1, "v": "a"}]
+
+
+def test_o38_partitioners_decide_where_messages_go(lab: Lab, made: Topics) -> None:
+    """`sink.partitioner`: `fixed` uses one partition a task, `round-robin` all, a class those it returns."""
+    rows = [(n, "x") for n in range(40)]
+    for partitioner, expected in [
+        ("fixed", {0}),
+        ("round-robin", {0, 1, 2, 3}),
+        ("tests.connectors.test_sink.LastPartition", {3}),
+    ]:
+        topic = made(4)
+        lab.write(topic, KV, rows, sink__partitioner=partitioner)
+        assert used(lab, topic) == expected, partitioner
+    topic = made(4)
+    keyed = {"key__format": "json", "key__fields": "k", "value__format": "json"}
+    lab.write(topic, KV, [*rows, *rows], **keyed)
+    places = {record.key: record.partition for record in lab.wire.read(topic)}
+    assert all(places[record.key] == record.partition for record in lab.wire.read(topic))
+    assert set(places.values()) == {0, 1, 2, 3}
+
+
+def murmur2(data: bytes) -> int:
+    """Do what ``org.apache.kafka.common.utils.Utils.murmur2`` does."""
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    h = (0x9747B28C ^ len(data)) & mask
+    whole = len(data) // 4 * 4
+    for start in range(0, whole, 4):
+        k = int.from_bytes(data[start : start + 4], "little") * m & mask
+        k = (k ^ (k >> 24)) * m & mask
+        h = (h * m & mask) ^ k
+    if len(data) > whole:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * m & mask
+    h = (h ^ (h >> 13)) * m & mask
+    h ^= h >> 15
+    return h - (1 << 32) if h >> 31 else h
+
+
+def test_g06_default_is_javas_murmur2_and_a_class_is_a_python_path(lab: Lab, made: Topics) -> None:
+    """Partitions of keys as Java's producer chooses them; `round-robin` only without keys."""
+    assert [murmur2(text) for text in (b"21", b"foobar", b"a-little-bit-long-string")] == [
+        -973932308, -790332482, -985981536
+    ], "as in UtilsTest of Kafka's own Java client"  # fmt: skip
+    topic = made(4)
+    keyed = {"key__format": "json", "key__fields": "k", "value__format": "json"}
+    lab.write(topic, KV, [(n, "x") for n in range(50)], **keyed)
+    for record in lab.wire.read(topic):
+        assert record.key is not None
+        assert record.partition == (murmur2(record.key) & 0x7FFFFFFF) % 4
+    with pytest.raises(InvalidInputError, match="'round-robin' partitioner"):
+        lab.write(topic, KV, [(1, "a")], **keyed, sink__partitioner="round-robin")
+    with pytest.raises(InvalidInputError, match=r"Could not find and instantiate partitioner class 'no\.such\.Cls'"):
+        lab.write(topic, KV, [(1, "a")], sink__partitioner="no.such.Cls")
+    with pytest.raises(InvalidInputError, match="chose partition 99"):
+        lab.write(topic, KV, [(1, "a")], sink__partitioner="tests.connectors.test_sink.Nowhere")
+
+
+def test_b40_each_sink_task_has_a_partitioner_of_its_own(lab: Lab, made: Topics) -> None:
+    """Sink partitioners by name; under `fixed` each task goes to one partition."""
+    topic = made(3)
+    write_as_tasks(lab, topic, [[(n, "x") for n in range(5)] for _ in range(3)], sink__partitioner="fixed")
+    assert Counter(record.partition for record in lab.wire.read(topic)) == {0: 5, 1: 5, 2: 5}
+
+
+def write_as_tasks(lab: Lab, topic: str, tasks: list[list[Any]], **options: Any) -> None:
+    """Write as tasks that know their number."""
+    from tests.connectors.tasks import as_task  # noqa: PLC0415
+
+    writer = lab.source("kafka", topic, options).writer(pa_free_schema(KV), False)
+    messages = []
+    for number, rows in enumerate(tasks):
+        with as_task(number):
+            messages.append(shipped(writer).write(iter([batch_of(KV, rows)])))
+    writer.commit(messages)
+
+
+def test_c09_a_sink_has_one_topic(lab: Lab) -> None:
+    """Neither a list nor a pattern can be written to."""
+    with pytest.raises(InvalidInputError, match=r"single topic only, but got 'topic': \['a', 'b'\]"):
+        lab.write("a;b", KV, [(1, "a")])
+    with pytest.raises(InvalidInputError, match="'topic-pattern'"):
+        lab.write(None, KV, [(1, "a")], topic_pattern="a.*")
+
+
+def test_b05_upsert_sink_writes_values_and_tombstones(lab: Lab, made: Topics) -> None:
+    """`+I -U +U -D` are three messages: value, value, null."""
+    topic = made(cleanup_policy="compact")
+    changes = [(1, "a", "insert"), (1, "a", "update_preimage"), (1, "b", "update_postimage"), (1, "b", "delete")]
+    lab.write(topic, f"{KV}, _change_type STRING", changes, "upsert-kafka", primary_key="k")
+    assert lab.wire.pairs(topic) == [
+        (b'{"k":1}', b'{"k":1,"v":"a"}'),
+        (b'{"k":1}', b'{"k":1,"v":"b"}'),
+        (b'{"k":1}', None),
+    ]
+
+
+def test_b13_a_topic_that_the_upsert_sink_makes_is_compacted(lab: Lab, topic: Callable[[], str], made: Topics) -> None:
+    """Compacted topics are made by the upsert sink; the standard sink makes the broker's usual ones."""
+    upserts, plain = topic(), topic()
+    lab.write(upserts, KV, [(1, "a")], "upsert-kafka", primary_key="k")
+    assert lab.wire.config(upserts, "cleanup.policy") == "compact"
+    lab.write(plain, KV, [(1, "a")])
+    assert lab.wire.config(plain, "cleanup.policy") == "delete"
+
+
+def test_c24_an_existing_topic_is_left_as_it_is_with_a_warning(
+    lab: Lab, made: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic that is not compacted is never altered."""
+    topic = made()
+    lab.write(topic, KV, [(1, "a")], "upsert-kafka", primary_key="k")
+    assert lab.wire.config(topic, "cleanup.policy") == "delete"
+    assert "is not compacted" in caplog.text
+
+
+def test_b06_g21_changes_of_a_key_keep_their_order_in_one_partition(lab: Lab, made: Topics) -> None:
+    """Eight partitions, three tasks, 100 keys with updates and deletes: each key is in one partition, in order."""
+    topic = made(8, cleanup_policy="compact")
+    columns = f"{KV}, _change_type STRING"
+    tasks = [
+        [(k, str(n), "delete" if n == 3 else "update_postimage") for n in range(6) for k in range(t, 100, 3)]
+        for t in range(3)
+    ]
+    lab.write_tasks(topic, columns, tasks, "upsert-kafka", primary_key="k")
+    by_key: dict[bytes | None, list[Record]] = {}
+    for record in lab.wire.read(topic):
+        by_key.setdefault(record.key, []).append(record)
+    assert len(by_key) == 100
+    for records in by_key.values():
+        assert len({record.partition for record in records}) == 1
+        assert [None if r.value is None else r.value[-3:-2] for r in records] == [b"0", b"1", b"2", None, b"4", b"5"]
+
+
+def test_b17_writing_twice_changes_nothing_that_is_read(lab: Lab, made: Topics) -> None:
+    """Duplicates of a key may be written; the last record of the key counts."""
+    topic = made(2, cleanup_policy="compact")
+    for _ in range(2):
+        lab.write(topic, KV, [(1, "a"), (2, "b")], "upsert-kafka", primary_key="k")
+    assert len(lab.wire.read(topic)) == 4
+    assert lab.upsert(topic, KV, "k") == [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]
+
+
+def test_b41_upsert_sink_is_at_least_once_by_default(lab: Lab, made: Topics) -> None:
+    """A micro-batch that is repeated loses nothing."""
+    topic = made(cleanup_policy="compact")
+    for _ in range(2):
+        lab.write_batch(topic, KV, [(1, "a"), (1, "b")], 0, "upsert-kafka", primary_key="k")
+    assert lab.wire.pairs(topic)[-1] == (b'{"k":1}', b'{"k":1,"v":"b"}')
+    assert lab.upsert(topic, KV, "k") == [{"k": 1, "v": "b"}]
+
+
+def buffered(lab: Lab, topic: str, rows: Iterator[pa.RecordBatch], **options: Any) -> None:
+    source = lab.source("upsert-kafka", topic, {"primary_key": "k", **options})
+    writer = source.writer(pa_free_schema(KV), False)
+    writer.commit([writer.write(rows)])
+
+
+def test_o10_a_buffer_keeps_the_last_row_of_each_key(lab: Lab, made: Topics) -> None:
+    """`sink.buffer-flush.max-rows`: 50 updates of one key within the buffer are one message; by default 50."""
+    updates = [(1, str(n)) for n in range(50)]
+    for options, expected in [
+        ({"sink__buffer_flush__max_rows": 100, "sink__buffer_flush__interval": "10 s"}, 1),
+        ({"sink__buffer_flush__max_rows": 20, "sink__buffer_flush__interval": "10 s"}, 3),
+        ({}, 50),
+        ({"sink__buffer_flush__max_rows": 0, "sink__buffer_flush__interval": "0"}, 50),
+    ]:
+        topic = made(cleanup_policy="compact")
+        buffered(lab, topic, iter([batch_of(KV, updates)]), **options)
+        assert len(lab.wire.read(topic)) == expected, options
+        assert lab.wire.values(topic)[-1] == b'{"k":1,"v":"49"}'
+
+
+def test_o11_a_buffer_is_flushed_after_its_interval_without_further_rows(lab: Lab, made: Topics) -> None:
+    """`sink.buffer-flush.interval`: nothing before it has passed, then the rows, though nothing else comes."""
+    topic = made(cleanup_policy="compact")
+    more = threading.Event()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield batch_of(KV, [(1, "a"), (2, "b"), (1, "c")])
+        more.wait(60)
+
+    options = {"sink__buffer_flush__max_rows": 1000, "sink__buffer_flush__interval": "2s"}
+    started = time.monotonic()
+    task = threading.Thread(target=buffered, args=(lab, topic, rows()), kwargs=options)
+    task.start()
+    try:
+        seen_after = None
+        while time.monotonic() - started < 30 and seen_after is None:
+            if lab.wire.read(topic):
+                seen_after = time.monotonic() - started
+            time.sleep(0.1)
+        assert seen_after is not None
+        assert seen_after >= 2
+        assert lab.wire.pairs(topic) == [(b'{"k":2}', b'{"k":2,"v":"b"}'), (b'{"k":1}', b'{"k":1,"v":"c"}')]
+    finally:
+        more.set()
+        task.join()
+    assert len(lab.wire.read(topic)) == 2
+
+
+def test_c21_one_buffer_option_alone_is_an_error_on_write_only(lab: Lab, made: Topics) -> None:
+    """Both or none; a table that is only read does not mind."""
+    topic = made(cleanup_policy="compact")
+    for one in ({"sink__buffer_flush__max_rows": 5}, {"sink__buffer_flush__interval": "1 s"}):
+        with pytest.raises(
+            InvalidInputError, match=r"'sink\.buffer-flush\.max-rows' and 'sink\.buffer-flush\.interval'"
+        ):
+            lab.write(topic, KV, [(1, "a")], "upsert-kafka", primary_key="k", **one)
+        assert lab.upsert(topic, KV, "k", **one) == []
+
+
+def test_o39_another_guarantee_is_refused(lab: Lab) -> None:
+    """`sink.delivery-guarantee`: `at-least-once` or `exactly-once`."""
+    with pytest.raises(InvalidInputError, match="'at-least-once' or 'exactly-once'"):
+        lab.write("t", KV, [(1, "a")], sink__delivery_guarantee="twice")
+
+
+def test_c11_none_is_no_guarantee_here(lab: Lab) -> None:
+    """The page's two; `none` is an error that names them."""
+    with pytest.raises(InvalidInputError, match="'at-least-once' or 'exactly-once'"):
+        lab.write("t", KV, [(1, "a")], sink__delivery_guarantee="none")
+
+
+EXACTLY = {"sink__delivery_guarantee": "exactly-once", "sink__transactional_id_prefix": "flink-txn"}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Make a checkpoint as Spark does when a query starts."""
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "metadata").write_text('{"id":"11111111-2222-3333-4444-555555555555"}')
+    return folder
+
+
+def test_o40_the_prefix_is_required_and_begins_the_transactional_ids(lab: Lab, made: Topics, checkpoint: Path) -> None:
+    """`sink.transactional-id-prefix`: the broker's list of transactions shows ids that start with it."""
+    topic = made()
+    with pytest.raises(InvalidInputError, match=r"sink\.transactional-id-prefix must be specified"):
+        lab.write(topic, KV, [(1, "a")], sink__delivery_guarantee="exactly-once")
+    prefix = f"flink-{topic}"
+    given = {**EXACTLY, "sink__transactional_id_prefix": prefix, "checkpointLocation": str(checkpoint)}
+    lab.write_batch(topic, KV, [(1, "a")], 0, **given)
+    groups = lab.wire.admin.list_consumer_groups(request_timeout=10).result().valid
+    assert [group.group_id for group in groups if group.group_id.startswith(prefix)]
+    keys = {record.key for record in lab.wire.read("__transaction_state", "read_uncommitted")}
+    assert any(prefix.encode() in (key or b"") for key in keys)
+
+
+def test_b43_exactly_once_needs_the_prefix(lab: Lab) -> None:
+    """`sink.transactional-id-prefix` is required for exactly-once."""
+    with pytest.raises(InvalidInputError, match=r"sink\.transactional-id-prefix must be specified"):
+        lab.write("t", KV, [(1, "a")], sink__delivery_guarantee="exactly-once")
+
+
+def test_p09_exactly_once_needs_checkpointing(lab: Lab, made: Topics) -> None:
+    """Without a checkpoint location exactly-once is an error that says so."""
+    with pytest.raises(InvalidInputError, match="needs checkpointing: set option 'checkpointLocation'"):
+        lab.write(made(), KV, [(1, "a")], **EXACTLY)
+
+
+def test_b42_a_repeated_micro_batch_is_written_once(lab: Lab, made: Topics, checkpoint: Path) -> None:
+    """`exactly-once`: the register in the transaction tells what is there; nothing staged is left behind."""
+    topic = made(2)
+    given = {**EXACTLY, "checkpointLocation": str(checkpoint)}
+    lab.write_batch(topic, KV, [(1, "a"), (2, "b")], 0, **given)
+    lab.write_batch(topic, KV, [(1, "a"), (2, "b")], 0, **given)
+    assert len(lab.wire.values(topic)) == 2
+    lab.write_batch(topic, KV, [(3, "c")], 1, **given)
+    lab.write_batch(topic, KV, [(3, "c")], 1, **given)
+    lab.write_batch(topic, KV, [], 2, **given)
+    assert sorted(lab.wire.values(topic)) == [b'{"k":1,"v":"a"}', b'{"k":2,"v":"b"}', b'{"k":3,"v":"c"}']
+    assert {path.name for path in checkpoint.iterdir()} == {"metadata"}
+    lab.write(topic, KV, [(4, "d")], **given)
+    lab.write(topic, KV, [(4, "d")], **given)
+    assert len(lab.wire.values(topic)) == 5
+
+
+def test_b44_downstream_reads_committed(lab: Lab, made: Topics, checkpoint: Path) -> None:
+    """What an open transaction holds is visible to `read_uncommitted` only: P08 from the sink's side."""
+    topic = made()
+    given = {**EXACTLY, "checkpointLocation": str(checkpoint)}
+    source = lab.source("kafka", topic, given)
+    writer = source.streamWriter(pa_free_schema(KV), False)
+    messages = [writer.write(iter([batch_of(KV, [(1, "a")])]))]
+    assert lab.wire.values(topic, "read_uncommitted") == [], "staged, not written"
+    writer.commit(messages, 0)
+    assert lab.wire.values(topic, "read_committed") == [b'{"k":1,"v":"a"}']
+
+
+def test_c10_both_guarantee_options_are_on_both_connectors(lab: Lab, made: Topics, checkpoint: Path) -> None:
+    """`upsert-kafka` takes `exactly-once` too."""
+    topic = made(cleanup_policy="compact")
+    given = {**EXACTLY, "checkpointLocation": str(checkpoint), "primary_key": "k"}
+    changes = f"{KV}, _change_type STRING"
+    for _ in range(2):
+        lab.write_batch(topic, changes, [(1, "a", "insert"), (2, "b", "delete")], 7, "upsert-kafka", **given)
+    assert lab.wire.pairs(topic) == [(b'{"k":1}', b'{"k":1,"v":"a"}'), (b'{"k":2}', None)]
+
+
+def test_o09_more_tasks_than_the_parallelism_is_an_error(lab: Lab, made: Topics) -> None:
+    """`sink.parallelism`: see `test_spark.py` for two tasks; 0 is refused."""
+    topic = made()
+    lab.write(topic, KV, [(1, "a")], sink__parallelism=1)
+    with pytest.raises(InvalidInputError, match=r"sink\.parallelism"):
+        write_as_tasks(lab, topic, [[(1, "a")], [(2, "b")]], sink__parallelism=1)
+    with pytest.raises(InvalidInputError, match=r"'sink\.parallelism'. Expected a whole number of 1 or more, came '0'"):
+        lab.write(topic, KV, [(1, "a")], sink__parallelism=0)
+
+
+def test_named_options_are_the_pages(lab: Lab) -> None:
+    assert named({"sink__buffer_flush__max_rows": 1}) == {"sink.buffer-flush.max-rows": "1"}

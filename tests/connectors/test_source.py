@@ -1,0 +1,353 @@
+"""The standard source: which topics it reads, where it starts and ends, what it commits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from log_system.kafka.java_regex import compile_pattern
+from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, NotFoundError
+from tests.connectors.lab import Lab
+from tests.connectors.wire import Record
+
+Topics = Callable[..., str]
+N = "n INT"
+
+
+def rows(*numbers: int, partition: int = 0) -> list[Record]:
+    return [Record(json.dumps({"n": n}).encode(), partition=partition) for n in numbers]
+
+
+def ns(found: Iterable[dict[str, Any]]) -> list[int]:
+    return sorted(row["n"] for row in found)
+
+
+def test_b20_earliest_offset_reads_every_partition_from_its_start(lab: Lab, made: Topics) -> None:
+    """`earliest-offset`: from the earliest available offset in each partition."""
+    topic = made(2)
+    lab.wire.send(topic, rows(1, 2, 3) + rows(4, 5, 6, partition=1))
+    assert ns(lab.read(topic, N)) == [1, 2, 3, 4, 5, 6]
+    assert ns(lab.stream(topic, N).run()) == [1, 2, 3, 4, 5, 6]
+
+
+def test_b21_latest_offset_reads_only_what_comes_after_the_start(lab: Lab, made: Topics) -> None:
+    """`latest-offset`: only new records."""
+    topic = made()
+    lab.wire.send(topic, rows(1, 2, 3))
+    stream = lab.stream(topic, N, scan__startup__mode="latest-offset")
+    assert stream.run() == []
+    lab.wire.send(topic, rows(4, 5))
+    assert ns(stream.run()) == [4, 5]
+    assert lab.read(topic, N, scan__startup__mode="latest-offset") == []
+
+
+def test_b22_group_offsets_is_the_default_and_falls_back_to_latest(lab: Lab, made: Topics) -> None:
+    """`group-offsets`: from the group's committed offset; without one from the latest."""
+    topic = made()
+    lab.wire.send(topic, rows(1, 2, 3))
+    lab.wire.commit(f"g-{topic}", topic, 2)
+    assert ns(lab.read(topic, N, scan__startup__mode=None, properties__group__id=f"g-{topic}")) == [3]
+    new = lab.stream(topic, N, scan__startup__mode=None, properties__group__id=f"new-{topic}")
+    assert new.run() == []
+    lab.wire.send(topic, rows(4))
+    assert ns(new.run()) == [4]
+
+
+def test_c05_auto_offset_reset_says_where_a_group_without_offsets_begins(lab: Lab, made: Topics) -> None:
+    """Without a committed offset the page's latest holds, unless `properties.auto.offset.reset` says otherwise."""
+    topic = made()
+    lab.wire.send(topic, rows(1, 2))
+    read = {"scan__startup__mode": "group-offsets", "properties__group__id": f"g-{topic}"}
+    assert ns(lab.read(topic, N, **read, properties__auto__offset__reset="earliest")) == [1, 2]
+    assert lab.read(topic, N, **read, properties__auto__offset__reset="latest") == []
+    with pytest.raises(InvalidInputError, match=r"auto\.offset\.reset' is 'none'"):
+        lab.read(topic, N, **read, properties__auto__offset__reset="none")
+
+
+def test_b28_offsets_are_committed_after_each_completed_micro_batch(lab: Lab, made: Topics) -> None:
+    """After a micro-batch the group's offset is the last processed one + 1; a new query reads nothing twice."""
+    topic = made()
+    group = f"g-{topic}"
+    lab.wire.send(topic, rows(1, 2, 3))
+    stream = lab.stream(topic, N, properties__group__id=group, maxRowsPerTrigger=2)
+    reader = stream.reader
+    begin = reader.initialOffset()
+    first = reader.latestOffset(begin, reader.getDefaultReadLimit())
+    assert ns(stream.rows(begin, first)) == [1, 2]
+    assert lab.wire.committed(group, topic) == [-1001], "committed before the micro-batch was complete"
+    second = reader.latestOffset(first, reader.getDefaultReadLimit())
+    assert lab.wire.committed(group, topic) == [2]
+    assert reader.latestOffset(second, reader.getDefaultReadLimit()) == second
+    assert lab.wire.committed(group, topic) == [3]
+    lab.wire.send(topic, rows(4))
+    again = lab.stream(topic, N, properties__group__id=group, scan__startup__mode="group-offsets")
+    assert ns(again.run()) == [4]
+
+
+def test_b23_timestamp_starts_at_the_first_record_that_is_not_older(lab: Lab, made: Topics) -> None:
+    """`timestamp`: the first offset whose timestamp is at least `scan.startup.timestamp-millis`."""
+    topic = made(2)
+    lab.wire.send(topic, [Record(json.dumps({"n": t}).encode(), timestamp=t) for t in (1000, 2000, 3000)])
+    mode = {"scan__startup__mode": "timestamp"}
+    assert ns(lab.read(topic, N, **mode, scan__startup__timestamp_millis=2000)) == [2000, 3000]
+    assert ns(lab.read(topic, N, **mode, scan__startup__timestamp_millis=2001)) == [3000]
+    assert lab.read(topic, N, **mode, scan__startup__timestamp_millis=9000) == []
+
+
+def test_o31_timestamp_mode_needs_its_option(lab: Lab) -> None:
+    """`scan.startup.timestamp-millis`: required in mode `timestamp`, and of no other."""
+    with pytest.raises(InvalidInputError, match=r"'scan\.startup\.timestamp-millis' is required in 'timestamp'"):
+        lab.read("t", N, scan__startup__mode="timestamp")
+    with pytest.raises(InvalidInputError, match=r"scan\.startup\.timestamp-millis' goes with"):
+        lab.read("t", N, scan__startup__timestamp_millis=1)
+
+
+def test_b24_specific_offsets_start_each_partition_where_it_says(lab: Lab, made: Topics) -> None:
+    """`specific-offsets`: `partition:0,offset:42;partition:1,offset:300`; one pair alone works too."""
+    topic = made(2)
+    lab.wire.send(topic, rows(0, 1, 2) + rows(10, 11, 12, partition=1))
+    mode = {"scan__startup__mode": "specific-offsets"}
+    both = "partition:0,offset:2;partition:1,offset:1"
+    assert ns(lab.read(topic, N, **mode, scan__startup__specific_offsets=both)) == [2, 11, 12]
+    one = "partition:0,offset:2"
+    assert ns(lab.read(topic, N, **mode, scan__startup__specific_offsets=one)) == [2, 10, 11, 12]
+
+
+@pytest.mark.parametrize("text", ["0:42;1:300", "partition:0", "partition:0,offset:1;", "partition:0, offset:1",
+                                  "offset:1,partition:0", "partition:0,offset:1;partition:0,offset:2", ""])  # fmt: skip
+def test_o32_other_offset_syntax_is_an_error_that_shows_the_right_one(lab: Lab, text: str) -> None:
+    """`scan.startup.specific-offsets`: any other syntax is refused, quoting the expected one."""
+    with pytest.raises(
+        InvalidInputError, match="should follow the format 'partition:0,offset:42;partition:1,offset:300'"
+    ):
+        lab.read("t", N, scan__startup__mode="specific-offsets", scan__startup__specific_offsets=text)
+
+
+def test_g05_offsets_out_of_range_or_not_listed_begin_at_the_earliest(lab: Lab, made: Topics) -> None:
+    """Unlisted or out of range means earliest; several topics, or a partition that is not there, are errors."""
+    topic = made()
+    lab.wire.send(topic, rows(1, 2, 3))
+    mode = {"scan__startup__mode": "specific-offsets"}
+    assert ns(lab.read(topic, N, **mode, scan__startup__specific_offsets="partition:0,offset:99")) == [1, 2, 3]
+    with pytest.raises(InvalidInputError, match=r"has partitions \[0\], not \[7\]"):
+        lab.read(topic, N, **mode, scan__startup__specific_offsets="partition:7,offset:0")
+    with pytest.raises(InvalidInputError, match="only supports specific offset for single topic"):
+        lab.read(f"{topic};other", N, **mode, scan__startup__specific_offsets="partition:0,offset:0")
+
+
+def test_b25_a_topic_list_is_separated_by_semicolons(lab: Lab, made: Topics) -> None:
+    """`topic` = `a;b` reads both topics."""
+    one, two = made(), made()
+    lab.wire.send(one, rows(1))
+    lab.wire.send(two, rows(2))
+    found = lab.read(f"{one};{two}", "n INT, t STRING", metadata__t="topic")
+    assert {(row["n"], row["t"]) for row in found} == {(1, one), (2, two)}
+
+
+def test_o26_a_source_reads_one_or_more_topics_and_needs_one(lab: Lab, made: Topics) -> None:
+    """`topic`: required for a source, a list or a single name; one that is not there is an error that names it."""
+    topic = made()
+    lab.wire.send(topic, rows(1))
+    assert ns(lab.read(topic, N)) == [1]
+    with pytest.raises(InvalidInputError, match="Either 'topic' or 'topic-pattern' must be set"):
+        lab.read(None, N)
+    with pytest.raises(NotFoundError, match="there is no topic 'no-such-topic'"):
+        lab.read("no-such-topic", N)
+
+
+def test_b26_a_pattern_finds_topics_that_are_made_while_it_reads(lab: Lab, made: Topics) -> None:
+    """`topic-pattern`: a Java regex, matched dynamically."""
+    first = made()
+    lab.wire.send(first, rows(1))
+    stream = lab.stream(
+        None, N, topic_pattern=f"{first}(-more-[0-9]+)?", scan__topic_partition_discovery__interval="1 ms"
+    )
+    assert ns(stream.run()) == [1]
+    lab.wire.make(f"{first}-more-2")
+    lab.wire.make(f"{first}-more-x")
+    lab.wire.send(f"{first}-more-2", rows(2))
+    lab.wire.send(f"{first}-more-x", rows(99))
+    assert ns(stream.run()) == [2]
+
+
+def test_o27_patterns_are_javas_and_match_whole_names(lab: Lab, made: Topics) -> None:
+    """`topic-pattern`: Java's own constructs work, and the whole name has to match."""
+    topic = made()
+    lab.wire.send(topic, rows(1))
+    assert ns(lab.read(None, N, topic_pattern=rf"\Q{topic}\E")) == [1]
+    assert lab.read(None, N, topic_pattern=topic[:-1]) == []
+    assert compile_pattern(r"\Qa.b\E").fullmatch("a.b")
+    assert not compile_pattern(r"\Qa.b\E").fullmatch("axb")
+    assert compile_pattern(r"[a-z&&[^x]]++-\p{Digit}{2}").fullmatch("abc-12")
+    assert not compile_pattern(r"[a-z&&[^x]]++-\p{Digit}{2}").fullmatch("axc-12")
+    assert compile_pattern(r"(?<w>ab)-\k<w>").fullmatch("ab-ab")
+    with pytest.raises(InvalidInputError, match="'topic-pattern'"):
+        lab.read(None, N, topic_pattern="(")
+
+
+def test_g04_new_partitions_are_found_within_the_interval(lab: Lab, made: Topics) -> None:
+    """`scan.topic-partition-discovery.interval`: default 5 minutes, 0 is off."""
+    from confluent_kafka.admin import NewPartitions  # noqa: PLC0415
+
+    topic = made()
+    often = lab.stream(topic, N, scan__topic_partition_discovery__interval="1 ms")
+    never = lab.stream(topic, N, scan__topic_partition_discovery__interval="0")
+    assert often.run() == never.run() == []
+    lab.wire.admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    lab.wire.send(topic, rows(5, partition=1))
+    assert ns(often.run()) == [5]
+    assert never.run() == []
+    assert ns(often.run()) == []
+
+
+def test_g03_b27_bounded_reads_end_where_they_say(lab: Lab, made: Topics) -> None:
+    """`scan.bounded.mode` (an extension of the page): where a read ends by itself."""
+    topic = made()
+    lab.wire.send(topic, [Record(json.dumps({"n": t}).encode(), timestamp=t) for t in (1000, 2000, 3000)])
+    specific = {"scan__bounded__mode": "specific-offsets", "scan__bounded__specific_offsets": "partition:0,offset:2"}
+    assert ns(lab.read(topic, N, **specific)) == [1000, 2000]
+    timed = {"scan__bounded__mode": "timestamp", "scan__bounded__timestamp_millis": 2000}
+    assert ns(lab.read(topic, N, **timed)) == [1000]
+    lab.wire.commit(f"g-{topic}", topic, 1)
+    grouped = {"scan__bounded__mode": "group-offsets", "properties__group__id": f"g-{topic}"}
+    assert ns(lab.read(topic, N, **grouped)) == [1000]
+    stream = lab.stream(topic, N, scan__bounded__mode="latest-offset")
+    assert ns(stream.run()) == [1000, 2000, 3000]
+    lab.wire.send(topic, rows(4))
+    assert stream.run() == []
+    with pytest.raises(InvalidInputError, match="is required in 'timestamp' bounded mode"):
+        lab.read(topic, N, scan__bounded__mode="timestamp")
+
+
+def test_g22_a_batch_read_ends_at_the_current_end(lab: Lab, made: Topics) -> None:
+    """A batch read of a Kafka table reads to the end that is there when it is planned."""
+    topic = made()
+    lab.wire.send(topic, rows(1, 2))
+    reader = lab.source("kafka", topic, {}).reader
+    assert ns(lab.read(topic, N)) == [1, 2]
+    assert reader is not None
+
+
+def test_b18_an_upsert_stream_does_not_end(lab: Lab, made: Topics) -> None:
+    """An unbounded scan source: it delivers what is produced later."""
+    topic = made()
+    stream = lab.stream(topic, "k INT, v STRING, _change_type STRING", "upsert-kafka", primary_key="k")
+    assert stream.run() == []
+    lab.wire.send(topic, [Record(b'{"k":1,"v":"a"}', b'{"k":1}')])
+    assert stream.run() == [{"k": 1, "v": "a", "_change_type": "update_postimage"}]
+
+
+def test_b19_a_stream_goes_on_with_one_or_more_topics(lab: Lab, made: Topics) -> None:
+    """An unbounded scan source over several topics."""
+    one, two = made(), made()
+    stream = lab.stream(f"{one};{two}", N)
+    assert stream.run() == []
+    lab.wire.send(one, rows(1))
+    assert ns(stream.run()) == [1]
+    lab.wire.send(two, rows(2))
+    assert ns(stream.run()) == [2]
+
+
+def test_o30_another_startup_mode_is_refused_with_the_five(lab: Lab) -> None:
+    """`scan.startup.mode`: any other word is an error that lists the five; case does not matter."""
+    with pytest.raises(InvalidInputError) as caught:
+        lab.read("t", N, scan__startup__mode="beginning")
+    for word in ("earliest-offset", "latest-offset", "group-offsets", "timestamp", "specific-offsets"):
+        assert f"'{word}'" in str(caught.value)
+
+
+def test_o29_the_group_of_the_option_is_on_the_broker_after_a_read(lab: Lab, made: Topics) -> None:
+    """`properties.group.id`: the group whose offsets are committed."""
+    topic = made()
+    lab.wire.send(topic, rows(1))
+    lab.stream(topic, N, properties__group__id=f"mine-{topic}").run()
+    assert lab.wire.committed(f"mine-{topic}", topic) == [1]
+
+
+def test_c04_without_a_group_one_is_generated(lab: Lab, made: Topics) -> None:
+    """`KafkaSource-<table>`: a group is never required."""
+    topic = made()
+    lab.wire.send(topic, rows(1))
+    lab.stream(topic, N).run()
+    assert lab.wire.committed(f"KafkaSource-{topic}", topic) == [1]
+    lab.stream(topic, N, table__name="cat.db.pageviews").run()
+    assert lab.wire.committed("KafkaSource-cat.db.pageviews", topic) == [1]
+
+
+def test_p03_reading_a_missing_topic_does_not_make_it(lab: Lab, topic: Callable[[], str]) -> None:
+    """`properties.allow.auto.create.topics` = `false`."""
+    missing = topic()
+    with pytest.raises(NotFoundError, match=missing):
+        lab.read(missing, N, properties__allow__auto__create__topics="false")
+    with pytest.raises(NotFoundError, match=missing):
+        lab.write(missing, N, [(1,)], properties__allow__auto__create__topics="false")
+    assert missing not in lab.wire.topics()
+
+
+def test_p08_isolation_level_decides_about_open_transactions(lab: Lab, made: Topics) -> None:
+    """An open transaction with three records: `read_committed` reads none, `read_uncommitted` all three."""
+    from confluent_kafka import Producer  # noqa: PLC0415
+
+    topic = made()
+    producer = Producer({"bootstrap.servers": lab.wire.servers, "transactional.id": f"open-{topic}"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    for record in rows(1, 2, 3):
+        producer.produce(topic, record.value)
+    producer.flush(20)
+    assert lab.read(topic, N, properties__isolation__level="read_committed") == []
+    assert ns(lab.read(topic, N, properties__isolation__level="read_uncommitted")) == [1, 2, 3]
+    producer.abort_transaction(20)
+    assert lab.read(topic, N) == []
+    lab.wire.send(topic, rows(4))
+    assert ns(lab.read(topic, N)) == [4]
+
+
+def test_a_read_limit_parts_the_backlog_and_available_now_ends(lab: Lab, made: Topics) -> None:
+    topic = made(2)
+    lab.wire.send(topic, rows(*range(8)) + rows(8, 9, partition=1))
+    stream = lab.stream(topic, N, maxRowsPerTrigger=5)
+    assert ns(stream.run()) == list(range(10))
+    assert max(map(len, stream.batches)) <= 5
+    assert len(stream.batches) >= 2
+    lab.wire.send(topic, rows(10))
+    stream.reader.prepareForTriggerAvailableNow()
+    lab.wire.send(topic, rows(11))
+    assert ns(stream.run()) == [10]
+
+
+def test_a_restart_goes_on_from_the_checkpoint_and_not_from_the_startup_mode(lab: Lab, made: Topics) -> None:
+    topic = made()
+    lab.wire.send(topic, rows(1, 2))
+    stream = lab.stream(topic, N)
+    stream.run()
+    lab.wire.send(topic, rows(3))
+    again = lab.stream(topic, N, scan__startup__mode="latest-offset")
+    again.at = json.loads(json.dumps(stream.at))
+    assert ns(again.run()) == [3]
+
+
+def test_retention_that_overtakes_the_reader_is_an_error_or_goes_on(lab: Lab, made: Topics) -> None:
+    topic = made()
+    lab.wire.send(topic, rows(1))
+    streams = {
+        reset: lab.stream(topic, N, properties__auto__offset__reset=reset) for reset in (None, "earliest", "latest")
+    }
+    assert all(ns(stream.run()) == [1] for stream in streams.values())
+    lab.wire.send(topic, rows(2, 3, 4))
+    lab.wire.delete_records(topic, 3)
+    with pytest.raises(DataLostError, match=r"retention has overtaken this reader.*auto\.offset\.reset"):
+        streams[None].run()
+    assert ns(streams["earliest"].run()) == [4]
+    assert streams["latest"].run() == []
+
+
+def test_a_bad_record_is_named_and_its_neighbours_are_read(lab: Lab, made: Topics) -> None:
+    topic = made(2)
+    lab.wire.send(topic, [*rows(1, 2, partition=1), Record(b'{"n":', partition=1), *rows(4, partition=1)])
+    with pytest.raises(CorruptedError, match=f"topic '{topic}', partition 1, offset 2, value \\(json\\)"):
+        lab.read(topic, N)
+    assert ns(lab.read(topic, N, json__ignore_parse_errors="true")) == [1, 2, 4]

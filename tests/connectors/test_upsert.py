@@ -1,0 +1,187 @@
+"""The upsert source: the newest row of each key, and a stream of what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from snapshot.errors import InvalidInputError
+from tests.connectors.lab import Lab
+from tests.connectors.wire import Record
+
+Topics = Callable[..., str]
+KV = "k INT, v STRING"
+CHANGES = f"{KV}, _change_type STRING"
+
+
+def up(k: int, v: str | None, partition: int = 0) -> Record:
+    """Make the record that sets or, without a value, deletes a key."""
+    return Record(None if v is None else f'{{"k":{k},"v":"{v}"}}'.encode(), f'{{"k":{k}}}'.encode(), partition)
+
+
+def test_b08_a_read_is_unique_on_the_primary_key(lab: Lab, made: Topics) -> None:
+    """Whatever the topic holds, each key has one row."""
+    topic = made(3)
+    lab.wire.send(topic, [up(k, f"{n}-{k}", k % 3) for n in range(20) for k in range(10)])
+    assert lab.upsert(topic, KV, "k") == [{"k": k, "v": f"19-{k}"} for k in range(10)]
+
+
+def test_b04_a_row_with_the_same_key_is_overwritten(lab: Lab, made: Topics) -> None:
+    """A snapshot of N updates of one key has one row, the last."""
+    topic = made()
+    lab.wire.send(topic, [up(1, str(n)) for n in range(100)])
+    assert lab.upsert(topic, KV, "k") == [{"k": 1, "v": "99"}]
+
+
+def test_b03_a_null_value_deletes_the_key(lab: Lab, made: Topics) -> None:
+    """A tombstone is a DELETE for its key; a value after it is a row again."""
+    topic = made()
+    lab.wire.send(topic, [up(1, "a"), up(1, None), up(2, "b"), up(2, None), up(2, "c"), up(3, None)])
+    assert lab.upsert(topic, KV, "k") == [{"k": 2, "v": "c"}]
+
+
+def test_b15_reading_a_compacted_topic_gives_the_latest_values(lab: Lab, made: Topics) -> None:
+    """Five versions of one key materialize to the last only."""
+    topic = made(cleanup_policy="compact")
+    for n in range(5):
+        lab.write(topic, KV, [(1, str(n))], "upsert-kafka", primary_key="k")
+    assert lab.upsert(topic, KV, "k") == [{"k": 1, "v": "4"}]
+
+
+def test_c06_an_upsert_source_begins_at_the_earliest_offset(lab: Lab, made: Topics) -> None:
+    """Always earliest; `scan.startup.*` is refused."""
+    topic = made()
+    lab.wire.send(topic, [up(1, "a")])
+    lab.wire.commit(f"KafkaSource-{topic}", topic, 1)
+    assert lab.upsert(topic, KV, "k") == [{"k": 1, "v": "a"}]
+    with pytest.raises(InvalidInputError, match=r"Unsupported options.*scan\.startup\.mode.*earliest"):
+        lab.upsert(topic, KV, "k", scan__startup__mode="latest-offset")
+
+
+def test_b02_a_stream_of_upserts_and_deletes(lab: Lab, made: Topics) -> None:
+    """The source alone gives upserts and deletes, the last of each key in a micro-batch; see B01 for the changelog."""
+    topic = made()
+    stream = lab.stream(topic, CHANGES, "upsert-kafka", primary_key="k")
+    lab.wire.send(topic, [up(1, "a"), up(1, "b"), up(2, "c")])
+    assert stream.run() == [
+        {"k": 1, "v": "b", "_change_type": "update_postimage"},
+        {"k": 2, "v": "c", "_change_type": "update_postimage"},
+    ]
+    lab.wire.send(topic, [up(1, None)])
+    assert stream.run() == [{"k": 1, "v": None, "_change_type": "delete"}]
+
+
+def test_b07_an_upsert_table_needs_a_primary_key(lab: Lab) -> None:
+    """Without PRIMARY KEY an error says so, on both sides."""
+    with pytest.raises(InvalidInputError, match="'upsert-kafka' tables require to define a PRIMARY KEY"):
+        lab.read("t", KV, "upsert-kafka")
+    with pytest.raises(InvalidInputError, match="'upsert-kafka' tables require to define a PRIMARY KEY"):
+        lab.write("t", KV, [(1, "a")], "upsert-kafka")
+
+
+def test_b09_the_primary_key_decides_what_is_in_the_messages_key(lab: Lab, made: Topics) -> None:
+    """PRIMARY KEY (b, a): the key has exactly b and a."""
+    topic = made(cleanup_policy="compact")
+    lab.write(topic, "a INT, b INT, c INT", [(1, 2, 3)], "upsert-kafka", primary_key="b, a")
+    assert lab.wire.pairs(topic) == [(b'{"b":2,"a":1}', b'{"a":1,"b":2,"c":3}')]
+    assert lab.upsert(topic, "a INT, b INT, c INT", "b,a") == [{"a": 1, "b": 2, "c": 3}]
+
+
+def test_b10_key_and_value_format_are_required(lab: Lab) -> None:
+    """Both formats, each named where it is missing."""
+    for left_out in ("key.format", "value.format"):
+        name = left_out.replace(".", "__")
+        with pytest.raises(InvalidInputError, match=f"'{left_out}'"):
+            lab.upsert("t", KV, "k", **{name: None})
+
+
+@pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
+def test_b36_o08_o19_o37_fields_include_decides_where_key_columns_are(lab: Lab, made: Topics, connector: str) -> None:
+    """`ALL`: key columns in key and value; `EXCEPT_KEY`: in the key only."""
+    more = {"primary_key": "k"} if connector == "upsert-kafka" else {"key__fields": "k"}
+    formats = {"key__format": "json", "value__format": "json"}
+    for include, value in [("ALL", b'{"k":1,"v":"a"}'), ("EXCEPT_KEY", b'{"v":"a"}'), ("except_key", b'{"v":"a"}')]:
+        topic = made(cleanup_policy="compact")
+        lab.write(topic, KV, [(1, "a")], connector, **formats, value__fields_include=include, **more)
+        assert lab.wire.pairs(topic) == [(b'{"k":1}', value)]
+        found = lab.read(topic, KV, connector, **formats, value__fields_include=include, **more)
+        assert found == [{"k": 1, "v": "a"}]
+    with pytest.raises(InvalidInputError, match="'all' or 'except_key'"):
+        lab.read("t", KV, connector, **formats, value__fields_include="NONE", **more)
+
+
+@pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
+def test_b37_o06_o17_a_prefix_keeps_names_of_key_and_value_apart(lab: Lab, made: Topics, connector: str) -> None:
+    """`key.fields-prefix`: inside the key format the prefix is gone; it needs `EXCEPT_KEY`."""
+    topic = made(cleanup_policy="compact")
+    key = {"primary_key": "k_id"} if connector == "upsert-kafka" else {"key__fields": "k_id"}
+    formats = {"key__format": "json", "value__format": "json", "key__fields_prefix": "k_", **key}
+    columns = "k_id INT, id STRING"
+    lab.write(topic, columns, [(1, "x")], connector, **formats, value__fields_include="EXCEPT_KEY")
+    assert lab.wire.pairs(topic) == [(b'{"id":1}', b'{"id":"x"}')]
+    found = lab.read(topic, columns, connector, **formats, value__fields_include="EXCEPT_KEY")
+    assert found == [{"k_id": 1, "id": "x"}]
+
+
+def test_c25_a_prefix_with_all_is_an_error(lab: Lab) -> None:
+    """`value.fields-include` = `ALL` (the default) with `key.fields-prefix` is refused."""
+    with pytest.raises(InvalidInputError, match=r"key prefix .* is not allowed when option 'value.fields-include'"):
+        lab.upsert("t", "k_id INT, id STRING", "k_id", key__fields_prefix="k_")
+
+
+def test_c03_key_fields_is_no_option_of_an_upsert_table(lab: Lab) -> None:
+    """`key.fields` is refused with a hint at PRIMARY KEY; the primary key's columns carry the prefix."""
+    with pytest.raises(InvalidInputError, match=r"Unsupported options.*key\.fields.*PRIMARY KEY"):
+        lab.upsert("t", KV, "k", key__fields="k")
+    with pytest.raises(InvalidInputError, match=r"must be prefixed with 'k_' .* but field 'id' is not prefixed"):
+        lab.upsert("t", "id INT, v STRING", "id", key__fields_prefix="k_", value__fields_include="EXCEPT_KEY")
+
+
+def test_p01_with_a_prefix_key_fields_carries_prefixed_names(lab: Lab) -> None:
+    """On a `kafka` table `key.fields` works with prefixed names."""
+    keyed = {"key__format": "json", "value__format": "json", "key__fields_prefix": "k_"}
+    with pytest.raises(InvalidInputError, match=r"All fields in 'key.fields' must be prefixed with 'k_'"):
+        lab.read("t", "id INT, v STRING", **keyed, key__fields="id", value__fields_include="EXCEPT_KEY")
+
+
+def test_g12_a_row_of_nothing_but_its_key_is_a_row(lab: Lab, made: Topics) -> None:
+    """`EXCEPT_KEY` with all columns in the key: the value is an empty record, not null, which would be a delete."""
+    topic = made(cleanup_policy="compact")
+    given = {"value__fields_include": "EXCEPT_KEY"}
+    lab.write(topic, "k INT", [(1,), (2,)], "upsert-kafka", primary_key="k", **given)
+    assert lab.wire.values(topic) == [b"{}", b"{}"]
+    lab.write(topic, "k INT, _change_type STRING", [(2, "delete")], "upsert-kafka", primary_key="k", **given)
+    assert lab.upsert(topic, "k INT", "k", **given) == [{"k": 1}]
+
+
+def test_g13_where_key_and_value_disagree_the_value_wins(lab: Lab, made: Topics) -> None:
+    """Under `ALL` a crafted message whose key and value differ reads as its value says."""
+    topic = made()
+    lab.wire.send(topic, [Record(b'{"k":2,"v":"a"}', b'{"k":1}')])
+    assert lab.upsert(topic, KV, "k") == [{"k": 2, "v": "a"}]
+
+
+def test_b35_key_and_value_have_a_format_each(lab: Lab, made: Topics) -> None:
+    """Options of one side do not touch the other."""
+    topic = made()
+    lab.wire.send(topic, [Record(b'{"k":1,"v":"a"}', b"no json"), up(2, "b")])
+    assert lab.upsert(topic, KV, "k", key__json__ignore_parse_errors="true") == [{"k": 2, "v": "b"}]
+
+
+def test_a_null_in_the_primary_key_is_refused(lab: Lab, made: Topics) -> None:
+    topic = made(cleanup_policy="compact")
+    with pytest.raises(InvalidInputError, match="'k' is part of the PRIMARY KEY and must not be NULL; 1 of 2"):
+        lab.write(topic, KV, [(1, "a"), (None, "b")], "upsert-kafka", primary_key="k")
+
+
+def test_a_message_without_a_key_is_no_row_of_an_upsert_table(lab: Lab, made: Topics) -> None:
+    topic = made()
+    lab.wire.send(topic, [Record(b'{"k":1,"v":"a"}'), Record(None), up(2, "b")])
+    assert lab.upsert(topic, KV, "k") == [{"k": 2, "v": "b"}]
+
+
+def test_keys_that_differ_in_their_text_only_are_one_key(lab: Lab, made: Topics) -> None:
+    topic = made()
+    lab.wire.send(topic, [up(1, "a"), Record(b'{"k":1,"v":"b"}', b'{ "k": 1 }')])
+    assert lab.upsert(topic, KV, "k") == [{"k": 1, "v": "b"}]
