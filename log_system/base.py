@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from log_system.index import IndexEntry
-from snapshot.records import ChangeSet
+from snapshot.records import ChangeSet, SentRange
 
 
 class LogPublisher(Protocol):
@@ -27,6 +28,14 @@ class LogPublisher(Protocol):
 
     def publish(self, changes: ChangeSet) -> IndexEntry:
         """Put a snapshot into the log and the index unless it is there; called in snapshot order."""
+        ...
+
+    def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
+        """Hear where the changes of a snapshot are already, by partition (an eventual log)."""
+        ...
+
+    def mend(self) -> None:
+        """Repair what attempts that never committed have left in the log (an eventual log)."""
         ...
 
     def discard(self) -> None:

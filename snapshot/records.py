@@ -35,6 +35,41 @@ class Snapshot:
         return datetime.fromtimestamp(self.timestamp_ms / 1000, tz=UTC)
 
 
+@dataclass(frozen=True)
+class SentRange:
+    """Records that a staging task has put into one log partition, before their snapshot is committed.
+
+    Attributes:
+        first: offset of the first record.
+        end: offset after the last one.
+        records: how many there are; fewer than ``end - first`` when others wrote in between.
+    """
+
+    first: int
+    end: int
+    records: int
+
+
+class LogTap(Protocol):
+    """Takes changes into the log while they are staged (``log.consistency=eventual``)."""
+
+    def send(self, bucket: int, changes: pa.RecordBatch) -> None:
+        """Queue changes (the table's columns, then ``_kind``) of a bucket."""
+        ...
+
+    def close(self) -> dict[int, SentRange]:
+        """Wait until the log has all of them and say where, by bucket."""
+        ...
+
+
+class LogTapFactory(Protocol):
+    """Makes the tap of one task. Picklable."""
+
+    def open(self) -> LogTap:
+        """Connect."""
+        ...
+
+
 class ChangeSet(Protocol):
     """The changes of one snapshot, as the log publishes them: an ordered list of changes for each bucket.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from itertools import chain
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from snapshot.delta import DataFile
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
 from snapshot.parquet import ParquetFiles, removed_on_error
+from snapshot.records import LogTapFactory, SentRange
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import BUCKET, SEQ, conform
 from snapshot.spec import TableSpec
@@ -29,7 +30,7 @@ from snapshot.storage import Storage
 
 CHANGES = "_changes"
 _FEW_ROWS = 20_000
-STAGED = "path string, size long, rows long, deletes long, partition string, stats string, rejected string"
+STAGED = "path string, size long, rows long, deletes long, partition string, stats string, sent string, rejected string"
 """Columns of the frame staging returns: one row a file, or one row with the reason why the input was rejected."""
 _STAGED_ARROW = pa.schema(
     [
@@ -39,6 +40,7 @@ _STAGED_ARROW = pa.schema(
         ("deletes", pa.int64()),
         ("partition", pa.string()),
         ("stats", pa.string()),
+        ("sent", pa.string()),
         ("rejected", pa.string()),
     ]
 )
@@ -51,10 +53,12 @@ class StagedFile:
     Attributes:
         file: the file; its partition values lack ``_snapshot``, which the commit adds.
         deletes: how many of its rows are deletes.
+        sent: where the task has put the changes of the file's bucket into an eventual log; told with its first file.
     """
 
     file: DataFile
     deletes: int
+    sent: SentRange | None = None
 
 
 class _RejectedError(Exception):
@@ -70,7 +74,8 @@ class Stager:
         spec: the table.
         target_bytes: size at which a file is finished.
         whole_buckets: every row of a bucket reaches the same task, so earlier changes of a key can be dropped.
-        task: number of the task, the first part of the order of files.
+        buckets: the table's number of buckets.
+        tap: takes the changes into the log at the same time, where the log is an eventual one.
     """
 
     storage: Storage
@@ -78,6 +83,7 @@ class Stager:
     target_bytes: int
     whole_buckets: bool
     buckets: int
+    tap: LogTapFactory | None = None
 
     def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         """Write the rows of a task into files.
@@ -157,6 +163,8 @@ class Stager:
     def _write_buckets(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> list[StagedFile]:
         writers: dict[int, ParquetFiles] = {}
         deletes: dict[int, int] = {}
+        tap = None if self.tap is None else self.tap.open()
+        logged = schema.names[:-1]
         with removed_on_error(writers, self.storage):
             for batch in batches:
                 for bucket, part in split_by_bucket(batch, self.spec, self.buckets):
@@ -169,15 +177,18 @@ class Stager:
                             target_bytes=self.target_bytes,
                         )
                     writers[bucket].write(part)
+                    if tap is not None:
+                        tap.send(bucket, part.select(logged))
                     found = pc.sum(
                         pc.equal(part.column(part.schema.get_field_index(KIND)), int(RowKind.DELETE))
                     ).as_py()
                     deletes[bucket] = deletes.get(bucket, 0) + (found or 0)
+            sent = {} if tap is None else tap.close()
             staged: list[StagedFile] = []
             for bucket, writer in writers.items():
                 # The count of deletes belongs to the bucket; it is told with its first file.
                 staged += [
-                    StagedFile(file, deletes[bucket] if number == 0 else 0)
+                    StagedFile(file, deletes[bucket], sent.get(bucket)) if number == 0 else StagedFile(file, 0)
                     for number, file in enumerate(writer.close())
                 ]
         return staged
@@ -293,6 +304,7 @@ def staged_to_arrow(stager: Stager, batches: Iterable[pa.RecordBatch], task: int
             "deletes": s.deletes,
             "partition": json.dumps(dict(s.file.partition)),
             "stats": s.file.stats,
+            "sent": None if s.sent is None else json.dumps(asdict(s.sent)),
         }
         for s in staged
     ]

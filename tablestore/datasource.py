@@ -22,13 +22,14 @@ from pyspark.sql.types import StructType
 from snapshot.commit import CommitId
 from snapshot.errors import InvalidInputError
 from snapshot.filters import Predicate, split_filters
-from snapshot.schema import arrow_schema, conform
+from snapshot.schema import SEQ, arrow_schema, conform
 from snapshot.stage import Stager, staged_to_arrow
 from tablestore.checkpoint import commit_id_of
 from tablestore.opened import OpenedTable
 from tablestore.parts import ReadPart
 from tablestore.plan import snapshot_parts
 from tablestore.publisher import open_publisher
+from tablestore.read_eventual import EventualStream
 from tablestore.read_options import FORMAT, ReadOptions, parse_read_options
 from tablestore.read_stream import SnapshotStream, feed_schema
 from tablestore.shape import check_columns
@@ -49,7 +50,8 @@ class TableStoreDataSource(DataSource):
         options = self._options()
         spec = OpenedTable.open(options.path, options.runtime).spec
         if options.change_feed:
-            return feed_schema(spec)
+            feed = feed_schema(spec)
+            return feed.add(SEQ, "long") if options.normalize else feed
         wanted = spec.schema.fieldNames() if options.columns is None else options.columns
         return StructType([field for field in spec.schema.fields if field.name in wanted])
 
@@ -58,8 +60,10 @@ class TableStoreDataSource(DataSource):
         return SnapshotReader(self._options(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Read snapshots as they become visible."""
-        return SnapshotStream(self._options(), schema)
+        """Read snapshots as they become visible, or an eventual log as far as it goes."""
+        options = self._options()
+        is_eventual = OpenedTable.open(options.path, options.runtime).is_eventual
+        return (EventualStream if is_eventual else SnapshotStream)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Append rows, or upsert them in a table with a key."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +25,8 @@ from snapshot.storage import Storage
 from snapshot.table import TableFiles
 from tablestore.opened import OpenedTable
 from tablestore.options import Consistency, LogOptions, TableOptions, parse_options
+
+logger = logging.getLogger("tablestore")
 
 _INTENT = f"{INDEX}/_intent"
 
@@ -86,8 +89,11 @@ def create(
     check_schema(schema, primary_key, partition_by)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
     if parsed.log is not None and parsed.log.consistency is Consistency.EVENTUAL:
-        msg = "option 'log.consistency'='eventual' is not available in this version; use 'transactional', the default."
-        raise InvalidInputError(msg)
+        logger.warning(
+            "table %s: log.consistency='eventual' is costly: streaming reads normalize, which keeps the values of each "
+            "key in state. Use 'transactional', the default, unless readers must see rows before they are committed.",
+            path,
+        )
     storage = Storage.at(path)
     with storage.alone():
         _clear_way(storage, parsed.log)

@@ -14,7 +14,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.table import TableFiles
-from tablestore.options import LogOptions, TableOptions, parse_options
+from tablestore.options import Consistency, LogOptions, TableOptions, parse_options
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,11 @@ class OpenedTable:
     def spec(self) -> TableSpec:
         """The table's definition."""
         return self.files.spec
+
+    @property
+    def is_eventual(self) -> bool:
+        """Whether changes reach the log before they are committed."""
+        return self.options.log is not None and self.options.log.consistency is Consistency.EVENTUAL
 
     def newest_visible(self) -> int:
         """Give the newest snapshot a stream may see: published where there is a log, else committed."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from log_system.kafka.publish import KafkaPublisher, run_here
+from log_system.kafka.settle import EventualPublisher
+from tablestore.mend import Repairs
 from tablestore.opened import OpenedTable
 from tablestore.spark_tasks import publish_with_spark
 
@@ -17,4 +19,6 @@ def open_publisher(table: OpenedTable, spark: SparkSession | None) -> KafkaPubli
     """
     if table.log is None:
         return None
+    if table.is_eventual:
+        return EventualPublisher(table.log, table.index, Repairs(table.files, table.log))
     return KafkaPublisher(table.log, table.index, run_here if spark is None else publish_with_spark(spark))

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from snapshot.errors import InvalidInputError
 from snapshot.table import TableFiles
+from tablestore.normalize import normalize as normalized
 from tablestore.opened import OpenedTable
 from tablestore.read_options import FORMAT, parse_read_options, timestamp_millis
 
@@ -62,8 +63,11 @@ def read_stream(
     timestamp: datetime | str | int | None,
     max_rows: int | None,
     max_snapshots: int | None,
+    normalize: bool | None,
 ) -> DataFrame:
     """Follow a table's changes; the options are checked now, not when the query starts.
+
+    What an eventual log gives goes through the normalize operator, unless that is switched off.
 
     Raises:
         InvalidInputError: an option is wrong, or two do not go together.
@@ -78,7 +82,20 @@ def read_stream(
     options = _base_options(spark, table) | {k: str(v) for k, v in given.items() if v is not None}
     options["readChangeFeed"] = "true"
     parse_read_options(options)
-    return spark.readStream.format(FORMAT).options(**options).load()
+    if normalize and not table.is_eventual:
+        msg = (
+            f"read_stream: normalize=True goes with log.consistency='eventual'; table {table.path!r} is transactional, "
+            "so its stream has no repeats. Leave it out."
+        )
+        raise InvalidInputError(msg)
+    if table.is_eventual and max_snapshots is not None:
+        msg = "read_stream: max_snapshots does not go with log.consistency='eventual'; use max_rows."
+        raise InvalidInputError(msg)
+    normalizes = table.is_eventual if normalize is None else normalize
+    if not normalizes:
+        return spark.readStream.format(FORMAT).options(**options).load()
+    options["normalize"] = "true"
+    return normalized(spark.readStream.format(FORMAT).options(**options).load(), table.spec)
 
 
 def clean_root_version(files: TableFiles, snapshot: int) -> int | None:

@@ -39,6 +39,7 @@ class ReadOptions:
         checkpoint: of a streaming write; names the query across restarts.
         tasks: how many tasks a read is cut into.
         push_filters: let the source apply a batch query's filters before rows reach Spark.
+        normalize: the rows of a stream go into the normalize operator: one a key in a micro-batch, with ``_seq``.
         runtime: Kafka client options that are not stored with the table.
     """
 
@@ -53,6 +54,7 @@ class ReadOptions:
     checkpoint: str | None = None
     tasks: int = 2
     push_filters: bool = False
+    normalize: bool = False
     runtime: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -68,6 +70,7 @@ _NAMES = {
     "checkpointlocation": "checkpointLocation",
     "tasks": "tasks",
     "pushfilters": "pushFilters",
+    "normalize": "normalize",
 }
 
 
@@ -110,6 +113,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         checkpoint=given.get("checkpointlocation"),
         tasks=_count(given, "tasks", 1) or 2,
         push_filters=_flag(given, "pushfilters"),
+        normalize=_flag(given, "normalize"),
         runtime=runtime,
     )
 

@@ -69,6 +69,7 @@ def publish_through(
     1. Take the log over, unless this publisher owns it. After being fenced, first give the new owner time: it publishes
        every committed snapshot, so it may well publish ours.
     2. Publish one snapshot after another, up to the newest there is. A crash leaves the rest to the next publisher.
+       Recovery also mends an eventual log, which may hold records of attempts that never committed.
     3. After any error the publisher is new: go to 1, until tries or time are used up.
 
     Args:
@@ -101,6 +102,8 @@ def publish_through(
             newest = table.latest()
             _check_not_ahead(table, max(published, publisher.newest), newest)
             done.extend(publisher.publish(table.changes(s, buckets)) for s in range(published + 1, newest + 1))
+            if own:
+                publisher.mend()
         # Step 3.
         except FencedError as error:
             _wait_for_owner(index, snapshot, clock, sleep)

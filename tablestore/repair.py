@@ -6,6 +6,7 @@ from log_system.index import IndexEntry, OffsetRange
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.register import Position
+from log_system.kafka.settle import EventualPublisher
 from log_system.kafka.topic import describe_topic, ensure_topic
 from snapshot.errors import CorruptedError, DataLostError
 from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log, read_index
@@ -13,6 +14,7 @@ from tablestore.opened import OpenedTable
 from tablestore.recover import recover
 from tablestore.report import Kind, RepairReport, Report
 from tablestore.verify import verify
+from tablestore.verify_eventual import repair_eventual
 
 _ADVICE = {
     Kind.EXTRA: "Plain consumers have seen records that are no changes of the table; to take them out would move what "
@@ -35,6 +37,7 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
 
     1. Make the topic again if it is gone and was made by ``create``.
     2. Remove index entries that cannot be read: a take-over reads the index.
+       An eventual log is then made to fold to the table (``verify_eventual.py``); any other goes on with step 3.
     3. Take the log over: nobody else publishes from here on. A crash here, or at any later step, leaves a table that
        the next repair or writer takes over in turn.
     4. Set the register to what the log holds, in a transaction.
@@ -64,6 +67,9 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
     # Step 2.
     broken = sorted(read_index(table.index, log.partitions)[1])
     table.index.delete(broken)
+    if isinstance(publisher, EventualPublisher):
+        actions += repair_eventual(table, publisher, broken)
+        return RepairReport(tuple(actions), verify(table, progress))
     # Step 3.
     publisher.take_over(check=False)
     seen = inspect_log(table, log, Meter(progress))

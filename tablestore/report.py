@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import pyarrow as pa
+
 DIFFERENCES_MAX = 1_000
 """Differences that are named; more are counted."""
+
+_TEXT_MAX = 80
 
 
 class Kind(StrEnum):
@@ -157,6 +161,13 @@ class Findings:
         """Take a note, once."""
         if text not in self.notes:
             self.notes.append(text)
+
+
+def shown(batch: pa.RecordBatch) -> str:
+    """Show the first row of a batch, shortened."""
+    values = batch.slice(0, 1).to_pylist()[0]
+    text = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
 
 
 def _ranges(snapshots: tuple[int, ...]) -> str:

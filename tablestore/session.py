@@ -16,6 +16,7 @@ from tablestore.datasource import TableStoreDataSource
 
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 # What Delta depends on and Spark has already.
 IN_SPARK = (
     "com.fasterxml.jackson.core",
@@ -109,6 +110,9 @@ def _settings(master: str, jars: list[str]) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         FILTER_PUSHDOWN: "true",
+        # The normalize operator: state on disk, and no sorting of keys that fit in memory (the default is 128 keys).
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "500000",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "2g",

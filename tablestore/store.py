@@ -226,8 +226,13 @@ class TableStore:
         timestamp: datetime | str | int | None = None,
         max_rows: int | None = None,
         max_snapshots: int | None = None,
+        normalize: bool | None = None,
     ) -> DataFrame:
         """Follow the table's changes, from the log where there is one.
+
+        With ``log.consistency=eventual`` rows are seen before they are committed, ``_commit_version`` is NULL but for
+        the rows that ``full`` begins with, and the query has to run in output mode ``update``: repeats fold into a
+        true changelog in Spark's state store. Other scan modes than ``full`` begin with an empty state.
 
         Args:
             scan_mode: ``full`` (the newest snapshot's rows as inserts, then every change after it), ``latest``,
@@ -235,7 +240,9 @@ class TableStore:
             snapshot: for ``from-snapshot``.
             timestamp: for ``from-timestamp``.
             max_rows: rows of a micro-batch; a larger snapshot passes whole.
-            max_snapshots: snapshots of a micro-batch.
+            max_snapshots: snapshots of a micro-batch; not with ``log.consistency=eventual``.
+            normalize: False leaves the state out, where repeats, updates without preimages and deletes without rows do
+                no harm: for a consumer that upserts by key. Only with ``log.consistency=eventual``.
 
         Returns:
             A streaming frame: the table's columns, ``_change_type``, ``_commit_version``, ``_commit_timestamp``.
@@ -248,6 +255,7 @@ class TableStore:
             timestamp=timestamp,
             max_rows=max_rows,
             max_snapshots=max_snapshots,
+            normalize=normalize,
         )
 
     def snapshots(self, limit: int | None = None) -> list[Snapshot]:

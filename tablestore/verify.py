@@ -14,12 +14,12 @@ from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from tablestore.align import Comparison, Parted, as_logged
 from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log
 from tablestore.opened import OpenedTable
-from tablestore.report import Findings, Kind, Report
+from tablestore.report import Findings, Kind, Report, shown
+from tablestore.verify_eventual import verify_eventual
 from tablestore.verify_index import check_index, check_register, note_retention
 
 NAMED_MAX = 20
 """Differences of one snapshot in one partition that are named; after them the rest of it there is passed over."""
-_TEXT_MAX = 80
 
 
 def verify(table: OpenedTable, progress: Progress | None = None) -> Report:
@@ -41,6 +41,8 @@ def verify(table: OpenedTable, progress: Progress | None = None) -> Report:
     log = table.log
     if log is None:
         return Report(table.path, notes=("this table has no log, so there is nothing to compare.",))
+    if table.is_eventual:
+        return verify_eventual(table, log, progress)
     findings, meter = Findings(), Meter(progress)
     try:
         # Step 1.
@@ -202,12 +204,12 @@ class Contents:
         place = {"snapshot": snapshot, "partition": partition}
         if parted.extra is not None and parted.missing is not None:
             key = self._key(parted.missing)
-            text = f"the log has {_row(parted.extra[0])}, the table {_row(parted.missing)}."
+            text = f"the log has {shown(parted.extra[0])}, the table {shown(parted.missing)}."
             self._findings.add(Kind.CHANGED, text, **place, offset=parted.offset, key=key)
             return 1
         if parted.missing is not None:
             rows = parted.missing.num_rows
-            text = f"{rows:,} changes are missing from the log here, the first of them {_row(parted.missing)}."
+            text = f"{rows:,} changes are missing from the log here, the first of them {shown(parted.missing)}."
             self._findings.add(Kind.MISSING, text, **place, offset=parted.offset, key=self._key(parted.missing))
             return 1
         assert parted.extra is not None
@@ -219,7 +221,7 @@ class Contents:
             if int(offsets[first]) in named:
                 continue
             row = batch.slice(first, 1)
-            text = f"no change of the table belongs here; the log has {_row(row)}."
+            text = f"no change of the table belongs here; the log has {shown(row)}."
             self._findings.add(Kind.EXTRA, text, **place, offset=int(offsets[first]), key=self._key(row))
             told += 1
             if told >= NAMED_MAX:
@@ -227,17 +229,10 @@ class Contents:
         return told
 
     def _key(self, batch: pa.RecordBatch) -> str:
-        return _row(batch.select(self._keys) if self._keys else batch)
+        return shown(batch.select(self._keys) if self._keys else batch)
 
     def _cannot_compare(self, snapshot: int, why: str, *, expired: bool) -> None:
         if expired:
             self._findings.note(f"snapshot {snapshot} is not compared: {why}")
         elif not any(d.kind is Kind.FILES and d.snapshot == snapshot for d in self._findings.differences):
             self._findings.add(Kind.FILES, why, snapshot=snapshot)
-
-
-def _row(batch: pa.RecordBatch) -> str:
-    """Show the first row of a batch, shortened."""
-    values = batch.slice(0, 1).to_pylist()[0]
-    text = ", ".join(f"{name}={value!r}" for name, value in values.items())
-    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."

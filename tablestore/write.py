@@ -12,10 +12,12 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from log_system.base import LogPublisher
+from log_system.kafka.staged import KafkaTapFactory
 from snapshot.commit import CommitId, commit, find_commit
 from snapshot.delta import DataFile
 from snapshot.errors import InvalidInputError
-from snapshot.records import Snapshot
+from snapshot.records import SentRange, Snapshot
+from snapshot.schema import BUCKET
 from snapshot.stage import STAGED, StagedFile, Stager, staged_to_arrow
 from tablestore.opened import OpenedTable
 from tablestore.recover import publish_through, recover
@@ -53,7 +55,8 @@ class Writer:
         Steps 1 to 3 are undone by nobody: what a crash leaves there is files that no snapshot points at.
 
         1. Shape: check the columns, give each row its kind, order and bucket.
-        2. Stage: one Spark job writes files.
+        2. Stage: one Spark job writes files. With ``log.consistency=eventual`` it also puts the changes into the log;
+           what a crash leaves there, the next writer or ``recover()`` repairs.
         3. Commit: one Delta version. From here on the rows are in the table.
         4. Publish and index: the log takes the snapshot, and any before it that it lacks. A crash before or within
            leaves a committed snapshot that the next writer or ``recover()`` publishes.
@@ -98,6 +101,8 @@ class Writer:
             by_snapshot=self._table.spec.has_key,
         )
         # Step 4.
+        if self._publisher is not None:
+            self._publisher.expect(made.id, _sent(staged))
         self._publish(made.id)
         return made
 
@@ -128,6 +133,7 @@ class Writer:
             target_bytes=self._table.options.write.target_file_size_bytes,
             whole_buckets=whole_buckets,
             buckets=self._table.options.buckets,
+            tap=KafkaTapFactory(self._table.log) if self._table.log and self._table.is_eventual else None,
         )
 
     def _publish(self, snapshot: int) -> None:
@@ -171,6 +177,7 @@ def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[Sta
                 str(row["stats"]),
             ),
             int(str(row["deletes"])),
+            None if row["sent"] is None else SentRange(**json.loads(str(row["sent"]))),
         )
         for row in rows
         if row["rejected"] is None
@@ -181,6 +188,15 @@ def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[Sta
         msg = f"{rejected[0]} Nothing was written."
         raise InvalidInputError(msg)
     return staged
+
+
+def _sent(staged: Sequence[StagedFile]) -> dict[int, SentRange]:
+    """Say where each bucket's changes are in an eventual log; a bucket that several tasks have sent is left out."""
+    found: dict[int, list[SentRange]] = {}
+    for each in staged:
+        if each.sent is not None:
+            found.setdefault(int(each.file.partition[BUCKET] or 0), []).append(each.sent)
+    return {bucket: held[0] for bucket, held in found.items() if len(held) == 1}
 
 
 def _kind(staged: Sequence[StagedFile], *, has_key: bool) -> str:

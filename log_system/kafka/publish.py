@@ -29,7 +29,7 @@ from log_system.kafka.witness import (
     tasks_token,
     topic_ends,
 )
-from snapshot.records import ChangeSet
+from snapshot.records import ChangeSet, SentRange
 
 TAKE_OVER_SECONDS = 30.0
 COMMIT_SECONDS = 60.0
@@ -146,6 +146,12 @@ class KafkaPublisher:
             self.discard()
             raise
         return entry
+
+    def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
+        """Hear where a snapshot's changes are already: nowhere, in a transactional log."""
+
+    def mend(self) -> None:
+        """Repair nothing: what is in a transactional log is committed."""
 
     def restore(self, positions: Mapping[int, Position]) -> None:
         """Set the register of some partitions, in a transaction of the log's owner, to what the log was found to hold.

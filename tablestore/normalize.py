@@ -1,0 +1,109 @@
+"""Normalize: one key's repeats and replacements fold into a true changelog, in Spark's own state store.
+
+The state of a key is its two newest records by their order in the log: a native aggregate, ``max_by(row, _seq, 2)``.
+The source gives at most one record of a key to a micro-batch (a key is in one log partition, which one task reads and
+folds), so for each key of a micro-batch the newer of the two is that of this micro-batch, and the older what was there
+before. The pair decides what is emitted. A restart repeats the micro-batch with the same records on the state before
+it, so it emits the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from snapshot.rowkind import CHANGE_TYPE, RowKind
+from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ
+from snapshot.spec import TableSpec
+
+_PAIR = "_normalize"
+"""Name of the aggregate in the plan."""
+_DELETED = "deleted"
+
+
+def normalize(records: DataFrame, spec: TableSpec) -> DataFrame:
+    """Turn upserts and deletes, some of them repeats, into inserts, updates with preimages, and deletes with rows.
+
+    Args:
+        records: a streaming frame with the columns of the change feed and ``_seq``, at most one row a key in a
+            micro-batch.
+        spec: the table.
+
+    Returns:
+        The columns of the change feed. The query runs in output mode ``update``.
+    """
+    return changelog(records, spec.schema, spec.primary_key, carried=(COMMIT_VERSION, COMMIT_TIMESTAMP))
+
+
+def changelog(
+    records: DataFrame, schema: StructType, primary_key: Sequence[str], *, carried: Sequence[str] = ()
+) -> DataFrame:
+    """Do the same for rows that need not be a table's.
+
+    Args:
+        records: a streaming frame with the columns of ``schema``, ``_change_type``, ``_seq`` and those carried, at most
+            one row a key in a micro-batch.
+        schema: the rows' columns.
+        primary_key: the key's columns.
+        carried: columns of a record that go with each of its changes, and do not make two rows different.
+
+    Returns:
+        The columns of ``schema``, ``_change_type``, and those carried.
+    """
+    keys = [_quoted(name) for name in primary_key]
+    others = [field for field in schema.fields if field.name not in primary_key]
+    row = F.struct(
+        *[F.col(_quoted(field.name)).alias(f"c{number}") for number, field in enumerate(others)],
+        (F.col(CHANGE_TYPE) == RowKind.DELETE.change_type).alias(_DELETED),
+        *[F.col(name) for name in carried],
+    )
+    pairs = records.groupBy(*keys).agg(F.max_by(row, F.col(SEQ), 2).alias(_PAIR))
+    new, old = F.get(F.col(_PAIR), F.lit(0)), F.get(F.col(_PAIR), F.lit(1))
+    lives = ~new[_DELETED]
+    lived = old.isNotNull() & ~old[_DELETED]
+    same = reduce(Column.__and__, [_same(new, old, n, f.dataType) for n, f in enumerate(others)], F.lit(True))
+    emitted = (
+        F.when(lives & ~lived, F.array(_change(RowKind.INSERT, new)))
+        .when(lives & ~same, F.array(_change(RowKind.UPDATE_BEFORE, old), _change(RowKind.UPDATE_AFTER, new)))
+        .when(~lives & lived, F.array(_change(RowKind.DELETE, old)))
+    )
+    changes = pairs.select(
+        *keys,
+        *[new[name].alias(name) for name in carried],
+        F.explode(emitted).alias("change"),
+    )
+    numbers = {field.name: number for number, field in enumerate(others)}
+    return changes.select(
+        *[
+            F.col(f"change.row.c{numbers[name]}").alias(name) if name in numbers else F.col(_quoted(name))
+            for name in schema.fieldNames()
+        ],
+        F.col(f"change.{CHANGE_TYPE}").alias(CHANGE_TYPE),
+        *carried,
+    )
+
+
+def _change(kind: RowKind, row: Column) -> Column:
+    return F.struct(F.lit(kind.change_type).alias(CHANGE_TYPE), row.alias("row"))
+
+
+def _same(new: Column, old: Column, number: int, kind: DataType) -> Column:
+    """Compare a column of two rows; Spark compares no maps, so what holds one is compared as JSON."""
+    a, b = new[f"c{number}"], old[f"c{number}"]
+    if _holds_map(kind):
+        a, b = F.to_json(F.struct(a)), F.to_json(F.struct(b))
+    return a.eqNullSafe(b)
+
+
+def _holds_map(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_holds_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _holds_map(kind.elementType))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

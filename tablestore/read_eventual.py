@@ -1,0 +1,190 @@
+"""The streaming read of an eventual log: a Spark source whose offsets are Kafka's, since nothing waits for a snapshot.
+
+It begins with a snapshot's rows (``full``) or at offsets, and then reads all that is in the log, committed or not. The
+log converges (see ``settle.py``), so what is read and folded by key converges too.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.tail import read_tail
+from log_system.kafka.topic import earliest_offsets, latest_offsets
+from snapshot.errors import DataLostError, InvalidInputError
+from snapshot.latest import last_of_few
+from snapshot.merge import MergeEngine
+from snapshot.schema import COMMIT_VERSION, SEQ
+from tablestore.parts import Part, ReadPart
+from tablestore.plan import seed_parts
+from tablestore.read_options import ReadOptions, ScanMode
+from tablestore.read_stream import BEFORE_FULL, Offset, SnapshotStream
+
+_FEW_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class TailPart:
+    """What one log partition holds between two offsets; ``fold`` keeps the last record of each key."""
+
+    log: KafkaLog
+    partition: int
+    start: int
+    end: int
+    fold: bool
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the changes with ``_kind``, ``_seq`` and ``_commit_timestamp``; ``_commit_version`` is NULL."""
+        batches = read_tail(self.log, self.partition, self.start, self.end)
+        for batch in self._folded(batches) if self.fold else batches:
+            yield batch.append_column(COMMIT_VERSION, pa.nulls(batch.num_rows, pa.int64()))
+
+    def _folded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        few: list[pa.RecordBatch] = []
+        for batch in batches:
+            few.append(batch)
+            if sum(b.num_rows for b in few) > _FEW_ROWS:
+                with MergeEngine(self.log.schema, self.log.primary_key) as engine:
+                    yield from engine.last_per_key(chain(few, batches))
+                return
+        if few:
+            yield from last_of_few(self.log.primary_key, pa.Table.from_batches(few)).to_batches()
+
+
+@dataclass(frozen=True)
+class NumberedPart:
+    """Rows of a snapshot, older than any record of the log."""
+
+    rows: Part
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with ``_seq``."""
+        for batch in self.rows.read():
+            yield batch.append_column(SEQ, pa.repeat(pa.scalar(-1, pa.int64()), batch.num_rows))
+
+
+class EventualStream(SnapshotStream):
+    """Reads the log as far as it goes.
+
+    An offset holds the table's id, ``offsets`` (the Kafka offset in each partition) and ``snapshot``, which is
+    ``BEFORE_FULL`` until the rows of a snapshot have been read.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Read the table at ``options.path`` as rows of ``schema``.
+
+        Raises:
+            InvalidInputError: the read is limited by snapshots, which an eventual log does not keep apart.
+        """
+        super().__init__(options, schema)
+        if options.snapshots_max is not None:
+            msg = (
+                f"option 'maxSnapshotsPerTrigger': table {options.path!r} has log.consistency='eventual', whose log "
+                "does not keep snapshots apart; use 'maxRowsPerTrigger'."
+            )
+            raise InvalidInputError(msg)
+        assert self._table.log is not None
+        self._log = self._table.log
+        self._ends: list[int] | None = None
+
+    def initialOffset(self) -> Offset:
+        """Give where a new query begins."""
+        mode = self._options.scan_mode
+        if mode is ScanMode.FULL:
+            return self._at(BEFORE_FULL, [])
+        if mode is ScanMode.LATEST:
+            return self._at(0, self._log_ends())
+        if mode is ScanMode.EARLIEST:
+            first = earliest_offsets(self._log.client, self._log.topic)
+            return self._at(0, [first[p] for p in range(self._log.partitions)])
+        return self._at(0, self._ends_of(self._begin()))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where an ``availableNow`` run ends."""
+        self._target = self._table.newest_visible()
+        self._ends = self._log_ends()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Give the log's end, or as much of the way there as the read limit allows, counted in offsets.
+
+        Raises:
+            DataLostError: the query has read another table, which was at this path before.
+        """
+        if self._snapshot(start) == BEFORE_FULL:
+            newest = self._table.newest_visible() if self._target is None else self._target
+            return self._at(newest, self._ends_of(newest))
+        ends = self._ends or self._log_ends()
+        begun = start["offsets"]
+        # A marker of a transaction may be visible later than what stands before it.
+        ends = [max(end, old) for end, old in zip(ends, begun, strict=True)]
+        if isinstance(limit, ReadMaxRows):
+            ends = _limited(begun, ends, limit.max_rows)
+        return self._at(start["snapshot"], ends)
+
+    def reportLatestOffset(self) -> Offset:
+        """Give the log's end, for the query's progress."""
+        return self._at(self._table.newest_visible(), self._log_ends())
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Plan a micro-batch.
+
+        Raises:
+            DataLostError: the log's retention has passed where the query stopped, or the query has read another table,
+                which was at this path before.
+        """
+        if self._snapshot(start) == BEFORE_FULL:
+            files = self._table.files
+            seeds = seed_parts(files, files.snapshot(self._snapshot(end)), tasks=self._options.tasks)
+            return [ReadPart(NumberedPart(part)) for part in seeds]
+        ranges = [(p, *pair) for p, pair in enumerate(zip(start["offsets"], end["offsets"], strict=True))]
+        ranges = [each for each in ranges if each[1] < each[2]]
+        if ranges:
+            first = earliest_offsets(self._log.client, self._log.topic)
+            lost = [p for p, begun, _ in ranges if first[p] > begun]
+            if lost:
+                msg = (
+                    f"table {self._table.path!r}: the log's retention has passed offsets that this query has not read "
+                    f"(partitions {lost}). Start a new query with scan_mode='full'."
+                )
+                raise DataLostError(msg)
+        return [ReadPart(TailPart(self._log, *each, fold=self._options.normalize)) for each in ranges]
+
+    def _log_ends(self) -> list[int]:
+        found = latest_offsets(self._log.client, self._log.topic, read_committed=True)
+        return [found[partition] for partition in range(self._log.partitions)]
+
+    def _ends_of(self, snapshot: int) -> list[int]:
+        entry = self._table.index.get(snapshot)
+        if entry is None:
+            msg = (
+                f"table {self._table.path!r}: snapshot {snapshot} has no entry in the log index, so where it ends in "
+                "the log is not known. Start with scan_mode='full', or call recover() to rebuild the entry."
+            )
+            raise DataLostError(msg)
+        return list(entry.ends)
+
+    def _at(self, snapshot: int, offsets: Sequence[int]) -> Offset:
+        found: dict[str, Any] = self._offset(snapshot)
+        return found | {"offsets": list(offsets)}
+
+
+def _limited(begun: Sequence[int], ends: Sequence[int], rows_max: int) -> list[int]:
+    """Share a number of offsets out to partitions, as evenly as what they hold allows, at least one in all."""
+    left, found = rows_max, list(begun)
+    waiting = [(end - start, partition) for partition, (start, end) in enumerate(zip(begun, ends, strict=True))]
+    heapq.heapify(waiting)
+    while waiting:
+        held, partition = heapq.heappop(waiting)
+        share = min(held, -(-left // (len(waiting) + 1)))
+        found[partition] += share
+        left -= share
+    return found
