@@ -35,10 +35,7 @@ ELSEWHERE: Mapping[str, str] = {
     **{f"C{n}": _SQL for n in range(16, 19)},
     "G01": "no meaning outside Flink's catalog: an option means the same wherever it is given",
 }
-NOT_YET: Mapping[str, str] = {
-    **{f"B{n}": "watermarks per partition are not built: Spark's own `withWatermark` holds" for n in (29, 30, 31, 32)},
-    "G23": "goes with B31",
-}
+NOT_YET: Mapping[str, str] = {}
 _NAME = re.compile(r"test_((?:[opbmcg]\d\d_)+)")
 
 
