@@ -19,7 +19,7 @@ from tests.connectors.wire import Record, Wire
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
-ROWS = 1200
+ROWS = 800
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -32,21 +32,19 @@ def launch(wire: Wire, source: str, target: str, folder: Path) -> subprocess.Pop
 
 
 def test_b42_exactly_once_survives_the_death_of_spark(wire: Wire, made: Callable[..., str], tmp_path: Path) -> None:
-    """Driver, Java and Python workers are killed twice in the middle; each row is in the topic once, none is lost."""
+    """Driver, Java and Python workers are killed in the middle; each row is in the topic once, none is lost."""
     source, target = made(2), made(2)
     wire.send(source, [Record(json.dumps({"n": n}).encode(), partition=n % 2) for n in range(ROWS)])
-    dice = random.Random(6)
-    for aim in (ROWS // 6, ROWS // 2):
-        process = launch(wire, source, target, tmp_path)
-        until = time.monotonic() + 240
-        while len(wire.values(target)) < aim:
-            assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
-            assert time.monotonic() < until, "nothing is written"
-            time.sleep(0.05)
-        time.sleep(dice.random())
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert len(wire.values(target)) < ROWS, "killed too late to tell anything"
+    process = launch(wire, source, target, tmp_path)
+    until = time.monotonic() + 240
+    while len(wire.values(target)) < ROWS // 3:
+        assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
+        assert time.monotonic() < until, "nothing is written"
+        time.sleep(0.05)
+    time.sleep(random.random())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(wire.values(target)) < ROWS, "killed too late to tell anything"
     assert launch(wire, source, target, tmp_path).wait(400) == 0, (tmp_path / "log").read_text()[-2000:]
     found = Counter(json.loads(value or b"")["n"] for value in wire.values(target))
     assert found == Counter(range(ROWS))
