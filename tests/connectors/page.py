@@ -36,7 +36,6 @@ ELSEWHERE: Mapping[str, str] = {
     "G01": "no meaning outside Flink's catalog: an option means the same wherever it is given",
 }
 NOT_YET: Mapping[str, str] = {
-    "B38": "the row format avro is not there yet",
     "G09": "the row format csv is not there yet",
 }
 _NAME = re.compile(r"test_((?:[opbmcg]\d\d_)+)")
