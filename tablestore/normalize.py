@@ -9,6 +9,7 @@ it, so it emits the same again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -35,13 +36,30 @@ def normalize(records: DataFrame, spec: TableSpec) -> DataFrame:
     Returns:
         The columns of the change feed. The query runs in output mode ``update``.
     """
-    keys = [_quoted(name) for name in spec.primary_key]
-    others = [field for field in spec.schema.fields if field.name not in spec.primary_key]
+    return changelog(records, spec.schema, spec.primary_key, carried=(COMMIT_VERSION, COMMIT_TIMESTAMP))
+
+
+def changelog(
+    records: DataFrame, schema: StructType, primary_key: Sequence[str], *, carried: Sequence[str] = ()
+) -> DataFrame:
+    """Do the same for rows that need not be a table's.
+
+    Args:
+        records: a streaming frame with the columns of ``schema``, ``_change_type``, ``_seq`` and those carried, at most
+            one row a key in a micro-batch.
+        schema: the rows' columns.
+        primary_key: the key's columns.
+        carried: columns of a record that go with each of its changes, and do not make two rows different.
+
+    Returns:
+        The columns of ``schema``, ``_change_type``, and those carried.
+    """
+    keys = [_quoted(name) for name in primary_key]
+    others = [field for field in schema.fields if field.name not in primary_key]
     row = F.struct(
         *[F.col(_quoted(field.name)).alias(f"c{number}") for number, field in enumerate(others)],
         (F.col(CHANGE_TYPE) == RowKind.DELETE.change_type).alias(_DELETED),
-        F.col(COMMIT_VERSION).alias(COMMIT_VERSION),
-        F.col(COMMIT_TIMESTAMP).alias(COMMIT_TIMESTAMP),
+        *[F.col(name) for name in carried],
     )
     pairs = records.groupBy(*keys).agg(F.max_by(row, F.col(SEQ), 2).alias(_PAIR))
     new, old = F.get(F.col(_PAIR), F.lit(0)), F.get(F.col(_PAIR), F.lit(1))
@@ -55,19 +73,17 @@ def normalize(records: DataFrame, spec: TableSpec) -> DataFrame:
     )
     changes = pairs.select(
         *keys,
-        new[COMMIT_VERSION].alias(COMMIT_VERSION),
-        new[COMMIT_TIMESTAMP].alias(COMMIT_TIMESTAMP),
+        *[new[name].alias(name) for name in carried],
         F.explode(emitted).alias("change"),
     )
     numbers = {field.name: number for number, field in enumerate(others)}
     return changes.select(
         *[
             F.col(f"change.row.c{numbers[name]}").alias(name) if name in numbers else F.col(_quoted(name))
-            for name in spec.schema.fieldNames()
+            for name in schema.fieldNames()
         ],
         F.col(f"change.{CHANGE_TYPE}").alias(CHANGE_TYPE),
-        COMMIT_VERSION,
-        COMMIT_TIMESTAMP,
+        *carried,
     )
 
 

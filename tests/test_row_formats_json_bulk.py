@@ -74,17 +74,20 @@ def test_rows_of_any_schema_come_back(data: st.DataObject) -> None:
 
 
 SPACE = st.sampled_from(["", "", "", " ", "\n\t "])
-NUMBERS = st.sampled_from(
-    ["0", "-0", "1", "-0.0", "1.0", "1.10", "12.5", "1.005", "1e2", "1E+2", "0.1", "127", "128", "1e400", "-1e-400",
+SOME_NUMBERS = [
+    "0", "-0", "1", "-0.0", "1.0", "1.10", "12.5", "1.005", "1e2", "1E+2", "0.1", "127", "128", "1e400", "-1e-400",
      "9223372036854775807", "9223372036854775808", "0.12499999999999999999", "123456789.123456789012",
-     "0.30000000000000000001", "1.5", "12345678901234567890.123456789012", "99999999.995", "16777217.0", "1e22"]
-)  # fmt: skip
-TEXTS = st.sampled_from(
-    ["", "a", "12", " 7 ", "1.50", "-0", "1e2", "0x1f", "true", "FALSE", "yes", "NaN", "Infinity", "-inf", "nan",
+     "0.30000000000000000001", "1.5", "12345678901234567890.123456789012", "99999999.995", "16777217.0", "1e22",
+]  # fmt: skip
+SOME_TEXTS = [
+    "", "a", "12", " 7 ", "1.50", "-0", "1e2", "0x1f", "true", "FALSE", "yes", "NaN", "Infinity", "-inf", "nan",
      "null", "2024-01-02", "2024-02-30", "2024-01-02 03:04:05", "2024-01-02 03:04:05.5", "2024-01-02 03:04:05.1234567",
      "2024-01-02 03:04:05Z", "2024-01-02T03:04:05", "2024-01-02 03:04", "0000-01-01", "AP8=", "AP8", "{", "[1]", "{}",
-     "1.", ".5", "+5", "é", "line\nbreak", 'quo"te', "back\\slash", "x/y", "1_0", "٣", "\x00", "\u2028", "a,]", "1:nan"]
-) | st.text(st.characters(codec="utf-8"), max_size=4)  # fmt: skip
+     "1.", ".5", "+5", "é", "line\nbreak", 'quo"te', "back\\slash", "x/y", "1_0", "٣", "\x00", "\u2028", "a,]", "1:nan",
+]  # fmt: skip
+OTHERS = ["null", "true", "false", "NaN", "-inf", "nan", "[1,]", '{"a":1, }', "{}", "[]", "[null]", '{"p":1}', '["a"]']
+NUMBERS = st.sampled_from(SOME_NUMBERS)
+TEXTS = st.sampled_from(SOME_TEXTS) | st.text(st.characters(codec="utf-8"), max_size=4)
 
 
 @st.composite
@@ -102,7 +105,7 @@ def spelled(draw: st.DrawFn, depth: int = 2) -> str:
         return draw(NUMBERS)
     if kind < 8:
         return quote(draw, draw(TEXTS))
-    return draw(st.sampled_from(["null", "true", "false", "NaN", "-inf", "nan", "[1,]", '{"a":1, }', "{}", "[]"]))
+    return draw(st.sampled_from(OTHERS))
 
 
 def quote(draw: st.DrawFn, text: str) -> str:
@@ -149,6 +152,19 @@ def objects(draw: st.DrawFn, schema: pa.Schema) -> bytes:
 @pytest.fixture(params=[0, 64], ids=["all in bulk", "few one by one"])
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_json_bulk, "_SMALL", request.param)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("field", list(EVERYTHING), ids=lambda field: field.name)
+def test_every_value_in_every_column_is_read_as_it_is_alone(field: pa.Field) -> None:
+    schema = pa.schema([field])
+    quoted = [json.dumps(text, ensure_ascii=ascii_only) for text in SOME_TEXTS for ascii_only in (True, False)]
+    tokens = [*SOME_NUMBERS, *quoted, *OTHERS]
+    known = [f'{{"{field.name}":{token}}}'.encode() for token in tokens]
+    unknown = [f'{{"{field.name}":null,"unknown":{token}}}'.encode() for token in tokens]
+    twice = f'{{"{field.name}":null,"{field.name}":null}}'.encode()
+    row_format = open_row_format("json", schema, {"ignore-parse-errors": "true"}, side="")
+    check_bulk_is_one_by_one(row_format, schema, [*known, *unknown, twice])
 
 
 @pytest.mark.usefixtures("small")

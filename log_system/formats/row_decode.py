@@ -32,14 +32,23 @@ class BulkRows:
 
 
 ReadBulk = Callable[[pa.Array], Iterable[BulkRows]]
-"""Reads payloads (large_string, without NULL and empty ones) of which there is no doubt, and leaves out the others."""
+"""Reads payloads (without NULL and empty ones) of which there is no doubt, and leaves out the others."""
 
 _SLICE_BYTES = 64 << 20
 """Payloads are read in slices of about this many bytes, so that a column of text stays far below Arrow's 2 GB."""
 
 
-def decode_in_bulk(payloads: Sequence[bytes | None], schema: pa.Schema, bulk: ReadBulk, one: Read) -> DecodedRows:
+def decode_in_bulk(
+    payloads: Sequence[bytes | None], schema: pa.Schema, bulk: ReadBulk, one: Read, *, text: bool = True
+) -> DecodedRows:
     """Read payloads: as many as can be at once, and the others one at a time.
+
+    Args:
+        payloads: what to read.
+        schema: the columns.
+        bulk: reads many at once, as large_string, or as large_binary where they are not text.
+        one: reads one.
+        text: whether payloads are text.
 
     Raises:
         BadRecordError: the first payload at fault.
@@ -51,9 +60,10 @@ def decode_in_bulk(payloads: Sequence[bytes | None], schema: pa.Schema, bulk: Re
     parts: list[BulkRows] = []
     rows_max = max(1, len(given) * _SLICE_BYTES // max(given.nbytes, 1))
     for start in range(0, len(given), rows_max):
-        texts, valid = _texts(given.slice(start, rows_max))
+        part = given.slice(start, rows_max)
+        texts, valid = _texts(part) if text else (part, None)
         here = positions[start : start + rows_max] if valid is None else positions[start : start + rows_max][valid]
-        parts += [BulkRows(here[part.position], part.batch) for part in bulk(texts)]
+        parts += [BulkRows(here[found.position], found.batch) for found in bulk(texts)]
     read = np.zeros(len(payloads), bool)
     for part in parts:
         read[part.position] = True

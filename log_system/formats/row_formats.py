@@ -10,11 +10,15 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from log_system.formats.row_avro import AvroRowFormat
 from log_system.formats.row_json import JsonRowFormat
 from log_system.formats.rows import RowFormat
 from snapshot.errors import InvalidInputError
 
-_FORMATS: dict[str, Callable[..., RowFormat]] = {"json": JsonRowFormat}
+_FORMATS: dict[str, Callable[..., RowFormat]] = {
+    "json": JsonRowFormat,
+    "avro": AvroRowFormat,
+}
 
 ROW_FORMATS = tuple(_FORMATS)
 """The values of the options ``format``, ``key.format`` and ``value.format``."""

@@ -19,6 +19,7 @@ from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, RowKind
 
 _key: Callable[[Any], bytes | None] = cast(Any, Message.key)
 _value: Callable[[Any], bytes | None] = cast(Any, Message.value)
+_offset: Callable[[Any], int] = cast(Any, Message.offset)
 _UPSERT, _DELETE = RowKind.UPDATE_AFTER.change_type, RowKind.DELETE.change_type
 
 
@@ -127,7 +128,7 @@ class MessageDecoder:
         if layout.is_upsert:
             found.append(pc.if_else(pa.array(deleted[picked]), _DELETE, _UPSERT))
             fields.append(pa.field(CHANGE_TYPE, pa.string()))
-        offsets = np.fromiter((message.offset() for message in chosen), np.int64, len(chosen))
+        offsets = np.array(list(map(_offset, chosen)), np.int64)
         if not found:
             return _without_columns(len(chosen)), offsets
         return pa.RecordBatch.from_arrays(found, schema=pa.schema(fields)), offsets

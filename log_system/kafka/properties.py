@@ -44,6 +44,13 @@ _OWNED: Mapping[str, str] = {
     "plugin.library.paths": "native code cannot be loaded by an option",
     "opaque": "it cannot be given as text",
 }
+#: Of those, what the connectors do anyway may be said.
+_DONE_ANYWAY: Mapping[str, tuple[str, ...]] = {
+    "enable.auto.commit": ("false",),
+    "enable.idempotence": ("true",),
+    "acks": ("all", "-1"),
+    "request.required.acks": ("all", "-1"),
+}
 _JAAS_MODULE = re.compile(r"^\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);?\s*$", re.DOTALL)
 _JAAS_OPTION = re.compile(r"([\w.]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s;\"']+))")
 _JAAS_MODULES = (
@@ -80,7 +87,11 @@ def parse_properties(given: Mapping[str, str]) -> Properties:
     Raises:
         InvalidInputError: a name or a value cannot be used; the message names the option and shows no credential.
     """
-    rest = {name: value for name, value in given.items() if name not in _OVERRIDDEN}
+    rest = {
+        name: value
+        for name, value in given.items()
+        if name not in _OVERRIDDEN and value.lower() not in _DONE_ANYWAY.get(name, ())
+    }
     if rest.get("ssl.truststore.type", "").upper() == "PEM" and "ssl.truststore.location" in rest:
         # Java's way to say that the certificates are in a PEM file, which is the only way of librdkafka.
         del rest["ssl.truststore.type"]

@@ -36,6 +36,7 @@ class ScanSpec:
         reset: where to go on when an offset is not there (``earliest``, ``latest``); ``none`` is an error. None leaves
             it to the case: a group without offsets begins with the latest, a reader overtaken by retention fails.
         discovery_ms: how often new topics and partitions are looked for; 0 is never.
+        only: the one partition that is read; None reads all.
     """
 
     client: KafkaClient
@@ -47,6 +48,7 @@ class ScanSpec:
     isolation: str
     reset: str | None
     discovery_ms: int
+    only: Partition | None = None
 
     @property
     def what(self) -> str:
@@ -81,6 +83,8 @@ class Scan:
                 matches = self._matches
                 topics = self._cluster.topics(lambda name: matches(name) is not None)
             found = self._cluster.partitions(topics)
+            if self._spec.only is not None:
+                found = [each for each in found if each == self._spec.only]
             new = [each for each in found if each not in self._partitions]
             if self._looked_at is not None and new:
                 logger.info("%s: found new partitions %s", self._spec.what, new)

@@ -14,12 +14,15 @@ from dataclasses import asdict
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from snapshot.errors import InvalidInputError
+from snapshot.rowkind import CHANGE_TYPE
+from snapshot.schema import SEQ
 from tablestore.connectors.names import Connector, Side
 from tablestore.connectors.options import ConnectorOptions, parse_options
 from tablestore.connectors.sink import Sink, Written
+from tablestore.normalize import changelog
 
 FORMATS = {Connector.KAFKA: "kafka-table", Connector.UPSERT: "upsert-kafka"}
 _RESULT = "written string"
@@ -37,6 +40,27 @@ def read_stream(spark: SparkSession, connector: str, schema: StructType | str, o
     `read_changes` for what became of its rows.
     """
     return spark.readStream.format(FORMATS[Connector(connector)]).schema(schema).options(**options).load()
+
+
+def read_changes(spark: SparkSession, schema: StructType | str, options: Mapping[str, str]) -> DataFrame:
+    """Read an upsert table as a changelog: what became of each row, and what it was before.
+
+    The rows' last state is kept for each key, in Spark's state store. A micro-batch folds the messages of a key first:
+    it tells the change from before it to after it.
+
+    Args:
+        spark: a session that knows ``format("upsert-kafka")``.
+        schema: the table's columns.
+        options: the table's.
+
+    Returns:
+        A streaming frame of these columns and ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage``,
+        ``delete``, which holds the row as it was). The query runs in output mode ``update``.
+    """
+    columns = spark.createDataFrame([], schema).schema
+    records = StructType([*columns.fields, StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType())])
+    keys = parse_options(Connector.UPSERT, options, Side.SOURCE).key_fields
+    return changelog(read_stream(spark, Connector.UPSERT, records, options), columns, keys)
 
 
 def write(frame: DataFrame, connector: str, options: Mapping[str, str]) -> None:

@@ -27,6 +27,7 @@ from tablestore.connectors.reading import RangePart, live, read_last, read_rows,
 from tablestore.connectors.sink import Sink, Written
 from tablestore.connectors.stream import KafkaStream
 from tablestore.connectors.table import KafkaTable
+from tablestore.connectors.watched import IDLE, PartitionStream, take_watched
 
 
 class KafkaDataSource(DataSource):
@@ -53,7 +54,12 @@ class KafkaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Read messages as they come."""
-        return KafkaStream(self._table(schema, Side.SOURCE), schema)
+        options = dict(self.options)
+        watched = take_watched(options)
+        if watched is None:
+            return KafkaStream(self._table(schema, Side.SOURCE), schema)
+        rows = StructType([field for field in schema.fields if field.name != IDLE])
+        return PartitionStream(KafkaTable.of(self.connector, options, rows, Side.SOURCE), rows, watched)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Append rows; in an upsert table they replace those of their keys."""

@@ -30,14 +30,22 @@ class RangePart(InputPartition):
     part: OffsetRange
 
 
-def read_rows(table: KafkaTable, part: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_rows(
+    table: KafkaTable, part: OffsetRange, columns: Sequence[str], zone: str | None = None
+) -> Iterator[pa.RecordBatch]:
     """Read each message as a row.
+
+    Args:
+        table: the table.
+        part: the messages.
+        columns: those wanted.
+        zone: the session's time zone, for callers that are no task.
 
     Yields:
         The columns asked for; an upsert table adds ``_change_type``, and ``_seq`` (the offset).
     """
     options = table.options
-    decoder = MessageDecoder(table.coding, columns, session_zone())
+    decoder = MessageDecoder(table.coding, columns, zone or session_zone())
     isolation = options.properties.isolation_level
     for messages in read_range(options.client(), options.group_id, part, isolation):
         batch, offsets = decoder.decode(messages)

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from log_system.kafka.offsets import Offsets, Partition
-from log_system.kafka.scanning import Scan
+from log_system.kafka.scanning import Scan, ScanSpec
 from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import SEQ, arrow_schema
@@ -118,10 +118,13 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Carry to tasks only what ``read`` needs."""
         return {"_schema": self._schema, "_table": self._table}
 
+    def _spec(self) -> ScanSpec:
+        return self._table.scan_spec()
+
     @property
     def _plan(self) -> Scan:
         if self._scan is None:
-            self._scan = Scan(self._table.scan_spec())
+            self._scan = Scan(self._spec())
         return self._scan
 
 

@@ -15,7 +15,7 @@ from log_system.kafka.scanning import ScanSpec
 from snapshot.bucket import key_types_allowed
 from snapshot.errors import InvalidInputError
 from snapshot.rowkind import CHANGE_TYPE
-from snapshot.schema import arrow_schema
+from snapshot.schema import SEQ, arrow_schema
 from tablestore.connectors.names import PRIMARY_KEY, Connector, Side
 from tablestore.connectors.options import ConnectorOptions, FieldsInclude, parse_options
 
@@ -41,14 +41,14 @@ class KafkaTable:
         Args:
             connector: ``kafka`` or ``upsert-kafka``.
             options: as the user gave them.
-            schema: the columns; ``_change_type`` is none of them.
+            schema: the columns; ``_change_type`` and ``_seq`` are none of them.
             side: what the table is used for; None checks only what must hold on both sides.
 
         Raises:
             InvalidInputError: the options are wrong, or the columns do not go with them.
         """
         parsed = parse_options(connector, options, side)
-        fields = [field for field in schema.fields if field.name != CHANGE_TYPE]
+        fields = [field for field in schema.fields if field.name not in (CHANGE_TYPE, SEQ)]
         names = [field.name.lower() for field in fields]
         _check_named(parsed, names)
         layout = make_layout(

@@ -59,8 +59,12 @@ def schema_of(text: str) -> StructType:
 
 
 def named(given: Mapping[str, Any]) -> dict[str, str]:
-    """Write options given by keyword: ``__`` stands for a dot, ``_`` for a dash; None leaves one out."""
-    return {name.replace("__", ".").replace("_", "-"): str(value) for name, value in given.items() if value is not None}
+    """Write options given by keyword: ``__`` stands for a dot, ``_`` for a dash; None leaves one out.
+
+    A name with a dot in it is taken as it is.
+    """
+    names = {name: name if "." in name else name.replace("__", ".").replace("_", "-") for name in given}
+    return {names[name]: str(value) for name, value in given.items() if value is not None}
 
 
 def shipped(thing: Any) -> Any:

@@ -118,6 +118,13 @@ def test_javas_own_options_are_refused_with_what_to_use(name: str, value: str, i
     assert instead in str(caught.value)
 
 
+def test_what_the_connectors_do_anyway_may_be_said() -> None:
+    said = {"acks": "all", "enable.idempotence": "true", "enable.auto.commit": "false", "linger.ms": "7"}
+    assert parse_properties(said).config == {"linger.ms": "7"}
+    with pytest.raises(InvalidInputError, match=r"'properties\.acks'.*waits for all replicas"):
+        parse_properties({"acks": "1"})
+
+
 def test_credentials_are_wrapped_and_shown_nowhere(lab: Lab) -> None:
     parsed = parse_properties({"sasl.jaas.config": jaas("tr0ub4dor"), "ssl.key.password": "hunter22", "x": "1"})
     assert isinstance(parsed.config["sasl.password"], Secret)

@@ -1,0 +1,97 @@
+"""The row format ``avro`` of the connectors: fields in Avro's binary encoding, without header or registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from log_system.formats import row_avro_bulk
+from log_system.formats.columns import relabel
+from log_system.formats.row_avro_read import AvroRowReader
+from log_system.formats.row_avro_schema import record_schema, with_logical_types
+from log_system.formats.row_avro_write import encode_row
+from log_system.formats.row_base import PortableFormat
+from log_system.formats.row_decode import BulkRows, decode_in_bulk
+from log_system.formats.row_options import OptionReader
+from log_system.formats.row_types import check_rows, check_schema
+from log_system.formats.rows import DecodedRows
+from snapshot.errors import InvalidInputError
+
+OPTIONS = ("encoding", "timestamp_mapping.legacy")
+
+_SLICE_BYTES = 64 << 20
+"""Rows are encoded in slices of about this many bytes, so that a column of bytes stays far below Arrow's 2 GB."""
+
+
+class AvroRowFormat(PortableFormat):
+    """Codes rows as Avro.
+
+    Attributes:
+        avro_schema: the schema with which any Avro library reads the payloads, in JSON.
+    """
+
+    name = "avro"
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
+        """Prepare for a schema.
+
+        Args:
+            schema: the columns; a timestamp's precision decides on its logical type.
+            options: Flink's options of the format, the prefix already cut.
+            side: ``key``, ``value`` or empty, for messages.
+
+        Raises:
+            InvalidInputError: a type or name that Avro cannot hold, or a wrong option.
+        """
+        super().__init__(schema, options, side)
+        reader = OptionReader(self.name, options, OPTIONS, side=side)
+        if reader.choice("encoding", ("binary", "json"), default="binary") == "json":
+            msg = f"{reader.full('encoding')}='json' is not supported; use 'binary', or the format 'json'"
+            raise InvalidInputError(msg)
+        legacy = reader.flag("timestamp_mapping.legacy", default=True)
+        check_schema(schema, _check_name)
+        self._fields = [with_logical_types(field, field.name, legacy=legacy) for field in schema]
+        self._one = AvroRowReader(self._fields).read
+        self._coded = pa.schema(self._fields)
+        self._flat = row_avro_bulk.can_read(schema)
+        self.avro_schema = json.dumps(record_schema(self._coded), separators=(",", ":"), ensure_ascii=False)
+
+    def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
+        """Turn rows into one payload each.
+
+        Raises:
+            InvalidInputError: other columns than the schema's, or NULL where it may not be.
+        """
+        check_rows(rows, self._schema, self.name)
+        result: list[bytes] = []
+        if not self._schema:
+            return [b""] * len(rows)
+        rows = relabel(rows, self._schema)
+        rows_max = max(1, len(rows) * _SLICE_BYTES // max(rows.nbytes, 1))
+        for start in range(0, len(rows), rows_max):
+            part = rows.slice(start, rows_max)
+            result += encode_row(part.columns, self._fields, len(part)).to_pylist()
+        return result
+
+    def decode(self, payloads: Sequence[bytes | None]) -> DecodedRows:
+        """Turn payloads into rows. A null payload gives none.
+
+        Raises:
+            BadRecordError: the first payload that is no row.
+        """
+        return decode_in_bulk(payloads, self._schema, self._bulk, self._one, text=False)
+
+    def _bulk(self, payloads: pa.Array) -> Iterable[BulkRows]:
+        if not self._flat:
+            return
+        for part in row_avro_bulk.read(payloads, self._coded):
+            yield BulkRows(part.position, relabel(part.batch, self._schema))
+
+
+def _check_name(field: pa.Field, path: str) -> None:
+    name = field.name
+    if not (name.isascii() and name.isidentifier()):
+        msg = f"column {path!r}: Avro's names have letters, digits and '_' only, and begin with no digit"
+        raise InvalidInputError(msg)

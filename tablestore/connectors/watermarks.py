@@ -1,0 +1,78 @@
+"""Watermarks per partition, as Flink's sources have them: the slowest partition holds windows open.
+
+Spark's own ``withWatermark`` follows the newest event time of all partitions, so a partition that is behind loses rows.
+Here each partition is a source with a watermark of its own, and Spark takes the least of a query's watermarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType
+
+from log_system.kafka.scanning import Scan
+from snapshot.errors import InvalidInputError
+from tablestore.connectors.names import Connector, OptionReader, Side
+from tablestore.connectors.table import KafkaTable
+from tablestore.connectors.watched import IDLE, Watched
+from tablestore.option_types import duration_or_ms
+
+IDLE_TIMEOUT = "table.exec.source.idle-timeout"
+"""The session's setting: after this long without a message a partition holds nothing up. 0, the default, is never."""
+_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+
+
+def read_with_watermark(
+    spark: SparkSession, schema: StructType | str, options: Mapping[str, str], *, column: str, delay: str
+) -> DataFrame:
+    """Read a standard table's messages as they come, with the watermark of its slowest partition.
+
+    A query has the partitions that are there when it is made: those that come later need a new query, since Spark fixes
+    a query's sources in its checkpoint. Each partition costs a source, that is a Python process beside the driver.
+
+    Args:
+        spark: a session that knows ``format("kafka-table")``; its setting ``table.exec.source.idle-timeout`` says after
+            how long (``1 s``) a partition is idle. An idle partition follows the slowest active one, and counts by
+            itself again when it comes back.
+        schema: the table's columns.
+        options: the table's.
+        column: the event time.
+        delay: how much later than others of its partition a row may come, such as ``2 seconds``.
+
+    Returns:
+        A streaming frame with a watermark on ``column``.
+
+    Raises:
+        InvalidInputError: the options are wrong, or the session takes the newest of several watermarks.
+        NotFoundError: a topic does not exist.
+    """
+    if spark.conf.get(_POLICY) != "min":
+        msg = f"{_POLICY}: expected 'min', came {spark.conf.get(_POLICY)!r}; a slow partition would lose its rows."
+        raise InvalidInputError(msg)
+    columns = spark.createDataFrame([], schema).schema
+    table = KafkaTable.of(Connector.KAFKA, options, columns, Side.SOURCE)
+    scan = Scan(table.scan_spec())
+    try:
+        partitions = scan.partitions()
+    finally:
+        scan.close()
+    if not partitions:
+        msg = (
+            f"{table.options.what}: there is no partition to read yet, and a watermark is the least of those there are."
+        )
+        raise InvalidInputError(msg)
+    setting = OptionReader({IDLE_TIMEOUT: spark.conf.get(IDLE_TIMEOUT, "0") or "0"})
+    idle_ms = setting.value(IDLE_TIMEOUT, duration_or_ms(), 0)
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    marked = StructType([*columns.fields, StructField(IDLE, BooleanType())])
+    frames = []
+    for partition in partitions:
+        given = {**options, **Watched(partition, column, idle_ms, zone).options()}
+        frame = spark.readStream.format("kafka-table").schema(marked).options(**given).load()
+        # The condition names the event time, lest Spark moves it before the watermark, which would then miss the rows.
+        kept = ~(F.col(IDLE) & F.col(f"`{column}`").isNotNull())
+        frames.append(frame.withWatermark(column, delay).where(kept).drop(IDLE))
+    return reduce(DataFrame.union, frames)

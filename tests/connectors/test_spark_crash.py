@@ -1,0 +1,50 @@
+"""A Spark application killed with all its processes while it writes: what it wrote is there once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.connectors.wire import Record, Wire
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+ROWS = 800
+ROOT = Path(__file__).parent.parent.parent
+
+
+def launch(wire: Wire, source: str, target: str, folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.connectors.spark_worker", wire.servers, source, target, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (folder / "log").open("ab") as log:
+        # A session of its own, so that Spark's Java and Python processes die with it.
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def test_b42_exactly_once_survives_the_death_of_spark(wire: Wire, made: Callable[..., str], tmp_path: Path) -> None:
+    """Driver, Java and Python workers are killed in the middle; each row is in the topic once, none is lost."""
+    source, target = made(2), made(2)
+    wire.send(source, [Record(json.dumps({"n": n}).encode(), partition=n % 2) for n in range(ROWS)])
+    process = launch(wire, source, target, tmp_path)
+    until = time.monotonic() + 240
+    while len(wire.values(target)) < ROWS // 3:
+        assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
+        assert time.monotonic() < until, "nothing is written"
+        time.sleep(0.05)
+    time.sleep(random.random())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(wire.values(target)) < ROWS, "killed too late to tell anything"
+    assert launch(wire, source, target, tmp_path).wait(400) == 0, (tmp_path / "log").read_text()[-2000:]
+    found = Counter(json.loads(value or b"")["n"] for value in wire.values(target))
+    assert found == Counter(range(ROWS))

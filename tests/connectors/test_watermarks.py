@@ -1,0 +1,111 @@
+"""Watermarks per partition: the slowest holds windows open, an idle one follows, and what comes too late is dropped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from snapshot.errors import InvalidInputError
+from tablestore.connectors import read_with_watermark
+from tablestore.connectors.watermarks import IDLE_TIMEOUT
+from tests.connectors.wire import Record, Wire
+
+Topics = Callable[..., str]
+START = 1_700_000_000
+"""A whole number of 20 second windows since the epoch."""
+
+
+@pytest.fixture
+def query(spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path) -> Iterator[Any]:
+    """Count rows in windows of 20 s; give a function that sends rows, runs the query on, and tells closed windows."""
+    topic = made(2)
+    options = {
+        "properties.bootstrap.servers": wire.servers, "topic": topic, "format": "json",
+        "scan.startup.mode": "earliest-offset",
+    }  # fmt: skip
+    closed: dict[int, int] = {}
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    running: list[Any] = []
+
+    def start() -> None:
+        rows = read_with_watermark(spark, "ts TIMESTAMP_LTZ", options, column="ts", delay="2 seconds")
+        counted = rows.groupBy(F.window("ts", "20 seconds")).count()
+        shown = counted.select((F.unix_timestamp("window.start") - START).alias("start"), "count")
+        running.append(
+            shown.writeStream.foreachBatch(lambda batch, _: closed.update(map(tuple, batch.collect())))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(processingTime="100 milliseconds")
+            .start()
+        )
+
+    def run(*sent: tuple[int, int]) -> dict[int, int]:
+        """Send rows as (partition, seconds after the start)."""
+        if not running:
+            start()
+        texts = [
+            (partition, time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(START + second))) for partition, second in sent
+        ]
+        wire.send(topic, [Record(json.dumps({"ts": text}).encode(), partition=p) for p, text in texts])
+        running[0].processAllAvailable()
+        return dict(closed)
+
+    run.watermark = lambda: running[0].lastProgress["eventTime"]["watermark"]  # type: ignore[attr-defined]
+    yield run
+    for each in running:
+        each.stop()
+    spark.conf.set("spark.sql.shuffle.partitions", before or "4")
+    spark.conf.unset(IDLE_TIMEOUT)
+
+
+def instant(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(START + second))
+
+
+@pytest.mark.slow
+def test_b29_b30_b32_the_slowest_partition_holds_windows_open(query: Any) -> None:
+    """The watermark is the least of the partitions' own: with 100 s and 10 s and a delay of 2 s it is 8 s."""
+    assert query((0, 100), (1, 10)) == {}
+    assert query((0, 101)) == {}
+    assert query.watermark() == instant(8)
+    # Of partition 1 nothing is late, however far partition 0 is ahead.
+    query((1, 12))
+    assert query((1, 22)) == {0: 2}
+    assert query.watermark() == instant(20)
+    # A window that ended 2 s before the watermark's event time is closed: its rows are dropped, later ones are kept.
+    query((1, 19), (1, 21), (0, 19))
+    assert query((1, 60)) == {0: 2, 20: 2}
+
+
+@pytest.mark.slow
+def test_b31_p02_g23_an_idle_partition_holds_nothing_up_when_the_session_says_so(
+    query: Any, spark: SparkSession
+) -> None:
+    """`table.exec.source.idle-timeout` (default: off): a silent partition follows; back again, it counts again."""
+    spark.conf.set(IDLE_TIMEOUT, "1 s")
+    assert query((0, 5), (1, 1)) == {}
+    until = time.monotonic() + 120
+    second = 30
+    while not query((0, second)) and time.monotonic() < until:
+        time.sleep(0.5)
+        second += 1
+    assert query() == {0: 2}
+    # It comes back with a row that holds the next window open, until it is idle again.
+    query((1, second), (0, second + 100))
+    assert query.watermark() <= instant(second - 2)
+
+
+def test_the_newest_of_several_watermarks_is_refused(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.streaming.multipleWatermarkPolicy", "max")
+    try:
+        with pytest.raises(InvalidInputError, match="multipleWatermarkPolicy"):
+            read_with_watermark(spark, "ts TIMESTAMP_LTZ", {}, column="ts", delay="2 seconds")
+    finally:
+        spark.conf.unset("spark.sql.streaming.multipleWatermarkPolicy")
