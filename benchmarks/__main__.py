@@ -21,6 +21,7 @@ class Group(StrEnum):
     APPEND = "append"
     READ = "read"
     STREAM = "stream"
+    EVENTUAL = "eventual"
     LATENCY = "latency"
     MEMORY = "memory"
     VERIFY = "verify"
