@@ -9,21 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from decimal import Decimal
 from itertools import chain
-from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from snapshot.bucket import bucket_of
 from snapshot.delta import DataFile
 from snapshot.errors import UnavailableError
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
 from snapshot.parquet import ParquetFiles, removed_on_error
+from snapshot.partitioned import PartitionedFiles, split_by_bucket
 from snapshot.records import LogTapFactory, SentRange
 from snapshot.resolve import Lookup
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
@@ -226,93 +223,10 @@ class Stager:
             return [StagedFile(file, 0) for file in writer.close()]
 
 
-class PartitionedFiles:
-    """Writes the table's columns into the root, one folder for each combination of partition values."""
-
-    def __init__(
-        self, storage: Storage, spec: TableSpec, *, prefix: str, target_bytes: int, bucket: int | None = None
-    ) -> None:
-        """Prepare to write; ``bucket`` is the ``_bucket`` partition value in the root of a key table."""
-        self._storage = storage
-        self._spec = spec
-        self._prefix = prefix
-        self._target_bytes = target_bytes
-        self._fixed = {} if bucket is None else {BUCKET: str(bucket)}
-        self._schema = pa.schema([f for f in spec.arrow if f.name not in spec.partition_by])
-        self.writers: dict[tuple[str | None, ...], ParquetFiles] = {}
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows (the table's columns in schema order)."""
-        for values, part in split_by_values(batch, self._spec.partition_by):
-            self._writer(values).write(part.select(self._schema.names))
-
-    def close(self) -> list[DataFile]:
-        """Finish all files and describe them."""
-        return [file for writer in self.writers.values() for file in writer.close()]
-
-    def _writer(self, values: tuple[str | None, ...]) -> ParquetFiles:
-        if values not in self.writers:
-            partition = {**dict(zip(self._spec.partition_by, values, strict=True)), **self._fixed}
-            self.writers[values] = ParquetFiles(
-                self._storage,
-                self._schema,
-                prefix=self._prefix,
-                folder="/".join(_folder(name, value) for name, value in partition.items()),
-                partition=partition,
-                target_bytes=self._target_bytes,
-            )
-        return self.writers[values]
-
-
 def change_file_schema(spec: TableSpec) -> pa.Schema:
     """Give the columns of a change file: the table's (all may be NULL in a delete), ``_kind`` and ``_seq``."""
     columns = [f if f.name in spec.primary_key else f.with_nullable(True) for f in spec.arrow]
     return pa.schema([*columns, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])
-
-
-def split_by_bucket(batch: pa.RecordBatch, spec: TableSpec, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Part a batch by the bucket of its keys, keeping the order of rows within each."""
-    if batch.num_rows == 0:
-        return
-    if buckets == 1:
-        yield 0, batch
-        return
-    bucket = bucket_of(batch, spec.primary_key, buckets)
-    found = np.unique(bucket)
-    if len(found) == 1:
-        yield int(found[0]), batch
-        return
-    for number in found:
-        yield int(number), batch.take(pa.array(np.flatnonzero(bucket == number)))
-
-
-def split_by_values(
-    batch: pa.RecordBatch, columns: tuple[str, ...]
-) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """Part a batch by its partition values, given as Delta writes them."""
-    if batch.num_rows == 0:
-        return
-    if not columns:
-        yield (), batch
-        return
-    table = pa.Table.from_batches([batch.select(columns)]).append_column(SEQ, pa.array(np.arange(batch.num_rows)))
-    groups = table.group_by(list(columns), use_threads=False).aggregate([(SEQ, "list")])
-    for group in groups.to_pylist():
-        values = tuple(partition_text(group[name]) for name in columns)
-        yield values, batch.take(pa.array(group[f"{SEQ}_list"]))
-
-
-def partition_text(value: object) -> str | None:
-    """Write a partition value as the Delta protocol says."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _folder(name: str, value: str | None) -> str:
-    return f"{quote(name, safe='')}={'__HIVE_DEFAULT_PARTITION__' if value is None else quote(value, safe='')}"
 
 
 def staged_to_arrow(stager: Stager, batches: Iterable[pa.RecordBatch], task: int) -> pa.RecordBatch:

@@ -11,10 +11,10 @@ from snapshot.delta import DataFile
 from snapshot.errors import ConflictError, OutcomeUnknownError, UnavailableError
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
 from snapshot.parquet import removed_on_error
+from snapshot.partitioned import PartitionedFiles
 from snapshot.records import Snapshot
 from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
-from snapshot.stage import PartitionedFiles
 from snapshot.storage import Storage
 from snapshot.table import MERGED_THROUGH, Layout
 from tablestore.opened import OpenedTable
