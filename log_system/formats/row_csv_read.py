@@ -44,6 +44,16 @@ class CsvOptions:
     ignore_parse_errors: bool
     scientific: bool
 
+    @property
+    def specials(self) -> list[str]:
+        """The characters with a meaning."""
+        return [character for character in (self.delimiter, self.quote, self.escape) if character is not None]
+
+    @property
+    def quote_or_delimiter(self) -> str:
+        """The last of the two: a text with any character up to it is written in quotes."""
+        return max(self.delimiter, self.quote or "")
+
 
 class CsvRowReader:
     """Reads payloads one at a time."""

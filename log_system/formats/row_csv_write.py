@@ -12,6 +12,8 @@ from log_system.formats.row_json_write import decimal_sql, floating_sql, plain_t
 _LONG = 24
 """Texts of more characters are quoted whatever they hold: Jackson does not look through them."""
 
+_OF_TIMESTAMPS = "0123456789-: .Z"
+
 
 def line_sql(schema: pa.Schema, columns: list[str], options: CsvOptions) -> str:
     """SQL of a line, without an end of line."""
@@ -27,8 +29,14 @@ def _field_sql(kind: pa.DataType, sql: str, options: CsvOptions) -> str:
     """SQL of a field; NULL where the column is."""
     text = _text_sql(kind, sql, options)
     # Jackson looks at everything it got as text, decimals among it, and at no other number.
-    as_it_is = pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind)
-    return text if as_it_is else _quoted_sql(text, options)
+    if options.quote is None or pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind):
+        return text
+    if pt.is_timestamp(kind) and options.quote_or_delimiter >= " " and not set(options.specials) & set(_OF_TIMESTAMPS):
+        # Each has a blank, so each is quoted.
+        return f"{literal(options.quote)} || {text} || {literal(options.quote)}"
+    if pt.is_string(kind):
+        return _quoted_sql(sql, options, options.quote)
+    return f"list_transform([{text}], lambda t: {_quoted_sql('t', options, options.quote)})[1]"
 
 
 def _text_sql(kind: pa.DataType, sql: str, options: CsvOptions, *, depth: int = 0) -> str:
@@ -53,17 +61,15 @@ def _text_sql(kind: pa.DataType, sql: str, options: CsvOptions, *, depth: int = 
     return f"({sql})::VARCHAR"
 
 
-def _quoted_sql(text: str, options: CsvOptions) -> str:
+def _quoted_sql(text: str, options: CsvOptions, quote: str) -> str:
     """SQL that quotes a text with any character up to the delimiter or the quote, which is how Jackson decides."""
-    if options.quote is None:
-        return text
-    last = max(ord(options.delimiter), ord(options.quote))
-    needs = rf"[\x{{0}}-\x{{{last:x}}}]"
-    inner = "t"
+    needs = rf"[\x{{0}}-\x{{{ord(options.quote_or_delimiter):x}}}]"
+    inner = text
     if options.escape is not None:
-        needs = rf"[\x{{0}}-\x{{{last:x}}}\x{{{ord(options.escape):x}}}]"
+        needs = rf"[\x{{0}}-\x{{{ord(options.quote_or_delimiter):x}}}\x{{{ord(options.escape):x}}}]"
         inner = f"replace({inner}, {literal(options.escape)}, {literal(options.escape * 2)})"
-    inner = f"replace({inner}, {literal(options.quote)}, {literal(options.quote * 2)})"
-    quoted = f"{literal(options.quote)} || {inner} || {literal(options.quote)}"
-    case = f"CASE WHEN length(t) > {_LONG} OR regexp_matches(t, {literal(needs)}) THEN {quoted} ELSE t END"
-    return f"list_transform([{text}], lambda t: {case})[1]"
+    inner = f"replace({inner}, {literal(quote)}, {literal(quote * 2)})"
+    quoted = f"{literal(quote)} || {inner} || {literal(quote)}"
+    return (
+        f"CASE WHEN length({text}) > {_LONG} OR regexp_matches({text}, {literal(needs)}) THEN {quoted} ELSE {text} END"
+    )
