@@ -129,6 +129,7 @@ def test_readings(payload: bytes, expected: tuple[Any, ...], options: dict[str, 
         (b"1,b\n2,c", None, "more than one line", []),
         (b"\n1,b", None, "more than one line", []),
         (b"\xff,b", None, "not UTF-8", []),
+        (b"\xef\xbb\xbf1,b", "item_id", "expected an integer", [(None, "b")]),
         (b"", None, "2 fields expected but was 1", [(None, None)]),
     ],
 )
