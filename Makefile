@@ -17,7 +17,7 @@ demo: $(STAMP) java ## flights into a table and its log, a crash, a recovery; un
 	@$(BIN)/python examples/flights.py
 
 test: $(STAMP) java lint types ## everything that CI checks
-	@$(BIN)/python -m pytest -q --numprocesses $(PROCESSES) --dist loadgroup
+	@$(BIN)/python -m pytest -q --numprocesses $(PROCESSES)
 
 check: test docs ## everything before a commit: test and docs
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from log_system.kafka.local import LocalKafka
 
@@ -80,14 +85,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark.stop()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests that need Spark share one process, in front of the others, and each other file have its own.
+class BySession(LoadScopeScheduling):
+    """Hand all files that use Spark to one process and each other file to whichever is free.
 
-    ``make test`` runs in several processes (pytest-xdist): most tests wait, for brokers and for processes they kill,
-    but a second Spark on two cores would only be in the way.
+    Most tests wait, for brokers and for processes they kill, so several processes are quicker than one; but a second
+    Spark on two cores would only be in the way.
     """
-    for item in items:
-        names = getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if "spark" in names else item.path.stem))
-    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "spark" if _uses_spark(file) else file
+
+
+@cache
+def _uses_spark(file: str) -> bool:
+    return re.search(r"\bspark\b[:,)]", (Path(__file__).parent.parent / file).read_text()) is not None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySession:
+    """Say how pytest-xdist shares the tests out."""
+    return BySession(config, log)
