@@ -154,9 +154,9 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(row_json_bulk, "_SMALL", request.param)
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("field", list(EVERYTHING), ids=lambda field: field.name)
-def test_every_value_in_every_column_is_read_as_it_is_alone(field: pa.Field) -> None:
+def test_every_value_in_every_column_is_read_as_it_is_alone(field: pa.Field, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_json_bulk, "_SMALL", 0)
     schema = pa.schema([field])
     quoted = [json.dumps(text, ensure_ascii=ascii_only) for text in SOME_TEXTS for ascii_only in (True, False)]
     tokens = [*SOME_NUMBERS, *quoted, *OTHERS]

@@ -87,7 +87,7 @@ def _all(texts: pa.Array, kind: pa.DataType, separator: str) -> pa.Array:
     """
     if pt.is_integer(kind):
         # Arrow reads 0x1f, which Java does not.
-        _refuse(any_true(pc.match_substring(texts, "x", ignore_case=True)))
+        _refuse(_has_letter(texts, "x"))
         return texts.cast(kind)
     if pt.is_decimal(kind):
         return texts.cast(kind)
@@ -113,3 +113,13 @@ def _refuse(doubt: bool) -> None:
     if doubt:
         msg = "a text in another form"
         raise pa.ArrowInvalid(msg)
+
+
+def _has_letter(texts: pa.Array, letter: str) -> bool:
+    """Tell whether a letter is in any text, in either case; may be wrong by a yes if it is hidden under a NULL."""
+    _, offsets, data = texts.buffers()
+    if data is None or not len(texts):
+        return False
+    width = np.int64 if pt.is_large_string(texts.type) else np.int32
+    ends = np.frombuffer(offsets, width)[texts.offset : texts.offset + len(texts) + 1]
+    return bool(((np.frombuffer(data, np.uint8)[ends[0] : ends[-1]] | 0x20) == ord(letter)).any())

@@ -37,6 +37,9 @@ _DEPTH_MAX = 500
 _DOUBTFUL_TEXT = r"(?i)(,[ \t\r\n]*[}\]]|[:\[,][ \t\r\n]*-?(nan|inf))"
 """What DuckDB takes for JSON and nobody else does: a comma at the end, and numbers that are none."""
 
+_BEFORE_A_VALUE = np.frombuffer(b" \t\r\n:[,-", np.uint8)
+_BLOCK = 1 << 16
+
 
 class JsonBulkReader:
     """Reads many payloads at once."""
@@ -147,15 +150,19 @@ def _doubtful(texts: pa.Array) -> np.ndarray:
 
 
 def _may_be_doubtful(data: np.ndarray) -> bool:
-    """Look for what ``_DOUBTFUL_TEXT`` wants, ten times as fast, in all payloads at once; may be wrong by a yes."""
+    """Look for what ``_DOUBTFUL_TEXT`` wants, several times as fast, in all payloads at once; may be wrong by a yes."""
+    # A block stays in the processor's cache; what begins in one and ends in the next is seen by the overlap.
+    return any(_block_may_be(data[max(at - 4, 0) : at + _BLOCK]) for at in range(0, len(data), _BLOCK))
+
+
+def _block_may_be(data: np.ndarray) -> bool:
     lower = data | 0x20
     # Setting this bit makes one character of the two closing brackets too.
-    before = data[np.flatnonzero(lower == ord("}")) - 1]
-    if ((before == ord(",")) | (before <= ord(" "))).any():
+    before = data[:-1]
+    if ((lower[1:] == ord("}")) & ((before == ord(",")) | (before <= ord(" ")))).any():
         return True
     for word in (b"nan", b"inf"):
-        start = np.flatnonzero((lower[:-2] == word[0]) & (lower[1:-1] == word[1]))
-        start = start[lower[start + 2] == word[2]]
-        if np.isin(data[start - 1], np.frombuffer(b" \t\r\n:[,-", np.uint8)).any():
+        found = (lower[1:-2] == word[0]) & (lower[2:-1] == word[1]) & (lower[3:] == word[2])
+        if found.any() and np.isin(data[:-3][found], _BEFORE_A_VALUE).any():
             return True
     return False

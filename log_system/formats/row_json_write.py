@@ -14,6 +14,8 @@ import pyarrow.types as pt
 from log_system.formats.json_types import literal
 
 _DECIMAL_MAX = 38
+_PLAIN_SCALE = 6
+"""Up to this scale no decimal is so small that Java writes it with an exponent."""
 
 
 def object_sql(
@@ -106,10 +108,13 @@ def decimal_sql(kind: pa.DataType, sql: str, *, plain: bool) -> str:
         text = f"replace(replace('0' || ({sql})::VARCHAR, '0-', '-0'), '00.', '0.')"
     else:
         text = f"({sql})::VARCHAR"
-    text = f"rtrim(rtrim({text}, '0'), '.')" if kind.scale else text
-    if plain:
-        return text
-    return f"list_transform([{text}], lambda t: {_exponent_sql('t', kind)})[1]"
+    # Trimming is slow, and few decimals need it.
+    ends, odd = "ends_with(v, '0')", "rtrim(rtrim(v, '0'), '.')" if kind.scale else "v"
+    rest = "v"
+    if not plain:
+        odd = f"list_transform([{odd}], lambda t: {_exponent_sql('t', kind)})[1]"
+        rest = _exponent_sql("v", kind) if kind.scale > _PLAIN_SCALE else "v"
+    return f"list_transform([{text}], lambda v: CASE WHEN {ends} THEN {odd} ELSE {rest} END)[1]"
 
 
 def _exponent_sql(text: str, kind: pa.DataType) -> str:
@@ -122,7 +127,7 @@ def _exponent_sql(text: str, kind: pa.DataType) -> str:
 
     tens = scientific(f"rtrim(ltrim({text}, '-'), '0')", f"'E+' || (length(ltrim({text}, '-')) - 1)")
     cases = f"WHEN {text}[-1] = '0' AND length({text}) > 1 THEN {tens} "
-    if kind.scale > 6:
+    if kind.scale > _PLAIN_SCALE:
         digits = f"ltrim({text}, '-0.')"
         small = scientific(digits, f"'E-' || (length(ltrim({text}, '-')) - 2 - length({digits}) + 1)")
         cases += f"WHEN starts_with(ltrim({text}, '-'), '0.000000') THEN {small} "
