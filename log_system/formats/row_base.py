@@ -7,6 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+MEMORY_LIMIT = "256MB"
+"""How much memory the DuckDB of one format may use."""
+
 
 class PortableFormat:
     """A row format that pickle makes anew from its schema and options; what it has prepared or opened stays behind."""

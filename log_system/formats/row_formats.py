@@ -11,13 +11,17 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 from log_system.formats.row_avro import AvroRowFormat
+from log_system.formats.row_csv import CsvRowFormat
 from log_system.formats.row_json import JsonRowFormat
+from log_system.formats.row_raw import RawRowFormat
 from log_system.formats.rows import RowFormat
 from snapshot.errors import InvalidInputError
 
 _FORMATS: dict[str, Callable[..., RowFormat]] = {
     "json": JsonRowFormat,
+    "csv": CsvRowFormat,
     "avro": AvroRowFormat,
+    "raw": RawRowFormat,
 }
 
 ROW_FORMATS = tuple(_FORMATS)

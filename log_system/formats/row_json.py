@@ -9,16 +9,16 @@ import duckdb
 import pyarrow as pa
 import pyarrow.types as pt
 
-from log_system.formats.columns import leaves, relabel, without_offsets
+from log_system.formats.columns import relabel, without_offsets
 from log_system.formats.duck import Duck
 from log_system.formats.json_types import duckdb_type
-from log_system.formats.row_base import PortableFormat
+from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat
 from log_system.formats.row_decode import decode_in_bulk, decoded, read_one_by_one
 from log_system.formats.row_json_bulk import JsonBulkReader
 from log_system.formats.row_json_read import JsonRowReader
 from log_system.formats.row_json_write import object_sql
 from log_system.formats.row_options import OptionReader
-from log_system.formats.row_types import check_rows, check_schema, in_years_1_to_9999
+from log_system.formats.row_types import check_rows, check_schema, check_years
 from log_system.formats.rows import DecodedRows
 from snapshot.errors import InvalidInputError
 
@@ -32,9 +32,6 @@ OPTIONS = (
     "encode.ignore-null-fields",
     "decode.json-parser.enabled",
 )
-
-MEMORY_LIMIT = "256MB"
-"""How much memory the DuckDB of one format may use."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,6 @@ class JsonRowFormat(PortableFormat):
             separator=self._options.separator,
             fail_on_missing_field=self._options.fail_on_missing_field,
         ).read
-        self._dates = [i for i, kind in enumerate(schema.types) if _has_dates(kind)]
 
     def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
         """Turn rows into one payload each.
@@ -129,10 +125,7 @@ class JsonRowFormat(PortableFormat):
         check_rows(rows, self._schema, self.name)
         if not self._schema:
             return [b"{}"] * len(rows)
-        for position in self._dates:
-            if not all(in_years_1_to_9999(leaf) for leaf in leaves(rows.column(position)) if pt.is_temporal(leaf.type)):
-                msg = f"column {self._schema.names[position]!r}: format 'json' writes the years 1 to 9999 only"
-                raise InvalidInputError(msg)
+        check_years(rows, self.name)
         if not len(rows):
             return []
         text = object_sql(
@@ -167,9 +160,3 @@ def _check_field(field: pa.Field, path: str) -> None:
     if pt.is_map(field.type) and not pt.is_string(field.type.key_type):
         msg = f"column {path!r}: format 'json' writes maps with string keys only, this one has {field.type.key_type}"
         raise InvalidInputError(msg)
-
-
-def _has_dates(kind: pa.DataType) -> bool:
-    if kind.num_fields:
-        return any(_has_dates(kind.field(i).type) for i in range(kind.num_fields))
-    return bool(pt.is_temporal(kind))

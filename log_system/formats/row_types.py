@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.types as pt
 
-from log_system.formats.columns import check_columns, forbids_nulls, has_forbidden_null, layout
+from log_system.formats.columns import check_columns, forbids_nulls, has_forbidden_null, layout, leaves
 from snapshot.errors import InvalidInputError
 
 PRECISION = b"precision"
@@ -87,3 +87,23 @@ def in_years_1_to_9999(leaf: pa.Array) -> bool:
     ends = pa.compute.min_max(numbers)
     low, high = ends["min"].as_py(), ends["max"].as_py()
     return low is None or (low >= first and high <= last)
+
+
+def check_years(rows: pa.RecordBatch, name: str) -> None:
+    """Refuse dates and timestamps that a text form cannot say.
+
+    Raises:
+        InvalidInputError: one outside of the years 1 to 9999.
+    """
+    for column, field in zip(rows.columns, rows.schema, strict=True):
+        if _has_dates(field.type) and not all(
+            in_years_1_to_9999(leaf) for leaf in leaves(column) if pt.is_temporal(leaf.type)
+        ):
+            msg = f"column {field.name!r}: format {name!r} writes the years 1 to 9999 only"
+            raise InvalidInputError(msg)
+
+
+def _has_dates(kind: pa.DataType) -> bool:
+    if kind.num_fields:
+        return any(_has_dates(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(pt.is_temporal(kind))

@@ -1,0 +1,134 @@
+"""The row format ``csv`` of the connectors: one line without its end, as Flink's CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import duckdb
+import pyarrow as pa
+import pyarrow.types as pt
+
+from log_system.formats.columns import relabel, without_offsets
+from log_system.formats.duck import Duck
+from log_system.formats.json_types import duckdb_type
+from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat
+from log_system.formats.row_csv_bulk import CsvBulkReader
+from log_system.formats.row_csv_read import CsvOptions, CsvRowReader
+from log_system.formats.row_csv_write import line_sql
+from log_system.formats.row_decode import decode_in_bulk
+from log_system.formats.row_options import OptionReader
+from log_system.formats.row_types import check_rows, check_schema, check_years
+from log_system.formats.rows import DecodedRows
+from snapshot.errors import InvalidInputError
+
+OPTIONS = (
+    "field-delimiter",
+    "disable-quote-character",
+    "quote-character",
+    "allow-comments",
+    "ignore-parse-errors",
+    "array-element-delimiter",
+    "escape-character",
+    "null-literal",
+    "write-bigdecimal-in-scientific-notation",
+)
+
+
+class CsvRowFormat(PortableFormat):
+    """Codes rows as CSV."""
+
+    name = "csv"
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
+        """Prepare for a schema.
+
+        Args:
+            schema: the columns; arrays and rows of single values are the only nested ones.
+            options: Flink's options of the format, the prefix already cut.
+            side: ``key``, ``value`` or empty, for messages.
+
+        Raises:
+            InvalidInputError: a type that CSV cannot hold, or a wrong option.
+        """
+        super().__init__(schema, options, side)
+        self._options = _read_options(OptionReader(self.name, options, OPTIONS, side=side))
+        check_schema(schema, lambda field, path: None)
+        for field in schema:
+            _check_column(field)
+        self._one = CsvRowReader(schema, self._options).read
+        self._bulk = CsvBulkReader(schema, self._options).read
+        self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
+        self._duck = Duck(MEMORY_LIMIT)
+
+    def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
+        """Turn rows into one payload each.
+
+        Raises:
+            InvalidInputError: other columns than the schema's, NULL where it may not be, or a date or timestamp
+                outside of the years 1 to 9999.
+        """
+        check_rows(rows, self._schema, self.name)
+        if not len(self._schema) or not len(rows):
+            return [b""] * len(rows)
+        check_years(rows, self.name)
+        line = line_sql(self._schema, self._seen.names, self._options)
+        try:
+            seen = without_offsets(relabel(rows, self._seen))
+            payloads = self._duck.run(f"SELECT {line} FROM seen", seen=seen).column(0)
+        except duckdb.Error as error:
+            msg = f"rows cannot be written as CSV: {error}"
+            raise InvalidInputError(msg) from error
+        result: list[bytes] = payloads.cast(pa.binary()).to_pylist()
+        return result
+
+    def decode(self, payloads: Sequence[bytes | None]) -> DecodedRows:
+        """Turn payloads into rows. A null payload gives none.
+
+        Raises:
+            BadRecordError: the first payload that is no row; never where parse errors are ignored.
+        """
+        return decode_in_bulk(payloads, self._schema, self._bulk, self._one)
+
+
+def _read_options(reader: OptionReader) -> CsvOptions:
+    disabled = reader.flag("disable-quote-character", default=False)
+    if disabled and reader.given("quote-character"):
+        msg = (
+            f"{reader.full('quote-character')} cannot be set while {reader.full('disable-quote-character')} is true: "
+            "a format cannot define a quote character and disable it at the same time"
+        )
+        raise InvalidInputError(msg)
+    delimiter = reader.character("field-delimiter", default=",") or ","
+    quote = None if disabled else reader.character("quote-character", default='"')
+    escape = reader.character("escape-character")
+    if len({delimiter, quote, escape} - {None}) < len([c for c in (delimiter, quote, escape) if c is not None]):
+        msg = (
+            f"{reader.full('field-delimiter')}, {reader.full('quote-character')} and "
+            f"{reader.full('escape-character')} must be different characters, got {delimiter!r}, {quote!r}, {escape!r}"
+        )
+        raise InvalidInputError(msg)
+    elements = reader.text("array-element-delimiter", default=";")
+    if not elements:
+        msg = f"{reader.full('array-element-delimiter')} must not be empty"
+        raise InvalidInputError(msg)
+    return CsvOptions(
+        delimiter=delimiter,
+        quote=quote,
+        escape=escape,
+        element_delimiter=elements,
+        null=reader.text("null-literal"),
+        comments=reader.flag("allow-comments", default=False),
+        ignore_parse_errors=reader.flag("ignore-parse-errors", default=False),
+        scientific=reader.flag("write-bigdecimal-in-scientific-notation", default=True),
+    )
+
+
+def _check_column(field: pa.Field) -> None:
+    kind = field.type
+    inner = [kind.value_type] if pt.is_list(kind) else [f.type for f in kind] if pt.is_struct(kind) else []
+    if pt.is_map(kind):
+        msg = f"column {field.name!r}: format 'csv' cannot hold a map; use 'json' or 'avro'"
+        raise InvalidInputError(msg)
+    if any(part.num_fields for part in inner):
+        msg = f"column {field.name!r}: format 'csv' holds arrays and rows of single values only, this one is {kind}"
+        raise InvalidInputError(msg)

@@ -1,0 +1,151 @@
+"""The row formats by name, and ``raw``, which has little of its own."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from log_system.formats.row_formats import ROW_FORMATS, open_row_format
+from snapshot.errors import BadRecordError, InvalidInputError
+from tests import format_strategies as tables
+from tests.row_cases import ITEMS, read, rows, written
+from tests.row_property import batches
+
+RAW_KINDS = [
+    pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
+]  # fmt: skip
+
+
+def one(kind: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field("c", kind, nullable=False)])
+
+
+@pytest.mark.parametrize(
+    ("side", "option"), [("key", "key.format"), ("value", "value.format"), ("", "format")]
+)  # fmt: skip
+def test_an_unknown_format_names_the_option(side: str, option: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"^{option} must be one of 'json', 'csv', 'avro', 'raw', got 'orc'"):
+        open_row_format("orc", ITEMS, {}, side=side)
+
+
+@pytest.mark.parametrize("name", ROW_FORMATS)
+def test_an_unknown_option_is_named_with_its_side(name: str) -> None:
+    schema = one(pa.int64())
+    with pytest.raises(InvalidInputError, match=rf"^unsupported option 'key\.{name}\.codec'.*has: "):
+        open_row_format(name, schema, {"codec": "snappy"}, side="key")
+    with pytest.raises(InvalidInputError, match=rf"^unsupported option '{name}\.codec'"):
+        open_row_format(name, schema, {"codec": "snappy"}, side="")
+
+
+def test_both_json_flags_are_refused() -> None:
+    message = r"value\.json\.fail-on-missing-field and value\.json\.ignore-parse-errors shouldn't both be true"
+    with pytest.raises(InvalidInputError, match=message):
+        open_row_format("json", ITEMS, {"fail-on-missing-field": "true", "ignore-parse-errors": "true"}, side="value")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timestamp-format.standard": "UTC"}, r"value\.json\.timestamp-format\.standard must be one of 'SQL', 'ISO-"),
+        ({"map-null-key.mode": "SKIP"}, r"must be one of 'FAIL', 'DROP', 'LITERAL', got 'SKIP'"),
+        ({"ignore-parse-errors": "1"}, r"must be 'true' or 'false', got '1'"),
+        ({"decode.json-parser.enabled": "no"}, r"must be 'true' or 'false', got 'no'"),
+    ],
+)
+def test_wrong_values_of_json_options_are_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        open_row_format("json", ITEMS, options, side="value")
+
+
+def test_words_of_options_are_read_in_any_case() -> None:
+    open_row_format("json", ITEMS, {"map-null-key.mode": "drop", "ignore-parse-errors": "TRUE"}, side="")
+
+
+@pytest.mark.parametrize("name", ROW_FORMATS)
+def test_other_columns_and_no_rows(name: str) -> None:
+    schema = one(pa.int64())
+    row_format = open_row_format(name, schema, {}, side="")
+    with pytest.raises(InvalidInputError, match="need the columns"):
+        row_format.encode(rows(pa.schema([("d", pa.int64())]), (1,)))
+    with pytest.raises(InvalidInputError, match="need the columns"):
+        row_format.encode(rows(one(pa.int32()), (1,)))
+    assert list(row_format.encode(rows(schema))) == []
+    nothing = row_format.decode([])
+    assert (nothing.batch.num_rows, len(nothing.record), nothing.batch.schema) == (0, 0, schema)
+    assert row_format.decode([None, None]).record.tolist() == []
+
+
+@pytest.mark.parametrize("name", ROW_FORMATS)
+def test_a_format_travels_before_and_after_use(name: str) -> None:
+    row_format: Any = pickle.loads(pickle.dumps(open_row_format(name, one(pa.string()), {}, side="")))
+    batch = rows(one(pa.string()), ("a",), ("é",))
+    payloads = row_format.encode(batch)
+    assert row_format.decode(payloads).batch.equals(batch)
+    assert pickle.loads(pickle.dumps(row_format)).decode(payloads).batch.equals(batch)
+
+
+@pytest.mark.parametrize("name", ROW_FORMATS)
+def test_metadata_of_the_schema_stays(name: str) -> None:
+    schema = pa.schema([pa.field("c", pa.string(), metadata={"comment": "x"})], metadata={"a": "b"})
+    row_format = open_row_format(name, schema, {}, side="")
+    decoded = row_format.decode(row_format.encode(rows(schema, ("a",))))
+    assert decoded.batch.schema.equals(schema, check_metadata=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "big", "little"),
+    [
+        (pa.bool_(), True, "01", "01"),
+        (pa.int8(), -1, "ff", "ff"),
+        (pa.int16(), 258, "0102", "0201"),
+        (pa.int32(), 258, "00000102", "02010000"),
+        (pa.int64(), 258, "0000000000000102", "0201000000000000"),
+        (pa.float32(), 1.5, "3fc00000", "0000c03f"),
+        (pa.float64(), 1.5, "3ff8000000000000", "000000000000f83f"),
+        (pa.binary(), b"\x00\xff", "00ff", "00ff"),
+        (pa.string(), "é", "c3a9", "c3a9"),
+    ],
+)
+def test_raw_bytes(kind: pa.DataType, value: Any, big: str, little: str) -> None:
+    for order, expected in (("big-endian", big), ("little-endian", little)):
+        payload = written("raw", one(kind), (value,), endianness=order)
+        assert payload.hex() == expected
+        assert read("raw", one(kind), payload, endianness=order) == [(value,)]
+
+
+@pytest.mark.parametrize("kind", RAW_KINDS, ids=str)
+@given(st.data())
+def test_raw_values_come_back(kind: pa.DataType, data: st.DataObject) -> None:
+    batch = data.draw(batches(one(kind)))
+    row_format = open_row_format("raw", one(kind), {}, side="")
+    assert tables.identical(row_format.decode(row_format.encode(batch)).batch["c"], batch["c"])
+
+
+def test_raw_character_sets() -> None:
+    assert written("raw", one(pa.string()), ("é",), charset="ISO-8859-1") == b"\xe9"
+    assert read("raw", one(pa.string()), b"\xe9", charset="ISO-8859-1") == [("é",)]
+    with pytest.raises(InvalidInputError, match="cannot write '€'"):
+        written("raw", one(pa.string()), ("€",), charset="ISO-8859-1")
+    with pytest.raises(InvalidInputError, match=r"value\.raw\.charset must be the name of a character set, got 'x'"):
+        open_row_format("raw", one(pa.string()), {"charset": "x"}, side="value")
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.string(), pa.bool_()])
+def test_raw_bytes_that_are_no_value(kind: pa.DataType) -> None:
+    with pytest.raises(BadRecordError, match=r"got 3 bytes") as raised:
+        read("raw", one(kind), b"\xff\xff\xff")
+    assert raised.value.field == "c"
+
+
+def test_what_raw_refuses() -> None:
+    with pytest.raises(InvalidInputError, match=r"format 'raw' takes one column .* got item_id int64, behavior string"):
+        open_row_format("raw", ITEMS, {}, side="")
+    with pytest.raises(InvalidInputError, match="got c date32"):
+        open_row_format("raw", one(pa.date32()), {}, side="")
+    with pytest.raises(InvalidInputError, match="cannot write NULL"):
+        written("raw", pa.schema([("c", pa.string())]), (None,))
