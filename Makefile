@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PAGES  := $(wildcard *.md docs/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench docs check lock crash clean java
+.PHONY: help demo test lint types bench docs check lock crash visibility races peer clean java
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -35,6 +35,15 @@ bench: $(STAMP) java ## the side-by-side measurements, small
 
 crash: $(STAMP) java ## the crash matrix; replay by SEED=..., part of it by ONLY=... or EVERY=...
 	@$(BIN)/python -m tests.crash_matrix $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)") $(if $(EVERY),--every $(EVERY))
+
+visibility: $(STAMP) java ## who sees what when, while small snapshots are written; COMMITS=... of them
+	@$(BIN)/python -m tests.visibility $(if $(COMMITS),--commits $(COMMITS))
+
+races: $(STAMP) java ## several writers on one table, for speed, then with kills, readers and compaction
+	@$(BIN)/python -m tests.races
+
+peer: $(STAMP) java ## the crash points against Delta's sink and a plain producer in foreachBatch
+	@$(BIN)/python -m tests.peer_crash
 
 docs: $(STAMP) ## that links between the pages lead somewhere
 	@$(BIN)/python tests/check_links.py $(PAGES)

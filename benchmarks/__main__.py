@@ -21,8 +21,10 @@ class Group(StrEnum):
     APPEND = "append"
     READ = "read"
     STREAM = "stream"
+    EVENTUAL = "eventual"
     LATENCY = "latency"
     MEMORY = "memory"
+    VERIFY = "verify"
 
 
 def main(

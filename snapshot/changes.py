@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,7 +53,12 @@ class SnapshotChanges:
         return cls(snapshot, storage, schema, {bucket: tuple(held) for bucket, held in files.items()})
 
     def rows(self, bucket: int) -> int:
-        """Give the number of changes in a bucket; files of a foreign writer without statistics are opened to count."""
+        """Give the number of changes in a bucket; files of a foreign writer without statistics are opened to count.
+
+        Raises:
+            DataLostError: a file without statistics is missing.
+            CorruptedError: such a file cannot be read.
+        """
         return sum(f.rows if f.rows >= 0 else self._count(f) for f in self.files.get(bucket, ()))
 
     def batches(self, bucket: int, skip: int = 0) -> Iterator[pa.RecordBatch]:
@@ -74,15 +81,24 @@ class SnapshotChanges:
                 skip = 0
 
     def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        with self._opened(file) as source:
+            parquet = pq.ParquetFile(source, page_checksum_verification=True)
+            if 0 <= file.rows != parquet.metadata.num_rows:
+                msg = f"it should have {file.rows} rows, it has {parquet.metadata.num_rows}"
+                raise pa.ArrowInvalid(msg)
+            names = [n for n in self.schema.names if n in parquet.schema_arrow.names]
+            yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
+
+    def _count(self, file: DataFile) -> int:
+        with self._opened(file) as source:
+            return int(pq.ParquetFile(source).metadata.num_rows)
+
+    @contextmanager
+    def _opened(self, file: DataFile) -> Iterator[IO[bytes]]:
         path = self.storage.path(file.path)
         try:
             with self.storage.filesystem.open(path, "rb") as source:
-                parquet = pq.ParquetFile(source, page_checksum_verification=True)
-                if 0 <= file.rows != parquet.metadata.num_rows:
-                    msg = f"it should have {file.rows} rows, it has {parquet.metadata.num_rows}"
-                    raise pa.ArrowInvalid(msg)
-                names = [n for n in self.schema.names if n in parquet.schema_arrow.names]
-                yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
+                yield source
         except FileNotFoundError as error:
             msg = f"{path}: a file of snapshot {self.snapshot.id} is missing; {_REMEDY}"
             raise DataLostError(msg) from error
@@ -102,7 +118,3 @@ class SnapshotChanges:
                 column = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows).cast(field_.type)
             batch = batch.append_column(field_, column)
         return conform(batch, self.schema)
-
-    def _count(self, file: DataFile) -> int:
-        with self.storage.filesystem.open(self.storage.path(file.path), "rb") as source:
-            return int(pq.ParquetFile(source).metadata.num_rows)

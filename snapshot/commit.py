@@ -47,6 +47,7 @@ def commit(
     *,
     kind: str,
     by_snapshot: bool,
+    check: Callable[[int], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Snapshot:
     """Commit staged files as the next snapshot.
@@ -62,6 +63,7 @@ def commit(
         commit_id: the write's name.
         kind: the snapshot's kind.
         by_snapshot: the commit table is partitioned by ``_snapshot`` (a key table's changes).
+        check: told before each try which snapshot is the newest; raises when the files are no longer right after it.
         sleep: waits a number of seconds between tries.
 
     Raises:
@@ -80,6 +82,8 @@ def commit(
             return landed
         if not commit_id.durable:
             seen = newest
+        if check is not None:
+            check(newest)
         # Step 2.
         files = [s.file for s in staged]
         if by_snapshot:

@@ -18,6 +18,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from snapshot.delta_errors import has_no_room, plain
 from snapshot.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -25,6 +26,7 @@ from snapshot.errors import (
     DataLostError,
     NotFoundError,
     OutcomeUnknownError,
+    UnavailableError,
 )
 from snapshot.storage import Storage
 
@@ -92,6 +94,7 @@ class DeltaLog:
 
         Raises:
             AlreadyExistsError: there is a Delta table already.
+            UnavailableError: the file system refused.
         """
         try:
             DeltaTable.create(
@@ -103,11 +106,14 @@ class DeltaLog:
                 raise_if_key_not_exists=False,
                 commit_properties=CommitProperties(custom_metadata={INFO_KEY: json.dumps(dict(info))}),
             )
-        except DeltaError as error:
+        except (DeltaError, OSError) as error:
             if "already exists" in str(error):
                 msg = f"{storage.root}: a Delta table is there already; nothing changed."
                 raise AlreadyExistsError(msg) from error
-            raise
+            if isinstance(error, DeltaError):
+                raise
+            msg = f"{storage.root}: the Delta table cannot be made: {plain(error)}. Check the file system, then retry."
+            raise UnavailableError(msg) from error
         return cls(storage)
 
     def exists(self) -> bool:
@@ -183,6 +189,7 @@ class DeltaLog:
 
         Raises:
             ConflictError: the version exists. It may be this very commit, whose first answer was lost.
+            UnavailableError: the file system has no room; the version was not made.
             OutcomeUnknownError: the file system failed; the version may exist or not.
         """
         # The state last seen is enough where it is the one before: if it is old by now, putting the version fails.
@@ -215,7 +222,14 @@ class DeltaLog:
             msg = f"{self.storage.root}: version {version} was made by another commit."
             raise ConflictError(msg) from error
         except (DeltaError, OSError) as error:
-            msg = f"{self.storage.root}: commit of version {version} gave no answer: {error}"
+            # The version's file is written under another name before it gets its own, so what did not fit is not there.
+            if has_no_room(error):
+                msg = (
+                    f"{self.storage.root}: version {version} cannot be committed: {plain(error)}. Nothing was "
+                    "committed. Make room, then try again."
+                )
+                raise UnavailableError(msg) from error
+            msg = f"{self.storage.root}: commit of version {version} gave no answer: {plain(error)}"
             raise OutcomeUnknownError(msg) from error
 
     def _fresh(self) -> DeltaTable:

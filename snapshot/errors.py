@@ -102,3 +102,9 @@ class BadRecordError(CorruptedError):
     def __reduce__(self) -> tuple[type[BadRecordError], tuple[int, str, str | None]]:
         """Pickle by what it was made from, so that it crosses from a worker whole."""
         return type(self), (self.position, self.reason, self.field)
+
+
+def error_of(kind: str, message: str) -> TableStoreError:
+    """Make an error of its ``kind`` again, where it crossed from a task as data."""
+    found = {each.kind: each for each in TableStoreError.__subclasses__()}
+    return found.get(kind, TableStoreError)(message)

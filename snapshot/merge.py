@@ -28,7 +28,7 @@ import duckdb
 import fsspec
 import pyarrow as pa
 
-from snapshot.duck import bound, connect, errors_mapped, file_argument, read, read_parquet, type_name
+from snapshot.duck import bound, connect, errors_mapped, file_argument, load, read, read_parquet, type_name
 from snapshot.errors import InvalidInputError
 from snapshot.filters import Predicate
 from snapshot.latest import last_per_key
@@ -125,6 +125,7 @@ class MergeEngine:
         columns: Sequence[str] | None = None,
         predicate: Predicate | None = None,
         emit_changes: bool = True,
+        keys: pa.Table | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Give the rows of a bucket as its changes leave them, in no particular order.
 
@@ -135,6 +136,7 @@ class MergeEngine:
             predicate: Which rows are wanted; may read columns that are not.
             emit_changes: Whether the rows set by changes are given too. When a bucket's base is read in parts, one part
                 gives them and the others do not.
+            keys: The keys whose rows are wanted, in the order of the primary key's columns; None for all.
 
         Yields:
             The wanted columns, as the schema describes them.
@@ -147,7 +149,7 @@ class MergeEngine:
         if changes and not self._primary_key:
             message = "primary_key: changes are merged by key and this table has none. Give the table's key"
             raise InvalidInputError(message)
-        return self._merged(base, changes, wanted, predicate, emit_changes)
+        return self._merged(base, changes, wanted, predicate, emit_changes, keys)
 
     def changes_in_order(
         self, files: Sequence[ChangeFile], *, columns: Sequence[str] | None = None
@@ -187,13 +189,18 @@ class MergeEngine:
         wanted: pa.Schema,
         predicate: Predicate,
         emit_changes: bool,
+        keys: pa.Table | None,
     ) -> Iterator[pa.RecordBatch]:
         with errors_mapped("merge"), self._cursor() as cursor:
+            asked = keys is not None
+            if keys is not None:
+                names = [self._internal(name) for name in self._primary_key]
+                load(cursor, "asked", keys.rename_columns(names).schema, keys.rename_columns(names).to_batches())
             if changes:
                 staged = [*wanted.names, *predicate.columns] if emit_changes else []
-                self._stage_changes(cursor, changes, staged, predicate.on(self._primary_key))
+                self._stage_changes(cursor, changes, staged, predicate.on(self._primary_key), asked=asked)
             for files in _by_partition(base):
-                sql, parameters = self._base_query(files, wanted, predicate, bool(changes))
+                sql, parameters = self._base_query(files, wanted, predicate, changed=bool(changes), asked=asked)
                 yield from read(cursor, sql, parameters, wanted)
             if changes and emit_changes:
                 last = "changes SEMI JOIN (SELECT row FROM winners) AS winners ON winners.row = changes.rowid"
@@ -202,11 +209,18 @@ class MergeEngine:
                 yield from read(cursor, sql, list(predicate.parameters), wanted)
 
     def _stage_changes(
-        self, cursor: duckdb.DuckDBPyConnection, files: Sequence[ChangeFile], columns: Sequence[str], on_key: Predicate
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        files: Sequence[ChangeFile],
+        columns: Sequence[str],
+        on_key: Predicate,
+        *,
+        asked: bool = False,
     ) -> None:
         """Make the table ``winners`` (keys, row) and, when columns are wanted, ``changes``, to which its rows point."""
         keys = self._list(self._primary_key)
         source, parameters = self._scan_changes(files, dict.fromkeys([*self._primary_key, *columns]))
+        source = f"{source} AS staged" + (f" SEMI JOIN asked ON {self._same_key('asked', 'staged')}" if asked else "")
         source += f" WHERE {KIND} <> {int(RowKind.UPDATE_BEFORE)} AND {on_key.sql_with(self._internal)}"
         parameters += on_key.parameters
         if columns:
@@ -217,12 +231,15 @@ class MergeEngine:
             cursor.execute(f"CREATE TEMP TABLE winners AS SELECT DISTINCT {keys} FROM {source}", parameters)
 
     def _base_query(
-        self, files: Sequence[BaseFile], wanted: pa.Schema, predicate: Predicate, changed: bool
+        self, files: Sequence[BaseFile], wanted: pa.Schema, predicate: Predicate, *, changed: bool, asked: bool = False
     ) -> tuple[str, list[Any]]:
         """Scan base files of one partition, without the rows whose key is in ``winners``."""
         constants = files[0].partition_values
-        needed = dict.fromkeys([*wanted.names, *predicate.columns, *(self._primary_key if changed else ())])
+        needed = dict.fromkeys([*wanted.names, *predicate.columns, *(self._primary_key if changed or asked else ())])
         stored = [name for name in needed if name not in constants]
+        if not stored:
+            # Rows have to be counted all the same.
+            stored = [name for name in self._schema.names if name not in constants][:1]
         selected = [self._internal(name) for name in stored]
         parameters: list[Any] = []
         for name in needed:
@@ -233,9 +250,10 @@ class MergeEngine:
         source = f"SELECT {', '.join(selected)} FROM {read_parquet(self._stored(stored))}"
         parameters += [[file_argument(file.path, self._filesystem) for file in files], *predicate.parameters]
         sql = f"SELECT {self._list(wanted.names, 'base.')} FROM ({source}) AS base"
+        if asked:
+            sql += f" SEMI JOIN asked ON {self._same_key('asked', 'base')}"
         if changed:
-            same = " AND ".join(f"winners.{key} = base.{key}" for key in map(self._internal, self._primary_key))
-            sql += f" ANTI JOIN winners ON {same}"
+            sql += f" ANTI JOIN winners ON {self._same_key('winners', 'base')}"
         sql += f" WHERE {predicate.sql_with(lambda name: f'base.{self._internal(name)}')}"
         return sql, parameters
 
@@ -277,6 +295,9 @@ class MergeEngine:
             message = f"columns: expected some of {self._schema.names}, got {unknown or 'none'}"
             raise InvalidInputError(message)
         return pa.schema([each for each in self._schema if each.name in set(columns)])
+
+    def _same_key(self, left: str, right: str) -> str:
+        return " AND ".join(f"{left}.{key} = {right}.{key}" for key in map(self._internal, self._primary_key))
 
     def _internal(self, name: str) -> str:
         return f"c{self._schema.get_field_index(name)}"

@@ -131,7 +131,9 @@ def removed_on_error(writers: Mapping[Any, ParquetFiles], storage: Storage) -> I
         yield
     except BaseException as error:
         for writer in writers.values():
-            writer.remove()
+            # A file system that refuses to write may refuse this too; then a file is left that nothing points at.
+            with suppress(OSError):
+                writer.remove()
         if isinstance(error, OSError):
             msg = (
                 f"{storage.root}: the rows cannot be stored ({error}); nothing was written. Make room, then try again."
@@ -175,10 +177,11 @@ def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    flat = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    index = following = 0
     for field in schema:
-        index = flat.get(field.name)
-        if index is None or pa.types.is_nested(field.type):
+        # By number, not by path: a name with a dot in it may be the path of a field of a struct, too.
+        index, following = following, following + _leaves(field.type)
+        if pa.types.is_nested(field.type):
             continue
         groups = [metadata.row_group(g).column(index).statistics for g in range(metadata.num_row_groups)]
         if all(s is not None and s.has_null_count for s in groups):
@@ -190,6 +193,13 @@ def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
         if bounds[0] is not None and bounds[1] is not None:
             low[field.name], high[field.name] = bounds
     return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _leaves(kind: pa.DataType) -> int:
+    """Count the Parquet columns of a type."""
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_leaves(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _not_all_null(groups: Iterable[Any]) -> list[Any]:

@@ -9,20 +9,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from decimal import Decimal
 from itertools import chain
-from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from snapshot.bucket import bucket_of
 from snapshot.delta import DataFile
+from snapshot.errors import UnavailableError
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
 from snapshot.parquet import ParquetFiles, removed_on_error
+from snapshot.partitioned import PartitionedFiles, split_by_bucket
 from snapshot.records import LogTapFactory, SentRange
+from snapshot.resolve import Lookup
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import BUCKET, SEQ, conform
 from snapshot.spec import TableSpec
@@ -30,8 +30,12 @@ from snapshot.storage import Storage
 
 CHANGES = "_changes"
 _FEW_ROWS = 20_000
-STAGED = "path string, size long, rows long, deletes long, partition string, stats string, sent string, rejected string"
-"""Columns of the frame staging returns: one row a file, or one row with the reason why the input was rejected."""
+STAGED = (
+    "path string, size long, rows long, deletes long, partition string, stats string, sent string, rejected string, "
+    "failed string"
+)
+"""Columns of the frame staging returns: one row a file, or one row with the reason why the input was rejected, or why
+the file system took no files."""
 _STAGED_ARROW = pa.schema(
     [
         ("path", pa.string()),
@@ -42,6 +46,7 @@ _STAGED_ARROW = pa.schema(
         ("stats", pa.string()),
         ("sent", pa.string()),
         ("rejected", pa.string()),
+        ("failed", pa.string()),
     ]
 )
 
@@ -76,6 +81,7 @@ class Stager:
         whole_buckets: every row of a bucket reaches the same task, so earlier changes of a key can be dropped.
         buckets: the table's number of buckets.
         tap: takes the changes into the log at the same time, where the log is an eventual one.
+        lookup: the rows that the changes are resolved against, with ``changelog-producer=lookup``; needs whole buckets.
     """
 
     storage: Storage
@@ -84,6 +90,7 @@ class Stager:
     whole_buckets: bool
     buckets: int
     tap: LogTapFactory | None = None
+    lookup: Lookup | None = None
 
     def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         """Write the rows of a task into files.
@@ -99,6 +106,13 @@ class Stager:
         if self.spec.has_key:
             return self._stage_changes(checked, task)
         return self._stage_rows(checked, task)
+
+    def read(self, staged: Iterable[StagedFile]) -> Iterator[pa.RecordBatch]:
+        """Read staged changes back."""
+        folder = self.storage.child(CHANGES)
+        for path in sorted(s.file.path for s in staged):
+            with folder.filesystem.open(folder.path(path), "rb") as source:
+                yield from pq.ParquetFile(source).iter_batches(use_threads=False)
 
     def remove(self, staged: Iterable[StagedFile]) -> None:
         """Remove staged files that no commit will use."""
@@ -156,9 +170,17 @@ class Stager:
             few.append(batch)
             if sum(b.num_rows for b in few) > _FEW_ROWS:
                 with MergeEngine(self.spec.arrow, self.spec.primary_key) as engine:
-                    return self._write_buckets(engine.last_per_key(chain(few, rows)), schema, task)
+                    return self._write_buckets(
+                        self._resolved(engine.last_per_key(chain(few, rows)), schema), schema, task
+                    )
         kept = last_of_few(self.spec.primary_key, pa.Table.from_batches(few, schema=schema))
-        return self._write_buckets(kept.to_batches(), schema, task)
+        return self._write_buckets(self._resolved(kept.to_batches(), schema), schema, task)
+
+    def _resolved(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+        if self.lookup is None:
+            return batches
+        parts = (part for batch in batches for part in split_by_bucket(batch, self.spec, self.buckets))
+        return self.lookup.resolve(parts, schema)
 
     def _write_buckets(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> list[StagedFile]:
         writers: dict[int, ParquetFiles] = {}
@@ -201,93 +223,10 @@ class Stager:
             return [StagedFile(file, 0) for file in writer.close()]
 
 
-class PartitionedFiles:
-    """Writes the table's columns into the root, one folder for each combination of partition values."""
-
-    def __init__(
-        self, storage: Storage, spec: TableSpec, *, prefix: str, target_bytes: int, bucket: int | None = None
-    ) -> None:
-        """Prepare to write; ``bucket`` is the ``_bucket`` partition value in the root of a key table."""
-        self._storage = storage
-        self._spec = spec
-        self._prefix = prefix
-        self._target_bytes = target_bytes
-        self._fixed = {} if bucket is None else {BUCKET: str(bucket)}
-        self._schema = pa.schema([f for f in spec.arrow if f.name not in spec.partition_by])
-        self.writers: dict[tuple[str | None, ...], ParquetFiles] = {}
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows (the table's columns in schema order)."""
-        for values, part in split_by_values(batch, self._spec.partition_by):
-            self._writer(values).write(part.select(self._schema.names))
-
-    def close(self) -> list[DataFile]:
-        """Finish all files and describe them."""
-        return [file for writer in self.writers.values() for file in writer.close()]
-
-    def _writer(self, values: tuple[str | None, ...]) -> ParquetFiles:
-        if values not in self.writers:
-            partition = {**dict(zip(self._spec.partition_by, values, strict=True)), **self._fixed}
-            self.writers[values] = ParquetFiles(
-                self._storage,
-                self._schema,
-                prefix=self._prefix,
-                folder="/".join(_folder(name, value) for name, value in partition.items()),
-                partition=partition,
-                target_bytes=self._target_bytes,
-            )
-        return self.writers[values]
-
-
 def change_file_schema(spec: TableSpec) -> pa.Schema:
     """Give the columns of a change file: the table's (all may be NULL in a delete), ``_kind`` and ``_seq``."""
     columns = [f if f.name in spec.primary_key else f.with_nullable(True) for f in spec.arrow]
     return pa.schema([*columns, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])
-
-
-def split_by_bucket(batch: pa.RecordBatch, spec: TableSpec, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Part a batch by the bucket of its keys, keeping the order of rows within each."""
-    if batch.num_rows == 0:
-        return
-    if buckets == 1:
-        yield 0, batch
-        return
-    bucket = bucket_of(batch, spec.primary_key, buckets)
-    found = np.unique(bucket)
-    if len(found) == 1:
-        yield int(found[0]), batch
-        return
-    for number in found:
-        yield int(number), batch.take(pa.array(np.flatnonzero(bucket == number)))
-
-
-def split_by_values(
-    batch: pa.RecordBatch, columns: tuple[str, ...]
-) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """Part a batch by its partition values, given as Delta writes them."""
-    if batch.num_rows == 0:
-        return
-    if not columns:
-        yield (), batch
-        return
-    table = pa.Table.from_batches([batch.select(columns)]).append_column(SEQ, pa.array(np.arange(batch.num_rows)))
-    groups = table.group_by(list(columns), use_threads=False).aggregate([(SEQ, "list")])
-    for group in groups.to_pylist():
-        values = tuple(partition_text(group[name]) for name in columns)
-        yield values, batch.take(pa.array(group[f"{SEQ}_list"]))
-
-
-def partition_text(value: object) -> str | None:
-    """Write a partition value as the Delta protocol says."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _folder(name: str, value: str | None) -> str:
-    return f"{quote(name, safe='')}={'__HIVE_DEFAULT_PARTITION__' if value is None else quote(value, safe='')}"
 
 
 def staged_to_arrow(stager: Stager, batches: Iterable[pa.RecordBatch], task: int) -> pa.RecordBatch:
@@ -296,6 +235,8 @@ def staged_to_arrow(stager: Stager, batches: Iterable[pa.RecordBatch], task: int
         staged = stager.stage(batches, task)
     except _RejectedError as error:
         return pa.RecordBatch.from_pylist([{"rejected": str(error)}], schema=_STAGED_ARROW)
+    except UnavailableError as error:
+        return pa.RecordBatch.from_pylist([{"failed": str(error)}], schema=_STAGED_ARROW)
     rows = [
         {
             "path": s.file.path,

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from log_system.kafka.log import KafkaLog
 from snapshot.rowkind import KIND, RowKind
 
 AHEAD_ROWS = 131_072
@@ -141,18 +142,27 @@ class Comparison:
         return int(self._log.offsets[0]) if len(self._log) else None
 
 
-def as_logged(batch: pa.RecordBatch, keys: list[str], *, json: bool) -> pa.RecordBatch:
-    """Give changes as they come back from the log: JSON knows of a key's row only that it is, or is not any more."""
-    if not json or not keys:
+def as_logged(batch: pa.RecordBatch, log: KafkaLog) -> pa.RecordBatch:
+    """Give changes as they come back from the log, whose format may not keep all that a change has.
+
+    ``json`` knows of a key's row only that it is, or is not any more; ``debezium-json`` that a row came or went.
+    """
+    if log.format == "arrow" or not log.primary_key:
         return batch
-    kinds = batch.column(batch.schema.get_field_index(KIND))
+    position = batch.schema.get_field_index(KIND)
+    kinds = batch.column(position)
+    if log.format == "debezium-json":
+        gone = pc.is_in(kinds, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
+        came = RowKind.INSERT if log.changelog else RowKind.UPDATE_AFTER
+        told = pc.if_else(gone, pa.scalar(int(RowKind.DELETE), pa.int8()), pa.scalar(int(came), pa.int8()))
+        return batch.set_column(position, batch.schema.field(position), told)
     deletes = pc.equal(kinds, int(RowKind.DELETE))
     columns = []
     has_deletes = pc.any(deletes).as_py()
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if field.name == KIND:
             columns.append(pc.if_else(deletes, kinds, pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8())))
-        elif field.name in keys or not has_deletes:
+        elif field.name in log.primary_key or not has_deletes:
             columns.append(column)
         else:
             live = np.flatnonzero(~deletes.to_numpy(zero_copy_only=False))

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from snapshot.delta import DataFile
-from snapshot.errors import ConflictError
+from snapshot.errors import ConflictError, OutcomeUnknownError, UnavailableError
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
+from snapshot.parquet import removed_on_error
+from snapshot.partitioned import PartitionedFiles
 from snapshot.records import Snapshot
 from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
-from snapshot.stage import PartitionedFiles
 from snapshot.storage import Storage
 from snapshot.table import MERGED_THROUGH, Layout
 from tablestore.opened import OpenedTable
@@ -48,6 +49,9 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
 
     Returns:
         The maintenance snapshot of step 3; None when there was nothing to fold, or another compaction was faster.
+
+    Raises:
+        UnavailableError: the file system refused; readers find the same rows as before.
     """
     files = table.files
     if not table.spec.has_key:
@@ -69,13 +73,19 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
         logger.info("table %s: another compaction was faster; this one's files are dropped", table.path)
         files.storage.delete(*[f.path for f in added])
         return None
+    except UnavailableError:
+        files.storage.delete(*[f.path for f in added])
+        raise
     # Step 3.
     version = files.trim()
     return None if version is None else files.snapshot(version)
 
 
 def compact_if_due(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
-    """Compact when the changes have grown past the table's limits; cheap when they have not."""
+    """Compact when the changes have grown past the table's limits; cheap when they have not.
+
+    It follows a write that is done, so a file system that refuses is a warning here: the next write tries again.
+    """
     limits = table.options.compaction
     if not table.spec.has_key or not limits.auto:
         return None
@@ -83,9 +93,14 @@ def compact_if_due(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     _, merged = table.files.root_for(newest)
     # The snapshot that a compaction itself makes holds no changes.
     commits = newest - merged - (1 if merged else 0)
-    if commits >= limits.commits or (commits % limits.min_commits == 0 and _is_past_ratio(table, newest, limits.ratio)):
-        return compact(table, run_tasks)
-    return None
+    due = commits >= limits.commits or (
+        commits % limits.min_commits == 0 and _is_past_ratio(table, newest, limits.ratio)
+    )
+    try:
+        return compact(table, run_tasks) if due else None
+    except (UnavailableError, OutcomeUnknownError) as error:
+        logger.warning("table %s: the write is done; compacting after it failed: %s", table.path, error)
+        return None
 
 
 def _is_past_ratio(table: OpenedTable, snapshot: int, ratio: float) -> bool:
@@ -114,7 +129,10 @@ def _merge_bucket(task: BucketTask) -> str:
     writer = PartitionedFiles(
         task.storage, task.spec, prefix=f"part-{task.bucket:05d}", target_bytes=task.target_bytes, bucket=task.bucket
     )
-    with MergeEngine(task.spec.arrow, task.spec.primary_key, filesystem=filesystem) as engine:
+    with (
+        removed_on_error(writer.writers, task.storage),
+        MergeEngine(task.spec.arrow, task.spec.primary_key, filesystem=filesystem) as engine,
+    ):
         for batch in engine.merged(task.base, task.changes):
             writer.write(batch)
-    return json.dumps([asdict(file) for file in writer.close()])
+        return json.dumps([asdict(file) for file in writer.close()])

@@ -173,6 +173,10 @@ class _Sink:
             staged = accept_staged(self.stager, rows)
             if commit_id is not None and writer.publish_landed(commit_id) is not None:
                 self.stager.remove(staged)
+            elif table.options.looks_up:
+                # Spark hands a data source rows in any order, so a bucket's are together only now.
+                writer.write_by(lambda stager: stager.stage(stager.read(staged), 0), commit_id)
+                self.stager.remove(staged)
             else:
                 writer.write_staged(staged, commit_id)
         finally:

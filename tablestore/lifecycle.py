@@ -24,10 +24,14 @@ from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.table import TableFiles
 from tablestore.opened import OpenedTable
-from tablestore.options import Consistency, LogOptions, TableOptions, parse_options
+from tablestore.options import Consistency, Headers, LogOptions, TableOptions, parse_options
 
 logger = logging.getLogger("tablestore")
-
+_STRANGERS_PASS = (
+    "table %s: log.compacted=true with log.headers='last': readers cannot tell another producer's records from the "
+    "table's, as they can where Kafka removes nothing or each record names its snapshot. Set log.headers='all', or "
+    "allow the topic to the table's writers alone (Kafka ACLs); verify() finds such records in any case."
+)
 _INTENT = f"{INDEX}/_intent"
 
 
@@ -94,6 +98,8 @@ def create(
             "key in state. Use 'transactional', the default, unless readers must see rows before they are committed.",
             path,
         )
+    if parsed.log is not None and parsed.log.compacted and parsed.log.headers is not Headers.ALL:
+        logger.warning(_STRANGERS_PASS, path)
     storage = Storage.at(path)
     with storage.alone():
         _clear_way(storage, parsed.log)

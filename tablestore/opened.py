@@ -91,6 +91,7 @@ def kafka_log(
         topic=log.kafka.topic,
         partitions=options.buckets,
         format=log.format.value,
+        changelog=options.looks_up or not spec.has_key,
         schema=files.change_schema,
         primary_key=spec.primary_key,
         headers=log.headers.value,

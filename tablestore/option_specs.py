@@ -43,6 +43,22 @@ class LogFormatName(StrEnum):
 
     JSON = "json"
     ARROW = "arrow"
+    DEBEZIUM_JSON = "debezium-json"
+
+
+class ChangelogMode(StrEnum):
+    """Which changes are in the log."""
+
+    AUTO = "auto"
+    UPSERT = "upsert"
+    ALL = "all"
+
+
+class ChangelogProducer(StrEnum):
+    """Who finds the rows that a write replaces."""
+
+    NONE = "none"
+    LOOKUP = "lookup"
 
 
 class KeyFormatName(StrEnum):
@@ -125,8 +141,24 @@ LOG_FORMAT: Final = OptionSpec(
     choice(LogFormatName),
     "json",
     "`json`: one record a change, a null value for a delete. `arrow`: one record a batch of changes, for this "
-    "program's own readers, many times faster.",
+    "program's own readers, many times faster. `debezium-json`: before, after and op, as Flink writes it; an update is "
+    "a record that takes the old row away and one that brings the new one.",
     fixed=True,
+)
+LOG_CHANGELOG_MODE: Final = OptionSpec(
+    "log.changelog-mode",
+    choice(ChangelogMode),
+    "auto",
+    "`upsert`: the log has the new row of each key, and deletes. `all`: it has the rows before a change too, which a "
+    "table with a primary key knows by `changelog-producer=lookup` only. `auto`: `all` where that is known.",
+)
+CHANGELOG_PRODUCER: Final = OptionSpec(
+    "changelog-producer",
+    choice(ChangelogProducer),
+    "none",
+    "`lookup`: each write looks up the rows it replaces, so change files and log hold inserts, updates with the row "
+    "before, and deletes with the row; a write that changes nothing makes no snapshot. Writers at the same time wait "
+    "for each other. `none`: upserts and deletes as they came.",
 )
 LOG_KEY_FORMAT: Final = OptionSpec(
     "log.key.format",
@@ -145,7 +177,8 @@ LOG_COMPACTED: Final = OptionSpec(
     "log.compacted",
     BOOLEAN,
     "false",
-    "Make a compacted topic: the broker may drop all but the last change of a key. Needs a primary key and `json`.",
+    "Make a compacted topic: the broker may drop all but the last change of a key. Needs a primary key and `json`. "
+    "Set `log.headers` to `all` with it, or readers cannot tell another producer's records from the table's.",
     fixed=True,
 )
 LOG_HEADERS: Final = OptionSpec(
@@ -213,6 +246,7 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     LOG_SYSTEM,
     LOG_CONSISTENCY,
     LOG_FORMAT,
+    LOG_CHANGELOG_MODE,
     LOG_KEY_FORMAT,
     LOG_RETENTION,
     LOG_COMPACTED,
@@ -221,6 +255,7 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     LOG_REPLICATION_FACTOR,
     KAFKA_SERVERS,
     KAFKA_TOPIC,
+    CHANGELOG_PRODUCER,
     COMPACTION_AUTO,
     COMPACTION_COMMITS,
     COMPACTION_RATIO,

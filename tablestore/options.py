@@ -12,7 +12,15 @@ from log_system.kafka.client_options import check_client_options, nearest_client
 from log_system.kafka.secrets import refuse_inline_secrets
 from snapshot.errors import InvalidInputError
 from tablestore import option_specs as specs
-from tablestore.option_specs import OPTIONS, Consistency, Headers, KeyFormatName, LogFormatName
+from tablestore.option_specs import (
+    OPTIONS,
+    ChangelogMode,
+    ChangelogProducer,
+    Consistency,
+    Headers,
+    KeyFormatName,
+    LogFormatName,
+)
 
 __all__ = [
     "OPTIONS",
@@ -113,6 +121,7 @@ class LogOptions(_Group):
     kafka: KafkaOptions
     consistency: Consistency = specs.LOG_CONSISTENCY.field
     format: LogFormatName = specs.LOG_FORMAT.field
+    changelog_mode: ChangelogMode = specs.LOG_CHANGELOG_MODE.field
     key_format: KeyFormatName = specs.LOG_KEY_FORMAT.field
     retention_ms: int | None = field(default=None, metadata={"spec": specs.LOG_RETENTION})
     compacted: bool = specs.LOG_COMPACTED.field
@@ -163,11 +172,17 @@ class TableOptions(_Group):
     """All options of one table; ``log`` is ``None`` without a log system."""
 
     buckets: int = specs.BUCKET.field
+    changelog_producer: ChangelogProducer = specs.CHANGELOG_PRODUCER.field
     log: LogOptions | None = None
     compaction: CompactionOptions = CompactionOptions()
     snapshot: SnapshotOptions = SnapshotOptions()
     write: WriteOptions = WriteOptions()
     publish: PublishOptions = PublishOptions()
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether each write looks up the rows it replaces."""
+        return self.changelog_producer is ChangelogProducer.LOOKUP
 
 
 def parse_options(
@@ -193,7 +208,7 @@ def parse_options(
     system = _log_system(given.pop(specs.LOG_SYSTEM.name, None), log_system)
     if system is None:
         _refuse_without_log(given)
-    return TableOptions.read(
+    table = TableOptions.read(
         given,
         log=None if system is None else _read_log(given, primary_key),
         compaction=CompactionOptions.read(given),
@@ -201,6 +216,38 @@ def parse_options(
         write=WriteOptions.read(given),
         publish=PublishOptions.read(given),
     )
+    _check_changelog(table, primary_key)
+    return table
+
+
+def _check_changelog(table: TableOptions, primary_key: Sequence[str]) -> None:
+    """See that what the log is to hold is known, and that it can hold what is known."""
+    log, looks_up = table.log, table.looks_up
+    msg = ""
+    if looks_up and not primary_key:
+        msg = "changelog-producer='lookup' needs a primary key, by which rows are replaced; this table has none."
+    elif log is None:
+        return
+    elif looks_up and log.consistency is Consistency.EVENTUAL:
+        msg = (
+            "changelog-producer='lookup' needs log.consistency='transactional': what is sent before the commit cannot "
+            "know the rows it will replace. A reader of an 'eventual' log normalizes instead."
+        )
+    elif looks_up and log.format is LogFormatName.JSON:
+        msg = (
+            "changelog-producer='lookup' needs log.format='arrow' or 'debezium-json': 'json' has no place for the row "
+            "before a change."
+        )
+    elif log.changelog_mode is ChangelogMode.UPSERT and (looks_up or not primary_key):
+        why = "changelog-producer='lookup' makes all changes" if looks_up else "this table has no primary key"
+        msg = f"log.changelog-mode='upsert': {why}. Use 'all' or 'auto', or leave it out."
+    elif log.changelog_mode is ChangelogMode.ALL and primary_key and not looks_up:
+        msg = (
+            "log.changelog-mode='all' needs the rows before a change, which nobody knows here. Set "
+            "changelog-producer='lookup', or use 'upsert'."
+        )
+    if msg:
+        raise InvalidInputError(msg)
 
 
 def _text(name: str, value: object) -> str:
@@ -275,10 +322,14 @@ def _read_log(given: Mapping[str, str], primary_key: Sequence[str]) -> LogOption
             "or leave log.compacted out."
         )
         raise InvalidInputError(msg)
-    if log.compacted and log.format is LogFormatName.ARROW:
+    if log.compacted and log.format is not LogFormatName.JSON:
+        why = {
+            LogFormatName.ARROW: "'arrow' puts many rows into a record",
+            LogFormatName.DEBEZIUM_JSON: "'debezium-json' has no null value, by which the broker would drop a key",
+        }[log.format]
         msg = (
-            "log.compacted=true needs log.format='json', one record a key; 'arrow' puts many rows into a record. "
-            "Use 'json', or leave log.compacted out."
+            f"log.compacted=true needs log.format='json', one record a key; {why}. Use 'json', or leave log.compacted "
+            "out."
         )
         raise InvalidInputError(msg)
     return log

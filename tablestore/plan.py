@@ -10,6 +10,7 @@ from snapshot.delta import DataFile
 from snapshot.filters import Predicate
 from snapshot.merge import BaseFile
 from snapshot.records import Snapshot
+from snapshot.resolve import Lookup
 from snapshot.schema import BUCKET
 from snapshot.table import TableFiles
 from tablestore.parts import FilesPart, MergedPart, Part, SeedPart, spread
@@ -49,6 +50,18 @@ def snapshot_parts(
         share = max(1, tasks // len(buckets))
         parts += _parts(table, base.get(bucket, []), changes.get(bucket, []), share, columns, predicate)
     return parts
+
+
+def lookup_in(table: TableFiles, snapshot_id: int) -> Lookup:
+    """Plan how rows of a snapshot are found by their key.
+
+    Raises:
+        NotFoundError: the snapshot's files are no longer known.
+    """
+    layout = table.layout(snapshot_id)
+    base = {b: tuple(base_file(table, f) for f in held) for b, held in _by_bucket(layout.base).items()}
+    changes = {b: tuple(map(table.change_file, held)) for b, held in _by_bucket(layout.changes).items()}
+    return Lookup(snapshot_id, table.storage, table.spec, base, changes)
 
 
 def seed_parts(table: TableFiles, snapshot: Snapshot, *, tasks: int) -> list[Part]:

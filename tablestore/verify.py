@@ -193,7 +193,7 @@ class Contents:
             for batch in changes.batches(partition):
                 part = batch if left is None else batch.slice(0, left)
                 left = None if left is None else left - part.num_rows
-                yield as_logged(part, self._keys, json=self._log.format == "json")
+                yield as_logged(part, self._log)
                 if left == 0:
                     return
         except (DataLostError, CorruptedError, OSError) as error:

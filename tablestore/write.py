@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import random
+import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -13,16 +16,19 @@ from pyspark.sql import DataFrame
 
 from log_system.base import LogPublisher
 from log_system.kafka.staged import KafkaTapFactory
+from snapshot.changes import MAINTENANCE
 from snapshot.commit import CommitId, commit, find_commit
 from snapshot.delta import DataFile
-from snapshot.errors import InvalidInputError
+from snapshot.errors import ConflictError, InvalidInputError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
 from snapshot.stage import STAGED, StagedFile, Stager, staged_to_arrow
 from tablestore.opened import OpenedTable
+from tablestore.plan import lookup_in
 from tablestore.recover import publish_through, recover
 from tablestore.shape import check_columns, shape_changes, shape_rows
 from tablestore.shape_arrow import shape_batches
+from tablestore.turns import Turns
 
 logger = logging.getLogger("tablestore")
 
@@ -38,6 +44,15 @@ _BEGUN_ANEW = (
 )
 
 
+RESTAGE_MAX = 50
+"""How often a write is staged again because others have committed meanwhile."""
+_WAIT_SECONDS = 0.05
+
+
+class _StaleError(ConflictError):
+    """Somebody committed after the snapshot against which changes were resolved."""
+
+
 class Writer:
     """Writes to one table. Several writers, in any processes, may write to it at once."""
 
@@ -48,6 +63,7 @@ class Writer:
         self._writer_id = uuid.uuid4().hex
         self._batch = 0
         self._recovered = publisher is None
+        self._turns = Turns()
 
     def write(self, frame: DataFrame, commit_id: CommitId | None = None) -> Snapshot | None:
         """Write a frame's rows as one snapshot.
@@ -55,7 +71,8 @@ class Writer:
         Steps 1 to 3 are undone by nobody: what a crash leaves there is files that no snapshot points at.
 
         1. Shape: check the columns, give each row its kind, order and bucket.
-        2. Stage: one Spark job writes files. With ``log.consistency=eventual`` it also puts the changes into the log;
+        2. Stage: one Spark job writes files, with ``changelog-producer=lookup`` of changes that hold the rows they
+           replace. With ``log.consistency=eventual`` it also puts the changes into the log;
            what a crash leaves there, the next writer or ``recover()`` repairs.
         3. Commit: one Delta version. From here on the rows are in the table.
         4. Publish and index: the log takes the snapshot, and any before it that it lacks. A crash before or within
@@ -76,30 +93,73 @@ class Writer:
         self.recover_once()
         if commit_id is not None and (landed := self.publish_landed(commit_id)) is not None:
             return landed
-        # Steps 1 and 2.
-        return self.write_staged(self._stage(frame), commit_id)
+        return self.write_by(partial(self._stage, frame), commit_id)
 
-    def _stage(self, frame: DataFrame) -> list[StagedFile]:
+    def write_by(
+        self, stage: Callable[[Stager], Sequence[StagedFile]], commit_id: CommitId | None = None
+    ) -> Snapshot | None:
+        """Stage, commit and publish (steps 1 to 4 of ``write``).
+
+        With ``changelog-producer=lookup`` the changes hold the rows they replace, so they are staged again when
+        somebody else commits before they do.
+
+        Args:
+            stage: stages the rows, as often as it is called.
+            commit_id: as for ``write``.
+
+        Raises:
+            ConflictError: others committed in between ``RESTAGE_MAX`` times in a row; nothing was committed.
+        """
+        for attempt in range(RESTAGE_MAX):
+            stager = self.stager(whole_buckets=True)
+            staged = stage(stager)
+            base = None if stager.lookup is None else stager.lookup.snapshot
+            try:
+                return self.write_staged(staged, commit_id, base)
+            except _StaleError:
+                stager.remove(staged)
+                time.sleep(random.uniform(0, _WAIT_SECONDS * attempt))
+        msg = (
+            f"table {self._table.path!r}: other writers committed {RESTAGE_MAX} times while the replaced rows were "
+            "looked up; nothing was written. Try again, or use changelog-producer='none' where many write at once."
+        )
+        raise ConflictError(msg)
+
+    def _stage(self, frame: DataFrame, stager: Stager) -> list[StagedFile]:
         """Shape and stage: in a Spark job, or right here where the rows are in this process anyway."""
-        spec, buckets, stager = self._table.spec, self._table.options.buckets, self.stager(whole_buckets=True)
+        spec, buckets = self._table.spec, self._table.options.buckets
         if frame.isLocal():
             check_columns(frame.schema, spec)
             batches = shape_batches(iter(frame.toArrow().to_batches()), spec, task=0)
             return accept_staged(stager, staged_to_arrow(stager, batches, 0).to_pylist())
         return run_staging(shape_changes(frame, spec, buckets) if spec.has_key else shape_rows(frame, spec), stager)
 
-    def write_staged(self, staged: Sequence[StagedFile], commit_id: CommitId | None = None) -> Snapshot | None:
-        """Commit staged files and publish the snapshot (steps 3 and 4 of ``write``)."""
+    def write_staged(
+        self, staged: Sequence[StagedFile], commit_id: CommitId | None = None, base: int | None = None
+    ) -> Snapshot | None:
+        """Commit staged files and publish the snapshot (steps 3 and 4 of ``write``).
+
+        Args:
+            staged: the files.
+            commit_id: as for ``write``.
+            base: the snapshot that their changes were resolved against; None where they were not.
+        """
         if not staged:
             return None
         # Step 3.
-        made = commit(
-            self._table.files.log,
-            staged,
-            commit_id or self._next_id(),
-            kind=_kind(staged, has_key=self._table.spec.has_key),
-            by_snapshot=self._table.spec.has_key,
-        )
+        try:
+            made = commit(
+                self._table.files.log,
+                staged,
+                commit_id or self._next_id(),
+                kind=_kind(staged, has_key=self._table.spec.has_key),
+                by_snapshot=self._table.spec.has_key,
+                check=None if base is None else partial(self._check_base, base),
+            )
+        except UnavailableError:
+            # The disk is full: what is staged would only keep it so.
+            self.stager(whole_buckets=False).remove(staged)
+            raise
         # Step 4.
         if self._publisher is not None:
             self._publisher.expect(made.id, _sent(staged))
@@ -122,11 +182,14 @@ class Writer:
     def recover_once(self) -> None:
         """Publish what an earlier writer left, before this writer's first batch."""
         if not self._recovered and self._publisher is not None:
-            recover(self._table.files, self._publisher, self._table.index, buckets=self._table.options.buckets)
+            table = self._table
+            recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
             self._recovered = True
 
     def stager(self, *, whole_buckets: bool) -> Stager:
-        """Make what stages the rows of a task."""
+        """Make what stages the rows of a task; where rows are looked up, in the newest snapshot."""
+        files = self._table.files
+        lookup = lookup_in(files, files.latest()) if whole_buckets and self._table.options.looks_up else None
         return Stager(
             storage=self._table.files.storage,
             spec=self._table.spec,
@@ -134,12 +197,20 @@ class Writer:
             whole_buckets=whole_buckets,
             buckets=self._table.options.buckets,
             tap=KafkaTapFactory(self._table.log) if self._table.log and self._table.is_eventual else None,
+            lookup=lookup,
         )
+
+    def _check_base(self, base: int, newest: int) -> None:
+        """See that nobody has changed rows since the snapshot that ours were resolved against."""
+        log = self._table.files.log
+        if any(log.commit_at(v).info.get("kind") not in MAINTENANCE for v in range(base + 1, newest + 1)):
+            raise _StaleError
 
     def _publish(self, snapshot: int) -> None:
         if self._publisher is not None:
             table = self._table
-            publish_through(table.files, self._publisher, table.index, snapshot, buckets=table.options.buckets)
+            buckets = table.options.buckets
+            publish_through(table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns)
 
     def _next_id(self) -> CommitId:
         self._batch += 1
@@ -152,20 +223,24 @@ def run_staging(shaped: DataFrame, stager: Stager) -> list[StagedFile]:
     Raises:
         InvalidInputError: rows were rejected; the files staged by then are removed.
     """
+    names = shaped.columns
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        yield staged_to_arrow(stager, batches, context.partitionId() if context else 0)
+        named = (batch.rename_columns(names) for batch in batches)
+        yield staged_to_arrow(stager, named, context.partitionId() if context else 0)
 
-    rows = shaped.mapInArrow(stage, STAGED).collect()
+    # mapInArrow looks its columns up by name, and takes a dot in one for the field of a struct.
+    rows = shaped.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(stage, STAGED).collect()
     return accept_staged(stager, [row.asDict() for row in rows])
 
 
 def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[StagedFile]:
-    """Read the descriptions that staging tasks gave; none of them counts when one was rejected.
+    """Read the descriptions that staging tasks gave; none of them counts when one was rejected or has failed.
 
     Raises:
         InvalidInputError: rows were rejected; the files staged by then are removed.
+        UnavailableError: the file system refused; likewise.
     """
     staged = [
         StagedFile(
@@ -180,8 +255,12 @@ def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[Sta
             None if row["sent"] is None else SentRange(**json.loads(str(row["sent"]))),
         )
         for row in rows
-        if row["rejected"] is None
+        if row["rejected"] is None and row["failed"] is None
     ]
+    failed = [str(row["failed"]) for row in rows if row["failed"] is not None]
+    if failed:
+        stager.remove(staged)
+        raise UnavailableError(failed[0])
     rejected = [str(row["rejected"]) for row in rows if row["rejected"] is not None]
     if rejected:
         stager.remove(staged)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 
 from snapshot.commit import CommitId
 from tablestore.opened import OpenedTable
@@ -19,9 +21,9 @@ def changes_of(batch: int, rows: int) -> list[Change]:
     return [(dice.randrange(KEYS), None if dice.random() < 0.2 else f"{batch}.{n}") for n in range(rows)]
 
 
-def run(path: str, writer_name: str, batches: range, rows: int, point: str, hit: int) -> None:
-    """Write batches until done or dead."""
-    set_trap(Trap(point, hit))
+def run(path: str, writer_name: str, batches: range, rows: int, point: str, hit: int, *, stop: bool = False) -> None:
+    """Write batches until done or dead; with ``stop``, fall asleep at the point (SIGSTOP) in place of dying there."""
+    set_trap(Trap(point, hit, _stop if stop else None))
     table = OpenedTable.open(path)
     publisher = publisher_of(table)
     writer = Writer(table, publisher)
@@ -31,3 +33,7 @@ def run(path: str, writer_name: str, batches: range, rows: int, point: str, hit:
         if not writer.publish_landed(commit_id):
             write(writer, changes_of(batch, rows), commit_id)
     publisher.discard()
+
+
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)

@@ -21,7 +21,7 @@ from snapshot.commit import CommitId
 from snapshot.records import Snapshot
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ
-from snapshot.stage import change_file_schema
+from snapshot.stage import StagedFile, Stager, change_file_schema
 from tablestore import lifecycle
 from tablestore.opened import OpenedTable
 from tablestore.plan import snapshot_parts
@@ -51,17 +51,21 @@ def publisher_of(table: OpenedTable) -> KafkaPublisher:
 def write(writer: Writer, changes: Sequence[Change], commit_id: CommitId | None = None) -> Snapshot | None:
     """Write changes as one snapshot, staged in this process."""
     writer.recover_once()
-    stager = writer.stager(whole_buckets=True)
+    return writer.write_by(lambda stager: staged(stager, changes), commit_id)
+
+
+def staged(stager: Stager, changes: Sequence[Change]) -> list[StagedFile]:
+    """Stage changes in this process."""
     spec = stager.spec
-    if not spec.has_key:
+    if spec.has_key:
+        rows = [
+            {"id": k, "v": v, KIND: int(RowKind.DELETE if v is None else RowKind.UPDATE_AFTER), SEQ: n}
+            for n, (k, v) in enumerate(changes)
+        ]
+        batch = pa.RecordBatch.from_pylist(rows, schema=change_file_schema(spec))
+    else:
         batch = pa.RecordBatch.from_pylist([{"id": k, "v": v} for k, v in changes], schema=spec.arrow)
-        return writer.write_staged(stager.stage([batch], 0), commit_id)
-    rows = [
-        {"id": k, "v": v, KIND: int(RowKind.DELETE if v is None else RowKind.UPDATE_AFTER), SEQ: n}
-        for n, (k, v) in enumerate(changes)
-    ]
-    batch = pa.RecordBatch.from_pylist(rows, schema=change_file_schema(spec))
-    return writer.write_staged(stager.stage([batch], 0), commit_id)
+    return stager.stage([batch], 0)
 
 
 def run_here(tasks: Sequence[Any], work: Callable[[Any], str]) -> list[str]:
@@ -139,7 +143,11 @@ def _changes(message: Any) -> list[Change]:
 
 def fold(changes: Iterable[Change]) -> dict[int, str]:
     """Fold changes by key."""
-    table: dict[int, str] = {}
+    return fold_into({}, changes)
+
+
+def fold_into(table: dict[int, str], changes: Iterable[Change]) -> dict[int, str]:
+    """Fold changes by key into a table that is there."""
     for key, value in changes:
         if value is None:
             table.pop(key, None)

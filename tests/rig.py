@@ -104,11 +104,18 @@ class Rig:
         audit(self.path, self.servers, self.topic, PARTITIONS)
         assert_index_is_true(self.path, PARTITIONS)
 
-    def feed(self, after: int = 0, through: int | None = None) -> list[tuple[int, int, str | None]]:
+    def feed(
+        self, after: int = 0, through: int | None = None, *, compacted: bool = False
+    ) -> list[tuple[int, int, str | None]]:
         """Read the log between two snapshots with our own reader; each change as (snapshot, id, v)."""
         table = self.table
         parts = Gate(table.index).slices(after, table.newest_visible() if through is None else through)
-        rows = [row for part in parts for batch in read_slice(self.log, part) for row in batch.to_pylist()]
+        rows = [
+            row
+            for part in parts
+            for batch in read_slice(self.log, part, compacted=compacted)
+            for row in batch.to_pylist()
+        ]
         return sorted((row[COMMIT_VERSION], row["id"], row["v"]) for row in rows)
 
     def close(self) -> None:

@@ -13,6 +13,8 @@ from confluent_kafka.admin import NewPartitions
 from log_system.kafka import publish, witness
 from log_system.kafka.local import LocalKafka
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, UnavailableError
+from tablestore.report import Kind
+from tablestore.verify import verify
 from tests.faults import Crash, failing
 from tests.parts import drain, write
 from tests.rig import PARTITIONS, Rig, changes
@@ -130,6 +132,19 @@ def test_a_strangers_records_are_never_read_as_ours(rig: Rig) -> None:
         rig.feed(1)
 
 
+def test_a_compacted_topic_whose_records_name_no_snapshot_is_warned_of_and_verify_finds_strangers(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path / "t", kafka.bootstrap_servers, topic(), {"log__compacted": True})
+    assert "cannot tell another producer's records" in caplog.text
+    rig.write(1)
+    with rig.stranger() as producer:
+        producer.produce(rig.topic, json.dumps({"id": 1, "v": "stranger"}).encode(), b'{"id": 1}', 0)
+    rig.write(2)
+    assert {difference.kind for difference in verify(rig.table).differences} == {Kind.EXTRA}
+    rig.close()
+
+
 def test_a_strangers_open_transaction_hides_nothing_from_recovery(rig: Rig) -> None:
     rig.write(1)
     with rig.stranger(f"stranger-{rig.topic}") as producer:
@@ -151,7 +166,7 @@ def test_an_open_transaction_that_never_ends_is_an_error_that_says_how_to_end_it
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(witness, "ANSWER_SECONDS", 1.0)
-    monkeypatch.setattr("tablestore.recover.ATTEMPTS_MAX", 2)
+    monkeypatch.setattr("tablestore.turns.ATTEMPTS_MAX", 2)
     rig.write(1)
     with rig.stranger(f"stranger-{rig.topic}") as producer:
         producer.produce(rig.topic, b"{}", b"{}", 0)

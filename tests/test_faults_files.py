@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from log_system.kafka.local import LocalKafka
 from snapshot.errors import CorruptedError, DataLostError, TableStoreError, UnavailableError
 from snapshot.schema import COMMIT_VERSION
-from tablestore import recover as recovery
+from tablestore import turns
 from tablestore.read_options import parse_read_options
 from tablestore.read_stream import SnapshotStream, feed_schema
 from tablestore.recover import PublishPendingError
@@ -178,7 +178,7 @@ def test_a_disk_that_is_full_while_staging_leaves_neither_snapshot_nor_files(
 def test_a_disk_that_is_full_when_the_index_is_written_leaves_a_snapshot_that_recovery_shows(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(turns, "ATTEMPTS_MAX", 2)
     writer = rig.writer()
     write(writer, changes(1))
     real = Path.write_bytes
@@ -230,3 +230,20 @@ def test_a_clock_that_goes_back_moves_and_hides_no_snapshot(rig: Rig) -> None:
         seen = {version for batch in rows for version in batch}
         assert seen >= set(range(stood + 1, 5))
         assert seen == set(range(min(seen), 5))
+
+
+@pytest.mark.parametrize(("damage", "error"), [(lose, DataLostError), (cut, CorruptedError)], ids=["lost", "cut"])
+def test_a_damaged_file_of_a_writer_that_keeps_no_statistics_is_named(
+    rig: Rig, damage: Callable[[Path], None], error: type[TableStoreError]
+) -> None:
+    rig.write(1)
+    rig.commit(2)
+    entry = rig.path / "_changes" / "_delta_log" / f"{2:020d}.json"
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    files = [action["add"] for action in actions if "add" in action]
+    for file in files:
+        del file["stats"]
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    damage(rig.path / "_changes" / files[0]["path"])
+    with pytest.raises(error, match=r"snapshot 2 is committed but not yet.*until it is back"):
+        rig.recover()

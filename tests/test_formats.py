@@ -170,6 +170,53 @@ class TestJson(LogFormatContract):
             assert log_format.decode(records.keys, records.values).batch.schema.field("c") == schema.field("c")
 
 
+class TestDebezium(LogFormatContract):
+    """As Flink writes it; the upserts of a table that does not look up what they replace."""
+
+    name = "debezium-json"
+
+    def check_accepted(self, damaged: bytes, batch: pa.RecordBatch) -> None:
+        framed = json.loads(damaged)
+        assert framed["before"] is None
+        assert framed["op"] == "c"
+        TestJson().check_accepted(damaged.removeprefix(b'{"before":null,"after":').removesuffix(b',"op":"c"}'), batch)
+
+    def kinds(self, primary_key: list[str]) -> list[RowKind]:
+        return list(tables.KEYED_JSON_KINDS) if primary_key else [RowKind.INSERT]
+
+    def expected(self, batch: pa.RecordBatch, primary_key: list[str]) -> pa.RecordBatch:
+        """Whole rows come back, of deletes too; an insert of a key is an update of it."""
+        live = int(RowKind.UPDATE_AFTER if primary_key else RowKind.INSERT)
+        kinds = pc.if_else(pc.equal(batch[KIND], int(RowKind.DELETE)), int(RowKind.DELETE), live).cast(pa.int8())
+        return batch.set_column(batch.num_columns - 1, batch.schema.field(KIND), kinds)
+
+    def test_the_wire(self) -> None:
+        rows: list[dict[str, Any]] = [ROW, ROW, ROW, ROW, {"id": 2}]
+        kinds = [RowKind.INSERT, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER, RowKind.DELETE, RowKind.DELETE]
+        log_format = open_format("debezium-json", ORDERS, ["id"], changelog=True)
+        records = log_format.encode(changes(ORDERS, rows, list(map(int, kinds))))
+        brought, taken = b'{"before":null,"after":%s,"op":"c"}' % ROW_JSON, b'{"before":%s,"after":null,"op":"d"}'
+        nothing = b'{"id":2,"name":null,"price":null,"total":null,"at":null,"tags":null}'
+        assert records.values == [brought, taken % ROW_JSON, brought, taken % ROW_JSON, taken % nothing]
+        assert records.keys == [b'{"id":1}'] * 4 + [b'{"id":2}']
+        decoded = log_format.decode(records.keys, records.values).batch
+        assert decoded[KIND].to_pylist() == [RowKind.INSERT, RowKind.DELETE, RowKind.INSERT] + [RowKind.DELETE] * 2
+
+    def test_rows_before_a_change_need_a_full_changelog(self) -> None:
+        log_format = open_format("debezium-json", ORDERS, ["id"])
+        with pytest.raises(InvalidInputError, match="changelog-producer='lookup' only"):
+            log_format.encode(changes(ORDERS, [ROW], [RowKind.UPDATE_BEFORE]))
+
+    @pytest.mark.parametrize("strange", [None, b"", b"null", ROW_JSON, b'{"before":null,"after":null,"op":"u"}'])
+    def test_the_first_record_of_another_kind_is_named(self, strange: bytes | None) -> None:
+        log_format = open_format("debezium-json", ORDERS, ["id"])
+        value = log_format.encode(changes(ORDERS, [ROW], [0])).values[0]
+        with pytest.raises(CorruptedError, match=r"^record 1: expected .*before"):
+            log_format.decode([b'{"id":1}'] * 3, [value, strange, strange])
+        with pytest.raises(CorruptedError, match=r"^record 0: "):
+            log_format.decode([b'{"id":2}', b'{"id":1}'], [value, strange])
+
+
 class TestArrow(LogFormatContract):
     name = "arrow"
 
@@ -208,7 +255,7 @@ class TestArrow(LogFormatContract):
 
 
 def test_an_unknown_format_is_named() -> None:
-    with pytest.raises(InvalidInputError, match=r"log\.format must be one of 'json', 'arrow', got 'avro'"):
+    with pytest.raises(InvalidInputError, match=r"log\.format must be one of 'json', .*'debezium-json', got 'avro'"):
         open_format("avro", ORDERS, ["id"])
 
 

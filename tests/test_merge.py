@@ -351,3 +351,10 @@ def test_duckdb_downloads_nothing() -> None:
             assert cursor.execute(f"SELECT current_setting('{setting}')").fetchone() == (False,)
         with pytest.raises(duckdb.Error):
             cursor.execute("SELECT * FROM read_parquet('s3://nowhere/x.parquet')")
+
+
+def test_rows_are_counted_where_only_partition_values_are_wanted(tmp_path: Path) -> None:
+    base = BaseFile(write(tmp_path, [(n,) for n in range(3)], pa.schema([("id", pa.int64())])), {"day": "mon"})
+    schema = pa.schema([("id", pa.int64()), ("day", pa.string())])
+    with MergeEngine(schema, []) as engine:
+        assert [b.to_pylist() for b in engine.merged([base], [], columns=["day"])] == [[{"day": "mon"}] * 3]

@@ -29,7 +29,13 @@ TASKS = Scenario("several transactions", (1,), recovers=True, faults=1, rows=2, 
 MIXED = Scenario("tasks, then the driver", (1,), recovers=True, faults=1, partitions=2, driver_rows_max=1, slots=2)
 """Tasks publish two partitions. When only one is left, the driver publishes it, while the other's task may live."""
 
-SCENARIOS = (COMMITS, SMALL, REPLAY, EXPIRY, TASKS, MIXED)
+FORGOTTEN_REGISTER = TASKS._replace(name="expired register", recovers=False, faults=2, expiries=1)
+"""The broker forgets the register, or the token, while a task is run again."""
+
+FORGOTTEN_TOKEN = MIXED._replace(name="expired token", faults=0, expiries=1)
+"""The broker forgets the token, or the register, while tasks publish that nobody has heard from."""
+
+SCENARIOS = (COMMITS, SMALL, REPLAY, EXPIRY, TASKS, MIXED, FORGOTTEN_REGISTER, FORGOTTEN_TOKEN)
 
 BREAKS = {
     Guard.COMMIT_FIRST: (SMALL, "early"),
@@ -46,6 +52,8 @@ BREAKS = {
     Guard.INDEX_WITNESS: (EXPIRY, "doubled"),
     Guard.ANNOUNCE: (MIXED, "doubled"),
     Guard.FENCE_TASKS: (MIXED, "doubled"),
+    Guard.FENCE_FORGOTTEN: (FORGOTTEN_TOKEN, "doubled"),
+    Guard.TASK_HEADERS: (FORGOTTEN_REGISTER, "doubled"),
     Guard.TOKEN_FIRST: (MIXED, "doubled"),
     Guard.TOKEN_LAST: (MIXED, "doubled"),
     Guard.TASK_LOOKS_LAST: (MIXED, "doubled"),

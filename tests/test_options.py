@@ -123,7 +123,7 @@ def test_sizes_take_units(text: str, size: int) -> None:
         ("snapshot.retain-min", "0"),
         ("write.target-file-size", "10 b"),
         ("log.consistency", "exactly-once"),
-        ("log.format", "debezium-json"),
+        ("log.format", "avro"),
         ("log.key.format", "avro"),
         ("log.retention", "0 s"),
         ("log.retention", "-2"),

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -16,8 +17,9 @@ from log_system.kafka.publish import KafkaPublisher
 from snapshot.commit import CommitId
 from snapshot.delta import DeltaLog
 from snapshot.errors import ConflictError, InvalidInputError, OutcomeUnknownError, UnavailableError
-from tablestore import PublishPendingError, TableStore, recover
+from tablestore import PublishPendingError, TableStore, turns
 from tablestore.opened import OpenedTable
+from tablestore.recover import recover
 from tablestore.write import Writer
 from tests.checks import assert_log_is_table
 from tests.faults import Crash, failing
@@ -117,6 +119,28 @@ def test_columns_are_taken_by_name_in_any_case_and_widened(spark: SparkSession, 
     table.write(frame(spark, [("b", 2)], "V string, Id smallint"))
     table.write(spark.sql("SELECT 3 AS id, NULL AS v"))
     assert rows(table.read()) == {1: "a", 2: "b", 3: None}
+
+
+@pytest.mark.parametrize("way", ["job", "local"])
+def test_a_key_column_may_have_a_dot_in_its_name(spark: SparkSession, servers: str, tmp_path: Path, topic, way) -> None:
+    ddl, log = "`a.id` bigint, `v.x` string, v struct<x: string>", {"kafka.bootstrap.servers": servers}
+    options = {"bucket": PARTITIONS, "kafka.topic": topic(), **log}
+    table = TableStore.create(spark, tmp_path / "t", ddl, primary_key=["a.id"], log_system="kafka", options=options)
+    given = [(1, "a", ("inner",)), (2, "b", None)]
+    if way == "local":
+        table.write(spark.createDataFrame(pandas.DataFrame(given, columns=["a.id", "v.x", "v"]), ddl))
+    else:
+        table.write(frame(spark, given, ddl))
+    table.delete(frame(spark, [(2,)], "`a.id` bigint"))
+    for _ in range(2):
+        found = table.read().where("`a.id` < 5 and `v.x` = 'a'").collect()
+        assert [tuple(row) for row in found] == [(1, "a", ("inner",))]
+        table.compact()
+    stream = table.read_stream(scan_mode="earliest").select("`a.id`", "`v.x`", "_change_type")
+    query = stream.writeStream.format("memory").queryName(f"dots_{way}").trigger(availableNow=True).start()
+    query.awaitTermination()
+    seen = set(map(tuple, spark.table(f"dots_{way}").collect()))
+    assert seen == {(1, "a", "update_postimage"), (2, None, "delete"), (2, "b", "update_postimage")}
 
 
 def test_a_frame_without_rows_makes_no_snapshot(spark: SparkSession, table: TableStore) -> None:
@@ -233,7 +257,7 @@ def test_a_named_batch_that_died_before_it_was_published_is_published_when_it_co
 def test_a_broker_that_fails_leaves_a_committed_snapshot_that_the_next_write_publishes(
     spark: SparkSession, table: TableStore, servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recover, "ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(turns, "ATTEMPTS_MAX", 2)
     down = UnavailableError("the broker is away")
     with failing(KafkaPublisher, "publish", down, hits=range(1, 3)), pytest.raises(PublishPendingError) as caught:
         table.write(frame(spark, [(1, "a")]))
@@ -258,6 +282,42 @@ def test_a_commit_that_landed_but_was_reported_failed_is_not_committed_twice(
     assert made is not None
     assert (made.id, table.files.latest()) == (2, 2)
     assert_log_is_table(path, servers, name, PARTITIONS)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("others", [1, 30])
+def test_a_batch_that_landed_is_found_behind_the_commits_of_others_and_not_committed_again(
+    servers: str, tmp_path: Path, topic, durable: bool, others: int
+) -> None:
+    """The answer to the first try is lost, and others commit before the second; then the whole batch is replayed."""
+    table = make_table(tmp_path / "t", servers, name := topic(), compaction__auto=False)
+    commit_id = CommitId("query", 7, durable=True) if durable else None
+    real, tries = DeltaLog.commit, 0
+
+    def land_without_answer(self: DeltaLog, *args: Any, **named: Any) -> None:
+        nonlocal tries
+        real(self, *args, **named)
+        tries += 1
+        if tries == 1:
+            for number in range(others):
+                write(Writer(OpenedTable.open(table.path), None), [(100 + number, "other")])
+            msg = "no answer"
+            raise OutcomeUnknownError(msg)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeltaLog, "commit", land_without_answer)
+        made = write(Writer(table, None), [(1, "a"), (2, "b")], commit_id)
+    assert made is not None
+    assert (made.id, tries, table.files.latest()) == (1, 1 + others, 1 + others)
+    publisher = publisher_of(table)
+    recover(table.files, publisher, table.index, buckets=PARTITIONS)
+    if commit_id is not None:
+        again = Writer(OpenedTable.open(table.path), publisher)
+        assert again.publish_landed(commit_id) == made
+        assert write(again, [(1, "a"), (2, "b")], commit_id) == made
+        assert table.files.latest() == 1 + others
+    publisher.discard()
+    assert_log_is_table(tmp_path / "t", servers, name, PARTITIONS)
 
 
 def test_a_commit_that_lost_the_race_uses_its_files_again(

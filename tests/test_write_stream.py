@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from log_system.kafka.publish import KafkaPublisher
 from snapshot.errors import InvalidInputError, UnavailableError
-from tablestore import TableStore, recover
+from tablestore import TableStore, turns
 from tests.checks import assert_log_is_table
 from tests.faults import failing
 from tests.parts import drain
@@ -145,7 +145,7 @@ def test_a_batch_whose_publishing_fails_is_committed_and_published_by_the_restar
     spark: SparkSession, servers: str, source: TableStore, sink: TableStore, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(recover, "ATTEMPTS_MAX", 1)
+    monkeypatch.setattr(turns, "ATTEMPTS_MAX", 1)
     source.write(frame(spark, [(1, "a"), (2, "b")]))
     stream = source.read_stream().select("id", "v")
     down = UnavailableError("the broker is away")

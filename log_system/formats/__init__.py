@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from log_system.formats.arrow import ArrowFormat
 from log_system.formats.base import DecodedChanges, EncodedRecords, LogFormat
+from log_system.formats.debezium import DebeziumFormat
 from log_system.formats.json import JsonFormat
 from snapshot.errors import InvalidInputError
 
-FORMATS = ("json", "arrow")
+FORMATS = ("json", "arrow", "debezium-json")
 """The values of the option ``log.format``."""
 
 __all__ = ["FORMATS", "DecodedChanges", "EncodedRecords", "LogFormat", "open_format"]
@@ -25,6 +26,7 @@ def open_format(
     schema: pa.Schema,
     primary_key: Sequence[str],
     *,
+    changelog: bool = False,
     max_record_bytes: int = 900_000,
     memory_limit: str = "256MB",
 ) -> LogFormat:
@@ -34,8 +36,9 @@ def open_format(
         name: the value of the option ``log.format``.
         schema: the table's columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``.
         primary_key: the key's columns in order; empty for a table without one.
+        changelog: the changes are all that there are, rows before an update included (``debezium-json``).
         max_record_bytes: the most bytes of one record's value (``arrow``; in ``json`` a row is a record).
-        memory_limit: how much memory DuckDB may use (``json``).
+        memory_limit: how much memory DuckDB may use (``json``, ``debezium-json``).
 
     Returns:
         The format, picklable before its first use and after.
@@ -47,5 +50,7 @@ def open_format(
         return JsonFormat(schema, primary_key, memory_limit=memory_limit)
     if name == "arrow":
         return ArrowFormat(schema, primary_key, max_record_bytes=max_record_bytes)
+    if name == "debezium-json":
+        return DebeziumFormat(schema, primary_key, changelog=changelog, memory_limit=memory_limit)
     msg = f"log.format must be one of {', '.join(map(repr, FORMATS))}, got {name!r}"
     raise InvalidInputError(msg)

@@ -19,7 +19,8 @@ class KafkaLog:
         client: how to reach the broker.
         topic: the topic, with as many partitions as the table has buckets.
         partitions: that number.
-        format: ``json`` or ``arrow``.
+        format: ``json``, ``arrow`` or ``debezium-json``.
+        changelog: whether the log has the rows before a change too.
         schema: the table's columns, then ``_kind``.
         primary_key: key columns; empty for an append table.
         headers: ``last`` or ``all``: which records carry their snapshot's id.
@@ -33,6 +34,7 @@ class KafkaLog:
     topic: str
     partitions: int
     format: str
+    changelog: bool
     schema: pa.Schema
     primary_key: tuple[str, ...]
     headers: str
@@ -56,4 +58,6 @@ class KafkaLog:
 
     def codec(self) -> LogFormat:
         """Make a coder for this log's records."""
-        return open_format(self.format, self.schema.remove(len(self.schema) - 1), self.primary_key)
+        return open_format(
+            self.format, self.schema.remove(len(self.schema) - 1), self.primary_key, changelog=self.changelog
+        )

@@ -73,9 +73,9 @@ class KafkaPublisher:
         """Become the log's only publisher.
 
         1. Fence the publisher before and end its open transaction. A crash here leaves the log without owner.
-        2. If tasks of the publisher before may be writing, replace their token, fence each of them, and only then say
-           that there are none. The order matters: a task looks for its token after it has fenced others. A crash in
-           between leaves a token, so the next take-over fences them again.
+        2. If tasks of the publisher before may be writing, or the broker has forgotten whether any are, replace their
+           token, fence each of them, and only then say that there are none. The order matters: a task looks for its
+           token after it has fenced others. A crash in between leaves a token, so the next take-over fences them again.
         3. Read what is published, now that nobody else can move it.
 
         Args:
@@ -96,7 +96,9 @@ class KafkaPublisher:
             producer.init_transactions(TAKE_OVER_SECONDS)
             # Step 2.
             token, self._tasks_group = tasks_token(log)
-            if token:
+            if token != "":
+                # Offsets of a topic that does not exist are not taken, and the client asks again until its time is up.
+                topic_ends(log)
                 self._announce_tasks(producer, f"fenced-by-{self._token}")
                 self._fence_tasks()
                 self._announce_tasks(producer, "")

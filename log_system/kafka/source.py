@@ -15,9 +15,13 @@ from log_system.gate import PartitionSlice
 from log_system.kafka.client import kafka_errors
 from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, consume
 from log_system.kafka.log import KafkaLog
+from log_system.kafka.register import SNAPSHOT_HEADER
 from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 
+_STRANGER = (
+    "Another producer writes to this topic: allow it to the table's writers alone (Kafka ACLs), and verify() the table."
+)
 _FIRST_RECORDS = 10
 _BATCH_RECORDS = 20_000
 _BATCH_BYTES = 4 << 20
@@ -35,7 +39,8 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
     Args:
         log: the log.
         part: the offsets and how many records they hold.
-        compacted: Kafka may have removed records that a later one of their key replaces.
+        compacted: Kafka may have removed records that a later one of their key replaces. Then their count tells nothing
+            of another producer's; only where each record names its snapshot (``log.headers=all``) such are found.
 
     Yields:
         The table's columns, ``_kind`` (int8), ``_commit_version`` (int64), ``_commit_timestamp`` (timestamp, UTC).
@@ -64,6 +69,8 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
         # Boundaries are few and offsets ascend: a search asks for a handful of offsets, not for that of every record.
         first = np.array([bisect_left(messages, end, key=_offset) for end in ends])
         snapshot = np.searchsorted(first, decoded.record, side="right")
+        if compacted and log.headers == "all":
+            _check_origin(log, part, messages, versions[np.searchsorted(first, np.arange(len(messages)), side="right")])
         batch = decoded.batch.append_column(COMMIT_VERSION, pa.array(versions[snapshot]))
         yield batch.append_column(COMMIT_TIMESTAMP, pa.array(times[snapshot]).cast(pa.timestamp("us", "UTC")))
 
@@ -117,11 +124,24 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
         )
         raise DataLostError(msg)
     if left == 0 and last != part.end:
-        msg = (
-            f"{doing}: the log index counts {part.records} records, there are more. Another producer writes to this "
-            "topic: allow it to the table's writers alone (Kafka ACLs), and verify() the table."
-        )
+        msg = f"{doing}: the log index counts {part.records} records, there are more. {_STRANGER}"
         raise CorruptedError(msg)
+
+
+def _check_origin(log: KafkaLog, part: PartitionSlice, messages: list[Any], snapshots: Any) -> None:
+    """Check that each record names the snapshot that the index says is at its offset.
+
+    Raises:
+        CorruptedError: one does not, so it is another producer's.
+    """
+    for message, snapshot in zip(messages, snapshots, strict=True):
+        named = dict(message.headers() or ()).get(SNAPSHOT_HEADER)
+        if named != str(snapshot).encode():
+            msg = (
+                f"topic {log.topic!r}, partition {part.partition}, offset {_offset(message)}: the record does not name "
+                f"snapshot {snapshot}, to which its offset belongs. {_STRANGER}"
+            )
+            raise CorruptedError(msg)
 
 
 def _located(error: CorruptedError, log: KafkaLog, part: PartitionSlice, offsets: list[int]) -> CorruptedError:

@@ -10,7 +10,7 @@ from log_system.kafka.client import kafka_errors
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
 from log_system.kafka.send import OFFSETS_SECONDS, Sender, send_offsets
-from log_system.kafka.witness import group_positions, tasks_token
+from log_system.kafka.witness import group_positions, last_position, tasks_token
 from snapshot.errors import FencedError
 from snapshot.records import ChangeSet
 
@@ -40,7 +40,8 @@ def publish_partition(task: PartitionTask) -> Position:
     """Publish what a partition lacks of a snapshot. May run several times, also at once; the changes land once.
 
     1. Take over the partition's transactional id: a task before this one is fenced.
-    2. Read the register, only now: go on from there, and only if the sender still owns the log.
+    2. Read the register, only now: go on from there, and only if the sender still owns the log. Where the broker has
+       forgotten the register since the task was made, the partition's own records tell what an attempt before has sent.
     3. Send and commit one transaction after another; each moves the register.
 
     Raises:
@@ -63,7 +64,7 @@ def publish_partition(task: PartitionTask) -> Position:
         if tasks_token(log)[0] != task.token:
             msg = f"topic {log.topic!r}: another publisher has taken the log over; snapshot {snapshot} is left to it."
             raise FencedError(msg)
-        position = held or task.position
+        position = held or last_position(log, task.partition, task.position.end) or task.position
         # Step 3.
         codec = log.codec()
         while not position.holds(snapshot):

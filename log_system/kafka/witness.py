@@ -113,16 +113,17 @@ def group_positions(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> 
     return [Position.from_metadata(told.offset, told.metadata) for told in _group_offsets(log, consumer, partitions)]
 
 
-def tasks_token(log: KafkaLog) -> tuple[str, Any]:
+def tasks_token(log: KafkaLog) -> tuple[str | None, Any]:
     """Read whose tasks may be writing.
 
     Returns:
-        The token of the publisher that sent them, empty for none; and the group's metadata, to move it with.
+        The token of the publisher that sent them, empty for none, None where the broker knows of no token and so may
+        have forgotten one; and the group's metadata, to move it with.
     """
     consumer = log.client.consumer(log.tasks_group)
     try:
         told = _group_offsets(log, consumer, [0])[0]
-        return (told.metadata or "") if told.offset >= 0 else "", consumer.consumer_group_metadata()
+        return (told.metadata or "") if told.offset >= 0 else None, consumer.consumer_group_metadata()
     finally:
         consumer.close()
 

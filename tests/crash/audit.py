@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,6 +23,8 @@ SETTLE_SECONDS = 5.0
 
 Expected = list[list[tuple[int, Change]]]
 """For each partition its (snapshot, change), in order."""
+Seen = list[list[tuple[int, list[Change]]]]
+"""For each partition the offset and the changes of each record, in order."""
 
 
 @dataclass
@@ -98,31 +101,41 @@ def _compare(
     index = read_index(path)
     records = drain_raw(servers, topic, partitions)
     expected = committed(path, partitions, key=key)
+    seen = [[(r.offset(), changes_in(r, key=key)) for r in part] for part in records]
+    return judge(index, seen, expected, small=small, complete=complete)
+
+
+def judge(index: dict[int, Any], seen: Seen, expected: Expected, *, small: bool, complete: bool) -> Verdict:
+    """Compare what the index says and the log shows with what is committed; see ``audit``."""
     verdict = Verdict()
-    seen = [[change for record in part for change in changes_in(record, key=key)] for part in records]
-    for have, want in zip(seen, expected, strict=True):
-        wanted = [change for _, change in want]
+    lengths = []
+    for part, want in zip(seen, expected, strict=True):
+        have, wanted = [change for _, changes in part for change in changes], [change for _, change in want]
+        lengths.append(len(have))
         missing, extra = Counter(wanted), Counter(have)
         missing.subtract(have)
         extra.subtract(wanted)
+        known = set(wanted)
         verdict.lost += sum((+missing).values()) if complete else 0
-        verdict.doubled += sum(n for change, n in (+extra).items() if change in set(wanted))
-        verdict.early += sum(n for change, n in (+extra).items() if change not in set(wanted))
+        verdict.doubled += sum(n for change, n in (+extra).items() if change in known)
+        verdict.early += sum(n for change, n in (+extra).items() if change not in known)
         verdict.order += have != wanted[: len(have)]
-    lengths = [len(have) for have in seen]
     newest = max((s for want in expected for s, _ in want), default=0)
+    ends = [_ends([s for s, _ in want], newest) for want in expected]
     for snapshot in range(1, newest + 1):
-        whole = [sum(s <= snapshot for s, _ in want) <= n for want, n in zip(expected, lengths, strict=True)]
-        started = [
-            sum(s < snapshot for s, _ in want) < n and any(s == snapshot for s, _ in want)
-            for want, n in zip(expected, lengths, strict=True)
-        ]
+        whole = [end[snapshot] <= n for end, n in zip(ends, lengths, strict=True)]
+        started = [end[snapshot - 1] < min(n, end[snapshot]) for end, n in zip(ends, lengths, strict=True)]
         if (small or snapshot in index) and any(started) and not all(whole):
             verdict.torn += 1
-    verdict.index = _wrong_entries(index, expected, records, key=key)
+    verdict.index = _wrong_entries(index, expected, seen)
     if complete:
         verdict.index += len(set(range(newest + 1)) - index.keys())
     return verdict
+
+
+def _ends(snapshots: list[int], newest: int) -> list[int]:
+    """Count, for each snapshot, the changes up to its end."""
+    return [bisect_right(snapshots, snapshot) for snapshot in range(newest + 1)]
 
 
 def read_index(path: Path) -> dict[int, Any]:
@@ -130,17 +143,20 @@ def read_index(path: Path) -> dict[int, Any]:
     return {int(p.stem): json.loads(p.read_text()) for p in (path / "_log").glob("*.json")}
 
 
-def _wrong_entries(index: dict[int, Any], expected: Expected, records: list[list[Any]], *, key: bool) -> int:
+def _wrong_entries(index: dict[int, Any], expected: Expected, seen: Seen) -> int:
     """Count entries that do not name exactly the offsets of their snapshot's records."""
     wrong = 0
+    offsets = [[offset for offset, _ in part] for part in seen]
+    snapshots = [[s for s, _ in want] for want in expected]
     for snapshot, entry in index.items():
         for partition, told in enumerate(entry["partitions"]):
-            held = [r for r in records[partition] if told["start"] <= r.offset() < told["end"]]
-            changes = [change for record in held for change in changes_in(record, key=key)]
-            wanted = [change for s, change in expected[partition] if s == snapshot]
+            first, last = (bisect_left(offsets[partition], told[name]) for name in ("start", "end"))
+            changes = [change for _, held in seen[partition][first:last] for change in held]
+            begin, end = (side(snapshots[partition], snapshot) for side in (bisect_left, bisect_right))
+            wanted = [change for _, change in expected[partition][begin:end]]
             after = index.get(snapshot + 1)
             joined = after is None or after["partitions"][partition]["start"] == told["end"]
-            wrong += changes != wanted or told["records"] != len(held) or told["rows"] != len(wanted) or not joined
+            wrong += changes != wanted or told["records"] != last - first or told["rows"] != len(wanted) or not joined
     return wrong
 
 

@@ -24,7 +24,8 @@ def race(path: str, name: str, seconds: float, rows: int, pause: float, results:
     publisher = publisher_of(table)
     writer = Writer(table, publisher)
     writer.recover_once()
-    results.put((name, "ready", 0))
+    results.send((name, "ready", 0))
+    results.recv()
     written, batch, until = 0, 0, time.monotonic() + seconds
     while time.monotonic() < until:
         batch += 1
@@ -34,28 +35,32 @@ def race(path: str, name: str, seconds: float, rows: int, pause: float, results:
         try:
             made = write(writer, changes)
         except TableStoreError as error:
-            results.put((name, f"{type(error).__name__}: {error}", 0))
+            results.send((name, f"{type(error).__name__}: {error}", 0))
             continue
         written += made.rows if made is not None else 0
         if pause:
             time.sleep(dice.uniform(0, pause))
     publisher.discard()
-    results.put((name, "done", written))
+    results.send((name, "done", written))
 
 
 def fold_again_and_again(path: str, seconds: float, results: Any) -> None:
     """Compact while others write and read."""
     table = OpenedTable.open(path)
+    results.send(("compactor", "ready", 0))
+    results.recv()
     until, folds = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         folds += compact(table, run_here) is not None
         time.sleep(0.3)
-    results.put(("compactor", "done", folds))
+    results.send(("compactor", "done", folds))
 
 
 def read_again_and_again(path: str, seconds: float, results: Any) -> None:
     """Read snapshots twice while others write and compact; a snapshot is the same each time."""
     dice = random.Random(path)
+    results.send(("reader", "ready", 0))
+    results.recv()
     until, seen = time.monotonic() + seconds, {}
     while time.monotonic() < until:
         table = OpenedTable.open(path)
@@ -63,5 +68,5 @@ def read_again_and_again(path: str, seconds: float, results: Any) -> None:
         for snapshot in {newest, dice.randint(0, newest)}:
             rows = rows_of(table, snapshot)
             if seen.setdefault(snapshot, rows) != rows:
-                results.put(("reader", f"snapshot {snapshot} changed", 0))
-    results.put(("reader", "done", len(seen)))
+                results.send(("reader", f"snapshot {snapshot} changed", 0))
+    results.send(("reader", "done", len(seen)))

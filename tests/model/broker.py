@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.model.state import NOBODY, Position, Record, State, Transaction, put
+from tests.model.state import FORGOTTEN, NOBODY, Position, Record, State, Transaction, put
 
 
 def position_after(record: Record, end: int, rows: int) -> Position:
@@ -62,7 +62,7 @@ def commit_version(state: State, version: int, commit_id: tuple[int, int], *, if
 
 
 def late_steps(state: State, rows: int, names: list[str], *, if_absent: bool) -> Iterator[tuple[str, State]]:
-    """What is under way is carried out, and the group expires."""
+    """What is under way is carried out, and the groups expire."""
     for name, late in enumerate(state.late):
         if late:
             yield f"broker: a late commit_transaction of {names[name]} is carried out", carry_out(state, name, rows)
@@ -74,7 +74,9 @@ def late_steps(state: State, rows: int, names: list[str], *, if_absent: bool) ->
             yield f"file system: a late log.commit of version {version} is carried out", done
     if state.expiries and not any(state.open) and any(state.group):
         expired: tuple[None, ...] = (None,) * len(state.group)
-        yield "broker: the group's offsets expire", state._replace(group=expired, expiries=state.expiries - 1)
+        yield "broker: the register expires", state._replace(group=expired, expiries=state.expiries - 1)
+    if state.expiries and not any(state.open) and state.tasks and state.token != FORGOTTEN:
+        yield "broker: the token expires", state._replace(token=FORGOTTEN, expiries=state.expiries - 1)
 
 
 def forget(state: State, who: int) -> State:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from tests.model.broker import commit_version, init_transactions, late_steps
 from tests.model.publisher import PublisherSteps
 from tests.model.state import (
+    FORGOTTEN,
     NO_TOKEN,
     NOBODY,
     Guard,
@@ -59,7 +60,7 @@ class Protocol(PublisherSteps):
             puts=frozenset(),
             log=((),) * scenario.partitions,
             group=nothing,
-            token=NO_TOKEN,
+            token=FORGOTTEN if scenario.slots else NO_TOKEN,
             holders=(NOBODY,) * ids,
             open=(None,) * ids,
             late=(False,) * ids,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tests.model.broker import commit_transaction, init_transactions, position_after
 from tests.model.state import (
     FENCED_BY,
+    FORGOTTEN,
     NO_TOKEN,
     NOBODY,
     Guard,
@@ -92,7 +93,8 @@ class PublisherSteps:
     def tasks_token(self, state: State, number: int, process: Process) -> Steps:
         """take_over, step 2: see whether tasks of the owner before may be writing."""
         known = () if self.keeps(Guard.OWN_GROUP) else state.group
-        step = self._fencing if state.token else "register"
+        none = (NO_TOKEN,) if self.keeps(Guard.FENCE_FORGOTTEN) else (NO_TOKEN, FORGOTTEN)
+        step = "register" if state.token in none else self._fencing
         after = process._replace(step=step, register=known)
         yield f"take_over: tasks_token is {token_name(state.token)}", state.with_process(number, after)
 
@@ -290,6 +292,6 @@ class PublisherSteps:
 
 def token_name(token: int) -> str:
     """A token as it reads in a path."""
-    if token == NO_TOKEN:
-        return "''"
+    if token in {NO_TOKEN, FORGOTTEN}:
+        return "''" if token == NO_TOKEN else "forgotten"
     return f"'fenced-by-{token - FENCED_BY}'" if token >= FENCED_BY else f"'{token}'"

@@ -12,6 +12,8 @@ from typing import NamedTuple, TypeVar
 Item = TypeVar("Item")
 NOBODY = -1
 NO_TOKEN = 0
+FORGOTTEN = -1
+"""The broker knows of no token: there never was one, or its group has expired."""
 FENCED_BY = 900
 """Tokens from here on are those that a take-over puts in the place of another: ``fenced-by-...``."""
 
@@ -33,6 +35,8 @@ class Guard(Enum):
     INDEX_WITNESS = "where no header is left to read, what the index lists is published"
     ANNOUNCE = "a token says that tasks may be writing, so that take_over fences them"
     FENCE_TASKS = "take_over fences the tasks of the owner before"
+    FENCE_FORGOTTEN = "where the token has expired, take_over fences tasks as if there were one"
+    TASK_HEADERS = "where the register has expired, a task reads the headers of the last records"
     TOKEN_FIRST = "take_over replaces the token before it fences tasks"
     TOKEN_LAST = "take_over clears the token only after it has fenced tasks"
     TASK_LOOKS_LAST = "a task looks for its token after it has fenced others"
@@ -137,7 +141,7 @@ class State(NamedTuple):
         processes: the processes.
         tasks: attempts of tasks, in slots.
         faults: how many crashes and lost answers may still come.
-        expiries: how often the group may still expire.
+        expiries: how often a group may still expire.
     """
 
     table: tuple[tuple[int, int], ...]
@@ -182,7 +186,7 @@ class Scenario(NamedTuple):
         driver_rows_max: more rows than these are published by tasks, one row a transaction.
         slots: task attempts alive at once.
         faults: crashes and lost answers in one history.
-        expiries: how often the group may expire in one history.
+        expiries: how often a group, the register's or the token's, may expire in one history.
     """
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tests.model.broker import commit_transaction, forget, init_transactions, position_after
-from tests.model.state import NOBODY, Guard, Record, Scenario, State, Task, Transaction
+from tests.model.state import NOBODY, Guard, Position, Record, Scenario, State, Task, Transaction
 
 ATTEMPT = 100
 """Holders from here on are task attempts, by slot."""
@@ -17,6 +17,7 @@ class TaskSteps:
     def __init__(self, scenario: Scenario, removed: Guard | None, processes: int) -> None:
         self._rows = scenario.rows
         self._looks = removed is not Guard.ANNOUNCE
+        self._reads_headers = removed is not Guard.TASK_HEADERS
         self._processes = processes
         plan = ["init_transactions", "group_positions", "tasks_token"]
         if removed is Guard.TASK_LOOKS_LAST:
@@ -62,7 +63,7 @@ class TaskSteps:
             after = init_transactions(state, name, me)
             yield "init_transactions", after.with_task(slot, task._replace(step=self._after[task.step]))
         elif task.step == "group_positions":
-            held = state.group[task.partition] or task.position
+            held = state.group[task.partition] or self._last_position(state, task) or task.position
             after = state.with_task(slot, task._replace(step=self._after[task.step], position=held))
             yield "group_positions", after
         elif task.step == "tasks_token":
@@ -74,6 +75,13 @@ class TaskSteps:
             yield "send: FencedError", self._end(state, slot, task, "failed")
         else:
             yield from self._commit_transaction(state, slot, task, name)
+
+    def _last_position(self, state: State, task: Task) -> Position | None:
+        """witness.last_position: what the last record says that came after the task was made."""
+        records, start = state.log[task.partition], task.position.end if task.position else 0
+        if not self._reads_headers or len(records) <= start or not records[-1].headers:
+            return None
+        return position_after(records[-1], len(records), self._rows)
 
     def _commit_transaction(self, state: State, slot: int, task: Task, name: int) -> Iterator[tuple[str, State]]:
         """One transaction of one row."""

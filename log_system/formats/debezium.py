@@ -1,0 +1,106 @@
+"""The ``debezium-json`` format: one record a change, with the row before or the row after, as Flink writes it.
+
+Flink's ``debezium-json`` knows two operations when it writes: ``c`` brings a row (INSERT, UPDATE_AFTER) and ``d`` takes
+one away (UPDATE_BEFORE, DELETE), so an update is two records. The rows are those of the ``json`` format, and so is the
+record's key. Nothing is null: a compacted topic would never forget a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from log_system.formats.base import DecodedChanges, EncodedRecords
+from log_system.formats.columns import changes_schema, check_changes, relabel
+from log_system.formats.json import JsonFormat
+from snapshot.errors import CorruptedError, InvalidInputError
+from snapshot.rowkind import KIND, RowKind
+
+_BRINGS = b'{"before":null,"after":', b',"op":"c"}'
+_TAKES = b'{"before":', b',"after":null,"op":"d"}'
+_TAKEN = (int(RowKind.UPDATE_BEFORE), int(RowKind.DELETE))
+
+
+class DebeziumFormat:
+    """Codes changes as Flink's ``debezium-json``. Travels by pickle as ``JsonFormat`` does."""
+
+    name = "debezium-json"
+
+    def __init__(
+        self, schema: pa.Schema, primary_key: Sequence[str], *, changelog: bool, memory_limit: str = "256MB"
+    ) -> None:
+        """Prepare to code a table's changes.
+
+        Args:
+            schema: the table's columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``.
+            primary_key: the key's columns in the order they are written; empty for a table without one.
+            changelog: the changes are all that there are, so that ``c`` is read as INSERT; else as UPDATE_AFTER.
+            memory_limit: how much memory DuckDB may use.
+
+        Raises:
+            InvalidInputError: a type that a table cannot hold, or a key that is not among the columns.
+        """
+        # A delete may have its key only, so what is NOT NULL in the table may be NULL here.
+        loose = [field if field.name in primary_key else field.with_nullable(True) for field in schema]
+        self._changes = changes_schema(schema)
+        self._rows = JsonFormat(pa.schema(loose), primary_key, memory_limit=memory_limit)
+        self._changelog = changelog
+        self._brought = RowKind.INSERT if changelog or not primary_key else RowKind.UPDATE_AFTER
+
+    def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
+        """Turn changes into one record each.
+
+        Raises:
+            InvalidInputError: an UPDATE_BEFORE in a log that is no full changelog, NULL in a key, or a value outside of
+                what can be read back. Nothing was encoded.
+        """
+        kinds = check_changes(changes, self._changes)
+        taken = np.isin(kinds, _TAKEN)
+        if not self._changelog and np.any(kinds == RowKind.UPDATE_BEFORE):
+            msg = "log.format='debezium-json' carries UPDATE_BEFORE changes with changelog-producer='lookup' only"
+            raise InvalidInputError(msg)
+        rows = self._rows.encode(self._with_kinds(changes, np.full(len(kinds), RowKind.UPDATE_AFTER, np.int8)))
+        (a, b), (c, d) = _BRINGS, _TAKES
+        values = [
+            c + row + d if gone else a + row + b  # type: ignore[operator]
+            for row, gone in zip(rows.values, taken.tolist(), strict=True)
+        ]
+        return EncodedRecords(rows.keys, values, rows.rows)
+
+    def decode(
+        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], *, own: bool = False
+    ) -> DecodedChanges:
+        """Turn records into one change each: DELETE for ``d``; for ``c`` INSERT, or UPDATE_AFTER in a log of upserts.
+
+        Raises:
+            CorruptedError: a record that this format does not write.
+        """
+        texts = pa.array(values, pa.binary())
+        brought, taken = _framed(texts, _BRINGS), _framed(texts, _TAKES)
+        strange = np.flatnonzero(~(brought | taken))
+        # What lies before a strange record is looked at first: the first bad one is to be named.
+        count = int(strange[0]) if len(strange) else len(values)
+        rows = pc.if_else(pa.array(taken), _inside(texts, _TAKES), _inside(texts, _BRINGS)).slice(0, count)
+        batch = self._rows.decode(keys[:count], rows.to_pylist(), own=own).batch
+        if len(strange):
+            msg = f'record {count}: expected {{"before":..,"after":..,"op":"c" or "d"}} as this format writes it'
+            raise CorruptedError(msg)
+        kinds = np.where(taken, np.int8(RowKind.DELETE), np.int8(self._brought))
+        return DecodedChanges(self._with_kinds(batch, kinds), np.arange(count, dtype=np.int64))
+
+    def _with_kinds(self, batch: pa.RecordBatch, kinds: np.ndarray) -> pa.RecordBatch:
+        return relabel(batch.set_column(batch.num_columns - 1, KIND, pa.array(kinds, pa.int8())), self._changes)
+
+
+def _framed(texts: pa.Array, frame: tuple[bytes, bytes]) -> np.ndarray:
+    """Tell which texts begin and end with a frame."""
+    fits = pc.and_(pc.starts_with(texts, frame[0]), pc.ends_with(texts, frame[1]))
+    found: np.ndarray = pc.fill_null(fits, False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _inside(texts: pa.Array, frame: tuple[bytes, bytes]) -> pa.Array:
+    return pc.binary_slice(texts, len(frame[0]), -len(frame[1]))

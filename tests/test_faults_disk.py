@@ -1,0 +1,137 @@
+"""Promise 7: a disk that is full when a version is committed, or when compaction writes, leaves all as it was."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from log_system.kafka.local import LocalKafka
+from snapshot.delta import DeltaLog
+from snapshot.errors import UnavailableError
+from tablestore import TableStore
+from tablestore.compact import compact, compact_if_due
+from tests.parts import SCHEMA, rows_of, run_here, write
+from tests.rig import Rig, changes
+from tests.tables import frame, make
+
+pytestmark = pytest.mark.crash
+ROOM_BYTES = 300
+"""What a file may grow to: less than any entry of a Delta log, or any Parquet file, needs."""
+
+
+@contextmanager
+def little_room() -> Iterator[None]:
+    """Let the operating system refuse what goes into a file beyond a few bytes, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def little_room_for(owner: Any, name: str) -> Iterator[None]:
+    """Let there be little room while a method runs."""
+    kept, real = vars(owner)[name], getattr(owner, name)
+
+    def crowded(*args: Any, **named: Any) -> Any:
+        with little_room():
+            return real(*args, **named)
+
+    setattr(owner, name, staticmethod(crowded) if isinstance(kept, classmethod | staticmethod) else crowded)
+    try:
+        yield
+    finally:
+        setattr(owner, name, kept)
+
+
+@pytest.fixture
+def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[Rig]:
+    made = Rig(tmp_path / "t", kafka.bootstrap_servers, topic())
+    yield made
+    made.close()
+
+
+def parquet(path: Path) -> set[Path]:
+    return {p for p in path.rglob("*.parquet") if "_delta_log" not in p.parts}
+
+
+def test_a_disk_that_is_full_at_the_commit_leaves_neither_snapshot_nor_files(rig: Rig) -> None:
+    writer = rig.writer()
+    write(writer, changes(1))
+    before = parquet(rig.path)
+    with (
+        little_room_for(DeltaLog, "commit"),
+        pytest.raises(UnavailableError, match=r"version 2 cannot be committed: .*Nothing was committed. Make room"),
+    ):
+        write(writer, changes(2))
+    assert parquet(rig.path) == before
+    assert rig.table.files.latest() == 1
+    write(writer, changes(3))
+    rig.audit()
+
+
+@pytest.mark.parametrize("call", ["merge", "commit"])
+def test_a_disk_that_is_full_in_a_compaction_leaves_the_table_as_it_was(rig: Rig, call: str) -> None:
+    rig.write(1, 2)
+    table, before = rig.table, parquet(rig.path)
+
+    def merge(tasks: Any, work: Any) -> list[str]:
+        with little_room():
+            return run_here(tasks, work)
+
+    crowded = little_room_for(DeltaLog, "commit") if call == "commit" else nullcontext()
+    with crowded, pytest.raises(UnavailableError, match=r"cannot be (stored|committed).*Make room"):
+        compact(table, merge if call == "merge" else run_here)
+    assert parquet(rig.path) == before
+    assert rows_of(rig.table) == dict(changes(2))
+    assert compact(rig.table, run_here) is not None
+    assert rows_of(rig.table) == dict(changes(2))
+    rig.audit()
+
+
+def test_a_compaction_that_fails_after_a_write_is_a_warning_and_the_next_one_does_it(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path / "t", kafka.bootstrap_servers, topic(), {"compaction__auto": True, "compaction__commits": 2})
+    rig.write(1, 2)
+    with little_room_for(DeltaLog, "commit"):
+        assert compact_if_due(rig.table, run_here) is None
+    assert "the write is done; compacting after it failed" in caplog.text
+    assert compact_if_due(rig.table, run_here) is not None
+    rig.audit()
+    rig.close()
+
+
+def test_a_disk_that_is_full_at_create_leaves_nothing(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    name = topic()
+    with little_room_for(DeltaLog, "create"), pytest.raises(UnavailableError, match="the Delta table cannot be made"):
+        make(spark, tmp_path / "t", kafka.bootstrap_servers, name)
+    assert not (tmp_path / "t").exists()
+    made = make(spark, tmp_path / "t", kafka.bootstrap_servers, name)
+    made.write(frame(spark, [(1, "a")]))
+
+
+def test_a_file_system_that_refuses_in_a_spark_task_is_our_error_and_leaves_no_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = TableStore.create(spark, tmp_path / "t", SCHEMA, primary_key=["id"], options={"bucket": 2})
+    # Where the folder of the changes should take files, there is a file.
+    folder = tmp_path / "t" / "_changes"
+    kept = folder.rename(tmp_path / "kept")
+    folder.write_text("in the way")
+    with pytest.raises(UnavailableError, match=r"cannot be stored .*nothing was written"):
+        table.write(spark.range(100).selectExpr("id", "'x' as v"))
+    folder.unlink()
+    kept.rename(folder)
+    table.write(spark.range(100).selectExpr("id", "'x' as v"))
+    assert table.read().count() == 100

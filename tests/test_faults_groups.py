@@ -1,0 +1,88 @@
+"""Promise 2: groups that the broker forgets while a large snapshot is published double nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from log_system.kafka import tasks as publishing_tasks
+from log_system.kafka.groups import delete_groups
+from log_system.kafka.local import LocalKafka
+from log_system.kafka.publish import KafkaPublisher, run_here
+from log_system.kafka.register import Position
+from log_system.kafka.tasks import PartitionTask, publish_partition
+from tablestore.recover import recover
+from tests.faults import Crash, failing
+from tests.rig import PARTITIONS, Rig
+
+pytestmark = pytest.mark.crash
+
+
+@pytest.fixture
+def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[Rig]:
+    made = Rig(tmp_path / "t", kafka.bootstrap_servers, topic(), {"publish__driver_rows_max": 3, **TWO_ROWS})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def mixed_rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[Rig]:
+    """Ten rows go out by tasks; what one partition of them lacks by the driver."""
+    made = Rig(tmp_path / "t", kafka.bootstrap_servers, topic(), {"publish__driver_rows_max": 8, **TWO_ROWS})
+    yield made
+    made.close()
+
+
+TWO_ROWS = {"publish__transaction_rows_max": 2}
+
+
+def recover_by(rig: Rig, run_tasks: Callable[[Sequence[PartitionTask]], list[Position]]) -> None:
+    table = rig.table
+    publisher = KafkaPublisher(rig.log, table.index, run_tasks)
+    recover(table.files, publisher, table.index, buckets=PARTITIONS)
+    publisher.discard()
+
+
+def test_a_task_that_is_repeated_after_the_register_has_expired_goes_on_where_it_was(rig: Rig) -> None:
+    rig.write(1)
+    rig.commit(2)
+
+    def die_and_repeat(tasks: Sequence[PartitionTask]) -> list[Position]:
+        return [repeated(task) for task in tasks]
+
+    def repeated(task: PartitionTask) -> Position:
+        with failing(publishing_tasks, "send_offsets", hits=range(2, 3)), pytest.raises(Crash):
+            publish_partition(task)
+        delete_groups(rig.log.client, [rig.log.group])
+        return publish_partition(task)
+
+    recover_by(rig, die_and_repeat)
+    rig.audit()
+
+
+def test_tasks_are_fenced_by_a_take_over_that_finds_their_group_expired(
+    mixed_rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, real, passed = mixed_rig, publishing_tasks.tasks_token, []
+    rig.commit(1)
+
+    def look_and_sleep(*args: Any) -> Any:
+        """The second task looks for its token, sleeps for longer than the broker keeps it, and goes on."""
+        told = real(*args)
+        passed.append(told)
+        if len(passed) == 2:
+            rig.forget_groups()
+            assert rig.recover() == [1]
+        return told
+
+    monkeypatch.setattr(publishing_tasks, "tasks_token", look_and_sleep)
+    recover_by(rig, run_one_by_one)
+    assert len(passed) == 2, "the take-over was to publish the rest by itself"
+    rig.audit()
+
+
+def run_one_by_one(tasks: Sequence[PartitionTask]) -> list[Position]:
+    return [position for task in tasks for position in run_here([task])]

@@ -1,0 +1,57 @@
+"""What Spark tasks raise reaches the driver as our own error, and a writer whose tasks were fenced goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from log_system.kafka.local import LocalKafka
+from log_system.kafka.publish import KafkaPublisher
+from log_system.kafka.register import Position
+from log_system.kafka.tasks import PartitionTask
+from snapshot.errors import DataLostError, error_of
+from tablestore.recover import recover
+from tablestore.spark_tasks import publish_with_spark
+from tests.rig import PARTITIONS, Rig
+
+
+@pytest.fixture
+def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[Rig]:
+    options = {"publish__driver_rows_max": 1, "publish__transaction_rows_max": 2}
+    made = Rig(tmp_path / "t", kafka.bootstrap_servers, topic(), options)
+    yield made
+    made.close()
+
+
+def test_a_writer_whose_spark_tasks_are_fenced_leaves_the_snapshot_to_the_new_owner(
+    spark: SparkSession, rig: Rig
+) -> None:
+    rig.commit(1)
+    table, real = rig.table, publish_with_spark(spark)
+
+    def after_a_take_over(tasks: Sequence[PartitionTask]) -> list[Position]:
+        assert rig.recover() == [1]
+        return real(tasks)
+
+    publisher = KafkaPublisher(rig.log, table.index, after_a_take_over)
+    assert recover(table.files, publisher, table.index, buckets=PARTITIONS) == []
+    publisher.discard()
+    rig.audit()
+
+
+def test_a_change_file_that_a_spark_task_misses_is_named_as_in_the_driver(spark: SparkSession, rig: Rig) -> None:
+    rig.commit(1)
+    for file in (rig.path / "_changes").glob("*.parquet"):
+        file.unlink()
+    table = rig.table
+    publisher = KafkaPublisher(rig.log, table.index, publish_with_spark(spark))
+    with pytest.raises(DataLostError, match=r"snapshot 1 is committed but not yet in the log.*a file .* is missing"):
+        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+
+
+def test_an_error_is_made_again_from_its_kind() -> None:
+    assert repr(error_of("data-lost", "gone")) == repr(DataLostError("gone"))
+    assert type(error_of("unheard-of", "?")).kind == "error"
