@@ -116,7 +116,7 @@ def write_stream(
 
 def _batch_writer(kind: Connector, options: dict[str, str]) -> Callable[[DataFrame, int], None]:
     def write_batch(frame: DataFrame, number: int) -> None:
-        sink = Sink.open(kind, options, frame.schema)
+        sink = Sink.open(kind, options, frame.schema, is_stream=True)
         sink.commit(_run(_arranged(frame, sink.table.options), sink), number)
 
     return write_batch

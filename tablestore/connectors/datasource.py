@@ -66,7 +66,7 @@ class KafkaDataSource(DataSource):
         if overwrite:
             msg = f"format({self.name()!r}) does not overwrite: a topic can only be added to. Use mode('append')."
             raise InvalidInputError(msg)
-        return BatchWriter(Sink.open(self.connector, dict(self.options), schema))
+        return BatchWriter(Sink.open(self.connector, dict(self.options), schema, is_stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Write micro-batches."""
@@ -76,7 +76,7 @@ class KafkaDataSource(DataSource):
                 "appends rows. Use outputMode('append'), or an 'upsert-kafka' table."
             )
             raise InvalidInputError(msg)
-        return StreamWriter(Sink.open(self.connector, dict(self.options), schema))
+        return StreamWriter(Sink.open(self.connector, dict(self.options), schema, is_stream=True))
 
     def _table(self, schema: StructType, side: Side) -> KafkaTable:
         return KafkaTable.of(self.connector, dict(self.options), schema, side)

@@ -141,3 +141,8 @@ class OptionReader:
         except ValueError:
             msg = f"Invalid value for option '{name}'. Expected {kind.expected}, came {text!r}."
             raise InvalidInputError(msg) from None
+
+
+def options_after(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Give the options whose names begin so, without that beginning."""
+    return {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}

@@ -13,6 +13,7 @@ from log_system.kafka.codec import FormatChoice
 from log_system.kafka.positions import Bound, Start
 from log_system.kafka.properties import PREFIX, Properties, parse_properties
 from snapshot.errors import InvalidInputError
+from tablestore.connectors.formats import parse_formats
 from tablestore.connectors.names import (
     METADATA,
     PRECISION,
@@ -22,6 +23,7 @@ from tablestore.connectors.names import (
     Connector,
     OptionReader,
     Side,
+    options_after,
     refuse_unknown,
 )
 from tablestore.connectors.positions import parse_bound, parse_start
@@ -136,7 +138,7 @@ def parse_options(connector: Connector, options: Mapping[str, str], side: Side |
     given = {name.lower(): value for name, value in options.items()}
     read = OptionReader(given)
     _check_connector(connector, given)
-    key_format, value_format, prefixes = _formats(connector, given)
+    key_format, value_format, prefixes = parse_formats(connector, given)
     refuse_unknown(connector, given, prefixes)
     topics, pattern = _topics(connector, given, side)
     if not given.get("properties.bootstrap.servers"):
@@ -145,7 +147,7 @@ def parse_options(connector: Connector, options: Mapping[str, str], side: Side |
             "(addresses such as 'broker1:9092,broker2:9092')."
         )
         raise InvalidInputError(msg)
-    properties = parse_properties(_after(given, PROPERTIES))
+    properties = parse_properties(options_after(given, PROPERTIES))
     parsed = ConnectorOptions(
         connector=connector,
         topics=topics,
@@ -157,8 +159,8 @@ def parse_options(connector: Connector, options: Mapping[str, str], side: Side |
         key_fields=_key_fields(connector, given),
         key_prefix=given.get("key.fields-prefix", ""),
         fields_include=read.value("value.fields-include", choice(FieldsInclude), FieldsInclude.ALL),
-        metadata=_after(given, METADATA),
-        precisions={name: read.value(f"{PRECISION}{name}", DIGITS, 6) for name in _after(given, PRECISION)},
+        metadata=options_after(given, METADATA),
+        precisions={name: read.value(f"{PRECISION}{name}", DIGITS, 6) for name in options_after(given, PRECISION)},
         start=parse_start(connector, read, topics, pattern),
         bound=parse_bound(read, topics, pattern),
         discovery_ms=read.value("scan.topic-partition-discovery.interval", duration_or_ms(), _DISCOVERY_MS),
@@ -182,38 +184,6 @@ def _check_connector(connector: Connector, given: Mapping[str, str]) -> None:
     if came != connector.value:
         msg = f"option 'connector': expected {connector.value!r} here, came {came!r}."
         raise InvalidInputError(msg)
-
-
-def _formats(
-    connector: Connector, given: Mapping[str, str]
-) -> tuple[FormatChoice | None, FormatChoice, tuple[str, ...]]:
-    """Find the formats of key and value, and what their options start with.
-
-    ``format`` sets the value's format, and the key's too where there are key fields and no ``key.format``.
-    """
-    both = given.get("format") if connector is Connector.KAFKA else None
-    value, key = given.get("value.format", both), given.get("key.format")
-    if both is not None and value != both:
-        msg = f"options 'format'={both!r} and 'value.format'={value!r} contradict each other. Give one of them."
-        raise InvalidInputError(msg)
-    if value is None:
-        also = " or 'format'" if connector is Connector.KAFKA else ""
-        msg = f"Could not find required format option 'value.format'{also}: one of csv, json, avro, raw."
-        raise InvalidInputError(msg)
-    shared = _after(given, f"{both}.") if both is not None else {}
-    prefixes = [f"value.{value}."]
-    prefixes += [f"{both}."] if both is not None else []
-    key = key or (both if "key.fields" in given else None)
-    if connector is Connector.UPSERT and key is None:
-        msg = "Could not find required format option 'key.format': an upsert table needs it and 'value.format'."
-        raise InvalidInputError(msg)
-    side = "value" if both is None else ""
-    value_choice = FormatChoice(value, {**shared, **_after(given, f"value.{value}.")}, side)
-    if key is None:
-        return None, value_choice, tuple(prefixes)
-    inherited = shared if key == both else {}
-    key_choice = FormatChoice(key, {**inherited, **_after(given, f"key.{key}.")}, "key" if key != both else "")
-    return key_choice, value_choice, (*prefixes, f"key.{key}.")
 
 
 def _topics(connector: Connector, given: Mapping[str, str], side: Side | None) -> tuple[tuple[str, ...], str | None]:
@@ -315,7 +285,3 @@ def _check_sink(options: ConnectorOptions) -> None:
             "together to enable sink buffer flushing."
         )
         raise InvalidInputError(msg)
-
-
-def _after(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}

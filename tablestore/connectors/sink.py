@@ -51,14 +51,16 @@ class Sink:
         table: the table.
         partitions: the topic's partitions.
         write_id: of this write, in the names of what it stages.
+        is_stream: whether this is a micro-batch of a query.
     """
 
     table: KafkaTable
     partitions: tuple[int, ...]
     write_id: str
+    is_stream: bool
 
     @classmethod
-    def open(cls, connector: Connector, options: dict[str, str], schema: StructType) -> Sink:
+    def open(cls, connector: Connector, options: dict[str, str], schema: StructType, *, is_stream: bool) -> Sink:
         """Check the options against the rows and the brokers; make the topic if there is none.
 
         A topic that an upsert table makes is compacted, as its newest rows are all that counts.
@@ -89,7 +91,7 @@ class Sink:
                     "topic %r is not compacted (cleanup.policy), so it keeps every change of every key.", parsed.topic
                 )
         partitions = Cluster(client).partitions([parsed.topic])
-        return cls(table, tuple(number for _, number in partitions), uuid.uuid4().hex)
+        return cls(table, tuple(number for _, number in partitions), uuid.uuid4().hex, is_stream)
 
     @property
     def once(self) -> bool:
@@ -123,6 +125,10 @@ class Sink:
 
     def commit(self, written: Sequence[Written], batch_number: int | None) -> None:
         """Finish a write of which every task is done.
+
+        Args:
+            written: what they did.
+            batch_number: of a query's micro-batch; None for a write that is no stream's.
 
         Raises:
             TableStoreError: see `OnceWriter.write`.
@@ -172,4 +178,6 @@ class Sink:
     @property
     def _storage(self) -> Storage:
         assert self.table.options.checkpoint is not None
-        return Storage.at(self.table.options.checkpoint).child(_STAGED)
+        # Apart, since a micro-batch clears away all that its query has left.
+        place = Storage.at(self.table.options.checkpoint).child(_STAGED)
+        return place.child("stream" if self.is_stream else "batch")

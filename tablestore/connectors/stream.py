@@ -47,6 +47,9 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Json:
         """Give where a new query begins, and where it ends if it is bounded."""
+        options = self._table.options
+        if options.properties.group_id is None:
+            logger.info("%s: 'properties.group.id' is not set; reading as group %r.", options.what, options.group_id)
         begin = self._plan.begin()
         self._committed = begin
         return _json(begin, self._plan.until())

@@ -11,7 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from log_system.kafka.client import KafkaClient
 from snapshot.errors import InvalidInputError
 from tests.connectors.lab import Lab, batch_of, named, shipped
 from tests.connectors.wire import Record
@@ -356,10 +358,39 @@ def test_b42_a_repeated_micro_batch_is_written_once(lab: Lab, made: Topics, chec
     lab.write_batch(topic, KV, [(3, "c")], 1, **given)
     lab.write_batch(topic, KV, [], 2, **given)
     assert sorted(lab.wire.values(topic)) == [b'{"k":1,"v":"a"}', b'{"k":2,"v":"b"}', b'{"k":3,"v":"c"}']
-    assert {path.name for path in checkpoint.iterdir()} == {"metadata"}
+    assert not list(checkpoint.glob("kafka-staged/*/*"))
     lab.write(topic, KV, [(4, "d")], **given)
     lab.write(topic, KV, [(4, "d")], **given)
     assert len(lab.wire.values(topic)) == 5
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_b42_an_answer_that_is_lost_is_found_out(
+    lab: Lab, made: Topics, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    """The end of a transaction that is not answered has landed or not; the register tells, and it is written once."""
+    topic, ends = made(), []
+    real = KafkaClient.producer
+
+    class LosesAnswers:
+        def __init__(self, producer: Any) -> None:
+            self._producer = producer
+
+        def __getattr__(self, name: str) -> Any:
+            return self._end if name == "commit_transaction" else getattr(self._producer, name)
+
+        def _end(self, seconds: float) -> None:
+            ends.append(seconds)
+            if len(ends) > 1 or landed:
+                self._producer.commit_transaction(seconds)
+            if len(ends) == 1:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))
+
+    monkeypatch.setattr(KafkaClient, "producer", lambda *args, **kwargs: LosesAnswers(real(*args, **kwargs)))
+    given = {**EXACTLY, "checkpointLocation": str(checkpoint)}
+    lab.write_batch(topic, KV, [(1, "a"), (2, "b")], 0, **given)
+    assert len(lab.wire.values(topic)) == 2
+    assert len(ends) == (1 if landed else 2)
 
 
 def test_b44_downstream_reads_committed(lab: Lab, made: Topics, checkpoint: Path) -> None:

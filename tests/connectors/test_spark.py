@@ -153,10 +153,10 @@ def test_o09_o20_sink_parallelism_is_the_number_of_tasks(spark: SparkSession, wi
     assert by_key == {f'{{"k":{k}}}'.encode(): [0, 1, 2, 3, 4] for k in range(20)}
 
 
-def test_b14_b16_updating_results_go_to_an_upsert_table_once(
+def test_b14_updating_results_go_to_an_upsert_table_once(
     spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path
 ) -> None:
-    """Two sources become one row for each identifier by an updating aggregation; a filter alone needs no upserts."""
+    """Two sources become one row for each identifier by an updating aggregation into an upsert table."""
     one, two, target = made(), made(), made(2, cleanup_policy="compact")
     options = given(wire, f"{one};{two}", **EARLIEST)
     frame = spark.readStream.format("kafka-table").schema("k INT, a INT, b INT").options(**options).load()
@@ -177,6 +177,32 @@ def test_b14_b16_updating_results_go_to_an_upsert_table_once(
     assert len(wire.read(target)) == 3
     with pytest.raises(InvalidInputError, match="doesn't support consuming update changes"):
         write_stream(joined, "kafka", given(wire, target), output_mode="update")
+
+
+def test_b16_filters_and_windows_go_to_a_standard_table(
+    spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path
+) -> None:
+    """Filter, projection and an append-only aggregation (a tumbling window with a watermark) need no upserts."""
+    source, target = made(), made()
+    options = given(wire, source, **EARLIEST)
+    frame = spark.readStream.format("kafka-table").schema("ts TIMESTAMP, n INT").options(**options).load()
+    counted = frame.where("n > 0").withWatermark("ts", "2 seconds").groupBy(F.window("ts", "10 seconds")).count()
+    shown = counted.select(F.unix_timestamp("window.start").alias("start"), "count")
+    where = given(wire, target) | {"checkpointLocation": str(tmp_path / "checkpoint")}
+    wire.send(
+        source,
+        [
+            f'{{"ts":"2024-01-02 00:00:{second:02}Z","n":{n}}}'.encode()
+            for second, n in [(1, 1), (2, 0), (3, 5), (30, 1)]
+        ],
+    )
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    try:
+        write_stream(shown, "kafka", where).trigger(availableNow=True).start().awaitTermination(200)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before or "4")
+    assert wire.values(target) == [b'{"start":1704153600,"count":2}']
 
 
 def test_b01_g11_an_upsert_table_is_a_changelog(spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path) -> None:
