@@ -43,6 +43,14 @@ FLAT = pa.schema(
 )
 NESTED = FLAT.append(pa.field("r", pa.struct([("p", pa.int32()), ("q", pa.list_(pa.map_(pa.string(), pa.binary())))])))
 
+LISTS = pa.schema(
+    [
+        pa.field("l", pa.list_(pa.list_(pa.string()))),
+        pa.field("r", pa.struct([pa.field("p", pa.int32(), nullable=False), ("q", pa.list_(pa.float64()))])),
+        pa.field("s", pa.list_(pa.struct([("b", pa.bool_()), ("n", pa.decimal128(10, 2))])), nullable=False),
+    ]
+)
+
 
 @pytest.mark.parametrize(
     ("schema", "row", "expected"),
@@ -52,6 +60,11 @@ NESTED = FLAT.append(pa.field("r", pa.struct([("p", pa.int32()), ("q", pa.list_(
         (ORDERS, ORDER, "020e020a702c227122020404e202c0eb86829963"),
         (EVENTS, (5, "hi", AT), "020a0204686902c0eb86829963"),
         (EVENTS, (None, None, None), "000000"),
+        (
+            LISTS,
+            ([["a"], [], None], {"p": 1, "q": None}, [{"b": True, "n": None}]),
+            "020602020202610002000000020200020202010000",
+        ),
     ],
 )
 def test_the_bytes_are_flinks(schema: pa.Schema, row: tuple[Any, ...], expected: str) -> None:
@@ -157,7 +170,9 @@ def test_an_integer_in_a_longer_spelling_is_read() -> None:
 
 @given(st.data())
 def test_rows_of_any_flat_or_nested_schema_come_back(data: st.DataObject) -> None:
-    columns = data.draw(st.lists(st.sampled_from(list(NESTED)), min_size=1, max_size=6, unique_by=lambda f: f.name))
+    columns = data.draw(
+        st.lists(st.sampled_from([*NESTED, *list(LISTS)[:1]]), min_size=1, max_size=6, unique_by=lambda f: f.name)
+    )
     schema = pa.schema(columns)
     batch = data.draw(batches(schema))
     row_format: Any = pickle.loads(
@@ -188,7 +203,7 @@ def test_decimals_are_as_short_as_javas(unscaled: int) -> None:
     assert read("avro", schema, payload) == [(Decimal(unscaled),)]
 
 
-@pytest.mark.parametrize("schema", [FLAT, NESTED, PAGEVIEWS], ids=["flat", "nested", "pageviews"])
+@pytest.mark.parametrize("schema", [FLAT, NESTED, LISTS, PAGEVIEWS], ids=["flat", "nested", "lists", "pageviews"])
 @given(st.data())
 def test_damage_is_never_read_otherwise_than_one_by_one(schema: pa.Schema, data: st.DataObject) -> None:
     row_format = open_row_format("avro", schema, {"timestamp_mapping.legacy": "false"}, side="")

@@ -18,6 +18,9 @@ from log_system.formats.row_decode import BulkRows
 _PAD = 32
 """Zero bytes behind the data, so that no fixed-width read goes beyond it."""
 
+_ELEMENTS_MAX = 1000
+"""Arrays of more elements are left out: a step for each position would take long."""
+
 
 class _Cursors:
     """A place in each of many payloads.
@@ -34,6 +37,10 @@ class _Cursors:
     def place(self, rows: np.ndarray | slice) -> np.ndarray:
         """Give where some payloads are; going on does not change it."""
         return np.array(self.at[rows])
+
+    def numbers(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Give which payloads some are."""
+        return np.arange(len(self.at))[rows] if isinstance(rows, slice) else rows
 
     def inside(self, rows: np.ndarray | slice) -> np.ndarray:
         """Tell which of some payloads are neither left out nor beyond all data."""
@@ -60,7 +67,7 @@ class _Cursors:
         byte = self.byte(rows)
         number = (byte & 0x7F).astype(np.uint64)
         which = np.flatnonzero(byte >= 0x80)
-        numbers = np.arange(len(self.at))[rows] if len(which) else None
+        numbers = self.numbers(rows) if len(which) else None
         shift = 7
         while len(which) and numbers is not None:
             byte = self.byte(numbers[which])
@@ -80,8 +87,12 @@ class _Cursors:
 
 
 def can_read(schema: pa.Schema) -> bool:
-    """Tell whether all columns are flat."""
-    return len(schema) > 0 and not any(kind.num_fields for kind in schema.types)
+    """Tell whether there is a column, and no map: of a key given twice only the last counts."""
+    return len(schema) > 0 and not any(_has_map(kind) for kind in schema.types)
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return bool(pt.is_map(kind)) or any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def read(payloads: pa.Array, schema: pa.Schema) -> Iterator[BulkRows]:
@@ -95,7 +106,7 @@ def read(payloads: pa.Array, schema: pa.Schema) -> Iterator[BulkRows]:
     padded[:size] = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
     ends = ends - ends[0]
     cursors = _Cursors(padded, ends[:-1].copy(), size)
-    columns = [_field(cursors, field) for field in schema]
+    columns = [_field(cursors, slice(None), field) for field in schema]
     cursors.doubt(slice(None), cursors.at != ends[1:])
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     if cursors.plain.all():
@@ -104,9 +115,8 @@ def read(payloads: pa.Array, schema: pa.Schema) -> Iterator[BulkRows]:
         yield BulkRows(np.flatnonzero(cursors.plain), batch.filter(pa.array(cursors.plain)))
 
 
-def _field(cursors: _Cursors, field: pa.Field) -> pa.Array:
-    """Take a field; a nullable one is a union, null first."""
-    rows: np.ndarray | slice = slice(None)
+def _field(cursors: _Cursors, rows: np.ndarray | slice, field: pa.Field) -> pa.Array:
+    """Take a field of some payloads; a nullable one is a union, null first."""
     if not field.nullable:
         return _values(cursors, rows, field)
     branch = cursors.byte(rows)
@@ -114,14 +124,40 @@ def _field(cursors: _Cursors, field: pa.Field) -> pa.Array:
     there = branch == 2
     if there.all():
         return _values(cursors, rows, field)
-    values = _values(cursors, np.flatnonzero(there), field)
+    values = _values(cursors, cursors.numbers(rows)[there], field)
     index = np.cumsum(there) - 1
     return values.take(pa.array(np.maximum(index, 0), mask=~there))
+
+
+def _list(cursors: _Cursors, rows: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Take arrays that are one block: the first elements of all, then the second ones, and so on."""
+    counts = cursors.long(rows)
+    # Each element takes a byte at least.
+    odd = (counts < 0) | (counts > np.minimum(len(cursors.data) - cursors.at[rows], _ELEMENTS_MAX))
+    cursors.doubt(rows, odd)
+    counts[odd] = 0
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    parts, places = [], []
+    for number in range(int(counts.max(initial=0))):
+        which = np.flatnonzero(counts > number)
+        parts.append(_field(cursors, rows[which], kind.value_field))
+        places.append(offsets[which] + number)
+    end = cursors.byte(rows[counts > 0])
+    cursors.doubt(rows[counts > 0], end != 0)
+    values = pa.concat_arrays(parts) if parts else pa.nulls(0, kind.value_type)
+    if places:
+        values = values.take(pa.array(np.argsort(np.concatenate(places))))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, type=kind)
 
 
 def _values(cursors: _Cursors, rows: np.ndarray | slice, field: pa.Field) -> pa.Array:
     """Take a value of some payloads."""
     kind = field.type
+    if pt.is_struct(kind):
+        children = [_field(cursors, rows, inner) for inner in kind]
+        return pa.StructArray.from_arrays(children, fields=list(kind))
+    if pt.is_list(kind):
+        return _list(cursors, cursors.numbers(rows), kind)
     if pt.is_string(kind) or pt.is_binary(kind):
         return _bytes(cursors, rows, kind)
     if pt.is_decimal(kind):
