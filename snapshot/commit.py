@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from snapshot.delta import Commit, DeltaLog
-from snapshot.errors import ConflictError, OutcomeUnknownError
+from snapshot.errors import ConflictError, OutcomeUnknownError, UnavailableError
 from snapshot.records import Snapshot
 from snapshot.schema import SNAPSHOT
 from snapshot.stage import StagedFile
@@ -68,6 +68,7 @@ def commit(
 
     Raises:
         ConflictError: other writers won ``ATTEMPTS_MAX`` times in a row; nothing is committed.
+        UnavailableError: the file system has no room; nothing is committed, and no try is under way.
         OutcomeUnknownError: the file system gave no answer and cannot be asked; ``recover()`` finds out.
     """
     rows = sum(s.file.rows for s in staged)
@@ -102,6 +103,11 @@ def commit(
             sleep(random.uniform(0, _WAIT_SECONDS_MAX))
             if attempt >= 3:
                 raise
+        except UnavailableError as error:
+            # An earlier try may yet land, so its files have to stay; without one, the caller may remove them.
+            if isinstance(lost, OutcomeUnknownError):
+                raise lost from error
+            raise
         newest = log.version()
     msg = f"{log.storage.root}: other writers committed first {ATTEMPTS_MAX} times in a row; try the write again."
     raise ConflictError(msg) from lost

@@ -20,7 +20,7 @@ from tablestore.repair import repair
 from tablestore.report import Difference, Kind, RepairReport, Report
 from tablestore.verify import verify
 from tablestore.write import Writer
-from tests.parts import drain_raw, make_table, publisher_of, write
+from tests.parts import drain_raw, make_table, publisher_of, settle, write
 from tests.tables import delete_records
 
 PARTITIONS = 2
@@ -57,6 +57,7 @@ class Damaged:
         write(Writer(table, publisher), changes)
         if publisher is not None:
             publisher.discard()
+            settle(self.servers, self.topic)
 
     def verify(self) -> Report:
         """Verify with nothing cached."""

@@ -6,6 +6,7 @@ Used where a test needs hundreds of writes, crashes or processes; what Spark add
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
+from log_system.kafka.client import KafkaClient
 from log_system.kafka.publish import KafkaPublisher
+from log_system.kafka.topic import latest_offsets
 from snapshot.commit import CommitId
 from snapshot.records import Snapshot
 from snapshot.rowkind import KIND, RowKind
@@ -131,6 +134,20 @@ def drain_raw(servers: str, topic: str, partitions: int) -> list[list[Any]]:
     finally:
         consumer.close()
     return found
+
+
+def settle(servers: str, topic: str, seconds: float = 10.0) -> None:
+    """Wait until read-committed readers are given all that is written, or a transaction stays open for longer.
+
+    The broker answers a commit before it writes the marker into each partition; on a busy machine a reader that comes
+    at once may be given less than is committed.
+    """
+    client, until = KafkaClient({"bootstrap.servers": servers}), time.monotonic() + seconds
+    while time.monotonic() < until:
+        written, committed = (latest_offsets(client, topic, read_committed=c) for c in (False, True))
+        if written == committed:
+            return
+        time.sleep(0.02)
 
 
 def _changes(message: Any) -> list[Change]:

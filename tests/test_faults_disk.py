@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from log_system.kafka.local import LocalKafka
 from snapshot.delta import DeltaLog
-from snapshot.errors import UnavailableError
+from snapshot.errors import OutcomeUnknownError, UnavailableError
 from tablestore import TableStore
 from tablestore.compact import compact, compact_if_due
 from tests.parts import SCHEMA, rows_of, run_here, write
@@ -135,3 +135,26 @@ def test_a_file_system_that_refuses_in_a_spark_task_is_our_error_and_leaves_no_f
     kept.rename(folder)
     table.write(spark.range(100).selectExpr("id", "'x' as v"))
     assert table.read().count() == 100
+
+
+def test_files_stay_where_an_earlier_try_to_commit_them_may_yet_land(rig: Rig) -> None:
+    writer, before = rig.writer(), parquet(rig.path)
+    real, tries = DeltaLog.commit, 0
+
+    def unanswered_then_crowded(self: DeltaLog, *args: Any, **named: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            msg = "no answer"
+            raise OutcomeUnknownError(msg)
+        with little_room():
+            real(self, *args, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeltaLog, "commit", unanswered_then_crowded)
+        with pytest.raises(OutcomeUnknownError, match="no answer"):
+            write(writer, changes(1))
+    assert tries == 2
+    assert parquet(rig.path) > before
+    write(writer, changes(2))
+    rig.audit()

@@ -40,7 +40,7 @@ KEYS = 200
 ROWS_MAX = 12
 SILENCE_SECONDS_MAX = 60.0
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.visibility"])
+CONTEXT.set_forkserver_preload(["tests.parts"])
 
 
 @dataclass
