@@ -212,8 +212,8 @@ def test_a_publisher_that_was_replaced_repairs_nothing(story: Story) -> None:
     stale = story.publishers[0]
     real = type(stale._repairs).wrong
 
-    def slow(self: Any, *args: Any) -> Any:
-        found = list(real(self, *args))
+    def slow(self: Any, *args: Any, **named: Any) -> Any:
+        found = list(real(self, *args, **named))
         type(stale._repairs).wrong = real  # type: ignore[method-assign]
         write(story.writer(), [(1, "newer")])
         return iter(found)
