@@ -1,0 +1,189 @@
+"""Statements as text: one way to write each, which reads back as the same statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import singledispatch
+from typing import Final
+
+from log_system.kafka.secrets import MASK, holds_secret
+from tablestore.sql.statements import (
+    AlterAdd,
+    AlterRename,
+    AlterRenameColumn,
+    AlterReset,
+    AlterSet,
+    Column,
+    ComputedColumn,
+    CreateTable,
+    CreateView,
+    Describe,
+    Drop,
+    Explain,
+    Insert,
+    MetadataColumn,
+    ResetOption,
+    Select,
+    SetOption,
+    ShowCreate,
+    ShowTables,
+    Statement,
+    StatementSet,
+)
+from tablestore.sql.types import quoted
+
+_PREFIXES: Final = ("properties.", "kafka.")
+
+
+def literal(text: str) -> str:
+    """Write a string."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def is_secret(key: str, value: str) -> bool:
+    """Tell whether the option of a table gives a credential away."""
+    for prefix in _PREFIXES:
+        key = key.removeprefix(prefix)
+    return holds_secret(key, value)
+
+
+@singledispatch
+def render(statement: Statement) -> str:
+    """Write a statement; credentials in options are masked.
+
+    Raises:
+        TypeError: it is no statement.
+    """
+    msg = f"not a statement: {statement!r}"
+    raise TypeError(msg)
+
+
+@render.register
+def _(made: CreateTable) -> str:
+    lines = [_column(column) for column in made.columns]
+    if made.watermark is not None:
+        lines.append(f"WATERMARK FOR {quoted(made.watermark.column)} AS {made.watermark.expression}")
+    if made.primary_key:
+        lines.append(f"PRIMARY KEY ({_names(made.primary_key)}) NOT ENFORCED")
+    body = "".join([" (\n  ", ",\n  ".join(lines), "\n)"]) if lines else ""
+    text = (
+        f"CREATE {'TEMPORARY ' * made.temporary}TABLE {'IF NOT EXISTS ' * made.if_not_exists}{quoted(made.name)}{body}"
+    )
+    text += f"\nCOMMENT {literal(made.comment)}" if made.comment is not None else ""
+    text += f"\nPARTITIONED BY ({_names(made.partitioned_by)})" if made.partitioned_by else ""
+    options = _options(made.options, ",\n  ")
+    text += f"\nWITH (\n  {options}\n)" if made.options else ""
+    if made.like is not None:
+        parts = " ".join(f"{strategy.value} {part}" for part, strategy in made.like.strategies)
+        text += f"\nLIKE {quoted(made.like.source)}" + (f" ({parts})" if parts else "")
+    return text
+
+
+@render.register
+def _(made: CreateView) -> str:
+    exists, names = "IF NOT EXISTS " * made.if_not_exists, f" ({_names(made.columns)})" if made.columns else ""
+    comment = f" COMMENT {literal(made.comment)}" if made.comment is not None else ""
+    temporary = "TEMPORARY " * made.temporary
+    return f"CREATE {temporary}VIEW {exists}{quoted(made.name)}{names}{comment} AS\n{made.query.text}"
+
+
+@render.register
+def _(dropped: Drop) -> str:
+    kind = ("TEMPORARY " * dropped.temporary) + ("VIEW" if dropped.is_view else "TABLE")
+    return f"DROP {kind} {'IF EXISTS ' * dropped.if_exists}{quoted(dropped.name)}"
+
+
+@render.register
+def _(altered: AlterSet) -> str:
+    return f"{_altered(altered)} SET ({_options(altered.options, ', ')})"
+
+
+@render.register
+def _(altered: AlterReset) -> str:
+    return f"{_altered(altered)} RESET ({', '.join(map(literal, altered.keys))})"
+
+
+@render.register
+def _(altered: AlterRename) -> str:
+    return f"{_altered(altered)} RENAME TO {quoted(altered.to)}"
+
+
+@render.register
+def _(altered: AlterRenameColumn) -> str:
+    return f"{_altered(altered)} RENAME {quoted(altered.column)} TO {quoted(altered.to)}"
+
+
+@render.register
+def _(altered: AlterAdd) -> str:
+    return f"{_altered(altered)} ADD ({', '.join(map(_column, altered.columns))})"
+
+
+@render.register
+def _(shown: ShowTables) -> str:
+    return "SHOW VIEWS" if shown.views_only else "SHOW TABLES"
+
+
+@render.register
+def _(shown: ShowCreate) -> str:
+    return f"SHOW CREATE {'VIEW' if shown.is_view else 'TABLE'} {quoted(shown.name)}"
+
+
+@render.register
+def _(shown: Describe) -> str:
+    return f"DESCRIBE {quoted(shown.name)}"
+
+
+@render.register
+def _(insert: Insert) -> str:
+    names = f" ({_names(insert.columns)})" if insert.columns else ""
+    return f"INSERT INTO {quoted(insert.target)}{names}\n{insert.query.text}"
+
+
+@render.register
+def _(inserts: StatementSet) -> str:
+    return "EXECUTE STATEMENT SET BEGIN\n" + "".join(f"{render(each)};\n" for each in inserts.inserts) + "END"
+
+
+@render.register
+def _(select: Select) -> str:
+    return select.query.text
+
+
+@render.register
+def _(explain: Explain) -> str:
+    return f"EXPLAIN {render(explain.statement)}"
+
+
+@render.register
+def _(option: SetOption) -> str:
+    return "SET" if option.key is None else f"SET {_options([(option.key, option.value or '')], '')}"
+
+
+@render.register
+def _(option: ResetOption) -> str:
+    return "RESET" if option.key is None else f"RESET {literal(option.key)}"
+
+
+def _altered(altered: AlterSet | AlterReset | AlterRename | AlterRenameColumn | AlterAdd) -> str:
+    kind = "VIEW" if isinstance(altered, AlterRename) and altered.is_view else "TABLE"
+    return f"ALTER {kind} {'IF EXISTS ' * altered.if_exists}{quoted(altered.name)}"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(map(quoted, names))
+
+
+def _options(options: Iterable[tuple[str, str]], between: str) -> str:
+    return between.join(
+        f"{literal(key)} = {literal(MASK if is_secret(key, value) else value)}" for key, value in options
+    )
+
+
+def _column(column: Column) -> str:
+    comment = f" COMMENT {literal(column.comment)}" if column.comment is not None else ""
+    if isinstance(column, ComputedColumn):
+        return f"{quoted(column.name)} AS {column.expression}{comment}"
+    text = f"{quoted(column.name)} {column.type.declared}"
+    if isinstance(column, MetadataColumn):
+        text += f" METADATA FROM {literal(column.key)}" + " VIRTUAL" * column.is_virtual
+    return text + comment

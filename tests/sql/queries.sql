@@ -1,0 +1,67 @@
+Queries, and how they are said to Spark.
+
+---- strings
+SELECT 'it''s', 'a\b', '\n', '"' FROM t
+
+---- spark
+SELECT 'it\'s', 'a\\b', '\\n', '"' FROM t
+
+---- types
+SELECT CAST(a AS TIMESTAMP), CAST(a AS TIMESTAMP_LTZ(3)), CAST(a AS STRING), CAST(a AS BYTES), CAST(a AS DECIMAL(10, 2)), CAST(a AS INT), TIMESTAMP '2024-01-02 03:04:05', DATE '2024-01-02' FROM t
+
+---- spark
+SELECT CAST(a AS TIMESTAMP_NTZ), CAST(a AS TIMESTAMP_LTZ), CAST(a AS STRING), CAST(a AS BINARY), CAST(a AS DECIMAL(10, 2)), CAST(a AS INT), CAST('2024-01-02 03:04:05' AS TIMESTAMP_NTZ), CAST('2024-01-02' AS DATE) FROM t
+
+---- PROCTIME
+SELECT PROCTIME(), proctime() FROM t
+
+---- spark
+SELECT DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP()), DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP()) FROM t
+
+---- aggregates
+SELECT user_region, COUNT(*), COUNT(DISTINCT user_id), SUM(a), AVG(a) FROM pageviews GROUP BY user_region HAVING COUNT(*) > 1
+
+---- spark
+SELECT user_region, COUNT(*), COUNT(DISTINCT user_id), SUM(a), AVG(a) FROM pageviews GROUP BY user_region HAVING COUNT(*) > 1
+
+---- names
+SELECT `a b`, t.value, `x``y` FROM `my table` AS t
+
+---- spark
+SELECT `a b`, t.value, `x``y` FROM `my table` AS t
+
+---- joins and unions
+SELECT a.x, b.y FROM a LEFT JOIN b ON a.k = b.k UNION ALL SELECT 1, 2 ORDER BY x LIMIT 3
+
+---- spark
+SELECT a.x, b.y FROM a LEFT JOIN b ON a.k = b.k UNION ALL SELECT 1, 2 ORDER BY x LIMIT 3
+
+---- subqueries
+WITH q AS (SELECT a FROM t) SELECT * FROM q WHERE a IN (SELECT a FROM u) AND EXISTS (SELECT 1 FROM v)
+
+---- spark
+WITH q AS (SELECT a FROM t) SELECT * FROM q WHERE a IN (SELECT a FROM u) AND EXISTS(SELECT 1 FROM v)
+
+---- values
+VALUES (1, 'x'), (2, NULL)
+
+---- spark
+VALUES (1, 'x'), (2, NULL)
+
+---- functions are Spark's
+SELECT DATE_FORMAT(ts, 'yyyy-MM-dd'), COALESCE(a, 0), IF(a > 1, 'x', 'y'), REGEXP_EXTRACT(s, '(\d+)', 1), CONCAT(a, b), a || b, SUBSTRING(s, 1, 2), ABS(x), MOD(x, 2), x / 2, CASE WHEN a THEN 1 ELSE 2 END FROM t
+
+---- spark
+SELECT DATE_FORMAT(ts, 'yyyy-MM-dd'), COALESCE(a, 0), IF(a > 1, 'x', 'y'), REGEXP_EXTRACT(s, '(\\d+)'), CONCAT(a, b), a || b, SUBSTRING(s, 1, 2), ABS(x), x % 2, x / 2, CASE WHEN a THEN 1 ELSE 2 END FROM t
+
+---- intervals
+SELECT ts - INTERVAL '2' SECOND, ts + INTERVAL '1' DAY FROM t
+
+---- spark
+SELECT ts - INTERVAL '2' SECOND, ts + INTERVAL '1' DAY FROM t
+
+---- window functions
+SELECT ROW_NUMBER() OVER (PARTITION BY a ORDER BY b DESC) AS n FROM t
+
+---- spark
+SELECT ROW_NUMBER() OVER (PARTITION BY a ORDER BY b DESC) AS n FROM t

@@ -1,0 +1,501 @@
+Every other statement, and what is refused.
+
+---- every type
+CREATE TABLE t (a CHAR, b CHAR(3), c VARCHAR(9), d STRING, e BOOLEAN, f BINARY(2), g VARBINARY(3), h BYTES, i DECIMAL, j DECIMAL(10, 2), k DEC(5), l NUMERIC(7, 7), m TINYINT, n SMALLINT, o INT, p INTEGER, q BIGINT, r FLOAT, s DOUBLE, t DOUBLE PRECISION, u DATE, v TIMESTAMP, w TIMESTAMP(0), x TIMESTAMP(3) WITHOUT TIME ZONE, y TIMESTAMP_LTZ(3), z TIMESTAMP(6) WITH LOCAL TIME ZONE)
+
+---- becomes
+CREATE TABLE `t` (
+  `a` CHAR(1),
+  `b` CHAR(3),
+  `c` VARCHAR(9),
+  `d` STRING,
+  `e` BOOLEAN,
+  `f` BINARY(2),
+  `g` VARBINARY(3),
+  `h` BYTES,
+  `i` DECIMAL(10, 0),
+  `j` DECIMAL(10, 2),
+  `k` DECIMAL(5, 0),
+  `l` DECIMAL(7, 7),
+  `m` TINYINT,
+  `n` SMALLINT,
+  `o` INT,
+  `p` INT,
+  `q` BIGINT,
+  `r` FLOAT,
+  `s` DOUBLE,
+  `t` DOUBLE,
+  `u` DATE,
+  `v` TIMESTAMP(6),
+  `w` TIMESTAMP(0),
+  `x` TIMESTAMP(3),
+  `y` TIMESTAMP_LTZ(3),
+  `z` TIMESTAMP_LTZ(6)
+)
+
+---- nested types
+CREATE TABLE t (a ARRAY<INT NOT NULL>, b MAP<STRING, BYTES> NOT NULL, c ROW<x INT, `y z` ROW<v STRING>>, d ROW(x TIMESTAMP(3), y ARRAY<ARRAY<INT>>), e INT ARRAY, f MAP<STRING, ARRAY<ROW<n INT>>>)
+
+---- becomes
+CREATE TABLE `t` (
+  `a` ARRAY<INT NOT NULL>,
+  `b` MAP<STRING, BYTES> NOT NULL,
+  `c` ROW<`x` INT, `y z` ROW<`v` STRING>>,
+  `d` ROW<`x` TIMESTAMP(3), `y` ARRAY<ARRAY<INT>>>,
+  `e` ARRAY<INT>,
+  `f` MAP<STRING, ARRAY<ROW<`n` INT>>>
+)
+
+---- words as names
+CREATE TABLE `table` (value INT, message INT, payload INT, behavior INT, select_ INT, `select` INT, order_ INT, timestamp TIMESTAMP(3), watermark INT, metadata INT, comment INT, key INT, date DATE, `a``b` INT, user INT, primary INT, group INT, year INT)
+
+---- becomes
+CREATE TABLE `table` (
+  `value` INT,
+  `message` INT,
+  `payload` INT,
+  `behavior` INT,
+  `select_` INT,
+  `select` INT,
+  `order_` INT,
+  `timestamp` TIMESTAMP(3),
+  `watermark` INT,
+  `metadata` INT,
+  `comment` INT,
+  `key` INT,
+  `date` DATE,
+  `a``b` INT,
+  `user` INT,
+  `primary` INT,
+  `group` INT,
+  `year` INT
+)
+
+---- metadata and computed columns
+CREATE TABLE t (a INT COMMENT 'it''s a', `offset` BIGINT METADATA VIRTUAL, p INT METADATA FROM 'partition' VIRTUAL COMMENT 'c', ts TIMESTAMP_LTZ(3) METADATA FROM 'timestamp', b AS a + 1 COMMENT 'more', c AS UPPER('x''y'), pt AS PROCTIME(), WATERMARK FOR ts AS ts)
+
+---- becomes
+CREATE TABLE `t` (
+  `a` INT COMMENT 'it''s a',
+  `offset` BIGINT METADATA FROM 'offset' VIRTUAL,
+  `p` INT METADATA FROM 'partition' VIRTUAL COMMENT 'c',
+  `ts` TIMESTAMP_LTZ(3) METADATA FROM 'timestamp',
+  `b` AS a + 1 COMMENT 'more',
+  `c` AS UPPER('x''y'),
+  `pt` AS PROCTIME(),
+  WATERMARK FOR `ts` AS ts
+)
+
+---- keys
+CREATE TABLE IF NOT EXISTS t (id BIGINT PRIMARY KEY NOT ENFORCED COMMENT 'k', v STRING NOT NULL, w INT NULL) COMMENT 'a table' PARTITIONED BY (v) WITH ('bucket' = '4')
+
+---- becomes
+CREATE TABLE IF NOT EXISTS `t` (
+  `id` BIGINT COMMENT 'k',
+  `v` STRING NOT NULL,
+  `w` INT,
+  PRIMARY KEY (`id`) NOT ENFORCED
+)
+COMMENT 'a table'
+PARTITIONED BY (`v`)
+WITH (
+  'bucket' = '4'
+)
+
+---- a named constraint
+CREATE TEMPORARY TABLE t (a INT, b INT, CONSTRAINT pk PRIMARY KEY (a, b) NOT ENFORCED)
+
+---- becomes
+CREATE TEMPORARY TABLE `t` (
+  `a` INT,
+  `b` INT,
+  PRIMARY KEY (`a`, `b`) NOT ENFORCED
+)
+
+---- watermark delays
+CREATE TABLE a (t TIMESTAMP(3), WATERMARK FOR t AS t - INTERVAL '0.001' SECOND); CREATE TABLE b (t TIMESTAMP(3), WATERMARK FOR t AS (t - INTERVAL '5' MINUTES));
+
+---- becomes
+CREATE TABLE `a` (
+  `t` TIMESTAMP(3),
+  WATERMARK FOR `t` AS t - INTERVAL '0.001' SECOND
+);
+CREATE TABLE `b` (
+  `t` TIMESTAMP(3),
+  WATERMARK FOR `t` AS (t - INTERVAL '5' MINUTES)
+)
+
+---- LIKE
+CREATE TABLE b (WATERMARK FOR ts AS ts) WITH ('topic' = 'b') LIKE a (EXCLUDING ALL INCLUDING CONSTRAINTS OVERWRITING OPTIONS); CREATE TABLE c LIKE a
+
+---- becomes
+CREATE TABLE `b` (
+  WATERMARK FOR `ts` AS ts
+)
+WITH (
+  'topic' = 'b'
+)
+LIKE `a` (EXCLUDING ALL INCLUDING CONSTRAINTS OVERWRITING OPTIONS);
+CREATE TABLE `c`
+LIKE `a`
+
+---- views
+CREATE VIEW v AS SELECT a, b FROM t WHERE c > 1; CREATE TEMPORARY VIEW IF NOT EXISTS w (x, `y`) COMMENT 'two' AS (SELECT 1, 2)
+
+---- becomes
+CREATE VIEW `v` AS
+SELECT a, b FROM t WHERE c > 1;
+CREATE TEMPORARY VIEW IF NOT EXISTS `w` (`x`, `y`) COMMENT 'two' AS
+(SELECT 1, 2)
+
+---- drops
+DROP TABLE t; DROP TABLE IF EXISTS t; DROP TEMPORARY TABLE t; DROP VIEW v; DROP TEMPORARY VIEW IF EXISTS v
+
+---- becomes
+DROP TABLE `t`;
+DROP TABLE IF EXISTS `t`;
+DROP TEMPORARY TABLE `t`;
+DROP VIEW `v`;
+DROP TEMPORARY VIEW IF EXISTS `v`
+
+---- alters
+ALTER TABLE t SET ('a' = 'b', c.d-e = 'f'); ALTER TABLE t RESET ('a', 'c.d-e'); ALTER TABLE IF EXISTS t RENAME TO u; ALTER TABLE t RENAME a TO b; ALTER TABLE t ADD x INT; ALTER TABLE t ADD COLUMN x INT COMMENT 'c'; ALTER TABLE t ADD (x INT, y AS x + 1); ALTER VIEW v RENAME TO w
+
+---- becomes
+ALTER TABLE `t` SET ('a' = 'b', 'c.d-e' = 'f');
+ALTER TABLE `t` RESET ('a', 'c.d-e');
+ALTER TABLE IF EXISTS `t` RENAME TO `u`;
+ALTER TABLE `t` RENAME `a` TO `b`;
+ALTER TABLE `t` ADD (`x` INT);
+ALTER TABLE `t` ADD (`x` INT COMMENT 'c');
+ALTER TABLE `t` ADD (`x` INT, `y` AS x + 1);
+ALTER VIEW `v` RENAME TO `w`
+
+---- shows
+SHOW TABLES; SHOW VIEWS; SHOW CREATE TABLE t; SHOW CREATE VIEW v; DESCRIBE t; DESC `t`; DESCRIBE TABLE t
+
+---- becomes
+SHOW TABLES;
+SHOW VIEWS;
+SHOW CREATE TABLE `t`;
+SHOW CREATE VIEW `v`;
+DESCRIBE `t`;
+DESCRIBE `t`;
+DESCRIBE `t`
+
+---- settings
+SET; SET 'execution.runtime-mode' = 'batch'; SET table.exec.source.idle-timeout = '1 s'; RESET; RESET 'execution.runtime-mode'
+
+---- becomes
+SET;
+SET 'execution.runtime-mode' = 'batch';
+SET 'table.exec.source.idle-timeout' = '1 s';
+RESET;
+RESET 'execution.runtime-mode'
+
+---- inserts
+INSERT INTO t VALUES (1, 'x'), (2, NULL); INSERT INTO t (b, a) SELECT 1, 2; INSERT INTO t (SELECT 1); INSERT INTO t WITH q AS (SELECT 1 AS a) SELECT a FROM q
+
+---- becomes
+INSERT INTO `t`
+VALUES (1, 'x'), (2, NULL);
+INSERT INTO `t` (`b`, `a`)
+SELECT 1, 2;
+INSERT INTO `t`
+(SELECT 1);
+INSERT INTO `t`
+WITH q AS (SELECT 1 AS a) SELECT a FROM q
+
+---- statement sets
+EXECUTE STATEMENT SET BEGIN INSERT INTO a SELECT * FROM s; INSERT INTO b SELECT * FROM s WHERE x > 1; END; SELECT 1
+
+---- becomes
+EXECUTE STATEMENT SET BEGIN
+INSERT INTO `a`
+SELECT * FROM s;
+INSERT INTO `b`
+SELECT * FROM s WHERE x > 1;
+END;
+SELECT 1
+
+---- the older statement set
+BEGIN STATEMENT SET; INSERT INTO a SELECT * FROM s; END
+
+---- becomes
+EXECUTE STATEMENT SET BEGIN
+INSERT INTO `a`
+SELECT * FROM s;
+END
+
+---- explains
+EXPLAIN SELECT 1; EXPLAIN PLAN FOR INSERT INTO t SELECT 1
+
+---- becomes
+EXPLAIN SELECT 1;
+EXPLAIN INSERT INTO `t`
+SELECT 1
+
+---- EXECUTE INSERT
+EXECUTE INSERT INTO t SELECT 1
+
+---- becomes
+INSERT INTO `t`
+SELECT 1
+
+---- comments
+-- one
+SELECT /* two; */ 1 -- three; 'x'
+; /* four */ SELECT '-- five', '/* six */' -- seven
+
+---- becomes
+SELECT /* two; */ 1;
+SELECT '-- five', '/* six */'
+
+---- nothing
+ -- nothing
+ /* at all */ ; ;
+
+---- becomes
+
+
+---- secrets are masked
+CREATE TABLE t (a INT) WITH ('properties.sasl.password' = 'hunter2', 'properties.ssl.key.password' = 'env:PW')
+
+---- becomes
+CREATE TABLE `t` (
+  `a` INT
+)
+WITH (
+  'properties.sasl.password' = '***',
+  'properties.ssl.key.password' = 'env:PW'
+)
+
+---- no CREATE
+CREATE
+
+---- error
+line 1, column 7: unexpected end of statement: expected TABLE or VIEW
+
+---- CREATE of something else
+CREATE DATABASE d
+
+---- error
+line 1, column 8: CREATE DATABASE is not supported: there are tables and views
+
+---- CREATE OR REPLACE
+CREATE OR REPLACE TABLE t (a INT)
+
+---- error
+line 1, column 8: CREATE OR REPLACE is not supported: DROP it first
+
+---- CREATE TABLE AS
+CREATE TABLE t WITH ('a' = 'b') AS SELECT 1
+
+---- error
+line 1, column 33: CREATE TABLE AS is not supported: CREATE TABLE, then INSERT INTO ... SELECT
+
+---- no columns
+CREATE TABLE t WITH ('a' = 'b')
+
+---- error
+line 1, column 32: unexpected end of statement: expected columns in brackets
+
+---- a column twice
+CREATE TABLE t (a INT, a STRING)
+
+---- error
+line 1, column 24: column 'a' is declared twice
+
+---- no type
+CREATE TABLE t (a, b INT)
+
+---- error
+line 1, column 18: expected a type such as STRING, BIGINT or TIMESTAMP(3), came ','
+
+---- an unknown type
+CREATE TABLE t (a INT, b NUMBER(3))
+
+---- error
+line 1, column 26: there is no type NUMBER; there are STRING, BYTES, BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DATE, CHAR, VARCHAR, BINARY, VARBINARY, TIMESTAMP, TIMESTAMP_LTZ, DECIMAL, ARRAY, MAP, ROW
+
+---- a type that Spark has not
+CREATE TABLE t (a TIME(3))
+
+---- error
+line 1, column 19: type TIME is not supported: Spark's tables cannot hold it; use TIMESTAMP or STRING
+
+---- nanoseconds
+CREATE TABLE t (a TIMESTAMP(9))
+
+---- error
+line 1, column 19: type TIMESTAMP has 0 to 6 digits of a second here, as Spark has; came (9)
+
+---- too many digits
+CREATE TABLE t (a DECIMAL(39, 2))
+
+---- error
+line 1, column 19: type DECIMAL takes a precision from 1 to 38 and a scale up to it, came (39, 2)
+
+---- a type with time zone
+CREATE TABLE t (a TIMESTAMP(3) WITH TIME ZONE)
+
+---- error
+line 1, column 19: TIMESTAMP WITH TIME ZONE is not supported: use TIMESTAMP_LTZ, an instant
+
+---- an enforced key
+CREATE TABLE t (a INT, PRIMARY KEY (a))
+
+---- error
+line 1, column 24: a PRIMARY KEY has to say NOT ENFORCED: nobody checks rows that others write
+
+---- two keys
+CREATE TABLE t (a INT PRIMARY KEY NOT ENFORCED, PRIMARY KEY (a) NOT ENFORCED)
+
+---- error
+line 1, column 49: a table has one PRIMARY KEY at most
+
+---- another watermark
+CREATE TABLE t (ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '5' MONTH)
+
+---- error
+line 1, column 54: a watermark is the column itself or the column less an interval, such as ts - INTERVAL '5' SECOND; this is neither
+
+---- a watermark of another column
+CREATE TABLE t (ts TIMESTAMP(3), WATERMARK FOR ts AS other - INTERVAL '5' SECOND)
+
+---- error
+line 1, column 54: a watermark is the column itself or the column less an interval, such as ts - INTERVAL '5' SECOND; this is neither
+
+---- two watermarks
+CREATE TABLE t (ts TIMESTAMP(3), WATERMARK FOR ts AS ts, WATERMARK FOR ts AS ts)
+
+---- error
+line 1, column 58: a table has one watermark at most
+
+---- an option twice
+CREATE TABLE t (a INT) WITH ('a' = 'b', 'a' = 'c')
+
+---- error
+line 1, column 41: option 'a' is given twice
+
+---- an option without value
+CREATE TABLE t (a INT) WITH ('connector')
+
+---- error
+line 1, column 41: expected '=', came ')'
+
+---- an option with a number
+CREATE TABLE t (a INT) WITH ('bucket' = 4)
+
+---- error
+line 1, column 41: expected the value of option 'bucket' in single quotes, came '4'
+
+---- a name before the name
+CREATE TABLE db.t (a INT)
+
+---- error
+line 1, column 14: a warehouse is one database: give the name of the table without the names before it
+
+---- double quotes
+SELECT "a" FROM t
+
+---- error
+line 1, column 10: expected the end of the statement, came '"'
+
+---- a quote that is open
+SELECT 'it''s
+FROM t
+
+---- error
+line 1, column 8: a quote is not closed
+
+---- a comment that is open
+SELECT 1 /* never
+ending
+
+---- error
+line 1, column 10: a comment is not closed
+
+---- a secret in a damaged text
+CREATE TABLE t (a INT) WITH ('properties.sasl.password' = 'hunter2' 'x')
+
+---- error
+line 1, column 69: expected ',' or ')', came 'x'
+
+---- an open quote in a secret
+CREATE TABLE t (a INT) WITH ('properties.sasl.password' = 'hunter2)
+
+---- error
+line 1, column 59: a quote is not closed
+
+---- no semicolon
+SELECT 1 SELECT 2
+
+---- error
+line 1, column 10: expected the end of the statement, came 'SELECT'
+
+---- no table
+SELECT a FROM
+
+---- error
+line 1, column 14: unexpected end of statement: expected table name
+
+---- no expression
+SELECT FROM t
+
+---- error
+line 1, column 1: a SELECT without columns: name them, or say *
+
+---- hints
+SELECT * FROM t /*+ OPTIONS('a' = 'b') */
+
+---- error
+line 1, column 17: hints are not supported: set options with ALTER TABLE ... SET, or make a table LIKE this one
+
+---- windows
+SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))
+
+---- error
+line 1, column 21: TUMBLE windows are not supported yet: group by Spark's window(time, '10 minutes') in a query of catalog.table(name)
+
+---- lookups
+SELECT * FROM a JOIN b FOR SYSTEM_TIME AS OF a.p ON a.x = b.x
+
+---- error
+line 1, column 1: FOR SYSTEM_TIME AS OF is not supported yet: read the table with catalog.table(name) and join in Spark
+
+---- INSERT OVERWRITE
+INSERT OVERWRITE t SELECT 1
+
+---- error
+line 1, column 8: INSERT OVERWRITE is not supported: INSERT INTO adds rows, of a key table it replaces them
+
+---- INSERT of nothing
+INSERT INTO t
+
+---- error
+line 1, column 14: unexpected end of statement: expected SELECT, VALUES or WITH
+
+---- EXPLAIN of something else
+EXPLAIN DROP TABLE t
+
+---- error
+line 1, column 9: EXPLAIN goes with SELECT, INSERT INTO and STATEMENT SET
+
+---- an empty statement set
+EXECUTE STATEMENT SET BEGIN END
+
+---- error
+line 1, column 29: a STATEMENT SET without an INSERT INTO
+
+---- DELETE
+DELETE FROM t
+
+---- error
+line 1, column 1: DELETE is not supported: say TableStore.open(...).delete(keys), or write rows with _change_type = 'delete'
+
+---- UPDATE
+UPDATE t SET a = 1
+
+---- error
+line 1, column 1: UPDATE is not supported: INSERT INTO a table with a PRIMARY KEY replaces rows

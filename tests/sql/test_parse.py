@@ -1,0 +1,141 @@
+"""Texts become statements, or an error that says where; the pairs are in the files beside this one."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tablestore.sql import SqlError, parse
+from tablestore.sql.dialect import to_spark
+from tablestore.sql.render import render
+from tablestore.sql.statements import Select, Statement
+from tests.sql.pairs import Pair, pairs
+
+ALL = [*pairs("pages.sql"), *pairs("statements.sql"), *pairs("queries.sql")]
+TEXTS = [param.values[0].text for param in ALL]
+
+
+@pytest.mark.parametrize("pair", ALL)
+def test_a_text_becomes_what_the_file_says(pair: Pair) -> None:
+    if pair.kind == "error":
+        with pytest.raises(SqlError) as caught:
+            parse(pair.text)
+        assert str(caught.value).splitlines()[0] == pair.expected
+        return
+    statements = parse(pair.text)
+    if pair.kind == "spark":
+        assert all(isinstance(each, Select) for each in statements)
+        assert ";\n".join(to_spark(each.query.tree) for each in statements) == pair.expected
+        return
+    assert ";\n".join(map(render, statements)) == pair.expected
+
+
+#: A masked credential is not the credential.
+WHOLE = [param for param in ALL if param.values[0].kind == "becomes" and "***" not in param.values[0].expected]
+
+
+@pytest.mark.parametrize("pair", WHOLE)
+def test_what_is_written_reads_back_as_the_same(pair: Pair) -> None:
+    assert parse(pair.expected) == tuple(parse(pair.text))
+
+
+def test_an_error_shows_the_place() -> None:
+    with pytest.raises(SqlError) as caught:
+        parse("SELECT 1;\nCREATE TABLE t (\n  a NUMBER,\n  b INT\n)")
+    error = caught.value
+    assert (error.line, error.column, error.text) == (3, 5, "NUMBER")
+    assert str(error).splitlines()[1:] == ["    a NUMBER,", "      ^"]
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.line, again.column) == (str(error), 3, 5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE TABLE t (a INT) WITH ('properties.sasl.password' = 'hunter2' 'x')",
+        "CREATE TABLE t (a INT) WITH ('properties.sasl.password' = 'hunter2)",
+        "CREATE TABLE t (a INT) WITH ('properties.sasl.password' = hunter2)",
+        "CREATE TABLE t (a INT) WITH ('properties.sasl.password' 'hunter2')",
+        "CREATE TABLE t (a INT) WITH (properties.sasl.password = 'hunter2' x)",
+        "CREATE TABLE t (a INT) WITH ('kafka.sasl.password' = 'hunter2', 'kafka.sasl.password' = 'hunter2')",
+        "SET 'properties.sasl.password' = 'hunter2' x",
+        """CREATE TABLE t (a INT) WITH ('properties.sasl.jaas.config' = 'x.PlainLoginModule required
+           username="u" password="hunter2";' x)""",
+    ],
+)
+def test_an_error_shows_no_credential(text: str) -> None:
+    with pytest.raises(SqlError) as caught:
+        parse(text)
+    assert "hunter2" not in str(caught.value) + caught.value.text + repr(caught.value)
+
+
+def test_deep_nesting_is_an_error_with_a_place() -> None:
+    with pytest.raises(SqlError, match="nested too deeply"):
+        parse("SELECT " + "(" * 5000 + "1" + ")" * 5000)
+
+
+def test_a_long_text_of_many_statements_is_read() -> None:
+    assert len(parse("SELECT 'a;b', 1; -- c\n" * 500)) == 500
+
+
+def tried(text: str) -> tuple[tuple[Statement, ...], SqlError | None]:
+    try:
+        return parse(text), None
+    except SqlError as error:
+        return (), error
+
+
+def ends_well(text: str) -> None:
+    """Any text is statements, or an error with a place in it."""
+    statements, error = tried(text)
+    if error is not None:
+        lines = text.split("\n")
+        assert 1 <= error.line <= len(lines)
+        assert 1 <= error.column <= len(lines[error.line - 1]) + 1
+    if "***" not in (written := ";\n".join(map(render, statements))):
+        assert tuple(map(render, parse(written))) == tuple(map(render, statements))
+
+
+@given(st.text(max_size=200))
+@example("{# a #}")
+@example("/*")
+@example("SELECT '")
+@example("\x00")
+@example("SELECT 1e999999")
+def test_any_characters_end_well(text: str) -> None:
+    ends_well(text)
+
+
+WORDS = sorted({word for text in TEXTS for word in re.findall(r"\w+|[^\w\s]|'[^']*'", text)})
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join))
+def test_any_words_of_sql_end_well(text: str) -> None:
+    ends_well(text)
+
+
+@given(st.sampled_from(TEXTS), st.randoms(use_true_random=False), st.integers(1, 4))
+def test_any_damage_ends_well(text: str, chance: random.Random, times: int) -> None:
+    """Words are removed, repeated, swapped, cut off."""
+    words = re.findall(r"\s+|\w+|'[^']*'|.", text)
+    for _ in range(times):
+        if not words:
+            break
+        at, other = chance.randrange(len(words)), chance.randrange(len(words))
+        move = chance.randrange(5)
+        if move == 0:
+            del words[at]
+        elif move == 1:
+            words.insert(at, words[other])
+        elif move == 2:
+            words[at], words[other] = words[other], words[at]
+        elif move == 3:
+            words[at] = chance.choice(WORDS)
+        else:
+            words = words[:at]
+    ends_well("".join(words))
