@@ -100,6 +100,35 @@ class Storage:
             msg = f"{target}: cannot be written: {error}. Check the file system."
             raise UnavailableError(msg) from error
 
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Write a small file unless it is there, so that of several writers at once one wins.
+
+        Returns:
+            Whether this call made the file.
+
+        Raises:
+            UnavailableError: the file system refused.
+        """
+        target = self.path(name)
+        try:
+            if not self.is_local:
+                self.filesystem.pipe_file(target, data, mode="create")
+                return True
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
+            draft = Path(f"{target}.{uuid.uuid4().hex}.tmp")
+            try:
+                draft.write_bytes(data)
+                # Unlike a rename, a link fails where there is a file, and the file is whole from the start.
+                os.link(draft, target)
+            finally:
+                draft.unlink(missing_ok=True)
+            return True
+        except FileExistsError:
+            return False
+        except OSError as error:
+            msg = f"{target}: cannot be written: {error}. Check the file system."
+            raise UnavailableError(msg) from error
+
     def exists(self, name: str) -> bool:
         """Tell whether a file or folder is there."""
         return bool(self.filesystem.exists(self.path(name)))

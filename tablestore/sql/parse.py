@@ -95,7 +95,8 @@ class FlinkParser(DdlReader):
         word = self._curr.text.upper()
         if word in _REFUSED and self._curr.token_type not in {TokenType.STRING, TokenType.IDENTIFIER}:
             self.raise_error(f"{word} is not supported: {_REFUSED[word]}")
-        raise self._unexpected(f"a statement ({_STATEMENTS})")
+        what = f"a statement ({_STATEMENTS})"
+        raise self._unexpected(what)
 
     def _show(self) -> Statement:
         if self._take("TABLES"):

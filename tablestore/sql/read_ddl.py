@@ -65,7 +65,8 @@ class DdlReader(TypeReader, QueryReader):
             self.raise_error("CREATE OR REPLACE is not supported: DROP it first")
         if not self._at_end() and self._curr.text.upper() in _NOT_MADE:
             self.raise_error(f"CREATE {self._curr.text.upper()} is not supported: there are tables and views")
-        raise self._unexpected("TABLE or VIEW")
+        what = "TABLE or VIEW"
+        raise self._unexpected(what)
 
     def _create_table(self, temporary: bool) -> CreateTable:
         if_not_exists = self._take("IF", "NOT", "EXISTS")
@@ -228,7 +229,8 @@ class DdlReader(TypeReader, QueryReader):
             return AlterAdd(name, self._added(), if_exists)
         if self._is_word("MODIFY") or self._is_word("DROP"):
             self.raise_error("ALTER TABLE ... MODIFY and DROP are not supported: make a new table LIKE this one")
-        raise self._unexpected("SET, RESET, RENAME or ADD")
+        what = "SET, RESET, RENAME or ADD"
+        raise self._unexpected(what)
 
     def _added(self) -> tuple[Column, ...]:
         self._take("COLUMN")

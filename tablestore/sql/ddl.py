@@ -1,0 +1,268 @@
+"""What ``CREATE``, ``ALTER`` and ``DROP`` do to the definitions, and to the store tables behind them.
+
+Nothing here starts Spark, and tables of the connectors contact no broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from sqlglot import exp
+
+from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tablestore import lifecycle
+from tablestore.opened import OpenedTable
+from tablestore.publisher import open_publisher
+from tablestore.sql.bound import LOG_SERVERS, LOG_SYSTEM, check_table, connector_of, schema_of, stored_columns
+from tablestore.sql.definitions import FOLDER, Definition, taken
+from tablestore.sql.likeness import merged
+from tablestore.sql.scope import Scope
+from tablestore.sql.statements import (
+    AlterAdd,
+    AlterRename,
+    AlterRenameColumn,
+    AlterReset,
+    AlterSet,
+    CreateTable,
+    CreateView,
+    Drop,
+    PhysicalColumn,
+    Query,
+)
+from tablestore.sql.types import FlinkType
+
+_RESERVED: Final = (FOLDER,)
+Altered = AlterSet | AlterReset | AlterRenameColumn | AlterAdd
+
+
+def create_table(scope: Scope, made: CreateTable) -> bool:
+    """Make a table.
+
+    1. Check all that can be checked.
+    2. Keep the definition. A crash after this leaves a store table's name without a table; the next CREATE makes it.
+    3. Make the store table's files, and its topic.
+
+    Returns:
+        Whether it was made; False where it is there and the statement says ``IF NOT EXISTS``.
+    """
+    _check_name(made.name)
+    if made.like is not None:
+        source = scope.definition(made.like.source)
+        if not isinstance(source.made, CreateTable):
+            msg = f"LIKE '{made.like.source}': this is a view; a table can only be like a table."
+            raise InvalidInputError(msg)
+        made = merged(made, source.made)
+    made = _with_key_not_null(replace(made, like=None))
+    # Step 1.
+    check_table(made)
+    there = scope.find(made.name, temporary=made.temporary)
+    if there is not None and not _is_unfinished(scope, there):
+        if made.if_not_exists:
+            return False
+        raise AlreadyExistsError(taken(made.name))
+    made = replace(made, if_not_exists=False)
+    is_store = connector_of(made) is None
+    # What a crash has left at the path of an unfinished table is cleared up when a table is made there.
+    path = there.path if there is not None else scope.free_path(made.name)
+    definition = Definition(made, path if is_store else None)
+    # Step 2.
+    if there is not None:
+        scope.remove(there)
+    scope.add(definition)
+    # Step 3.
+    if is_store:
+        try:
+            _make_store_table(scope, definition, made)
+        except Exception:
+            # Where somebody else had begun, what is at the path may be theirs: the name stays.
+            if there is None:
+                scope.remove(scope.definition(made.name))
+            raise
+    return True
+
+
+def create_view(scope: Scope, made: CreateView) -> bool:
+    """Keep a view; see `create_table` for what comes back."""
+    _check_name(made.name)
+    if scope.find(made.name, temporary=made.temporary) is not None:
+        if made.if_not_exists:
+            return False
+        raise AlreadyExistsError(taken(made.name))
+    for name in tables_in(made.query):
+        if name == made.name:
+            msg = f"view '{made.name}' would read itself. Choose another name."
+            raise InvalidInputError(msg)
+        scope.definition(name)
+    scope.add(Definition(replace(made, if_not_exists=False)))
+    return True
+
+
+def drop(scope: Scope, dropped: Drop) -> bool:
+    """Remove a table or view.
+
+    A store table's files and topic go first, then its name: a crash between leaves a name without a table, which can be
+    dropped again.
+
+    Returns:
+        Whether it was there.
+    """
+    there = scope.find(dropped.name, temporary=dropped.temporary)
+    if there is None:
+        if dropped.if_exists:
+            return False
+        raise scope.missing(dropped.name)
+    if dropped.is_view is isinstance(there.made, CreateTable):
+        kind = "table" if dropped.is_view else "view"
+        msg = f"'{dropped.name}' is a {kind}: say DROP {kind.upper()}."
+        raise InvalidInputError(msg)
+    # After a crash within a renaming two names have one table, which goes with the last of them.
+    if there.path is not None and not scope.others_at(there):
+        _drop_store_table(scope, there)
+    scope.remove(there)
+    return True
+
+
+def alter(scope: Scope, altered: Altered) -> bool:
+    """Change a table of a connector.
+
+    Returns:
+        Whether it was there.
+    """
+    there = scope.find(altered.name)
+    if there is None:
+        if altered.if_exists:
+            return False
+        raise scope.missing(altered.name)
+
+    def change(before: Definition) -> Definition:
+        if not isinstance(before.made, CreateTable):
+            msg = f"'{altered.name}' is a view: DROP VIEW and CREATE VIEW change it."
+            raise InvalidInputError(msg)
+        if before.path is not None:
+            msg = (
+                f"table '{altered.name}': columns and options of a store table are fixed when it is made. Make a "
+                f"new one LIKE this one, INSERT INTO it from this one, and rename."
+            )
+            raise InvalidInputError(msg)
+        after = _altered(before.made, altered)
+        check_table(after)
+        return replace(before, made=after)
+
+    scope.change(there, change)
+    return True
+
+
+def rename(scope: Scope, renamed: AlterRename) -> bool:
+    """Give a table or view another name; the files of a store table stay where they are.
+
+    The new name is written first: a crash before the old one is freed leaves both, of one table.
+
+    Returns:
+        Whether it was there.
+    """
+    there = scope.find(renamed.name)
+    if there is None:
+        if renamed.if_exists:
+            return False
+        raise scope.missing(renamed.name)
+    if renamed.is_view is isinstance(there.made, CreateTable):
+        msg = f"'{renamed.name}' is a {'table' if renamed.is_view else 'view'}."
+        raise InvalidInputError(msg)
+    _check_name(renamed.to)
+    scope.add(Definition(replace(there.made, name=renamed.to), there.path))
+    scope.remove(there)
+    return True
+
+
+def tables_in(query: Query) -> tuple[str, ...]:
+    """Give the names of tables and views that a query reads, without those it defines itself.
+
+    Raises:
+        InvalidInputError: a name has others before it.
+    """
+    own = {cte.alias for cte in query.tree.find_all(exp.CTE)}
+    found: dict[str, None] = {}
+    for table in query.tree.find_all(exp.Table):
+        if table.db:
+            msg = f"'{table.db}.{table.name}': a warehouse is one database. Give the name of the table alone."
+            raise InvalidInputError(msg)
+        if table.name not in own and isinstance(table.this, exp.Identifier):
+            found[table.name] = None
+    return tuple(found)
+
+
+def _check_name(name: str) -> None:
+    if name in _RESERVED:
+        msg = f"'{name}': the warehouse keeps its definitions under this name. Choose another."
+        raise InvalidInputError(msg)
+
+
+def _with_key_not_null(made: CreateTable) -> CreateTable:
+    def not_null(kind: FlinkType) -> FlinkType:
+        return replace(kind, nullable=False)
+
+    columns = tuple(
+        replace(column, type=not_null(column.type))
+        if isinstance(column, PhysicalColumn) and column.name in made.primary_key
+        else column
+        for column in made.columns
+    )
+    return replace(made, columns=columns)
+
+
+def _altered(made: CreateTable, altered: Altered) -> CreateTable:
+    if isinstance(altered, AlterSet):
+        return replace(made, options=tuple((dict(made.options) | dict(altered.options)).items()))
+    if isinstance(altered, AlterReset):
+        return replace(made, options=tuple(pair for pair in made.options if pair[0] not in altered.keys))
+    if isinstance(altered, AlterAdd):
+        return replace(made, columns=(*made.columns, *altered.columns))
+    if altered.column not in [column.name for column in made.columns]:
+        msg = f"table '{made.name}': there is no column '{altered.column}'."
+        raise NotFoundError(msg)
+    if altered.column in made.primary_key or (made.watermark and made.watermark.column == altered.column):
+        msg = f"table '{made.name}': column '{altered.column}' is in the PRIMARY KEY or has the WATERMARK; it stays."
+        raise InvalidInputError(msg)
+    renamed = (replace(each, name=altered.to) if each.name == altered.column else each for each in made.columns)
+    return replace(made, columns=tuple(renamed))
+
+
+def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -> None:
+    options: Mapping[str, str] = dict(made.options)
+    log_system = options.get(LOG_SYSTEM)
+    given = {key: value for key, value in options.items() if key != LOG_SYSTEM}
+    if LOG_SERVERS in given:
+        given[LOG_SERVERS] = scope.settings.servers(given[LOG_SERVERS])
+    lifecycle.create(
+        scope.place_of(definition),
+        schema_of(stored_columns(made)),
+        primary_key=made.primary_key,
+        partition_by=made.partitioned_by,
+        log_system=log_system,
+        options=given,
+    )
+
+
+def _is_unfinished(scope: Scope, there: Definition) -> bool:
+    """Tell whether a crash has left a name without its store table."""
+    if there.path is None:
+        return False
+    try:
+        OpenedTable.open(scope.place_of(there))
+    except NotFoundError:
+        return True
+    return False
+
+
+def _drop_store_table(scope: Scope, there: Definition) -> None:
+    try:
+        table = OpenedTable.open(scope.place_of(there), scope.runtime_of(there))
+    except NotFoundError:
+        # A crash in the middle of another DROP, or of CREATE.
+        return
+    publisher = open_publisher(table, None)
+    if publisher is not None:
+        publisher.discard()
+    lifecycle.drop(table)

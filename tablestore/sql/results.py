@@ -1,0 +1,33 @@
+"""What a statement gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tablestore.sql.statements import Statement
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a statement has done, or the rows it gives.
+
+    Attributes:
+        statement: that was run.
+        message: what was done, in a few words.
+        columns: names of ``rows``.
+        rows: what SHOW, DESCRIBE and SET give.
+        frame: what a query gives; a streaming one where a source has no end.
+        output_mode: in which a streaming ``frame`` has to run: ``append`` or ``update``.
+        queries: that were started and go on.
+    """
+
+    statement: Statement
+    message: str = ""
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    frame: DataFrame | None = None
+    output_mode: str = "append"
+    queries: tuple[StreamingQuery, ...] = field(default=())

@@ -1,0 +1,177 @@
+"""What a session sees: the warehouse's definitions, its own temporary ones, its settings, Spark."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from snapshot.storage import Storage
+from tablestore.sql.bound import LOG_SERVERS
+from tablestore.sql.definitions import Definition, Definitions, taken
+from tablestore.sql.settings import IN_SPARK, SPARK, Settings, shown
+from tablestore.sql.statements import CreateTable
+
+_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+_SPECIAL: Final = re.compile(r"[^A-Za-z0-9_]")
+GiveSpark = SparkSession | Callable[[], SparkSession]
+
+
+class Scope:
+    """One session's view of a warehouse."""
+
+    def __init__(self, spark: GiveSpark, warehouse: Storage) -> None:
+        """See a warehouse.
+
+        Args:
+            spark: the session, or what makes it when it is first needed: definitions need none.
+            warehouse: the folder.
+        """
+        self._spark = spark
+        self.warehouse = warehouse
+        self.settings = Settings()
+        self._definitions = Definitions(warehouse)
+        self._temporary: dict[str, Definition] = {}
+
+    @property
+    def spark(self) -> SparkSession:
+        """Spark's session, started if it is not there."""
+        if callable(self._spark):
+            self._spark = self._spark()
+            for key, value in self.settings.given():
+                self._tell(self._spark, key, value)
+        return self._spark
+
+    def set(self, key: str, value: str) -> None:
+        """Set a setting of the session.
+
+        Raises:
+            InvalidInputError: there is no such setting, or it does not take this value.
+        """
+        self.settings.set(key, value)
+        if not callable(self._spark):
+            self._tell(self._spark, key, value)
+
+    def reset(self, key: str | None) -> tuple[str, ...]:
+        """Take a setting back, or all; give the names of those that had been set."""
+        names = self.settings.reset(key)
+        for name in names:
+            spark_key = IN_SPARK.get(name, name if name.startswith(SPARK) else None)
+            if spark_key is not None and not callable(self._spark):
+                self._spark.conf.unset(spark_key)
+        return names
+
+    @staticmethod
+    def _tell(spark: SparkSession, key: str, value: str) -> None:
+        """Set in Spark what Spark, or code below the catalog, reads there."""
+        spark_key = IN_SPARK.get(key, key if key.startswith(SPARK) else None)
+        if spark_key is None:
+            return
+        try:
+            spark.conf.set(spark_key, value)
+        except (PySparkException, ValueError) as error:
+            msg = f"SET '{key}': Spark does not take {shown(key, value)!r}. Give what Spark's documentation says."
+            raise InvalidInputError(msg) from error
+
+    def find(self, name: str, *, temporary: bool | None = None) -> Definition | None:
+        """Give a definition; None where there is none.
+
+        Args:
+            name: of the table or view.
+            temporary: whether to look among the session's own or the warehouse's; None is both, the session's first.
+        """
+        if temporary is not False and name in self._temporary:
+            return self._temporary[name]
+        return None if temporary else self._definitions.get(name)
+
+    def definition(self, name: str) -> Definition:
+        """Give a definition.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        there = self.find(name)
+        if there is None:
+            raise self.missing(name)
+        return there
+
+    def all(self) -> list[Definition]:
+        """Give all definitions, by name; the session's own hide those of the warehouse."""
+        found = {each.name: each for each in self._definitions.all()} | self._temporary
+        return [found[name] for name in sorted(found)]
+
+    def missing(self, name: str) -> NotFoundError:
+        """Say that there is no table of a name, and which one may be meant."""
+        names = [each.name for each in self.all()]
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = (
+            f" Did you mean '{near[0]}'?"
+            if near
+            else f" There are {', '.join(names)}."
+            if names
+            else " There are none."
+        )
+        return NotFoundError(f"there is no table or view '{name}'.{hint}")
+
+    def add(self, definition: Definition) -> None:
+        """Keep a definition where it says.
+
+        Raises:
+            AlreadyExistsError: the name is taken.
+        """
+        if not definition.made.temporary:
+            self._definitions.add(definition)
+        elif definition.name in self._temporary:
+            raise AlreadyExistsError(taken(definition.name))
+        else:
+            self._temporary[definition.name] = definition
+
+    def change(self, there: Definition, change: Callable[[Definition], Definition]) -> None:
+        """Change a definition, by what it is when it is written.
+
+        Raises:
+            NotFoundError: somebody dropped it meanwhile.
+        """
+        if there.made.temporary:
+            self._temporary[there.name] = change(there)
+        elif self._definitions.change(there.name, change) is None:
+            raise self.missing(there.name)
+
+    def remove(self, definition: Definition) -> None:
+        """Free a name."""
+        if definition.made.temporary:
+            del self._temporary[definition.name]
+        else:
+            self._definitions.drop(definition)
+
+    def others_at(self, definition: Definition) -> list[str]:
+        """Give the other names of a store table."""
+        return [each.name for each in self.all() if each.path == definition.path and each.name != definition.name]
+
+    def free_path(self, name: str) -> str:
+        """Give a folder for a new store table: its name, unless a table that was renamed has it."""
+        path = name
+        if not _PLAIN.fullmatch(name):
+            # Delta tables do not like all characters in their paths, nor file systems all names.
+            path = f"{_SPECIAL.sub('_', name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        return f"{path}-{uuid.uuid4().hex[:8]}" if any(each.path == path for each in self.all()) else path
+
+    def place_of(self, definition: Definition) -> str:
+        """Give the full path of a store table."""
+        return self.warehouse.child(definition.path or "").root
+
+    def runtime_of(self, definition: Definition) -> dict[str, str]:
+        """Give the client options with which this session opens a store table."""
+        if not isinstance(definition.made, CreateTable):
+            return {}
+        servers = dict(definition.made.options).get(LOG_SERVERS)
+        if servers is None or self.settings.servers(servers) == servers:
+            return {}
+        return {LOG_SERVERS: self.settings.servers(servers)}

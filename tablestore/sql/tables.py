@@ -1,0 +1,124 @@
+"""Tables as frames: a connector's table, a store table, a view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from snapshot.rowkind import CHANGE_TYPE
+from tablestore.connectors import read, read_changes, read_stream, write, write_stream
+from tablestore.connectors.names import Connector
+from tablestore.sql.bound import (
+    SERVERS,
+    Columns,
+    check_sink,
+    connector_of,
+    connector_options,
+    insertable_columns,
+    schema_of,
+    stored_columns,
+)
+from tablestore.sql.dialect import to_spark
+from tablestore.sql.parse import parse_query
+from tablestore.sql.scope import Scope
+from tablestore.sql.statements import ComputedColumn, CreateTable
+from tablestore.sql.types import quoted
+
+
+class ConnectorTable:
+    """A table of a connector, as the catalog knows it. Get one with ``Catalog.table(name)``."""
+
+    def __init__(self, scope: Scope, made: CreateTable, runtime: Mapping[str, str] | None = None) -> None:
+        """Use ``Catalog.table``."""
+        connector = connector_of(made)
+        assert connector is not None, "a store table is opened as a TableStore"
+        self.connector: Connector = connector
+        self._scope = scope
+        self._made = made
+        self._runtime = dict(runtime or {})
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._made.name
+
+    @property
+    def schema(self) -> StructType:
+        """The columns that are stored, without computed ones."""
+        return schema_of(stored_columns(self._made))
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The key columns."""
+        return self._made.primary_key
+
+    def read(self) -> DataFrame:
+        """Read the table up to its present end: rows, of an upsert table one for each key."""
+        frame = read(self._scope.spark, self.connector, self.schema, self._options())
+        return with_computed(frame, self._made)
+
+    def read_stream(self) -> DataFrame:
+        """Follow the table; an upsert table's changes have a column ``_change_type`` at the end."""
+        if self.connector is Connector.UPSERT:
+            frame = read_changes(self._scope.spark, self.schema, self._options())
+        else:
+            frame = read_stream(self._scope.spark, self.connector, self.schema, self._options())
+        return with_computed(frame, self._made)
+
+    def write(self, frame: DataFrame) -> None:
+        """Write a frame's rows; see ``tablestore.connectors.write``."""
+        check_sink(self._made)
+        write(frame, self.connector, self._options(self._written(frame)))
+
+    def write_stream(
+        self,
+        frame: DataFrame,
+        *,
+        checkpoint: str,
+        output_mode: str = "append",
+        trigger: Mapping[str, object] | None = None,
+        query_name: str | None = None,
+    ) -> StreamingQuery:
+        """Start a query that writes a stream; see ``tablestore.connectors.write_stream``."""
+        check_sink(self._made)
+        options = self._options(self._written(frame)) | {"checkpointLocation": checkpoint}
+        writer = write_stream(frame, self.connector, options, output_mode=output_mode)
+        writer = writer.queryName(query_name) if query_name else writer
+        return (writer.trigger(**trigger) if trigger else writer).start()  # type: ignore[call-overload]  # checked by SET
+
+    def _written(self, frame: DataFrame) -> Columns:
+        names = {name.lower() for name in frame.columns}
+        return tuple(column for column in insertable_columns(self._made) if column.name.lower() in names)
+
+    def _options(self, columns: Columns | None = None) -> dict[str, str]:
+        options = connector_options(self._made, columns) | self._runtime
+        if SERVERS in options:
+            options[SERVERS] = self._scope.settings.servers(options[SERVERS])
+        return options
+
+    def __repr__(self) -> str:
+        """Show name and connector."""
+        return f"ConnectorTable({self.name!r}, {self.connector.value!r})"
+
+
+def with_computed(frame: DataFrame, made: CreateTable) -> DataFrame:
+    """Put a table's computed columns where it declares them; what the table does not declare stays at the end."""
+    declared = {column.name for column in made.columns}
+    columns = [
+        F.expr(expression_in_spark(column.expression)).alias(column.name)
+        if isinstance(column, ComputedColumn)
+        else F.col(quoted(column.name))
+        for column in made.columns
+    ]
+    further = [F.col(quoted(name)) for name in frame.columns if name not in declared and name == CHANGE_TYPE]
+    return frame.select(*columns, *further)
+
+
+def expression_in_spark(text: str) -> str:
+    """Say an expression of Flink's in Spark's SQL."""
+    (expression,) = parse_query(f"SELECT {text}").tree.expressions
+    return to_spark(expression)
