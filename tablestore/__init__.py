@@ -4,6 +4,7 @@ from log_system.kafka.local import LocalKafka
 from snapshot.records import Snapshot
 from tablestore.recover import PublishPendingError
 from tablestore.session import register, session
+from tablestore.sql.catalog import Catalog
 from tablestore.store import TableStore
 
-__all__ = ["LocalKafka", "PublishPendingError", "Snapshot", "TableStore", "register", "session"]
+__all__ = ["Catalog", "LocalKafka", "PublishPendingError", "Snapshot", "TableStore", "register", "session"]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
 from tablestore.sql import ddl, show
+from tablestore.sql.frames import batch_frame, open_table
+from tablestore.sql.inserts import insert, insert_all
 from tablestore.sql.parse import parse
-from tablestore.sql.render import render
 from tablestore.sql.results import Result
 from tablestore.sql.scope import GiveSpark, Scope
+from tablestore.sql.settings import Mode
 from tablestore.sql.statements import (
     AlterAdd,
     AlterRename,
@@ -22,12 +29,18 @@ from tablestore.sql.statements import (
     CreateView,
     Describe,
     Drop,
+    Explain,
+    Insert,
+    Query,
     ResetOption,
+    Select,
     SetOption,
     ShowCreate,
     ShowTables,
     Statement,
+    StatementSet,
 )
+from tablestore.sql.streaming import Plan, allowed, plan
 from tablestore.sql.tables import ConnectorTable
 from tablestore.store import TableStore
 
@@ -80,6 +93,29 @@ class Catalog:
         """Run a statement that has been read."""
         scope = self._scope
         match statement:
+            case ShowTables():
+                return show.show_tables(scope, statement)
+            case ShowCreate():
+                return show.show_create(scope, statement)
+            case Describe():
+                return show.describe(scope, statement)
+            case SetOption():
+                return self._set(statement)
+            case ResetOption():
+                return self._reset(statement)
+            case Insert() | StatementSet():
+                return self._insert(statement)
+            case Select():
+                planned = self._planned(statement.query)
+                return Result(statement, frame=planned.frame, output_mode=planned.mode, chained=planned.chained)
+            case Explain():
+                return Result(statement, columns=("plan",), rows=tuple((text,) for text in self._explained(statement)))
+            case _:
+                return self._define(statement)
+
+    def _define(self, statement: ddl.Definer) -> Result:
+        scope = self._scope
+        match statement:
             case CreateTable():
                 done = ddl.create_table(scope, statement)
                 return Result(statement, _done(done, f"table '{statement.name}' was made", "it is there already"))
@@ -93,18 +129,48 @@ class Catalog:
                 return Result(statement, _done(done, f"'{statement.name}' is called '{statement.to}' now"))
             case AlterSet() | AlterReset() | AlterAdd() | AlterRenameColumn():
                 return Result(statement, _done(ddl.alter(scope, statement), f"table '{statement.name}' was changed"))
-            case ShowTables():
-                return show.show_tables(scope, statement)
-            case ShowCreate():
-                return show.show_create(scope, statement)
-            case Describe():
-                return show.describe(scope, statement)
-            case SetOption():
-                return self._set(statement)
-            case ResetOption():
-                return self._reset(statement)
-        msg = f"not supported yet: {render(statement).split(maxsplit=1)[0]}. Read tables with catalog.table(name)."
-        raise InvalidInputError(msg)
+
+    def _insert(self, statement: Insert | StatementSet) -> Result:
+        if isinstance(statement, StatementSet):
+            queries = insert_all(self._scope, statement)
+            return Result(statement, f"{len(queries)} queries were started", queries=queries)
+        query = insert(self._scope, statement)
+        message = f"rows were written into '{statement.target}'" if query is None else "a query was started"
+        return Result(statement, message, queries=() if query is None else (query,))
+
+    def _planned(self, query: Query) -> Plan:
+        if self._scope.settings.mode is Mode.BATCH:
+            return Plan(batch_frame(self._scope, query))
+        return plan(self._scope, query)
+
+    def _explained(self, statement: Explain) -> list[str]:
+        explained = statement.statement
+        inserts = explained.inserts if isinstance(explained, StatementSet) else (explained,)
+        texts = []
+        for each in inserts:
+            text = io.StringIO()
+            with redirect_stdout(text):
+                self._planned(each.query).frame.explain()
+            texts.append(text.getvalue().strip())
+        return texts
+
+    def follow(self, result: Result, show_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        """Follow the rows of a continuous SELECT.
+
+        Args:
+            result: of the SELECT; its ``frame`` is a streaming one.
+            show_batch: called with the rows of each micro-batch, and its number. In output mode ``update`` a row
+                replaces the one of its group that came before.
+
+        Raises:
+            InvalidInputError: the result has no such frame.
+        """
+        if result.frame is None or not result.frame.isStreaming:
+            msg = "follow: expected the result of a SELECT that has no end; collect the frame of others."
+            raise InvalidInputError(msg)
+        writer = result.frame.writeStream.outputMode(result.output_mode).foreachBatch(show_batch)
+        with allowed(self._scope.spark, result.chained):
+            return writer.trigger(**self._scope.settings.trigger).start()
 
     def table(self, name: str, *, options: Mapping[str, str] | None = None) -> ConnectorTable | TableStore:
         """Give a table, to be read and written in Python.
@@ -121,14 +187,7 @@ class Catalog:
             NotFoundError: there is no such table.
             InvalidInputError: this is a view.
         """
-        definition = self._scope.definition(name)
-        if isinstance(definition.made, CreateView):
-            msg = f"'{name}' is a view: read it by catalog.sql('SELECT * FROM `{name}`')."
-            raise InvalidInputError(msg)
-        if definition.path is None:
-            return ConnectorTable(self._scope, definition.made, options)
-        runtime = self._scope.runtime_of(definition) | dict(options or {})
-        return TableStore.open(self._scope.spark, self._scope.place_of(definition), options=runtime)
+        return open_table(self._scope, name, options)
 
     def tables(self) -> list[str]:
         """Give the names of all tables and views."""

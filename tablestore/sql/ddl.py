@@ -16,7 +16,7 @@ from tablestore import lifecycle
 from tablestore.opened import OpenedTable
 from tablestore.publisher import open_publisher
 from tablestore.sql.bound import LOG_SERVERS, LOG_SYSTEM, check_table, connector_of, schema_of, stored_columns
-from tablestore.sql.definitions import FOLDER, Definition, taken
+from tablestore.sql.definitions import CHECKPOINTS_FOLDER, FOLDER, Definition, taken
 from tablestore.sql.likeness import merged
 from tablestore.sql.scope import Scope
 from tablestore.sql.statements import (
@@ -33,7 +33,8 @@ from tablestore.sql.statements import (
 )
 from tablestore.sql.types import FlinkType
 
-_RESERVED: Final = (FOLDER,)
+_RESERVED: Final = (FOLDER, CHECKPOINTS_FOLDER)
+Definer = CreateTable | CreateView | Drop | AlterRename | AlterSet | AlterReset | AlterRenameColumn | AlterAdd
 Altered = AlterSet | AlterReset | AlterRenameColumn | AlterAdd
 
 
@@ -195,7 +196,7 @@ def tables_in(query: Query) -> tuple[str, ...]:
 
 def _check_name(name: str) -> None:
     if name in _RESERVED:
-        msg = f"'{name}': the warehouse keeps its definitions under this name. Choose another."
+        msg = f"'{name}': the warehouse keeps something of its own under this name. Choose another."
         raise InvalidInputError(msg)
 
 

@@ -26,6 +26,7 @@ from tablestore.sql.render import render
 from tablestore.sql.statements import CreateTable, CreateView
 
 FOLDER: Final = "_catalog"
+CHECKPOINTS_FOLDER: Final = "_checkpoints"
 _FORMAT: Final = 1
 _FILE: Final = re.compile(r"(\d{8})\.json")
 _TRIES_MAX: Final = 20

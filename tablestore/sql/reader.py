@@ -39,6 +39,9 @@ class SyntaxFaultError(ParseError):
 class Reader(SparkParser):
     """sqlglot's parser with the small parts of Flink's statements."""
 
+    def _warn_unsupported(self) -> None:
+        """Say nothing: what sqlglot takes as a mere command is refused with an error."""
+
     def raise_error(self, message: str, token: Token | None = None) -> NoReturn:
         """Raise an error, sqlglot's own too, with the offset of its place."""
         raise self._fault(message, token)

@@ -21,6 +21,7 @@ class Result:
         rows: what SHOW, DESCRIBE and SET give.
         frame: what a query gives; a streaming one where a source has no end.
         output_mode: in which a streaming ``frame`` has to run: ``append`` or ``update``.
+        chained: whether ``allowed`` has to be in force when a streaming ``frame`` is started.
         queries: that were started and go on.
     """
 
@@ -30,4 +31,5 @@ class Result:
     rows: tuple[tuple[str, ...], ...] = ()
     frame: DataFrame | None = None
     output_mode: str = "append"
+    chained: bool = False
     queries: tuple[StreamingQuery, ...] = field(default=())

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from log_system.kafka.secrets import MASK, holds_secret
 from snapshot.errors import InvalidInputError
@@ -67,7 +67,7 @@ def _any(text: str) -> str:
     return text
 
 
-def _trigger(text: str) -> Mapping[str, object]:
+def _trigger(text: str) -> Mapping[str, Any]:
     if text == "available-now":
         return {"availableNow": True}
     return {"processingTime": f"{duration_or_ms().parse(text)} milliseconds"}
@@ -138,7 +138,7 @@ class Settings:
         return Mode(self.get(MODE).strip().lower())
 
     @property
-    def trigger(self) -> Mapping[str, object]:
+    def trigger(self) -> Mapping[str, Any]:
         """Arguments of Spark's trigger."""
         return _trigger(self.get(TRIGGER))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -80,7 +81,7 @@ class ConnectorTable:
         *,
         checkpoint: str,
         output_mode: str = "append",
-        trigger: Mapping[str, object] | None = None,
+        trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
     ) -> StreamingQuery:
         """Start a query that writes a stream; see ``tablestore.connectors.write_stream``."""
@@ -88,7 +89,7 @@ class ConnectorTable:
         options = self._options(self._written(frame)) | {"checkpointLocation": checkpoint}
         writer = write_stream(frame, self.connector, options, output_mode=output_mode)
         writer = writer.queryName(query_name) if query_name else writer
-        return (writer.trigger(**trigger) if trigger else writer).start()  # type: ignore[call-overload]  # checked by SET
+        return (writer.trigger(**trigger) if trigger else writer).start()
 
     def _written(self, frame: DataFrame) -> Columns:
         names = {name.lower() for name in frame.columns}

@@ -130,7 +130,7 @@ def test_q09_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path: Pa
         (f"CREATE TABLE t (a INT, WATERMARK FOR b AS b) {KAFKA}", "there is no such column"),
         (f"CREATE TABLE t (a INT) PARTITIONED BY (a) {KAFKA}", "PARTITIONED BY is for store tables"),
         ("CREATE TABLE t (a INT, o BIGINT METADATA FROM 'offset')", "METADATA is of connectors"),
-        ("CREATE TABLE `_catalog` (a INT)", "keeps its definitions under this name"),
+        ("CREATE TABLE `_catalog` (a INT)", "keeps something of its own under this name"),
         ("CREATE TEMPORARY TABLE t (a INT)", "cannot be TEMPORARY"),
         ("CREATE VIEW v AS SELECT * FROM nobody", "no table or view 'nobody'"),
         ("CREATE VIEW v AS SELECT * FROM v", "would read itself"),

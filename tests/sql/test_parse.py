@@ -107,6 +107,7 @@ def ends_well(text: str) -> None:
 @example("SELECT '")
 @example("\x00")
 @example("SELECT 1e999999")
+@example("SELECT ( MAP ( WHILE INTERVAL ARRAY WHERE")
 def test_any_characters_end_well(text: str) -> None:
     ends_well(text)
 

@@ -1,0 +1,153 @@
+"""Exact ``COUNT(DISTINCT ...)`` over an endless table: how the query is taken apart.
+
+Spark refuses distinct aggregates on streams (and counts wrongly where its check is off). What it does right is dropping
+duplicates, and sums. So each row becomes a *plain* row, and for each distinct count one more row, which is dropped
+where a row of the same group and values has been before. Then all of them are summed: a plain row counts one for
+``COUNT(*)``, a distinct one for its ``COUNT(DISTINCT ...)``.
+
+What is here is text in, text out; ``streaming.py`` makes frames of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
+
+from snapshot.errors import InvalidInputError
+
+ROWS: Final = "_exploded"
+MARK: Final = "_plain"
+_PLAIN: Final = (exp.Count, exp.Sum, exp.Min, exp.Max, exp.Avg)
+
+
+@dataclass(frozen=True)
+class Exploded:
+    """A grouped query, taken apart.
+
+    Attributes:
+        inner: gives a row for each of the table's: ``keys``, then ``plain``, then all of ``distinct``.
+        keys: names of the columns to group by.
+        plain: names of the arguments of aggregates without DISTINCT.
+        distinct: for each distinct count, the names of its arguments.
+        outer: the query over ``ROWS``, which has ``keys``, ``plain``, `MARK`, and a `counter` for each distinct count.
+    """
+
+    inner: exp.Select
+    keys: tuple[str, ...]
+    plain: tuple[str, ...]
+    distinct: tuple[tuple[str, ...], ...]
+    outer: exp.Select
+
+
+def counter(number: int) -> str:
+    """Name the column of a distinct count: 1 in its own rows, NULL in others."""
+    return f"_distinct_{number}"
+
+
+def has_distinct(select: exp.Select) -> bool:
+    """Tell whether a query has an aggregate over distinct values."""
+    return any(isinstance(aggregate.this, exp.Distinct) for aggregate in select.find_all(exp.AggFunc))
+
+
+def groups_of(select: exp.Select) -> list[exp.Expr]:
+    """Give what a query groups by.
+
+    Raises:
+        InvalidInputError: by more than expressions, or by the number of a column.
+    """
+    group = select.args.get("group")
+    if group is None:
+        return []
+    others = [name for name, value in group.args.items() if value and name != "expressions"]
+    others += [each.key for each in group.expressions if isinstance(each, exp.Cube | exp.Rollup | exp.GroupingSets)]
+    if others:
+        what = others[0].upper()
+        msg = f"GROUP BY {what} is not supported in a continuous query. SET 'execution.runtime-mode' = 'batch'."
+        raise InvalidInputError(msg)
+    found: list[exp.Expr] = list(group.expressions)
+    for each in found:
+        if isinstance(each, exp.Literal):
+            msg = f"GROUP BY {each.sql()}: name the column instead of its number."
+            raise InvalidInputError(msg)
+    return found
+
+
+def explode(select: exp.Select) -> Exploded:
+    """Take a grouped query apart.
+
+    Args:
+        select: without HAVING, ORDER BY or LIMIT.
+
+    Raises:
+        InvalidInputError: an aggregate that cannot be had this way, or a column that is not grouped by.
+    """
+    groups = groups_of(select)
+    keys = tuple(f"_key_{number}" for number in range(len(groups)))
+    plain: dict[exp.Expr, str] = {}
+    distinct: dict[tuple[exp.Expr, ...], tuple[str, ...]] = {}
+
+    def said(node: exp.Expr) -> exp.Expr:
+        """Say an expression over the exploded rows, from its top down."""
+        for group, key in zip(groups, keys, strict=True):
+            if node == group:
+                return exp.column(key)
+        if isinstance(node, exp.AggFunc):
+            return _aggregate(node, plain, distinct)
+        if isinstance(node, exp.Column):
+            msg = f"column '{node.sql('spark')}' is neither in GROUP BY nor in an aggregate."
+            raise InvalidInputError(msg)
+        for name, value in list(node.args.items()):
+            if isinstance(value, exp.Expr):
+                node.set(name, said(value))
+            elif isinstance(value, list):
+                node.set(name, [said(each) if isinstance(each, exp.Expr) else each for each in value])
+        return node
+
+    outputs = []
+    for number, each in enumerate(select.expressions):
+        name = each.alias_or_name or f"EXPR${number}"
+        outputs.append(exp.alias_(said((each.this if isinstance(each, exp.Alias) else each).copy()), name, quoted=True))
+    arguments = [argument for each in distinct for argument in each]
+    names = [name for each in distinct.values() for name in each]
+    inner = select.copy()
+    inner.set("group", None)
+    pairs = [*zip(groups, keys, strict=True), *plain.items(), *zip(arguments, names, strict=True)]
+    inner.set("expressions", [exp.alias_(each.copy(), name, quoted=True) for each, name in pairs])
+    outer = exp.Select(expressions=outputs).from_(exp.to_table(ROWS))
+    if keys:
+        outer = outer.group_by(*(exp.column(key) for key in keys))
+    return Exploded(inner, keys, tuple(plain.values()), tuple(distinct.values()), outer)
+
+
+def _aggregate(
+    node: exp.AggFunc, plain: dict[exp.Expr, str], distinct: dict[tuple[exp.Expr, ...], tuple[str, ...]]
+) -> exp.Expr:
+    argument = node.this
+    if isinstance(node.parent, exp.Filter):
+        msg = f"{node.parent.sql('spark')}: FILTER is not supported beside COUNT(DISTINCT ...); say CASE WHEN ... END."
+        raise InvalidInputError(msg)
+    if isinstance(argument, exp.Distinct):
+        if not isinstance(node, exp.Count):
+            msg = f"{node.sql('spark')}: of distinct values a continuous query can only COUNT. Use batch mode."
+            raise InvalidInputError(msg)
+        values = tuple(argument.expressions)
+        if values not in distinct:
+            distinct[values] = tuple(f"_value_{len(distinct)}_{number}" for number in range(len(values)))
+        number = list(distinct).index(values)
+        return exp.func(
+            "COALESCE", exp.Sum(this=exp.column(counter(number))), exp.cast(exp.Literal.number(0), "BIGINT")
+        )
+    if isinstance(node, exp.Count) and isinstance(argument, exp.Star | exp.Literal):
+        return exp.func("COALESCE", exp.Sum(this=exp.column(MARK)), exp.cast(exp.Literal.number(0), "BIGINT"))
+    if not isinstance(node, _PLAIN) or argument is None or node.args.get("expressions"):
+        msg = (
+            f"{node.sql('spark')} is not supported beside COUNT(DISTINCT ...) in a continuous query; COUNT, SUM, MIN, "
+            "MAX and AVG are. Put it into a query of its own."
+        )
+        raise InvalidInputError(msg)
+    name = plain.setdefault(argument, f"_argument_{len(plain)}")
+    copy = node.copy()
+    copy.set("this", exp.column(name))
+    return copy

@@ -1,0 +1,259 @@
+"""``INSERT INTO``: at once where there is an end, else as a query that goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    NullType,
+    NumericType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from snapshot.errors import InvalidInputError
+from snapshot.rowkind import CHANGE_TYPE
+from snapshot.schema import can_widen
+from tablestore.connectors.names import Connector
+from tablestore.sql.bound import Columns, check_sink, connector_of, insertable_columns
+from tablestore.sql.ddl import tables_in
+from tablestore.sql.definitions import CHECKPOINTS_FOLDER
+from tablestore.sql.frames import batch_frame, open_table
+from tablestore.sql.render import render
+from tablestore.sql.scope import Scope
+from tablestore.sql.settings import CHECKPOINTS, NAME, Mode
+from tablestore.sql.statements import CreateTable, Insert, PhysicalColumn, StatementSet
+from tablestore.sql.streaming import UPDATE, Plan, allowed, plan
+from tablestore.sql.types import PRECISION_MAX, FlinkType, quoted
+
+_TIMES = (TimestampType, TimestampNTZType, DateType)
+
+
+def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
+    """Write a query's rows into a table.
+
+    Returns:
+        The query that goes on; None where all is written.
+
+    Raises:
+        InvalidInputError: rows and table do not go together; nothing was written.
+    """
+    made = scope.definition(statement.target).made
+    if not isinstance(made, CreateTable):
+        msg = f"INSERT INTO '{statement.target}': this is a view; write into its tables."
+        raise InvalidInputError(msg)
+    check_sink(made)
+    columns = _wanted(made, statement)
+    if scope.settings.mode is Mode.BATCH:
+        planned = Plan(batch_frame(scope, statement.query))
+    else:
+        planned = plan(scope, statement.query)
+    _check_updates(made, columns, planned)
+    frame = aligned(planned, made, columns)
+    table = open_table(scope, statement.target)
+    if not frame.isStreaming:
+        table.write(frame)
+        return None
+    with allowed(scope.spark, planned.chained):
+        return table.write_stream(
+            frame,
+            checkpoint=_checkpoint(scope, statement),
+            output_mode=planned.mode,
+            trigger=scope.settings.trigger,
+            query_name=f"{name}: {statement.target}" if (name := scope.settings.get(NAME)) else None,
+        )
+
+
+def insert_all(scope: Scope, statement: StatementSet) -> tuple[StreamingQuery, ...]:
+    """Run several inserts; where one cannot start, those that have started are stopped."""
+    started: list[StreamingQuery] = []
+    try:
+        for each in statement.inserts:
+            query = insert(scope, each)
+            started += [query] if query is not None else []
+    except Exception:
+        for query in started:
+            query.stop()
+        raise
+    return tuple(started)
+
+
+def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
+    """Give a result the columns of the table it goes into: by position, in the table's types.
+
+    Raises:
+        InvalidInputError: another number of columns, or a type that does not go into the column's.
+    """
+    frame = planned.frame
+    changes = [CHANGE_TYPE] if planned.changes else []
+    given = frame.columns[: len(frame.columns) - len(changes)]
+    if len(given) != len(columns):
+        msg = (
+            f"INSERT INTO '{made.name}': Different number of columns: {len(columns)} are to be filled "
+            f"({', '.join(column.name for column in columns)}), the query gives {len(given)} ({', '.join(given)}). "
+            f"Name those that it gives: INSERT INTO {quoted(made.name)} (...) ..."
+        )
+        raise InvalidInputError(msg)
+    frame = frame.toDF(*(f"_{number}" for number in range(len(given))), *changes)
+    filled: dict[str, Column] = {}
+    for number, column in enumerate(columns):
+        came = frame.schema[number].dataType
+        if not _goes_into(came, column.type.spark):
+            msg = (
+                f"INSERT INTO '{made.name}': column '{column.name}' is {column.type.text}, the query's column "
+                f"{number + 1} is {came.simpleString()}. Say CAST(... AS {column.type.text})."
+            )
+            raise InvalidInputError(msg)
+        filled[column.name] = _cut(F.col(f"_{number}").cast(as_nullable(column.type.spark)), column.type)
+    # Metadata that is not given is the connector's affair; a column that is not given is NULL.
+    targets = tuple(
+        column for column in insertable_columns(made) if column.name in filled or isinstance(column, PhysicalColumn)
+    )
+    chosen = [
+        filled.get(column.name, F.lit(None).cast(as_nullable(column.type.spark))).alias(column.name)
+        for column in targets
+    ]
+    return as_declared(frame.select(*chosen, *changes), made, targets)
+
+
+def _wanted(made: CreateTable, statement: Insert) -> Columns:
+    """Give the columns that an INSERT fills, in its order."""
+    there = {column.name: column for column in insertable_columns(made)}
+    if not statement.columns:
+        return tuple(there.values())
+    declared = {column.name for column in made.columns}
+    for name in statement.columns:
+        if name not in there:
+            why = "is computed or virtual, so that nothing can be put into it" if name in declared else "is no column"
+            msg = f"INSERT INTO '{made.name}': '{name}' {why}; there are {', '.join(there)}."
+            raise InvalidInputError(msg)
+    if len(set(statement.columns)) != len(statement.columns):
+        msg = f"INSERT INTO '{made.name}': a column is named twice: {', '.join(statement.columns)}."
+        raise InvalidInputError(msg)
+    for name in made.primary_key:
+        if name not in statement.columns:
+            msg = f"INSERT INTO '{made.name}': column '{name}' is in the PRIMARY KEY, and is not given."
+            raise InvalidInputError(msg)
+    return tuple(there[name] for name in statement.columns)
+
+
+def _check_updates(made: CreateTable, columns: Columns, planned: Plan) -> None:
+    """Refuse a result whose rows change where the table could not follow."""
+    if planned.mode != UPDATE:
+        return
+    if connector_of(made) is Connector.KAFKA or not made.primary_key:
+        msg = (
+            f"Table sink '{made.name}' doesn't support consuming update changes, which this query makes: its rows "
+            "replace earlier ones. INSERT INTO an 'upsert-kafka' table or a store table, either with a PRIMARY KEY."
+        )
+        raise InvalidInputError(msg)
+    if planned.changes:
+        return
+    filled = {columns[position].name for position in planned.keys if position < len(columns)}
+    if filled != set(made.primary_key):
+        msg = (
+            f"INSERT INTO '{made.name}': its PRIMARY KEY ({', '.join(made.primary_key)}) has to be exactly what the "
+            f"query groups by, which goes into ({', '.join(sorted(filled))}); else rows of several groups would "
+            "replace each other in no order. Group by the key, or make a table with the key that the query has."
+        )
+        raise InvalidInputError(msg)
+
+
+def _checkpoint(scope: Scope, statement: Insert) -> str:
+    """Name the folder in which a query keeps how far it is: the same query goes on where it was.
+
+    It is the same where its text is, and the definitions of what it reads and writes.
+    """
+    root = scope.settings.get(CHECKPOINTS) or scope.warehouse.child(CHECKPOINTS_FOLDER).root
+    name = scope.settings.get(NAME)
+    if not name:
+        names = (statement.target, *tables_in(statement.query))
+        definitions = [scope.definition(each) for each in names]
+        # A table that was dropped and made anew lacks what the query wrote before: the version tells them apart.
+        parts = [render(statement), *(f"{each.version} {render(each.made)}" for each in definitions)]
+        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+        name = digest
+    return f"{root.rstrip('/')}/{re.sub('[^A-Za-z0-9_]', '_', statement.target)}-{name}"
+
+
+def _goes_into(came: DataType, wanted: DataType) -> bool:
+    """Tell whether values go into a column without CAST.
+
+    Numbers go into numbers, of which too large ones fail, and times into times.
+    """
+    if isinstance(came, NullType) or can_widen(came, as_nullable(wanted)) or as_nullable(came) == as_nullable(wanted):
+        return True
+    if isinstance(came, NumericType) and isinstance(wanted, NumericType):
+        return True
+    return isinstance(came, _TIMES) and isinstance(wanted, _TIMES)
+
+
+def as_nullable(kind: DataType) -> DataType:
+    """Give a type in which anything may be NULL."""
+    if isinstance(kind, ArrayType):
+        return ArrayType(as_nullable(kind.elementType), True)
+    if isinstance(kind, MapType):
+        return MapType(as_nullable(kind.keyType), as_nullable(kind.valueType), True)
+    if isinstance(kind, StructType):
+        return StructType([StructField(each.name, as_nullable(each.dataType), True) for each in kind.fields])
+    return kind
+
+
+def _cut(column: Column, kind: FlinkType) -> Column:
+    """Cut a timestamp to the digits that its column has, as Flink does."""
+    if kind.digits is None or kind.digits == PRECISION_MAX:
+        return column
+    zero = F.lit(0)
+    over = F.extract(F.lit("SECOND"), column) % F.lit(Decimal(1).scaleb(-kind.digits))
+    return column - F.make_dt_interval(zero, zero, zero, over)
+
+
+def _nullability(schema: StructType) -> list[tuple[str, DataType, bool]]:
+    return [(field.name, field.dataType, field.nullable) for field in schema]
+
+
+def as_declared(frame: DataFrame, made: CreateTable, targets: Columns) -> DataFrame:
+    """Hold rows to what their columns say about NULL, which Avro writes: a column that may be NULL is a union.
+
+    Spark knows that a count is never NULL, and would write it as another type than the table's readers expect. Keys are
+    left to the sink, which checks them itself.
+    """
+    given = {field.name: field for field in frame.schema}
+    fields = []
+    for column in targets:
+        nullable = given[column.name].nullable if column.name in made.primary_key else column.type.nullable
+        fields.append(StructField(column.name, column.type.spark, nullable))
+    fields += [field for field in frame.schema if field.name not in {column.name for column in targets}]
+    schema = StructType(fields)
+    is_free = all(column.type.nullable or column.name in made.primary_key for column in targets)
+    if _nullability(schema) == _nullability(frame.schema) or (connector_of(made) is None and is_free):
+        return frame
+    required = tuple(
+        column.name for column in targets if not column.type.nullable and column.name not in made.primary_key
+    )
+    name = made.name
+
+    def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for column in required:
+                if batch.column(column).null_count:
+                    msg = (
+                        f"table '{name}': column '{column}' is NOT NULL, and a row has NULL there. Nothing is written."
+                    )
+                    raise InvalidInputError(msg)
+            yield batch
+
+    return frame.mapInArrow(held, schema)

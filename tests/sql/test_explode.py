@@ -1,0 +1,127 @@
+"""How a query with distinct counts is taken apart, judged by DuckDB: the parts together give what the query gives."""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlglot import exp
+
+from snapshot.errors import InvalidInputError
+from tablestore.sql.explode import MARK, ROWS, counter, explode, has_distinct
+from tablestore.sql.parse import parse_query
+from tablestore.sql.streaming import check
+
+SCHEMA = pa.schema([("g", pa.string()), ("h", pa.int64()), ("x", pa.int64()), ("y", pa.int64())])
+ROWS_OF_T = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", None]),
+        st.sampled_from([1, 2, None]),
+        st.sampled_from([0, 1, 2, None]),
+        st.sampled_from([0, 1, None]),
+    ),
+    max_size=12,
+)
+QUERIES = [
+    "SELECT g, COUNT(*), COUNT(DISTINCT x) FROM t GROUP BY g",
+    "SELECT COUNT(DISTINCT x), g FROM t WHERE y > 0 GROUP BY g, h",
+    "SELECT g, h, COUNT(DISTINCT x), COUNT(DISTINCT y), COUNT(DISTINCT x, y), SUM(x), AVG(y) FROM t GROUP BY g, h",
+    "SELECT UPPER(g) AS u, MIN(x), MAX(x + y), COUNT(DISTINCT x + y) AS d FROM t GROUP BY UPPER(g)",
+    "SELECT COUNT(*) + COUNT(DISTINCT x) * 2, g || '!' FROM t GROUP BY g",
+    "SELECT COUNT(1), COUNT(DISTINCT x) FROM t",
+    "SELECT q.g, COUNT(DISTINCT q.x), SUM(q.x) FROM (SELECT g, x FROM t WHERE x > 0) AS q GROUP BY q.g",
+]
+
+
+def select_of(text: str) -> exp.Select:
+    tree = parse_query(text).tree
+    assert isinstance(tree, exp.Select)
+    return tree
+
+
+def said(tree: exp.Expr) -> str:
+    return tree.sql(dialect="duckdb")
+
+
+@pytest.mark.parametrize("text", QUERIES)
+@given(rows=ROWS_OF_T)
+def test_the_parts_give_what_the_query_gives(text: str, rows: list[tuple[str | None, int, int, int]]) -> None:
+    parts = explode(select_of(text))
+    with duckdb.connect() as db:
+        t = pa.table([pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA)], schema=SCHEMA) if rows else SCHEMA.empty_table()  # fmt: skip  # noqa: B905, E501
+        db.register("t", t)
+        db.execute(f"CREATE TABLE rows AS {said(parts.inner)}")
+        numbers = range(len(parts.distinct))
+        plain = [*parts.keys, *parts.plain, f"1::BIGINT AS {MARK}", *(f"NULL::BIGINT AS {counter(n)}" for n in numbers)]
+        branches = [f"SELECT {', '.join(plain)} FROM rows"]
+        for number, names in enumerate(parts.distinct):
+            own = [*parts.keys, *(f"NULL AS {name}" for name in parts.plain), f"NULL AS {MARK}"]
+            own += [f"{1 if n == number else 'NULL'} AS {counter(n)}" for n in numbers]
+            there = " AND ".join(f"{name} IS NOT NULL" for name in names)
+            distinct = ", ".join([*parts.keys, *names])
+            branches.append(f"SELECT {', '.join(own)} FROM (SELECT DISTINCT {distinct} FROM rows WHERE {there})")
+        db.execute(f"CREATE TABLE {ROWS} AS {' UNION ALL '.join(branches)}")
+        # DuckDB counts pairs that hold a NULL, Spark and Flink do not.
+        pairs = "COUNT(DISTINCT CASE WHEN x IS NOT NULL AND y IS NOT NULL THEN (x, y) END)"
+        expected = db.sql(said(select_of(text)).replace("COUNT(DISTINCT (x, y))", pairs)).fetchall()
+        assert sorted(db.sql(said(parts.outer)).fetchall(), key=repr) == sorted(expected, key=repr)
+
+
+def test_columns_keep_their_names() -> None:
+    parts = explode(select_of("SELECT g, COUNT(*) AS pv, COUNT(DISTINCT x) FROM t GROUP BY g"))
+    assert [each.alias for each in parts.outer.expressions] == ["g", "pv", "EXPR$2"]
+    assert has_distinct(select_of("SELECT COUNT(DISTINCT x) FROM t"))
+    assert not has_distinct(select_of("SELECT COUNT(x) FROM t"))
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("SELECT g, x, COUNT(DISTINCT y) FROM t GROUP BY g", "'x' is neither in GROUP BY nor in an aggregate"),
+        ("SELECT g, SUM(DISTINCT x) FROM t GROUP BY g", "can only COUNT"),
+        ("SELECT g, STDDEV(x), COUNT(DISTINCT x) FROM t GROUP BY g", "STDDEV"),
+        ("SELECT g, COUNT(DISTINCT x) FROM t GROUP BY 1", "name the column instead"),
+        ("SELECT g, COUNT(DISTINCT x) FROM t GROUP BY CUBE (g)", "CUBE is not supported"),
+        ("SELECT COUNT(x) FILTER (WHERE y > 0), COUNT(DISTINCT x) FROM t", "FILTER is not supported"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(text: str, match: str) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        explode(select_of(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("SELECT a FROM t ORDER BY a", "ORDER BY is not supported in a continuous query: there is no last row"),
+        ("SELECT a FROM t LIMIT 3", "LIMIT"),
+        ("SELECT a FROM t UNION SELECT a FROM u", "say UNION ALL"),
+        ("SELECT a FROM t EXCEPT SELECT a FROM u", "EXCEPT"),
+        ("SELECT a, COUNT(*) FROM t GROUP BY a HAVING COUNT(*) > 1", "HAVING"),
+        ("SELECT SUM(n) FROM (SELECT a, COUNT(*) AS n FROM t GROUP BY a) AS q", "an aggregate within a query"),
+        ("SELECT n FROM (SELECT COUNT(*) AS n FROM t) AS q", "an aggregate within a query"),
+        ("SELECT a FROM (SELECT DISTINCT a FROM t) AS q", "an aggregate within a query"),
+        ("SELECT * FROM t JOIN t AS s ON t.a = s.a", "a join of 't' and 't'"),
+        ("SELECT ROW_NUMBER() OVER (ORDER BY a) FROM t", "OVER"),
+    ],
+)
+def test_what_a_continuous_query_cannot_answer_is_refused_by_name(text: str, match: str) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        check(parse_query(text).tree, {"t"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a FROM t WHERE b IN (1, 2)",
+        "SELECT a FROM t UNION ALL SELECT a FROM t",
+        "SELECT t.a, u.b FROM t JOIN u ON t.a = u.a",
+        "SELECT a, COUNT(*) FROM t GROUP BY a",
+        "SELECT DISTINCT a FROM t",
+        "WITH q AS (SELECT a FROM t) SELECT a FROM q",
+    ],
+)
+def test_what_it_can_is_let_pass(text: str) -> None:
+    check(parse_query(text).tree, {"t"})

@@ -1,0 +1,237 @@
+"""The pages' statements, run as they are written: real Spark, a real broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from log_system.kafka.local import LocalKafka
+from snapshot.errors import InvalidInputError
+from tablestore.sql import Catalog
+from tests.connectors.wire import Record, Wire
+from tests.sql.pairs import Pair, pairs
+
+PAGES: dict[str, Pair] = {param.values[0].name.split()[0]: param.values[0] for param in reversed(pairs("pages.sql"))}
+BATCH = "SET 'execution.runtime-mode' = 'batch'"
+STREAMING = "SET 'execution.runtime-mode' = 'streaming'"
+ONCE = "SET 'tablestore.trigger' = 'available-now'"
+
+
+@pytest.fixture(scope="module")
+def wire(kafka: LocalKafka) -> Wire:
+    return Wire(kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Catalog:
+    made = Catalog(spark, tmp_path / "warehouse")
+    made.sql(f"SET 'tablestore.addresses' = '...={wire.servers}, localhost:9092={wire.servers}'")
+    return made
+
+
+def rows(catalog: Catalog, text: str) -> list[tuple[Any, ...]]:
+    """Run a query over what is there."""
+    before = dict(catalog.sql("SET").rows)["execution.runtime-mode"]
+    catalog.sql(BATCH)
+    frame = catalog.sql(text).frame
+    assert frame is not None
+    found = [tuple(row) for row in frame.collect()]
+    catalog.sql(f"SET 'execution.runtime-mode' = '{before}'")
+    return sorted(found, key=repr)
+
+
+def finish(catalog: Catalog, text: str) -> None:
+    """Run INSERTs to the end of what is there."""
+    for query in catalog.sql(text).queries:
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+
+
+def comes(wanted: Any, what: Callable[[], Any], seconds: float = 90) -> None:
+    until = time.monotonic() + seconds
+    while (found := what()) != wanted and time.monotonic() < until:
+        time.sleep(0.5)
+    assert found == wanted
+
+
+def view(user: int, region: str) -> Record:
+    return Record(json.dumps({"user_id": user, "page_id": 1, "viewtime": "2024-01-02 03:04:05", "user_region": region}).encode())  # fmt: skip  # noqa: E501
+
+
+def test_q01_q02_q03_the_page_runs_as_one_text(catalog: Catalog, wire: Wire) -> None:
+    """The views of each region are counted as they come, those of one user once in `uv`."""
+    wire.make("pageviews")
+    (query,) = catalog.sql("\n".join(PAGES[block].text for block in ("Q01", "Q02", "Q03"))).queries
+    try:
+        # Without a group that has offsets, a page view counts from the start of the query on.
+        comes(True, lambda: query.lastProgress is not None)
+        wire.send("pageviews", [view(1, "eu"), view(1, "eu"), view(2, "eu"), view(1, "us"), view(3, "us")])
+        comes([("eu", 3, 2), ("us", 2, 2)], lambda: rows(catalog, "SELECT * FROM pageviews_per_region"))
+        before = wire.pairs("pageviews_per_region")
+        assert {key for key, _ in before} == {b"\x04eu", b"\x04us"}
+        wire.send("pageviews", [view(1, "us")])
+        comes([("eu", 3, 2), ("us", 3, 2)], lambda: rows(catalog, "SELECT * FROM pageviews_per_region"))
+        after = wire.pairs("pageviews_per_region")
+        assert [key for key, _ in after[len(before) :]] == [b"\x04us"]
+        assert all(value is not None for _, value in after)
+    finally:
+        query.stop()
+
+
+def test_q11_q12_rows_that_pass_arrive_once(catalog: Catalog, wire: Wire) -> None:
+    wire.make("orders_source")
+    amounts = ["-1", "0", "0.01", "5"]
+    wire.send("orders_source", [f'{{"order_id":{n},"product":"p","amount":{amount},"created_at":"2024-01-02 03:04:05.678"}}'.encode() for n, amount in enumerate(amounts)])  # fmt: skip  # noqa: E501
+    catalog.sql(
+        "CREATE TABLE orders_source (order_id BIGINT, product STRING, amount DECIMAL(10, 2), created_at TIMESTAMP(3)) "
+        "WITH ('connector' = 'kafka', 'topic' = 'orders_source', 'properties.bootstrap.servers' = '...', "
+        "'format' = 'json', 'scan.startup.mode' = 'earliest-offset')"
+    )
+    catalog.sql(f"{PAGES['Q11'].text}; {ONCE}")
+    for _ in range(2):
+        # The second time it goes on where it was, and there is nothing new.
+        finish(catalog, PAGES["Q12"].text)
+    assert wire.values("order_events") == [
+        b'{"order_id":2,"product":"p","amount":0.01,"created_at":"2024-01-02 03:04:05.678"}',
+        b'{"order_id":3,"product":"p","amount":5,"created_at":"2024-01-02 03:04:05.678"}',
+    ]
+    catalog.sql(PAGES["Q15"].text)
+    finish(catalog, "INSERT INTO exactly_once_sink SELECT order_id, product FROM orders_source")
+    finish(catalog, "INSERT INTO exactly_once_sink SELECT order_id, product FROM orders_source")
+    assert [json.loads(value or b"")["id"] for value in wire.values("output_topic")] == [0, 1, 2, 3]
+
+
+def test_q10_q13_q14_values_are_written_and_read(catalog: Catalog, wire: Wire) -> None:
+    for block in ("Q10", "Q13", "Q14"):
+        catalog.sql(PAGES[block].text)
+    catalog.sql("INSERT INTO keyed_events VALUES (5, 'x')")
+    assert wire.pairs("keyed_topic") == [(b'{"user_id":5}', b'{"payload":"x"}')]
+    assert rows(catalog, "SELECT * FROM keyed_events") == []
+    catalog.sql("ALTER TABLE keyed_events SET ('scan.startup.mode' = 'earliest-offset')")
+    assert rows(catalog, "SELECT * FROM keyed_events") == [(5, "x")]
+
+    catalog.sql("INSERT INTO avro_events VALUES (5, 'hi', TIMESTAMP '2024-01-02 03:04:05.6009')")
+    assert wire.values("avro_events") == [bytes.fromhex("020a0204686902c0eb86829963")]
+
+    with pytest.raises(InvalidInputError, match="Different number of columns: 5"):
+        catalog.sql("INSERT INTO user_events VALUES (1, 2, 'c', 'b')")
+    catalog.sql("INSERT INTO user_events (user_id, item_id, category, behavior) VALUES (1, 2, 'c', 'b')")
+    catalog.sql("SET 'table.local-time-zone' = 'UTC'")
+    catalog.sql("INSERT INTO user_events VALUES (2, 2, 'c', 'b', TIMESTAMP '2024-01-02 03:04:05.678')")
+    assert wire.read("user_events")[1].timestamp == 1_704_164_645_678
+    found = rows(catalog, "SELECT user_id, behavior, CAST(event_ts AS STRING), proctime FROM user_events")
+    assert [row[:2] for row in found] == [(1, "b"), (2, "b")]
+    assert found[1][2] == "2024-01-02 03:04:05.678"
+    assert all(row[3] is not None for row in found)
+    assert len(rows(catalog, "SELECT * FROM user_events")[0]) == 6
+
+
+def test_q09_a_store_table_with_its_log(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    name = topic()
+    text = PAGES["Q09"].text.replace("(...)", "(id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql(text.replace("'kafka.topic' = '...'", f"'kafka.topic' = '{name}', 'bucket' = '1'"))
+    catalog.sql("INSERT INTO T VALUES (1, 'a'), (2, 'b'); INSERT INTO T (v, id) SELECT UPPER(v), id FROM (SELECT 2 AS id, 'c' AS v) AS q")  # fmt: skip  # noqa: E501
+    assert rows(catalog, "SELECT * FROM T WHERE id > 0") == [(1, "a"), (2, "C")]
+    assert len(wire.values(name)) >= 3
+    catalog.sql("DROP TABLE T")
+    assert name not in wire.topics()
+
+
+def test_distinct_counts_stay_exact_over_many_micro_batches(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    """Into a store table, with NULLs, from several partitions, restarted in the middle."""
+    name = wire.make(topic(), 2)
+    catalog.sql(
+        f"CREATE TABLE views (region STRING, who BIGINT, n BIGINT) WITH ('connector' = 'kafka', 'topic' = '{name}', "
+        "'properties.bootstrap.servers' = '...', 'format' = 'json', 'scan.startup.mode' = 'earliest-offset', "
+        "'maxRowsPerTrigger' = '40'); CREATE TABLE per_region (region STRING, c BIGINT, d BIGINT, s BIGINT, m BIGINT, "
+        f"PRIMARY KEY (region) NOT ENFORCED); {ONCE}"
+    )
+    seen = []
+    for part in range(2):
+        new = [(f"r{n % 3}", None if n % 7 == 0 else (n * n + part) % 11, n) for n in range(60)]
+        seen += new
+        wire.send(name, [Record(json.dumps({"region": r, "who": w, "n": n}).encode(), partition=n % 2) for r, w, n in new])  # fmt: skip  # noqa: E501
+        finish(
+            catalog,
+            "INSERT INTO per_region SELECT region, COUNT(*), COUNT(DISTINCT who), SUM(n), MAX(n) FROM views "
+            "GROUP BY region",
+        )
+        groups = defaultdict(list)
+        for region, who, n in seen:
+            groups[region].append((who, n))
+        expected = []
+        for region, pairs_ in sorted(groups.items()):
+            users, numbers = {who for who, _ in pairs_} - {None}, [n for _, n in pairs_]
+            expected.append((region, len(pairs_), len(users), sum(numbers), max(numbers)))
+        assert rows(catalog, "SELECT * FROM per_region") == expected
+
+
+def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    name = wire.make(topic())
+    base = f"'topic' = '{name}', 'properties.bootstrap.servers' = '...'"
+    catalog.sql(
+        f"CREATE TABLE s (a BIGINT, b STRING) WITH ('connector' = 'kafka', 'format' = 'json', {base}); "
+        f"CREATE TABLE u (a BIGINT, n BIGINT, PRIMARY KEY (a) NOT ENFORCED) WITH ('connector' = 'upsert-kafka', "
+        f"'key.format' = 'json', 'value.format' = 'json', {base}); CREATE TABLE plain (a BIGINT, n BIGINT); "
+        "CREATE VIEW v AS SELECT a, COUNT(*) AS n FROM s GROUP BY a"
+    )
+    for text, match in [
+        ("INSERT INTO s SELECT COUNT(*), b FROM s GROUP BY b", "Table sink 's' doesn't support consuming update"),
+        ("INSERT INTO plain SELECT a, COUNT(*) FROM s GROUP BY a", "Table sink 'plain' doesn't support"),
+        ("INSERT INTO u SELECT a, COUNT(*) FROM s GROUP BY a, b", "PRIMARY KEY"),
+        ("INSERT INTO u SELECT COUNT(*), a FROM s GROUP BY a", "PRIMARY KEY"),
+        ("SELECT SUM(n) FROM u", "whose rows change"),
+        ("SELECT * FROM u WHERE n > 1", "whose rows change"),
+        ("SELECT * FROM v", "which aggregates"),
+        ("INSERT INTO u VALUES ('x', 1)", r"column 'a' is BIGINT, the query's column 1 is string\. Say CAST"),
+        ("INSERT INTO u (n) VALUES (1)", "'a' is in the PRIMARY KEY, and is not given"),
+        ("INSERT INTO u (a, z) VALUES (1, 1)", "'z' is no column"),
+        ("INSERT INTO v VALUES (1, 1)", "this is a view"),
+        ("SELECT nothing FROM plain", "nothing"),
+    ]:
+        with pytest.raises(InvalidInputError, match=match):
+            catalog.sql(text)
+    assert wire.values(name) == []
+
+
+def test_views_computed_columns_and_cut_timestamps_in_batch(catalog: Catalog) -> None:
+    catalog.sql(
+        "CREATE TABLE t (a INT, b AS a + 1, ts TIMESTAMP(3), z TIMESTAMP_LTZ(0), v STRING NOT NULL); "
+        "CREATE VIEW twice (x) AS SELECT b * 2 FROM t; CREATE VIEW four AS SELECT x * 2 AS y FROM twice; " + BATCH
+    )
+    catalog.sql("INSERT INTO t VALUES (1, TIMESTAMP '2024-01-02 03:04:05.678999', TIMESTAMP_LTZ '2024-01-02 03:04:05.9', 'it''s')")  # fmt: skip  # noqa: E501
+    assert rows(catalog, "SELECT a, b, CAST(ts AS STRING), SECOND(z), v FROM t") == [
+        (1, 2, "2024-01-02 03:04:05.678", 5, "it's")
+    ]
+    assert rows(catalog, "SELECT * FROM four") == [(8,)]
+    assert rows(catalog, "SELECT x FROM four JOIN twice ON y = x * 2 ORDER BY x LIMIT 1") == [(4,)]
+    with pytest.raises(Exception, match="NOT NULL"):
+        catalog.sql("INSERT INTO t (a) VALUES (2)")
+    assert len(rows(catalog, "SELECT * FROM t")) == 1
+    assert "Project" in catalog.sql("EXPLAIN SELECT * FROM four").rows[0][0] or catalog.sql("EXPLAIN SELECT * FROM four").rows  # fmt: skip  # noqa: E501
+
+
+def test_upsert_tables_stream_into_other_tables_with_their_deletes(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    name = wire.make(topic())
+    catalog.sql(
+        f"CREATE TABLE u (k STRING, n BIGINT, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector' = 'upsert-kafka', "
+        f"'topic' = '{name}', 'properties.bootstrap.servers' = '...', 'key.format' = 'json', 'value.format' = 'json'); "
+        f"CREATE TABLE copy (k STRING, n BIGINT, PRIMARY KEY (k) NOT ENFORCED); {ONCE}"
+    )
+    catalog.sql("INSERT INTO u VALUES ('a', 1), ('b', 2)")
+    finish(catalog, "INSERT INTO copy SELECT k, n FROM u")
+    assert rows(catalog, "SELECT * FROM copy") == [("a", 1), ("b", 2)]
+    wire.send(name, [Record(None, key=b'{"k":"a"}'), Record(b'{"k":"b","n":3}', key=b'{"k":"b"}')])
+    finish(catalog, "INSERT INTO copy SELECT k, n FROM u")
+    assert rows(catalog, "SELECT * FROM copy") == [("b", 3)]
