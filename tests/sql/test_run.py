@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from log_system.kafka.local import LocalKafka
 from snapshot.errors import InvalidInputError
+from tablestore.cli import app
 from tablestore.sql import Catalog
 from tests.connectors.wire import Record, Wire
 from tests.sql.pairs import Pair, pairs
@@ -235,3 +237,45 @@ def test_upsert_tables_stream_into_other_tables_with_their_deletes(
     wire.send(name, [Record(None, key=b'{"k":"a"}'), Record(b'{"k":"b","n":3}', key=b'{"k":"b"}')])
     finish(catalog, "INSERT INTO copy SELECT k, n FROM u")
     assert rows(catalog, "SELECT * FROM copy") == [("b", 3)]
+
+
+def test_continuous_selects_are_followed_and_sets_run_all_their_inserts(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str], tmp_path: Path
+) -> None:
+    name = wire.make(topic())
+    values = [(1, "a"), (1, "a"), (2, "b")]
+    wire.send(name, [json.dumps({"n": n, "s": s}).encode() for n, s in values])
+    catalog.sql(
+        f"CREATE TABLE s (n BIGINT, s STRING) WITH ('connector' = 'kafka', 'topic' = '{name}', 'format' = 'json', "
+        "'properties.bootstrap.servers' = '...', 'scan.startup.mode' = 'earliest-offset'); "
+        f"CREATE TABLE one (n BIGINT, s STRING); CREATE TABLE two (n BIGINT, s STRING); {ONCE}"
+    )
+
+    def followed(text: str) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        query = catalog.follow(catalog.sql(text), lambda frame, _: found.extend(map(tuple, frame.collect())))
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+        return sorted(found)
+
+    assert followed("SELECT DISTINCT n, s FROM s") == [(1, "a"), (2, "b")]
+    assert followed("SELECT n FROM s WHERE n > 1 UNION ALL SELECT n * 10 FROM s") == [(2,), (10,), (10,), (20,)]
+    assert followed("SELECT s, COUNT(*), COUNT(DISTINCT n) FROM s GROUP BY s") == [("a", 2, 1), ("b", 1, 1)]
+    finish(
+        catalog,
+        "EXECUTE STATEMENT SET BEGIN INSERT INTO one SELECT * FROM s; "
+        "INSERT INTO two SELECT n, s FROM s WHERE n > 1; END",
+    )
+    assert rows(catalog, "SELECT * FROM one") == values
+    assert rows(catalog, "SELECT * FROM two") == [(2, "b")]
+    # A table that was dropped and made anew begins anew.
+    catalog.sql("DROP TABLE two; CREATE TABLE two (n BIGINT, s STRING)")
+    finish(catalog, "INSERT INTO two SELECT n, s FROM s WHERE n > 1")
+    assert rows(catalog, "SELECT * FROM two") == [(2, "b")]
+
+    settings = ["--set", "tablestore.trigger=available-now", "--set", f"tablestore.addresses=...={wire.servers}"]
+    command = ["sql", "-w", str(tmp_path / "warehouse"), "--json", *settings, "-e", "SELECT s, COUNT(*) AS c FROM s GROUP BY s"]  # fmt: skip  # noqa: E501
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert sorted(told, key=str) == [{"op": "+U", "s": "a", "c": 2}, {"op": "+U", "s": "b", "c": 1}]
