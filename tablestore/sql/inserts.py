@@ -15,6 +15,11 @@ from pyspark.sql.types import (
     ArrayType,
     DataType,
     DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    FractionalType,
+    IntegralType,
     MapType,
     NullType,
     NumericType,
@@ -111,7 +116,7 @@ def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
     filled: dict[str, Column] = {}
     for number, column in enumerate(columns):
         came = frame.schema[number].dataType
-        if not _goes_into(came, column.type.spark):
+        if not goes_into(came, column.type.spark):
             msg = (
                 f"INSERT INTO '{made.name}': column '{column.name}' is {column.type.text}, the query's column "
                 f"{number + 1} is {came.simpleString()}. Say CAST(... AS {column.type.text})."
@@ -189,14 +194,19 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
     return f"{root.rstrip('/')}/{re.sub('[^A-Za-z0-9_]', '_', statement.target)}-{name}"
 
 
-def _goes_into(came: DataType, wanted: DataType) -> bool:
+def goes_into(came: DataType, wanted: DataType) -> bool:
     """Tell whether values go into a column without CAST.
 
-    Numbers go into numbers, of which too large ones fail, and times into times.
+    Whole numbers go into any numbers, of which too large ones fail. Numbers with a fraction do not go into whole
+    ones; decimals are rounded to the column's scale, as in Flink. Times go into times.
     """
     if isinstance(came, NullType) or can_widen(came, as_nullable(wanted)) or as_nullable(came) == as_nullable(wanted):
         return True
-    if isinstance(came, NumericType) and isinstance(wanted, NumericType):
+    if isinstance(came, IntegralType) and isinstance(wanted, NumericType):
+        return True
+    if isinstance(came, DecimalType) and isinstance(wanted, FractionalType):
+        return True
+    if isinstance(came, FractionalType) and isinstance(wanted, FloatType | DoubleType):
         return True
     return isinstance(came, _TIMES) and isinstance(wanted, _TIMES)
 
