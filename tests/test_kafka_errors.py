@@ -185,13 +185,20 @@ def test_a_publisher_whose_transactional_id_was_taken_over_is_fenced(client: Kaf
 
 
 def test_a_transaction_that_cannot_be_ended_may_have_landed(topic: str, client: KafkaClient) -> None:
-    with (
-        open_transaction(client, topic) as producer,
-        pytest.raises(OutcomeUnknownError, match="recover"),
-        kafka_errors("commit", client, handle=producer, indefinite=True),
-    ):
-        # A microsecond is no time in which an answer could come.
-        producer.commit_transaction(0.000001)
+    # In a microsecond no answer comes, unless the machine does something else meanwhile; then it is tried again.
+    told = next(filter(None, (commit_without_waiting(client, topic) for _ in range(20))))
+    assert "recover" in str(told)
+
+
+def commit_without_waiting(client: KafkaClient, topic: str) -> OutcomeUnknownError | None:
+    """Give the error, or None where the answer came all the same."""
+    with open_transaction(client, topic) as producer:
+        try:
+            with kafka_errors("commit", client, handle=producer, indefinite=True):
+                producer.commit_transaction(0.000001)
+        except OutcomeUnknownError as error:
+            return error
+    return None
 
 
 def test_a_closed_port_is_an_unreachable_broker_named_by_its_option() -> None:
