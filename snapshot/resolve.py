@@ -17,16 +17,15 @@ The rows are those of one snapshot, so the commit has to find that nobody commit
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
 
-from snapshot.duck import connect, errors_mapped, load, read
+from snapshot.duck import errors_mapped, read, spilling
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
+from snapshot.numbered import columns_of, keys_of, load_numbered, numbered, same_key, same_row
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ
 from snapshot.spec import TableSpec
@@ -63,69 +62,58 @@ class Lookup:
         Yields:
             The changes, bucket by bucket, in the order of the rows, ``_seq`` counted anew in each bucket.
         """
-        spill = tempfile.mkdtemp(prefix="resolve-")
-        session = connect(memory_limit=_MEMORY, temp_directory=spill, filesystem=None)
-        try:
-            with errors_mapped("look up replaced rows"):
-                session.execute("SET TimeZone = 'UTC'")
-                buckets: dict[int, None] = {}
-                for bucket, part in parts:
-                    if bucket not in buckets:
-                        load(session, f"new{bucket}", _numbered(schema), iter(()))
-                        buckets[bucket] = None
-                    session.register("part", _renamed(part))
-                    session.execute(f"INSERT INTO new{bucket} SELECT * FROM part")
-                    session.unregister("part")
-                for bucket in sorted(buckets):
-                    yield from self._resolved(session, bucket, schema)
-                    session.execute(f"DROP TABLE new{bucket}")
-        finally:
-            session.close()
-            shutil.rmtree(spill, ignore_errors=True)
+        with spilling("resolve-", memory_limit=_MEMORY) as session, errors_mapped("look up replaced rows"):
+            buckets: dict[int, None] = {}
+            for bucket, part in parts:
+                if bucket not in buckets:
+                    load_numbered(session, f"new{bucket}", schema, iter(()))
+                    buckets[bucket] = None
+                session.register("part", numbered(part))
+                session.execute(f"INSERT INTO new{bucket} SELECT * FROM part")
+                session.unregister("part")
+            for bucket in sorted(buckets):
+                yield from self._resolved(session, bucket, schema)
+                session.execute(f"DROP TABLE new{bucket}")
+
+    def rows(self, bucket: int, keys: pa.Table | None) -> Iterator[pa.RecordBatch]:
+        """Find rows of a bucket.
+
+        Args:
+            bucket: the bucket.
+            keys: the keys whose rows are wanted, in the order of the primary key's columns; None for all.
+
+        Yields:
+            The table's columns, in no particular order.
+        """
+        filesystem = None if self.storage.is_local else self.storage.filesystem
+        with MergeEngine(self.spec.arrow, self.spec.primary_key, filesystem=filesystem) as engine:
+            yield from engine.merged(self.base.get(bucket, ()), self.changes.get(bucket, ()), keys=keys)
 
     def _resolved(self, session: duckdb.DuckDBPyConnection, bucket: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        filesystem = None if self.storage.is_local else self.storage.filesystem
-        keys = [self.spec.arrow.get_field_index(name) for name in self.spec.primary_key]
-        asked = session.sql(f"SELECT {', '.join(f'c{key}' for key in keys)} FROM new{bucket}").to_arrow_table()
-        with MergeEngine(self.spec.arrow, self.spec.primary_key, filesystem=filesystem) as engine:
-            old = engine.merged(self.base.get(bucket, ()), self.changes.get(bucket, ()), keys=asked)
-            load(session, "old", _numbered(self.spec.arrow), map(_renamed, old))
-        yield from read(session, _changes(f"new{bucket}", len(self.spec.arrow), keys), [], schema)
+        asked = session.sql(f"SELECT {', '.join(keys_of(self.spec))} FROM new{bucket}").to_arrow_table()
+        load_numbered(session, "old", self.spec.arrow, self.rows(bucket, asked))
+        yield from read(session, _changes(f"new{bucket}", self.spec), [], schema)
         session.execute("DROP TABLE old")
 
 
-def _changes(new: str, columns: int, keys: list[int]) -> str:
+def _changes(new: str, spec: TableSpec) -> str:
     """Write the query of the changes that upserts and deletes make."""
-    same_key = " AND ".join(f"old.c{key} = new.c{key}" for key in keys)
-    # As text too, since -0.0 equals 0.0 and is another value.
-    same_row = " AND ".join(
-        f"old.c{i} IS NOT DISTINCT FROM new.c{i} AND old.c{i}::VARCHAR IS NOT DISTINCT FROM new.c{i}::VARCHAR"
-        for i in range(columns)
-    )
-    kind, seq, row = f"new.c{columns}", f"new.c{columns + 1}", ", ".join(f"{{0}}.c{i} AS c{i}" for i in range(columns))
-    is_delete, existed = f"{kind} = {RowKind.DELETE:d}", f"old.c{keys[0]} IS NOT NULL"
+    columns, keys = columns_of(spec), keys_of(spec)
+    on_key, unchanged = same_key(keys, "old", "new"), same_row(columns, "old", "new")
+    kind, seq, row = f"new.c{len(columns)}", f"new.c{len(columns) + 1}", ", ".join(f"{{0}}.{c} AS {c}" for c in columns)
+    is_delete, existed = f"{kind} = {RowKind.DELETE:d}", f"old.{keys[0]} IS NOT NULL"
     return f"""
-        SELECT {", ".join(f"c{i}" for i in range(columns))}, kind::TINYINT AS {KIND},
-            row_number() OVER (ORDER BY seq, step) - 1 AS {SEQ}
+        SELECT {", ".join(columns)}, kind::TINYINT AS {KIND}, row_number() OVER (ORDER BY seq, step) - 1 AS {SEQ}
         FROM (
             SELECT {row.format("old")}, {seq} AS seq, 0 AS step,
                 CASE WHEN {is_delete} THEN {RowKind.DELETE:d} ELSE {RowKind.UPDATE_BEFORE:d} END AS kind
-            FROM {new} AS new JOIN old ON {same_key}
-            WHERE {is_delete} OR NOT ({same_row})
+            FROM {new} AS new JOIN old ON {on_key}
+            WHERE {is_delete} OR NOT ({unchanged})
             UNION ALL
             SELECT {row.format("new")}, {seq} AS seq, 1 AS step,
                 CASE WHEN {existed} THEN {RowKind.UPDATE_AFTER:d} ELSE {RowKind.INSERT:d} END AS kind
-            FROM {new} AS new LEFT JOIN old ON {same_key}
-            WHERE NOT ({is_delete}) AND NOT ({existed} AND {same_row})
+            FROM {new} AS new LEFT JOIN old ON {on_key}
+            WHERE NOT ({is_delete}) AND NOT ({existed} AND {unchanged})
         )
         ORDER BY seq, step
     """
-
-
-def _numbered(schema: pa.Schema) -> pa.Schema:
-    """Rename columns to their numbers, so that no user's name can hide one of ours."""
-    return pa.schema([field.with_name(f"c{i}").with_nullable(True) for i, field in enumerate(schema)])
-
-
-def _renamed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(batch.columns, schema=_numbered(batch.schema))
