@@ -48,10 +48,18 @@ def same_key(keys: Sequence[str], left: str, right: str) -> str:
     return " AND ".join(f"{left}.{key} = {right}.{key}" for key in keys)
 
 
-def same_row(columns: Sequence[str], left: str, right: str) -> str:
+def same_row(spec: TableSpec, left: str, right: str) -> str:
     """Write the condition that rows of two tables hold the same values."""
-    # As text too, since -0.0 equals 0.0 and is another value.
-    return " AND ".join(
-        f"{left}.{c} IS NOT DISTINCT FROM {right}.{c} AND {left}.{c}::VARCHAR IS NOT DISTINCT FROM {right}.{c}::VARCHAR"
-        for c in columns
-    )
+    same = []
+    for column, field in zip(columns_of(spec), spec.arrow, strict=True):
+        same.append(f"{left}.{column} IS NOT DISTINCT FROM {right}.{column}")
+        if _has_floats(field.type):
+            # As text too, since -0.0 equals 0.0 and is another value.
+            same.append(f"{left}.{column}::VARCHAR IS NOT DISTINCT FROM {right}.{column}::VARCHAR")
+    return " AND ".join(same)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    if pa.types.is_floating(kind):
+        return True
+    return any(_has_floats(kind.field(i).type) for i in range(kind.num_fields))

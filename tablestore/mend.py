@@ -123,7 +123,7 @@ def _differences(spec: TableSpec) -> str:
         SELECT {", ".join(f"alive.{c}" for c in columns)}, {RowKind.UPDATE_AFTER:d}::TINYINT AS {KIND},
             {kind} AS {SAID}, {seq} AS {AT}, {fresh.format(same_key(keys, "changed", "alive"))}
         FROM alive LEFT JOIN seen ON {same_key(keys, "alive", "seen")}
-        WHERE {kind} IS NULL OR {kind} = {RowKind.DELETE:d} OR NOT ({same_row(columns, "alive", "seen")})
+        WHERE {kind} IS NULL OR {kind} = {RowKind.DELETE:d} OR NOT ({same_row(spec, "alive", "seen")})
         UNION ALL
         SELECT {deleted}, {RowKind.DELETE:d}::TINYINT AS {KIND},
             {kind} AS {SAID}, {seq} AS {AT}, {fresh.format(same_key(keys, "changed", "keys"))}

@@ -22,15 +22,17 @@ def shape_rows(frame: DataFrame, spec: TableSpec) -> DataFrame:
     return frame.select(*table_columns(frame.schema, spec))
 
 
-def shape_changes(frame: DataFrame, spec: TableSpec, buckets: int) -> DataFrame:
+def shape_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimages: bool = False) -> DataFrame:
     """Give the changes of a key table, all changes of a bucket in the Spark partition of its number.
 
     Columns: the table's, ``_kind`` (byte), ``_seq`` (long; the order of the frame's rows), ``_bucket`` (int).
-    Preimages are left out: the row they show is replaced by the postimage after them.
+    Preimages are left out, where the merge engine does not take them back: the row they show is replaced by the
+    postimage after them.
     """
     names = {name.lower(): name for name in frame.columns}
     if CHANGE_TYPE in names:
-        frame = frame.where(~F.col(names[CHANGE_TYPE]).eqNullSafe(RowKind.UPDATE_BEFORE.change_type))
+        if not preimages:
+            frame = frame.where(~F.col(names[CHANGE_TYPE]).eqNullSafe(RowKind.UPDATE_BEFORE.change_type))
         kind = kind_of(F.col(names[CHANGE_TYPE]))
     else:
         kind = F.lit(int(RowKind.UPDATE_AFTER)).cast("byte")
@@ -47,6 +49,7 @@ def kind_of(change_type: Column) -> Column:
     return (
         F.when(sets, F.lit(int(RowKind.UPDATE_AFTER)))
         .when(change_type == RowKind.DELETE.change_type, F.lit(int(RowKind.DELETE)))
+        .when(change_type == RowKind.UPDATE_BEFORE.change_type, F.lit(int(RowKind.UPDATE_BEFORE)))
         .otherwise(F.lit(UNKNOWN_KIND))
         .cast("byte")
     )
