@@ -15,6 +15,7 @@ from snapshot.engines import ColumnRule, Deletes, Function, MergeRule
 from snapshot.errors import InvalidInputError
 from snapshot.numbered import columns_of, keys_of, names_in, same_key
 from snapshot.rowkind import RowKind
+from snapshot.sketches import UNITE, register_sketches
 from snapshot.spec import TableSpec
 
 _OLD, _GRAVE = -1, -2
@@ -32,11 +33,13 @@ def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, 
         InvalidInputError: a merged value is out of the range of its column, or cannot be taken back.
     """
     keys = ", ".join(keys_of(spec))
+    if any(column.function is Function.HLL_SKETCH for column in rule.columns.values()):
+        register_sketches(session)
     try:
         session.execute(f"CREATE TEMP TABLE arrived AS {_arrived(spec, rule, new)}")
         session.execute(f"CREATE TEMP TABLE merged AS {_merged(spec, rule)}")
     except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException) as error:
-        reason = str(error).partition("\n")[0].removesuffix(".")
+        reason = str(error).partition("\n")[0].rpartition("ValueError: ")[2].removesuffix(".")
         msg = f"merge-engine='{rule.name}': a merged value cannot be stored: {reason}."
         raise InvalidInputError(msg) from error
     columns, keyed = columns_of(spec), set(keys_of(spec))
@@ -139,6 +142,8 @@ def _folded(x: str, kind: pa.DataType, name: str, rule: MergeRule) -> tuple[dict
         return _product(x, kind, counts, retracts=retracts)
     if column.function is Function.SUM:
         return _sum(x, counts, retracts=retracts)
+    if column.function is Function.HLL_SKETCH:
+        return {x: _aggregate("list", x, *counts, f"{x} IS NOT NULL")}, f"{UNITE}({x})"
     if column.function is Function.COLLECT:
         # Of lists, NULL where none came.
         lists = _aggregate("list", f"{x} ORDER BY ord", *counts, f"{x} IS NOT NULL")

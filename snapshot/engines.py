@@ -28,6 +28,7 @@ class Function(StrEnum):
     BOOL_AND = "bool_and"
     LISTAGG = "listagg"
     COLLECT = "collect"
+    HLL_SKETCH = "hll_sketch"
 
 
 class Deletes(Enum):

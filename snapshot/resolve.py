@@ -87,7 +87,7 @@ class Lookup:
             InvalidInputError: merged values cannot be stored.
         """
         opened = spilling("resolve-", memory_limit=_MEMORY, filesystem=self._filesystem)
-        with opened as session, errors_mapped("look up replaced rows"):
+        with opened as session, self._engine() as engine, errors_mapped("look up replaced rows"):
             buckets: dict[int, None] = {}
             for bucket, part in parts:
                 if bucket not in buckets:
@@ -97,7 +97,7 @@ class Lookup:
                 session.execute(f"INSERT INTO new{bucket} SELECT * FROM part")
                 session.unregister("part")
             for bucket in sorted(buckets):
-                self._look_up(session, bucket, rule)
+                self._look_up(session, engine, bucket, rule)
                 new = f"new{bucket}"
                 if rule.merges:
                     merge(session, self.spec, rule, new, f"settled{bucket}")
@@ -122,16 +122,22 @@ class Lookup:
         Yields:
             The table's columns, in no particular order.
         """
-        with MergeEngine(self.spec.arrow, self.spec.primary_key, filesystem=self._filesystem) as engine:
-            yield from engine.merged(self.base.get(bucket, ()), self.changes.get(bucket, ()), keys=keys)
+        with self._engine() as engine:
+            yield from self._rows(engine, bucket, keys)
 
-    def _look_up(self, session: duckdb.DuckDBPyConnection, bucket: int, rule: MergeRule) -> None:
+    def _rows(self, engine: MergeEngine, bucket: int, keys: pa.Table | None) -> Iterator[pa.RecordBatch]:
+        return engine.merged(self.base.get(bucket, ()), self.changes.get(bucket, ()), keys=keys)
+
+    def _look_up(self, session: duckdb.DuckDBPyConnection, engine: MergeEngine, bucket: int, rule: MergeRule) -> None:
         """Make the tables of what the bucket's new rows meet: ``old``, and ``graves`` where the rule buries."""
         keys = ", ".join(keys_of(self.spec))
         asked = session.sql(f"SELECT DISTINCT {keys} FROM new{bucket}").to_arrow_table()
-        load_numbered(session, "old", self.spec.arrow, self.rows(bucket, asked))
+        load_numbered(session, "old", self.spec.arrow, self._rows(engine, bucket, asked))
         if rule.buries:
             load_graves(session, self.spec, rule, self.tombstones.get(bucket, ()), self.storage, f"new{bucket}")
+
+    def _engine(self) -> MergeEngine:
+        return MergeEngine(self.spec.arrow, self.spec.primary_key, filesystem=self._filesystem)
 
     @property
     def _filesystem(self) -> fsspec.AbstractFileSystem | None:

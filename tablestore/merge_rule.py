@@ -10,6 +10,7 @@ import pyarrow as pa
 from snapshot import engines
 from snapshot.engines import ColumnRule, Deletes, Function, MergeRule
 from snapshot.errors import InvalidInputError
+from snapshot.sketches import has_sketches
 from tablestore.merge_options import (
     AGGREGATE,
     AGGREGATION_REMOVE,
@@ -55,6 +56,7 @@ _FITS: Mapping[Function, tuple[Callable[[pa.DataType], bool], str]] = {
     Function.BOOL_AND: (pa.types.is_boolean, "BOOLEAN"),
     Function.LISTAGG: (pa.types.is_string, "STRING"),
     Function.COLLECT: (pa.types.is_list, "an ARRAY"),
+    Function.HLL_SKETCH: (pa.types.is_binary, "BINARY"),
 }
 """What type the column of a function needs; the others take any."""
 
@@ -177,6 +179,12 @@ class _Maker:
         is_sequence = column in self._options.sequence_field
         if fits is not None and not fits(kind) and not is_sequence:
             msg = f"column '{column}': {AGGREGATE} '{function}' needs {expected}; its type is {kind}. Choose another."
+            raise InvalidInputError(msg)
+        if function is Function.HLL_SKETCH and not has_sketches():
+            msg = (
+                f"column '{column}': {AGGREGATE} 'hll_sketch' needs the package datasketches here and on executors: "
+                "pip install tablestore[sketches]."
+            )
             raise InvalidInputError(msg)
         return ColumnRule(
             function,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -40,12 +40,11 @@ def shape_batches(
         yield conform(shaped if keep is None else shaped.filter(keep), target)
 
 
-def deletes_of(keys: pa.Table, spec: TableSpec) -> pa.Table:
-    """Make deletes of rows of keys; see ``shape.deletes_of``."""
+def deletes_of(keys: pa.Table, spec: TableSpec, kept: Sequence[str]) -> pa.Table:
+    """Make deletes of rows of keys, of which the columns named are kept; see ``shape.deletes_of``."""
     names = {name.lower(): name for name in keys.column_names}
     columns = [
-        keys.column(names[f.name.lower()]) if f.name in spec.primary_key else pa.nulls(keys.num_rows, f.type)
-        for f in spec.arrow
+        keys.column(names[f.name.lower()]) if f.name in kept else pa.nulls(keys.num_rows, f.type) for f in spec.arrow
     ]
     kind = pa.repeat(pa.scalar(RowKind.DELETE.change_type), keys.num_rows)
     return pa.table([*columns, kind], names=[*spec.arrow.names, CHANGE_TYPE])

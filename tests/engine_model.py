@@ -101,7 +101,7 @@ class Model:
                 kept = empty if before[name] is None else before[name]
                 merged[name] = kept if name in case.ignores else _taken(function, before[name], new[name], late=is_late)
             else:
-                fills = not case.groups and case.options["merge-engine"] == "partial-update"
+                fills = not case.groups and case.options.get("merge-engine") == "partial-update"
                 merged[name] = _added(function, before[name], new[name], late=is_late, first=not has_any, fills=fills)
         return merged
 
