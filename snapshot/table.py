@@ -165,13 +165,13 @@ class TableFiles:
         """
         version, merged = self.root_for(snapshot_id)
         base = self.root.files(version)
-        tombstones = tuple(f for f in self.log.files(snapshot_id) if is_tombstones(f.path))
-        return Layout(snapshot_id, version, merged, tuple(base), self.changes_after(merged, snapshot_id), tombstones)
+        listed = self.log.files(snapshot_id)
+        tombstones = tuple(f for f in listed if is_tombstones(f.path))
+        return Layout(snapshot_id, version, merged, tuple(base), _changes_in(listed, merged, snapshot_id), tombstones)
 
     def changes_after(self, merged_through: int, snapshot_id: int) -> tuple[DataFile, ...]:
         """List the change files of the snapshots after ``merged_through``, up to ``snapshot_id``."""
-        files = (f for f in self.log.files(snapshot_id) if not is_tombstones(f.path))
-        return tuple(f for f in files if merged_through < int(f.partition[SNAPSHOT] or 0) <= snapshot_id)
+        return _changes_in(self.log.files(snapshot_id), merged_through, snapshot_id)
 
     def root_for(self, snapshot_id: int) -> tuple[int, int]:
         """Find the newest root version that holds nothing younger than a snapshot, and what is merged into it.
@@ -238,3 +238,8 @@ class TableFiles:
             f.with_nullable(True) if nullable and f.name not in self.spec.primary_key else f for f in self.spec.arrow
         ]
         return pa.schema([*columns, pa.field(KIND, pa.int8())])
+
+
+def _changes_in(files: Sequence[DataFile], merged_through: int, snapshot_id: int) -> tuple[DataFile, ...]:
+    changes = (f for f in files if not is_tombstones(f.path))
+    return tuple(f for f in changes if merged_through < int(f.partition[SNAPSHOT] or 0) <= snapshot_id)
