@@ -33,10 +33,12 @@ def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, 
         InvalidInputError: a merged value is out of the range of its column, or cannot be taken back.
     """
     keys = ", ".join(keys_of(spec))
+    # Kept only where it is read twice.
+    arrived = "TABLE" if rule.buries else "VIEW"
     if any(column.function is Function.HLL_SKETCH for column in rule.columns.values()):
         register_sketches(session)
     try:
-        session.execute(f"CREATE TEMP TABLE arrived AS {_arrived(spec, rule, new)}")
+        session.execute(f"CREATE TEMP {arrived} arrived AS {_arrived(spec, rule, new)}")
         session.execute(f"CREATE TEMP TABLE merged AS {_merged(spec, rule)}")
     except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException) as error:
         reason = str(error).partition("\n")[0].rpartition("ValueError: ")[2].removesuffix(".")
@@ -55,7 +57,7 @@ def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, 
     if rule.buries:
         session.execute(f"CREATE TEMP TABLE buried AS {_buried(spec, rule)}")
     session.execute("DROP TABLE merged")
-    session.execute("DROP TABLE arrived")
+    session.execute(f"DROP {arrived} arrived")
 
 
 def _arrived(spec: TableSpec, rule: MergeRule, new: str) -> str:

@@ -130,9 +130,12 @@ class Lookup:
 
     def _look_up(self, session: duckdb.DuckDBPyConnection, engine: MergeEngine, bucket: int, rule: MergeRule) -> None:
         """Make the tables of what the bucket's new rows meet: ``old``, and ``graves`` where the rule buries."""
-        keys = ", ".join(keys_of(self.spec))
-        asked = session.sql(f"SELECT DISTINCT {keys} FROM new{bucket}").to_arrow_table()
-        load_numbered(session, "old", self.spec.arrow, self._rows(engine, bucket, asked))
+        old: Iterator[pa.RecordBatch] = iter(())
+        if self.base.get(bucket) or self.changes.get(bucket):
+            keys = ", ".join(keys_of(self.spec))
+            asked = session.sql(f"SELECT DISTINCT {keys} FROM new{bucket}").to_arrow_table()
+            old = self._rows(engine, bucket, asked)
+        load_numbered(session, "old", self.spec.arrow, old)
         if rule.buries:
             load_graves(session, self.spec, rule, self.tombstones.get(bucket, ()), self.storage, f"new{bucket}")
 
