@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 
+from snapshot.bucketed import is_tombstones
 from snapshot.changes import MAINTENANCE, SnapshotChanges
 from snapshot.commit import ATTEMPTS_MAX, as_snapshot
 from snapshot.delta import DataFile, DeltaLog
@@ -33,6 +34,7 @@ class Layout:
         merged_through: that value.
         base: the root's files.
         changes: files of the changes in ``(merged_through, snapshot]``.
+        tombstones: files of all tombstones that are kept.
     """
 
     snapshot: int
@@ -40,6 +42,7 @@ class Layout:
     merged_through: int
     base: tuple[DataFile, ...]
     changes: tuple[DataFile, ...]
+    tombstones: tuple[DataFile, ...] = ()
 
 
 class TableFiles:
@@ -162,12 +165,13 @@ class TableFiles:
         """
         version, merged = self.root_for(snapshot_id)
         base = self.root.files(version)
-        return Layout(snapshot_id, version, merged, tuple(base), self.changes_after(merged, snapshot_id))
+        listed = self.log.files(snapshot_id)
+        tombstones = tuple(f for f in listed if is_tombstones(f.path))
+        return Layout(snapshot_id, version, merged, tuple(base), _changes_in(listed, merged, snapshot_id), tombstones)
 
     def changes_after(self, merged_through: int, snapshot_id: int) -> tuple[DataFile, ...]:
         """List the change files of the snapshots after ``merged_through``, up to ``snapshot_id``."""
-        files = self.log.files(snapshot_id)
-        return tuple(f for f in files if merged_through < int(f.partition[SNAPSHOT] or 0) <= snapshot_id)
+        return _changes_in(self.log.files(snapshot_id), merged_through, snapshot_id)
 
     def root_for(self, snapshot_id: int) -> tuple[int, int]:
         """Find the newest root version that holds nothing younger than a snapshot, and what is merged into it.
@@ -192,8 +196,12 @@ class TableFiles:
         msg = f"{self.storage.root}: snapshot {snapshot_id} is older than the root's log; read a newer one."
         raise NotFoundError(msg)
 
-    def trim(self) -> int | None:
+    def trim(self, *, add: Sequence[DataFile] = (), remove: Sequence[DataFile] = ()) -> int | None:
         """Drop change files that the root holds from the newest state; older snapshots still find them.
+
+        Args:
+            add: files that take the place of others.
+            remove: those others. If one of them is listed no more, somebody else has replaced it, and these stay.
 
         Returns:
             The version that did it; None when there was nothing to drop.
@@ -201,16 +209,21 @@ class TableFiles:
         for _ in range(ATTEMPTS_MAX):
             newest = self.log.version()
             _, merged = self.root_for(newest)
-            folded = [f for f in self.log.files() if int(f.partition[SNAPSHOT] or 0) <= merged]
-            if not folded:
+            listed = self.log.files()
+            folded = [f for f in listed if int(f.partition[SNAPSHOT] or 0) <= merged and not is_tombstones(f.path)]
+            if not {f.path for f in remove} <= {f.path for f in listed}:
+                self.log.storage.delete(*[f.path for f in add])
+                add, remove = (), ()
+            if not folded and not remove:
                 return None
             try:
                 info = {"kind": "compact", "rows": 0}
-                self.log.commit(newest + 1, add=[], remove=folded, info=info, data_change=False)
+                self.log.commit(newest + 1, add=add, remove=[*folded, *remove], info=info, data_change=False)
             except ConflictError:
                 continue
             return newest + 1
         # The files stay listed and ignored; the next compaction drops them.
+        self.log.storage.delete(*[f.path for f in add])
         return None
 
     def change_file(self, file: DataFile) -> ChangeFile:
@@ -225,3 +238,8 @@ class TableFiles:
             f.with_nullable(True) if nullable and f.name not in self.spec.primary_key else f for f in self.spec.arrow
         ]
         return pa.schema([*columns, pa.field(KIND, pa.int8())])
+
+
+def _changes_in(files: Sequence[DataFile], merged_through: int, snapshot_id: int) -> tuple[DataFile, ...]:
+    changes = (f for f in files if not is_tombstones(f.path))
+    return tuple(f for f in changes if merged_through < int(f.partition[SNAPSHOT] or 0) <= snapshot_id)

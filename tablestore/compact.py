@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol, TypeVar
 
 from snapshot.delta import DataFile
 from snapshot.errors import ConflictError, OutcomeUnknownError, UnavailableError
@@ -13,14 +15,17 @@ from snapshot.merge import BaseFile, ChangeFile, MergeEngine
 from snapshot.parquet import removed_on_error
 from snapshot.partitioned import PartitionedFiles
 from snapshot.records import Snapshot
-from snapshot.schema import BUCKET
+from snapshot.schema import BUCKET, SNAPSHOT
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.table import MERGED_THROUGH, Layout
+from snapshot.tombstones import GatherTask, gather
 from tablestore.opened import OpenedTable
+from tablestore.option_types import FOREVER
 from tablestore.plan import base_file
 
 logger = logging.getLogger("tablestore")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,12 @@ class BucketTask:
     target_bytes: int
 
 
-RunTasks = Callable[[Sequence[BucketTask], Callable[[BucketTask], str]], list[str]]
-"""Runs the second on each of the first, each at least once, and returns the results in order."""
+class RunTasks(Protocol):
+    """Runs the second on each of the first, each at least once, and returns the results in order."""
+
+    def __call__(self, tasks: Sequence[T], work: Callable[[T], str], /) -> list[str]:
+        """Run them."""
+        ...
 
 
 def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
@@ -45,7 +54,8 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     1. Merge each bucket that has changes into new files. A crash leaves files that nothing points at.
     2. Commit them to the root in place of the bucket's old files, with ``merged-through``. Readers find the same rows
        before and after. A crash after it leaves changes listed that readers ignore.
-    3. Drop the folded changes from the newest state of the commit table; the next compaction does it otherwise.
+    3. Drop the folded changes from the newest state of the commit table; the next compaction does it otherwise. In the
+       same commit one file of tombstones a bucket takes the place of several.
 
     Returns:
         The maintenance snapshot of step 3; None when there was nothing to fold, or another compaction was faster.
@@ -77,7 +87,8 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
         files.storage.delete(*[f.path for f in added])
         raise
     # Step 3.
-    version = files.trim()
+    gathered, scattered = _gather_tombstones(table, layout, run_tasks)
+    version = files.trim(add=gathered, remove=scattered)
     return None if version is None else files.snapshot(version)
 
 
@@ -121,6 +132,41 @@ def _tasks(table: OpenedTable, layout: Layout) -> Sequence[BucketTask]:
         )
         for bucket in buckets
     ]
+
+
+def _gather_tombstones(
+    table: OpenedTable, layout: Layout, run_tasks: RunTasks
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Make one file of tombstones of several of a bucket; gives the new files, and those whose place they take."""
+    if not table.rule.buries:
+        return [], []
+    kept_ms = table.options.merge.delete_retention_ms
+    by_bucket: dict[int, list[DataFile]] = {}
+    for file in layout.tombstones:
+        by_bucket.setdefault(int(file.partition[BUCKET] or 0), []).append(file)
+    tasks = [
+        GatherTask(
+            storage=table.files.log.storage,
+            spec=table.spec,
+            rule=table.rule,
+            bucket=bucket,
+            files=tuple(held),
+            staged_after_ms=0 if kept_ms == FOREVER else time.time_ns() // 1_000_000 - kept_ms,
+            target_bytes=table.options.write.target_file_size_bytes,
+        )
+        for bucket, held in sorted(by_bucket.items())
+        if len(held) > 1
+    ]
+    results = run_tasks(tasks, _gather) if tasks else []
+    scattered = [file for task in tasks for file in task.files]
+    newest = str(layout.snapshot)
+    made = [DataFile(**each) for result in results for each in json.loads(result)]
+    return [replace(file, partition={**file.partition, SNAPSHOT: newest}) for file in made], scattered
+
+
+def _gather(task: GatherTask) -> str:
+    """Gather a bucket's tombstones; runs in a Spark task."""
+    return json.dumps([asdict(file) for file in gather(task)])
 
 
 def _merge_bucket(task: BucketTask) -> str:

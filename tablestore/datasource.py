@@ -161,7 +161,9 @@ class _Sink:
     def stage(self, batches: Iterator[pa.RecordBatch]) -> _Staged:
         context = TaskContext.get()
         task = context.partitionId() if context else 0
-        return _Staged(staged_to_arrow(self.stager, shape_batches(batches, self.stager.spec, task), task).to_pylist())
+        preimages = self.stager.rule.takes_preimages
+        shaped = shape_batches(batches, self.stager.spec, task, preimages=preimages)
+        return _Staged(staged_to_arrow(self.stager, shaped, task).to_pylist())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> None:
         rows = [row for message in messages if isinstance(message, _Staged) for row in message.rows]
@@ -173,7 +175,7 @@ class _Sink:
             staged = accept_staged(self.stager, rows)
             if commit_id is not None and writer.publish_landed(commit_id) is not None:
                 self.stager.remove(staged)
-            elif table.options.looks_up:
+            elif table.looks_up:
                 # Spark hands a data source rows in any order, so a bucket's are together only now.
                 writer.write_by(lambda stager: stager.stage(stager.read(staged), 0), commit_id)
                 self.stager.remove(staged)

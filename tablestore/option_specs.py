@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final
 
-from snapshot.errors import InvalidInputError
+from tablestore.merge_options import FIELD_OPTIONS, MERGE_OPTIONS
+from tablestore.option_group import OptionSpec
 from tablestore.option_types import (
     BOOLEAN,
     RATIO,
@@ -22,13 +21,10 @@ from tablestore.option_types import (
     SIZE,
     SYSTEM,
     TOPIC,
-    OptionType,
     choice,
     duration,
     integer,
 )
-
-T = TypeVar("T")
 
 
 class Consistency(StrEnum):
@@ -72,44 +68,6 @@ class Headers(StrEnum):
 
     LAST = "last"
     ALL = "all"
-
-
-@dataclass(frozen=True)
-class OptionSpec(Generic[T]):
-    """One option.
-
-    Attributes:
-        name: as the user writes it.
-        type: how its text is read.
-        default: the text taken when it is not given; ``None`` where there is none.
-        doc: one or two sentences for ``docs/options.md``.
-        fixed: it describes what is stored, so it is kept with the table even where it is the default.
-    """
-
-    name: str
-    type: OptionType[T]
-    default: str | None
-    doc: str
-    fixed: bool = False
-
-    @property
-    def field(self) -> T:
-        """A new dataclass field that is read from this option; typed as its value, as ``dataclasses.field`` is."""
-        default = dataclasses.MISSING if self.default is None else self.parse(self.default)
-        made: Any = dataclasses.field(default=default, metadata={"spec": self})
-        return cast(T, made)
-
-    def parse(self, text: str) -> T:
-        """Return the value of a text.
-
-        Raises:
-            InvalidInputError: the text is not one of this option's.
-        """
-        try:
-            return self.type.parse(text.strip())
-        except ValueError:
-            msg = f"option '{self.name}': expected {self.type.expected}, came '{text}'. Correct it or leave it out."
-            raise InvalidInputError(msg) from None
 
 
 BUCKET: Final = OptionSpec(
@@ -256,6 +214,7 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     KAFKA_SERVERS,
     KAFKA_TOPIC,
     CHANGELOG_PRODUCER,
+    *MERGE_OPTIONS,
     COMPACTION_AUTO,
     COMPACTION_COMMITS,
     COMPACTION_RATIO,
@@ -303,6 +262,7 @@ def render_options() -> str:
     for spec in OPTIONS:
         default = "" if spec.default is None else f"`{spec.default}`"
         rows.append(f"| `{spec.name}` | {spec.type.name} | {default} | {spec.doc} |")
+    rows += [f"| `fields.<column>.{suffix}` | {kind} | | {doc} |" for suffix, (kind, doc) in FIELD_OPTIONS.items()]
     return _PAGE.format(table="\n".join(rows))
 
 

@@ -147,6 +147,16 @@ REPLICATION: Final = OptionType(
 )
 
 
+def _parse_columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(text)
+    return names
+
+
+COLUMNS: Final = OptionType("columns", "names of columns separated by commas", _parse_columns, ",".join)
+
+
 def _parse_topic(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", text) or text in (".", ".."):
         raise ValueError(text)

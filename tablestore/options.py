@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final
 
 from log_system.kafka.client_options import check_client_options, nearest_client_option
 from log_system.kafka.secrets import refuse_inline_secrets
 from snapshot.errors import InvalidInputError
 from tablestore import option_specs as specs
+from tablestore.merge_options import DELIMITER, MergeOptions, is_field_option
+from tablestore.option_group import Group as _Group
 from tablestore.option_specs import (
     OPTIONS,
     ChangelogMode,
@@ -31,6 +32,7 @@ __all__ = [
     "KeyFormatName",
     "LogFormatName",
     "LogOptions",
+    "MergeOptions",
     "PublishOptions",
     "SnapshotOptions",
     "TableOptions",
@@ -57,36 +59,13 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "log.kafka.bootstrap.servers": "use kafka.bootstrap.servers",
     "log_system": "use log.system",
     "buckets": "use bucket",
+    "partial-update.ignore-delete": "use ignore-delete",
+    "first-row.ignore-delete": "use ignore-delete",
+    "deduplicate.ignore-delete": "use ignore-delete",
+    "partial-update.remove-record-on-sequence-group": "there is no such option here; a delete empties the columns of "
+    "its sequence groups, or ignore-delete=true drops it",
+    "sequence.field.sort-order": "the greatest sequence is the newest row here",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Group:
-    """Options that belong together: read from texts, and written back as the texts to store."""
-
-    @classmethod
-    def read(cls, given: Mapping[str, str], **more: object) -> Self:
-        """Parse the options of this group out of all that were given."""
-        values = dict(more)
-        for part in dataclasses.fields(cls):
-            spec = part.metadata.get("spec")
-            if spec is not None and spec.name in given:
-                values[part.name] = spec.parse(given[spec.name])
-        return cls(**values)
-
-    def to_properties(self) -> dict[str, str]:
-        """Return the options to store, without any credential: parsing them gives an equal object.
-
-        What is left at its default is left out, unless it describes stored data.
-        """
-        texts: dict[str, str] = {}
-        for part in dataclasses.fields(self):
-            value, spec = getattr(self, part.name), part.metadata.get("spec")
-            if isinstance(value, _Group):
-                texts |= value.to_properties()
-            elif spec is not None and value is not None and (spec.fixed or value != part.default):
-                texts[spec.name] = spec.type.show(value)
-        return texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +153,7 @@ class TableOptions(_Group):
     buckets: int = specs.BUCKET.field
     changelog_producer: ChangelogProducer = specs.CHANGELOG_PRODUCER.field
     log: LogOptions | None = None
+    merge: MergeOptions = field(default_factory=MergeOptions)
     compaction: CompactionOptions = CompactionOptions()
     snapshot: SnapshotOptions = SnapshotOptions()
     write: WriteOptions = WriteOptions()
@@ -211,11 +191,13 @@ def parse_options(
     table = TableOptions.read(
         given,
         log=None if system is None else _read_log(given, primary_key),
+        merge=MergeOptions.of(given),
         compaction=CompactionOptions.read(given),
         snapshot=SnapshotOptions.read(given),
         write=WriteOptions.read(given),
         publish=PublishOptions.read(given),
     )
+    table.merge.check_key(primary_key)
     _check_changelog(table, primary_key)
     return table
 
@@ -254,7 +236,8 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return value.strip()
+        # A delimiter may be a space.
+        return value if name.endswith(DELIMITER) else value.strip()
     if isinstance(value, int | float):
         return str(value)
     msg = f"option '{name}': expected text, a number or a boolean, came {type(value).__name__}. Write it as text."
@@ -262,7 +245,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _check_name(name: str) -> None:
-    if name in _BY_NAME or (name.startswith(_KAFKA) and name not in _ELSEWHERE):
+    if name in _BY_NAME or (name.startswith(_KAFKA) and name not in _ELSEWHERE) or is_field_option(name):
         return
     if name in _ELSEWHERE:
         hint = _ELSEWHERE[name]

@@ -159,13 +159,13 @@ class TableStore:
         """Delete rows by key.
 
         Args:
-            keys: a frame with the key columns; others are ignored.
+            keys: a frame with the key columns, and those of ``sequence.field``; others are ignored.
             batch: as for ``write``.
 
         Raises:
-            InvalidInputError: the table has no key, or the frame lacks a key column.
+            InvalidInputError: the table has no key, the frame lacks such a column, or the merge engine takes none.
         """
-        return self.write(deletes_of(keys, self._table.spec), batch=batch)
+        return self.write(deletes_of(keys, self._table.spec, self._table.rule), batch=batch)
 
     def write_stream(
         self,

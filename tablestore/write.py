@@ -100,8 +100,8 @@ class Writer:
     ) -> Snapshot | None:
         """Stage, commit and publish (steps 1 to 4 of ``write``).
 
-        With ``changelog-producer=lookup`` the changes hold the rows they replace, so they are staged again when
-        somebody else commits before they do.
+        With ``changelog-producer=lookup``, or a merge engine, the changes depend on the rows they replace, so they are
+        staged again when somebody else commits before they do.
 
         Args:
             stage: stages the rows, as often as it is called.
@@ -115,24 +115,33 @@ class Writer:
             staged = stage(stager)
             base = None if stager.lookup is None else stager.lookup.snapshot
             try:
-                return self.write_staged(staged, commit_id, base)
+                made = self.write_staged(staged, commit_id, base)
+                if made is None and attempt and self._table.is_eventual:
+                    # What the attempts before have sent is true no more, and no commit of ours follows to mend it.
+                    self._recover()
+                return made
             except _StaleError:
                 stager.remove(staged)
                 time.sleep(random.uniform(0, _WAIT_SECONDS * attempt))
+        is_plain = not self._table.rule.merges
+        advice = ", or use changelog-producer='none' where many write at once" if is_plain else ""
         msg = (
             f"table {self._table.path!r}: other writers committed {RESTAGE_MAX} times while the replaced rows were "
-            "looked up; nothing was written. Try again, or use changelog-producer='none' where many write at once."
+            f"looked up; nothing was written. Try again{advice}."
         )
         raise ConflictError(msg)
 
     def _stage(self, frame: DataFrame, stager: Stager) -> list[StagedFile]:
         """Shape and stage: in a Spark job, or right here where the rows are in this process anyway."""
         spec, buckets = self._table.spec, self._table.options.buckets
+        preimages = stager.rule.takes_preimages
         if frame.isLocal():
             check_columns(frame.schema, spec)
-            batches = shape_batches(iter(frame.toArrow().to_batches()), spec, task=0)
+            batches = shape_batches(iter(frame.toArrow().to_batches()), spec, task=0, preimages=preimages)
             return accept_staged(stager, staged_to_arrow(stager, batches, 0).to_pylist())
-        return run_staging(shape_changes(frame, spec, buckets) if spec.has_key else shape_rows(frame, spec), stager)
+        if not spec.has_key:
+            return run_staging(shape_rows(frame, spec), stager)
+        return run_staging(shape_changes(frame, spec, buckets, preimages=preimages), stager)
 
     def write_staged(
         self, staged: Sequence[StagedFile], commit_id: CommitId | None = None, base: int | None = None
@@ -181,15 +190,19 @@ class Writer:
 
     def recover_once(self) -> None:
         """Publish what an earlier writer left, before this writer's first batch."""
-        if not self._recovered and self._publisher is not None:
+        if not self._recovered:
+            self._recover()
+            self._recovered = True
+
+    def _recover(self) -> None:
+        if self._publisher is not None:
             table = self._table
             recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
-            self._recovered = True
 
     def stager(self, *, whole_buckets: bool) -> Stager:
         """Make what stages the rows of a task; where rows are looked up, in the newest snapshot."""
         files = self._table.files
-        lookup = lookup_in(files, files.latest()) if whole_buckets and self._table.options.looks_up else None
+        lookup = lookup_in(files, files.latest()) if whole_buckets and self._table.looks_up else None
         return Stager(
             storage=self._table.files.storage,
             spec=self._table.spec,
@@ -198,6 +211,8 @@ class Writer:
             buckets=self._table.options.buckets,
             tap=KafkaTapFactory(self._table.log) if self._table.log and self._table.is_eventual else None,
             lookup=lookup,
+            changelog=self._table.options.looks_up,
+            rule=self._table.rule,
         )
 
     def _check_base(self, base: int, newest: int) -> None:
@@ -281,4 +296,4 @@ def _sent(staged: Sequence[StagedFile]) -> dict[int, SentRange]:
 def _kind(staged: Sequence[StagedFile], *, has_key: bool) -> str:
     if not has_key:
         return "append"
-    return "delete" if sum(s.deletes for s in staged) == sum(s.file.rows for s in staged) else "upsert"
+    return "delete" if sum(s.deletes for s in staged) == sum(s.changes for s in staged) else "upsert"

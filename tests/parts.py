@@ -94,6 +94,7 @@ def committed_changes(path: Path, partitions: int) -> list[list[tuple[int, Chang
     for version in range(1, newest + 1):
         text = (folder / "_delta_log" / f"{version:020d}.json").read_text()
         adds = [a["add"] for a in map(json.loads, text.splitlines()) if "add" in a]
+        adds = [add for add in adds if not add["path"].startswith("tombstones/")]
         for add in sorted(adds, key=lambda a: a["path"]):
             for row in pq.read_table(folder / add["path"], partitioning=None).to_pylist():
                 value = None if row[KIND] == RowKind.DELETE else row["v"]

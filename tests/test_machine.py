@@ -24,6 +24,7 @@ from tablestore.write import Writer
 from tests.checks import assert_log_is_prefix, assert_log_is_table
 from tests.faults import Crash, failing
 from tests.parts import Change, make_table, publisher_of, rows_of, run_here, write
+from tests.test_engines_log import JOINED, joined
 
 pytestmark = pytest.mark.crash
 
@@ -53,9 +54,11 @@ class Machine(RuleBasedStateMachine):
         self.history: dict[int, dict[int, str]] = {0: {}}
         self.dropped: list[KafkaPublisher] = []
 
-    @initialize(log_format=st.sampled_from(["json", "arrow"]), large=st.booleans())
-    def make(self, log_format: str, large: bool) -> None:
+    @initialize(log_format=st.sampled_from(["json", "arrow"]), large=st.booleans(), merges=st.booleans())
+    def make(self, log_format: str, large: bool, merges: bool) -> None:
+        self.merges = merges
         options: dict[str, Any] = {"log__format": log_format, "compaction__auto": False, **(LARGE if large else {})}
+        options |= JOINED if merges else {}
         make_table(self.path, self.servers, self.topic, **options)
         self.table = OpenedTable.open(str(self.path))
         self.writers = [self.new_writer(), self.new_writer()]
@@ -76,17 +79,20 @@ class Machine(RuleBasedStateMachine):
         for snapshot in range(known + 1, self.table.files.latest() + 1):
             rows = dict(self.history[snapshot - 1])
             if self.table.files.snapshot(snapshot).kind != "compact":
-                for key, value in changes:
+                for key, value in () if self.merges else changes:
                     rows.pop(key, None)
                     if value is not None:
                         rows[key] = value
+                rows = joined(rows, changes) if self.merges else rows
             self.history[snapshot] = rows
 
     @rule(who=WHO, changes=CHANGES)
     def write(self, who: int, changes: list[Change]) -> None:
         made = write(self.writers[who][0], changes)
-        assert made is not None
         self.remember(changes)
+        if made is None:
+            assert self.merges, "only deletes of keys that are not there make no snapshot"
+            return
         assert made.id == max(self.history)
         assert self.table.newest_visible() == made.id
 
