@@ -17,6 +17,7 @@ class Group(StrEnum):
     """The groups, in the order they run."""
 
     UPSERT = "upsert"
+    VERBS = "verbs"
     COMMIT = "commit"
     APPEND = "append"
     READ = "read"
