@@ -128,8 +128,3 @@ def evaluated(value: Value, on: DataFrame, what: str) -> tuple[Column, DataType]
 def _refused(what: str, given: object, error: AnalysisException | ParseException) -> InvalidInputError:
     reason = str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
     return InvalidInputError(f"{what} {given!r} cannot be evaluated here: {reason}")
-
-
-def quoted(name: str) -> str:
-    """Quote a column's name for Spark."""
-    return "`" + name.replace("`", "``") + "`"

@@ -17,8 +17,9 @@ from snapshot.errors import InvalidInputError
 from snapshot.rowkind import KIND
 from snapshot.schema import BUCKET, SEQ, can_widen
 from snapshot.spec import TableSpec
+from tablestore.shape import quoted
 from tablestore.verbs.clauses import Action, Clause, Match, check_clauses
-from tablestore.verbs.conditions import checked_condition, checked_values, empty, holds, quoted
+from tablestore.verbs.conditions import checked_condition, checked_values, empty, holds
 
 On = str | Sequence[str] | Column
 TARGET, SOURCE = "target", "source"

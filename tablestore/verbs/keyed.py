@@ -18,9 +18,9 @@ from snapshot.spec import TableSpec
 from snapshot.stage import AMBIGUOUS, OUTSIDE, TAKEN, StagedFile, Stager
 from tablestore.opened import OpenedTable
 from tablestore.read import read
-from tablestore.shape import table_columns
+from tablestore.shape import quoted, table_columns
 from tablestore.verbs.clauses import Action, Match
-from tablestore.verbs.conditions import columns_read, holds, quoted
+from tablestore.verbs.conditions import columns_read, holds
 from tablestore.verbs.joined import Merge
 from tablestore.write import run_staging
 

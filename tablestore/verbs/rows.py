@@ -28,9 +28,9 @@ from snapshot.spec import TableSpec
 from snapshot.stage import AMBIGUOUS, OUTSIDE, StagedFile
 from tablestore.opened import OpenedTable
 from tablestore.restage import Replaced
-from tablestore.shape import table_columns
+from tablestore.shape import quoted, table_columns
 from tablestore.verbs.clauses import Action, Match
-from tablestore.verbs.conditions import holds, quoted
+from tablestore.verbs.conditions import holds
 from tablestore.verbs.joined import Merge
 from tablestore.write import run_staging
 
