@@ -112,7 +112,7 @@ def test_verbs_of_a_table_with_a_key(
             assert now == history[each]
 
 
-@pytest.mark.parametrize("log", ["debezium-json", "arrow", None])
+@pytest.mark.parametrize("log", ["debezium-json", None])
 def test_verbs_of_a_table_without_a_key(
     spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str], log: str | None
 ) -> None:
