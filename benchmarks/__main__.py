@@ -18,6 +18,7 @@ class Group(StrEnum):
 
     UPSERT = "upsert"
     ENGINES = "engines"
+    VERBS = "verbs"
     COMMIT = "commit"
     APPEND = "append"
     READ = "read"

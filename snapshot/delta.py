@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
@@ -63,6 +64,7 @@ class Commit:
         info: our facts about the commit; empty when another writer made it.
         added: files added as new data.
         removed: paths of files whose data was removed (not merely rewritten).
+        rewritten: paths of files whose rows are in other files now.
     """
 
     version: int
@@ -70,6 +72,7 @@ class Commit:
     info: dict[str, Any]
     added: tuple[DataFile, ...]
     removed: tuple[str, ...]
+    rewritten: tuple[str, ...] = ()
 
 
 class DeltaLog:
@@ -286,6 +289,8 @@ def _active_files(table: DeltaTable) -> list[DataFile]:
 def _text(value: object) -> str | None:
     if value is None:
         return None
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -294,6 +299,7 @@ def _parse_commit(version: int, text: bytes) -> Commit:
     timestamp_ms = 0
     added: list[DataFile] = []
     removed: list[str] = []
+    rewritten: list[str] = []
     for line in text.splitlines():
         action = json.loads(line) if line.strip() else {}
         if "commitInfo" in action:
@@ -305,6 +311,7 @@ def _parse_commit(version: int, text: bytes) -> Commit:
             added.append(
                 DataFile(unquote(add["path"]), add["size"], rows, add["partitionValues"], add.get("stats") or "")
             )
-        elif "remove" in action and action["remove"]["dataChange"]:
-            removed.append(unquote(action["remove"]["path"]))
-    return Commit(version, timestamp_ms, info, tuple(added), tuple(removed))
+        elif "remove" in action:
+            taken = removed if action["remove"]["dataChange"] else rewritten
+            taken.append(unquote(action["remove"]["path"]))
+    return Commit(version, timestamp_ms, info, tuple(added), tuple(removed), tuple(rewritten))

@@ -6,6 +6,7 @@ The library is an optional dependency: only tables with ``aggregate-function=hll
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
@@ -21,7 +22,8 @@ def has_sketches() -> bool:
 
 def register_sketches(session: duckdb.DuckDBPyConnection) -> None:
     """Give a session the function ``unite_sketches``."""
-    session.create_function(UNITE, _unite, ["BLOB[]"], "BLOB", type="arrow")
+    # The stubs know neither of lists nor of Arrow functions.
+    cast(Any, session).create_function(UNITE, _unite, ["BLOB[]"], "BLOB", type="arrow")
 
 
 def _unite(lists: pa.ChunkedArray) -> pa.Array:

@@ -9,7 +9,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from snapshot.bucketed import is_tombstones
-from snapshot.changes import MAINTENANCE, SnapshotChanges
+from snapshot.changes import LISTED, MAINTENANCE, SnapshotChanges
 from snapshot.commit import ATTEMPTS_MAX, as_snapshot
 from snapshot.delta import DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError
@@ -149,7 +149,7 @@ class TableFiles:
             CorruptedError: another Delta writer removed rows, which a table without a key cannot express as changes.
         """
         found = self.log.commit_at(snapshot_id)
-        if found.removed and found.info.get("kind") not in MAINTENANCE:
+        if found.removed and found.info.get("kind") not in MAINTENANCE and LISTED not in found.info:
             msg = (
                 f"{self.storage.root}: version {snapshot_id} was written by another Delta writer and removes "
                 f"{len(found.removed)} files; only appends can be published. Restore the version before it."

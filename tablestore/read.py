@@ -22,8 +22,17 @@ def read(
     snapshot: int | None,
     timestamp: datetime | str | int | None,
     columns: Sequence[str] | None,
+    push_filters: bool = False,
 ) -> DataFrame:
     """Read a snapshot: with Spark's own Delta reader where nothing or little has to be merged, else bucket by bucket.
+
+    Args:
+        spark: the session.
+        table: the table.
+        snapshot: the snapshot's id; None for the newest.
+        timestamp: in its place, a time.
+        columns: the columns wanted; None for all.
+        push_filters: the caller scans the frame once only, so its filters may be applied in the files.
 
     Raises:
         NotFoundError: there is no such snapshot.
@@ -55,6 +64,8 @@ def read(
         return overlay.overlaid(spark, table.path, table.spec, layout, wanted, options)
     if columns is not None:
         options["columns"] = "\x1f".join(wanted)
+    if push_filters:
+        options["pushFilters"] = "true"
     return spark.read.format(FORMAT).options(**options).load().select(*[quoted(name) for name in wanted])
 
 

@@ -26,14 +26,15 @@ from tablestore.read_options import ScanMode
 from tablestore.recover import recover
 from tablestore.repair import repair
 from tablestore.report import RepairReport, Report
-from tablestore.shape import deletes_of
 from tablestore.spark_tasks import run_tasks
+from tablestore.verbs.api import RowVerbs
+from tablestore.verbs.run import Verbs
 from tablestore.verify import verify
 from tablestore.write import Writer
 from tablestore.write_stream import start_stream
 
 
-class TableStore:
+class TableStore(RowVerbs):
     """One table: its snapshots in Delta files, its changes in a Kafka log.
 
     Get one with ``TableStore.create(spark, path, schema, ...)`` or ``TableStore.open(spark, path)``. A handle may be
@@ -47,6 +48,7 @@ class TableStore:
         self._publisher = open_publisher(table, spark)
         self._writer = Writer(table, self._publisher)
         self._run_tasks = partial(run_tasks, spark)
+        self._verbs = Verbs(spark, table, self._writer)
 
     @classmethod
     def create(
@@ -150,22 +152,7 @@ class TableStore:
 
     def write_as(self, frame: DataFrame, commit_id: CommitId | None) -> Snapshot | None:
         """Write rows as one snapshot under a name that says whether they have landed before; see ``write``."""
-        made = self._writer.write(frame, commit_id)
-        if made is not None:
-            compact_if_due(self._table, self._run_tasks)
-        return made
-
-    def delete(self, keys: DataFrame, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
-        """Delete rows by key.
-
-        Args:
-            keys: a frame with the key columns, and those of ``sequence.field``; others are ignored.
-            batch: as for ``write``.
-
-        Raises:
-            InvalidInputError: the table has no key, the frame lacks such a column, or the merge engine takes none.
-        """
-        return self.write(deletes_of(keys, self._table.spec, self._table.rule), batch=batch)
+        return self._done(self._writer.write(frame, commit_id))
 
     def write_stream(
         self,
@@ -317,6 +304,12 @@ class TableStore:
         if self._publisher is not None:
             self._publisher.discard()
         lifecycle.drop(self._table)
+
+    def _done(self, made: Snapshot | None) -> Snapshot | None:
+        """Fold changes into the root after a write, where they have grown."""
+        if made is not None:
+            compact_if_due(self._table, self._run_tasks)
+        return made
 
     def __repr__(self) -> str:
         """Show path, key and log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tablestore.recover import recover
 from tablestore.write import Writer
 from tests.checks import assert_log_is_prefix, assert_log_is_table
 from tests.faults import Crash, failing
-from tests.parts import Change, make_table, publisher_of, rows_of, run_here, write
+from tests.parts import Change, act, make_table, publisher_of, rows_of, run_here, write
 from tests.test_engines_log import JOINED, joined
 
 pytestmark = pytest.mark.crash
@@ -41,6 +42,14 @@ STEPS: list[tuple[type, str]] = [
 ]
 CHANGES = st.lists(st.tuples(st.integers(0, 9), st.none() | st.text("ab", max_size=2)), min_size=1, max_size=8)
 WHO = st.integers(0, 1)
+Rows = dict[int, str]
+VERBS: dict[str, Callable[[list[Change], Rows], list[Change]]] = {
+    "delete": lambda given, rows: [(k, None) for k, v in rows.items() if v in {value for _, value in given}],
+    "update": lambda given, rows: [(k, rows[k] + "+") for k in sorted(rows.keys() & dict(given).keys())],
+    "overwrite": lambda given, rows: [*((k, None) for k in rows), *given],
+    "truncate": lambda _, rows: [(k, None) for k in rows],
+}
+"""The changes that a verb makes of the rows that there are, with some keys and values to choose by."""
 
 
 class Machine(RuleBasedStateMachine):
@@ -103,6 +112,26 @@ class Machine(RuleBasedStateMachine):
         with failing(*step, after=after, hits=range(hit, hit + 1)):
             try:
                 write(self.writers[who][0], changes)
+            except Crash:
+                self.bury(who)
+        self.remember(changes)
+
+    @rule(who=WHO, verb=st.sampled_from(sorted(VERBS)), given=CHANGES)
+    def do(self, who: int, verb: str, given: list[Change]) -> None:
+        changes = VERBS[verb](given, self.history[max(self.history)])
+        made = act(self.writers[who][0], self.table, verb, lambda rows: VERBS[verb](given, rows))
+        assert (made is None) == (not changes)
+        self.remember(changes)
+        if made is not None:
+            assert (made.id, made.kind) == (max(self.history), verb)
+            assert self.table.newest_visible() == made.id
+
+    @rule(who=WHO, verb=st.sampled_from(sorted(VERBS)), given=CHANGES, step=st.sampled_from(STEPS), after=st.booleans())
+    def crash_while_doing(self, who: int, verb: str, given: list[Change], step: tuple[type, str], after: bool) -> None:
+        changes = VERBS[verb](given, self.history[max(self.history)])
+        with failing(*step, after=after):
+            try:
+                act(self.writers[who][0], self.table, verb, lambda rows: VERBS[verb](given, rows))
             except Crash:
                 self.bury(who)
         self.remember(changes)
