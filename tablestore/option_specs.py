@@ -223,10 +223,30 @@ COMPACTION_MIN_COMMITS: Final = OptionSpec(
     "compaction.min-commits", integer(1), "10", "The ratio is not looked at before so many commits."
 )
 SNAPSHOT_RETENTION: Final = OptionSpec(
-    "snapshot.retention", duration(0), "7 d", "Snapshots younger than this are not expired."
+    "snapshot.retention",
+    duration(0),
+    "7 d",
+    "How long a snapshot can be read after the next one was committed; then it expires, by itself.",
 )
 SNAPSHOT_RETAIN_MIN: Final = OptionSpec(
     "snapshot.retain-min", integer(1), "10", "So many of the newest snapshots are never expired."
+)
+SNAPSHOT_RETAIN_MAX: Final = OptionSpec(
+    "snapshot.retain-max",
+    integer(1),
+    None,
+    "More snapshots than this expire even if they are younger than `snapshot.retention`, but none that was the newest "
+    "within the last ten minutes.",
+)
+SNAPSHOT_EXPIRE_AUTO: Final = OptionSpec(
+    "snapshot.expire-auto", BOOLEAN, "true", "Expire snapshots by itself after a write, by the rules above."
+)
+CONSUMER_EXPIRATION_TIME: Final = OptionSpec(
+    "consumer.expiration-time",
+    duration(1),
+    None,
+    "A named consumer that has not been heard of for so long is forgotten, and keeps nothing from expiring any more. "
+    "Left out: never.",
 )
 WRITE_TARGET_FILE_SIZE: Final = OptionSpec(
     "write.target-file-size", SIZE, "128 mb", "About how large a data file grows before the next is begun."
@@ -262,6 +282,9 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     COMPACTION_MIN_COMMITS,
     SNAPSHOT_RETENTION,
     SNAPSHOT_RETAIN_MIN,
+    SNAPSHOT_RETAIN_MAX,
+    SNAPSHOT_EXPIRE_AUTO,
+    CONSUMER_EXPIRATION_TIME,
     WRITE_TARGET_FILE_SIZE,
     PUBLISH_DRIVER_ROWS_MAX,
     PUBLISH_TRANSACTION_ROWS_MAX,

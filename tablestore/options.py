@@ -57,6 +57,9 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "log.kafka.bootstrap.servers": "use kafka.bootstrap.servers",
     "log_system": "use log.system",
     "buckets": "use bucket",
+    "snapshot.time-retained": "use snapshot.retention",
+    "snapshot.num-retained.min": "use snapshot.retain-min",
+    "snapshot.num-retained.max": "use snapshot.retain-max",
 }
 
 
@@ -146,10 +149,12 @@ class CompactionOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotOptions(_Group):
-    """Which snapshots are kept."""
+    """Which snapshots are kept; ``retain_max`` is None where there is no such limit."""
 
     retention_ms: int = specs.SNAPSHOT_RETENTION.field
     retain_min: int = specs.SNAPSHOT_RETAIN_MIN.field
+    retain_max: int | None = field(default=None, metadata={"spec": specs.SNAPSHOT_RETAIN_MAX})
+    auto: bool = specs.SNAPSHOT_EXPIRE_AUTO.field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +178,7 @@ class TableOptions(_Group):
 
     buckets: int = specs.BUCKET.field
     changelog_producer: ChangelogProducer = specs.CHANGELOG_PRODUCER.field
+    consumer_expiration_ms: int | None = field(default=None, metadata={"spec": specs.CONSUMER_EXPIRATION_TIME})
     log: LogOptions | None = None
     compaction: CompactionOptions = CompactionOptions()
     snapshot: SnapshotOptions = SnapshotOptions()
@@ -217,6 +223,13 @@ def parse_options(
         publish=PublishOptions.read(given),
     )
     _check_changelog(table, primary_key)
+    kept = table.snapshot
+    if kept.retain_max is not None and kept.retain_max < kept.retain_min:
+        msg = (
+            f"option 'snapshot.retain-max'={kept.retain_max}: expected at least snapshot.retain-min, which is "
+            f"{kept.retain_min}. Raise the one, or lower the other."
+        )
+        raise InvalidInputError(msg)
     return table
 
 
