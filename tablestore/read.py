@@ -11,10 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.table import TableFiles
 from snapshot.tags import check_name
+from tablestore import overlay
 from tablestore.normalize import normalize as normalized
 from tablestore.opened import OpenedTable
 from tablestore.points import Point, is_tag, snapshot_at
 from tablestore.read_options import FORMAT, parse_read_options, timestamp_millis
+from tablestore.shape import quoted
 
 
 def read(
@@ -26,7 +28,7 @@ def read(
     columns: Sequence[str] | None,
     tag: str | None = None,
 ) -> DataFrame:
-    """Read a snapshot: with Spark's own Delta reader where nothing has to be merged, else bucket by bucket.
+    """Read a snapshot: with Spark's own Delta reader where nothing or little has to be merged, else bucket by bucket.
 
     Raises:
         NotFoundError: there is no such snapshot.
@@ -50,14 +52,19 @@ def read(
     else:
         snapshot = files.latest()
     wanted = list(columns) if columns is not None else names
-    version = clean_root_version(files, snapshot)
-    if version is not None:
+    # Delta may have forgotten the versions of a snapshot that has expired and is kept by a tag, which lists its files.
+    tagged = snapshot < files.oldest(fresh=False)
+    layout = files.layout(snapshot) if table.spec.has_key or tagged else None
+    if not tagged and (layout is None or not layout.changes):
+        version = snapshot if layout is None else layout.root_version
         frame = spark.read.format("delta").option("versionAsOf", version).load(table.path)
-        return frame.select(*[f"`{name}`" for name in wanted])
+        return frame.select(*[quoted(name) for name in wanted])
     options = {**_base_options(spark, table), "snapshot": str(snapshot)}
+    if layout is not None and not tagged and overlay.is_worth_it(layout):
+        return overlay.overlaid(spark, table.path, table.spec, layout, wanted, options)
     if columns is not None:
         options["columns"] = "\x1f".join(wanted)
-    return spark.read.format(FORMAT).options(**options).load().select(*[f"`{name}`" for name in wanted])
+    return spark.read.format(FORMAT).options(**options).load().select(*[quoted(name) for name in wanted])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,17 +164,6 @@ def _until(files: TableFiles, until: Point | None) -> dict[str, object]:
     if isinstance(until, int) or (isinstance(until, str) and until.isdigit()):
         return {"until": int(until)}
     return {"until-timestamp": timestamp_millis(until)}
-
-
-def clean_root_version(files: TableFiles, snapshot: int) -> int | None:
-    """Give the root version that is exactly a snapshot; None where changes have to be merged."""
-    if snapshot < files.oldest(fresh=False):
-        # It is kept by a tag, which knows its files; Delta's log may have forgotten the version.
-        return None
-    if not files.spec.has_key:
-        return snapshot
-    layout = files.layout(snapshot)
-    return None if layout.changes else layout.root_version
 
 
 def _base_options(spark: SparkSession, table: OpenedTable) -> dict[str, str]:
