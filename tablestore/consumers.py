@@ -25,11 +25,13 @@ class Consumer:
         name: its name.
         snapshot: the last snapshot it has read.
         updated_ms: when it last said so, milliseconds since the epoch.
+        begun: False while a query is reading the rows of ``snapshot``, with which it begins.
     """
 
     name: str
     snapshot: int
     updated_ms: int
+    begun: bool = True
 
 
 class Consumers:
@@ -39,14 +41,14 @@ class Consumers:
         """Use the consumers of the table in folder ``table``."""
         self._storage = table.child(CONSUMERS)
 
-    def put(self, name: str, snapshot: int) -> None:
-        """Say how far a consumer has read.
+    def put(self, name: str, snapshot: int, *, begun: bool = True) -> None:
+        """Say how far a consumer has read, or with which snapshot it is beginning.
 
         Raises:
             InvalidInputError: the name is not one.
             UnavailableError: the file system refused.
         """
-        consumer = Consumer(name, snapshot, int(time.time() * 1000))
+        consumer = Consumer(name, snapshot, int(time.time() * 1000), begun)
         self._storage.put(_file(name), json.dumps(asdict(consumer)).encode())
 
     def get(self, name: str) -> Consumer | None:
@@ -67,7 +69,7 @@ class Consumers:
     def _parse(self, file: str, text: bytes) -> Consumer:
         try:
             raw = json.loads(text)
-            return Consumer(str(raw["name"]), int(raw["snapshot"]), int(raw["updated_ms"]))
+            return Consumer(str(raw["name"]), int(raw["snapshot"]), int(raw["updated_ms"]), bool(raw["begun"]))
         except (KeyError, TypeError, ValueError) as error:
             msg = f"{self._storage.path(file)}: not a consumer ({error}). Delete the file, or reset the consumer."
             raise CorruptedError(msg) from error
@@ -87,17 +89,28 @@ class ConsumerProgress:
         self._told: tuple[int, float] | None = None
 
     def begun(self) -> int | None:
-        """Give the last snapshot that the consumer has read before; None for a new one."""
+        """Give the last snapshot that the consumer has read before; None for one that has read nothing."""
         found = self._consumers.get(self._name)
-        return None if found is None else found.snapshot
+        return found.snapshot if found is not None and found.begun else None
 
-    def register(self, snapshot: int) -> None:
-        """Take the place of a new consumer.
+    def begin(self, snapshot: int) -> None:
+        """Keep a snapshot whose rows are about to be read; a query that dies on the way begins anew."""
+        self._consumers.put(self._name, snapshot, begun=False)
+
+    def read(self, snapshot: int) -> None:
+        """Say that the consumer has read up to a snapshot.
 
         Raises:
-            DataLostError: what follows ``snapshot`` has expired meanwhile.
+            DataLostError: it is new, and what follows the snapshot has expired meanwhile.
         """
-        self.read(snapshot)
+        now = self._clock()
+        if self._told is not None and self._told[0] == snapshot and now - self._told[1] < self._touch_seconds:
+            return
+        is_new = self._told is None and self._consumers.get(self._name) is None
+        self._consumers.put(self._name, snapshot)
+        self._told = (snapshot, now)
+        if not is_new:
+            return
         # Expiry looks at the consumers before it commits, and this looks at what it has committed.
         oldest = self._files.oldest()
         if snapshot + 1 < oldest:
@@ -106,14 +119,6 @@ class ConsumerProgress:
                 f"on; those after {snapshot} have expired. Reset the consumer, or start it with scan_mode='full'."
             )
             raise DataLostError(msg)
-
-    def read(self, snapshot: int) -> None:
-        """Say that the consumer has read up to a snapshot."""
-        now = self._clock()
-        if self._told is not None and self._told[0] == snapshot and now - self._told[1] < self._touch_seconds:
-            return
-        self._consumers.put(self._name, snapshot)
-        self._told = (snapshot, now)
 
 
 def reset_consumer(table: OpenedTable, name: str, point: Point | None) -> None:

@@ -21,6 +21,7 @@ from tablestore.option_types import (
     SERVERS,
     SIZE,
     SYSTEM,
+    TEXT,
     TOPIC,
     OptionType,
     choice,
@@ -248,6 +249,25 @@ CONSUMER_EXPIRATION_TIME: Final = OptionSpec(
     "A named consumer that has not been heard of for so long is forgotten, and keeps nothing from expiring any more. "
     "Left out: never.",
 )
+PARTITION_EXPIRATION_TIME: Final = OptionSpec(
+    "partition.expiration-time",
+    duration(1),
+    None,
+    "`expire_partitions()` deletes partitions whose time is so long ago. Left out: it deletes none.",
+)
+PARTITION_TIMESTAMP_PATTERN: Final = OptionSpec(
+    "partition.timestamp-pattern",
+    TEXT,
+    None,
+    "How a partition's values say its time: text in which `$name` stands for the value of a column, such as "
+    "`$day $hour:00:00`. Left out: the first partition column's value. Times are in UTC.",
+)
+PARTITION_TIMESTAMP_FORMATTER: Final = OptionSpec(
+    "partition.timestamp-formatter",
+    TEXT,
+    None,
+    "How that text writes a time, in `yyyy`, `MM`, `dd`, `HH`, `mm`, `ss`, such as `yyyyMMdd`. Left out: ISO-8601.",
+)
 WRITE_TARGET_FILE_SIZE: Final = OptionSpec(
     "write.target-file-size", SIZE, "128 mb", "About how large a data file grows before the next is begun."
 )
@@ -285,6 +305,9 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     SNAPSHOT_RETAIN_MAX,
     SNAPSHOT_EXPIRE_AUTO,
     CONSUMER_EXPIRATION_TIME,
+    PARTITION_EXPIRATION_TIME,
+    PARTITION_TIMESTAMP_PATTERN,
+    PARTITION_TIMESTAMP_FORMATTER,
     WRITE_TARGET_FILE_SIZE,
     PUBLISH_DRIVER_ROWS_MAX,
     PUBLISH_TRANSACTION_ROWS_MAX,

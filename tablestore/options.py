@@ -158,6 +158,15 @@ class SnapshotOptions(_Group):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartitionOptions(_Group):
+    """When partitions are old; ``expiration_ms`` is None where they never are."""
+
+    expiration_ms: int | None = field(default=None, metadata={"spec": specs.PARTITION_EXPIRATION_TIME})
+    pattern: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_PATTERN})
+    formatter: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_FORMATTER})
+
+
+@dataclass(frozen=True, kw_only=True)
 class WriteOptions(_Group):
     """How data files are written."""
 
@@ -182,6 +191,7 @@ class TableOptions(_Group):
     log: LogOptions | None = None
     compaction: CompactionOptions = CompactionOptions()
     snapshot: SnapshotOptions = SnapshotOptions()
+    partition: PartitionOptions = PartitionOptions()
     write: WriteOptions = WriteOptions()
     publish: PublishOptions = PublishOptions()
 
@@ -219,6 +229,7 @@ def parse_options(
         log=None if system is None else _read_log(given, primary_key),
         compaction=CompactionOptions.read(given),
         snapshot=SnapshotOptions.read(given),
+        partition=PartitionOptions.read(given),
         write=WriteOptions.read(given),
         publish=PublishOptions.read(given),
     )

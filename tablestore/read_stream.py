@@ -81,13 +81,17 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._gate = Gate(self._table.index)
         self._target: int | None = None
         self._until: int | None = options.until
+        self._first: int | None = None
         name = options.consumer
         self._progress = None if name is None else ConsumerProgress(self._table, name)
 
     def initialOffset(self) -> Offset:
         """Give where a new query begins."""
-        begin = None if self._progress is None else self._progress.begun()
-        return self._offset(self._begin() if begin is None else begin)
+        # Spark asks again for the first micro-batch, when a named consumer may already be known.
+        if self._first is None:
+            begun = None if self._progress is None else self._progress.begun()
+            self._first = self._begin() if begun is None else begun
+        return self._offset(self._first)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Give the limit that the read's options ask for."""
@@ -110,9 +114,11 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = self._snapshot(start)
         through = self._newest() if self._target is None else self._target
         if self._progress is not None:
-            # What a query asks to go on from it has read and committed; with a snapshot's rows it is under way.
-            place = through if after == BEFORE_FULL else after
-            (self._progress.register if self._progress.begun() is None else self._progress.read)(place)
+            # What a query asks to go on from, it has read and committed.
+            if after == BEFORE_FULL:
+                self._progress.begin(through)
+            else:
+                self._progress.read(after)
         if after == BEFORE_FULL:
             return self._offset(through)
         if through <= after:

@@ -235,7 +235,7 @@ def prepared(kafka: Any, tmp_path_factory: pytest.TempPathFactory) -> Life:
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("point", "hit"),
-    [("commit", 1), *(("delete-file", hit) for hit in (1, 2, 20, 40, 60))],
+    [("commit", 1), *(("delete-file", hit) for hit in (1, 2, 20, 35, 50))],
     ids=str,
 )
 @pytest.mark.parametrize("side", ["before", "after"])
@@ -289,7 +289,7 @@ def test_a_tag_made_while_its_snapshot_expires_is_kept_or_refused(
         with pytest.raises(NotFoundError, match="snapshot 3 has expired meanwhile"):
             make_tag(OpenedTable.open(str(life.path)), "late", 3)
     assert life.table.files.tags.all() == []
-    life.write(10)
+    life.write(4)
     compact(life.table, run_here)
     life.remember()
     oldest = life.table.files.oldest()
@@ -315,15 +315,15 @@ def test_with_expiry_on_its_own_the_disk_does_not_fill(tmp_path: Path, key: bool
     table = lifecycle.create(str(path), SCHEMA, primary_key=keys, partition_by=[], log_system=None, options=options)
     writer = Writer(table, None)
     most = 0
-    for number in range(200):
+    for number in range(200 if key else 80):
         write(writer, [((number + n) % 50 if key else number, f"{number}.{n}") for n in range(4)])
         compact_if_due(table, run_here)
         expire_if_due(table)
         most = max(most, sum(p.is_file() for p in path.rglob("*")) if number % 10 == 9 else 0)
-    # 200 snapshots without expiry have an entry and a file or two each.
-    assert most < 150
+    # Without expiry each of the snapshots has an entry and a file or two.
+    assert most < (150 if key else 120)
     assert table.files.latest() - table.files.oldest() < 35
-    assert len(content(table, table.files.latest())) == (50 if key else 800)
+    assert len(content(table, table.files.latest())) == (50 if key else 320)
 
 
 def test_readers_and_writers_do_not_notice_an_expiry_that_spares_what_they_read(
@@ -331,6 +331,7 @@ def test_readers_and_writers_do_not_notice_an_expiry_that_spares_what_they_read(
 ) -> None:
     life = Life(tmp_path / "t", servers, topic())
     life.write(5)
+    write(life.writer, [(7, "same")])
     stop = threading.Event()
 
     def write_many(number: int) -> int:
