@@ -27,6 +27,7 @@ class Group(StrEnum):
     LATENCY = "latency"
     MEMORY = "memory"
     VERIFY = "verify"
+    LIFE = "life"
 
 
 def main(

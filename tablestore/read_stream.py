@@ -28,6 +28,7 @@ from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema
 from snapshot.spec import TableSpec
+from tablestore.consumers import ConsumerProgress
 from tablestore.opened import OpenedTable
 from tablestore.parts import LogPart, Part, ReadPart, as_feed
 from tablestore.plan import change_parts, seed_parts
@@ -79,10 +80,18 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema: pa.Schema = arrow_schema(schema)
         self._gate = Gate(self._table.index)
         self._target: int | None = None
+        self._until: int | None = options.until
+        self._first: int | None = None
+        name = options.consumer
+        self._progress = None if name is None else ConsumerProgress(self._table, name)
 
     def initialOffset(self) -> Offset:
         """Give where a new query begins."""
-        return self._offset(self._begin())
+        # Spark asks again for the first micro-batch, when a named consumer may already be known.
+        if self._first is None:
+            begun = None if self._progress is None else self._progress.begun()
+            self._first = self._begin() if begun is None else begun
+        return self._offset(self._first)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Give the limit that the read's options ask for."""
@@ -94,7 +103,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where an ``availableNow`` run ends."""
-        self._target = self._table.newest_visible()
+        self._target = self._newest()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Give the newest snapshot the next micro-batch may hold; a read limit never parts a snapshot.
@@ -103,7 +112,13 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLostError: the query has read another table, which was at this path before.
         """
         after = self._snapshot(start)
-        through = self._table.newest_visible() if self._target is None else self._target
+        through = self._newest() if self._target is None else self._target
+        if self._progress is not None:
+            # What a query asks to go on from, it has read and committed.
+            if after == BEFORE_FULL:
+                self._progress.begin(through)
+            else:
+                self._progress.read(after)
         if after == BEFORE_FULL:
             return self._offset(through)
         if through <= after:
@@ -112,9 +127,14 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshots = None if isinstance(limit, ReadAllAvailable) else self._options.snapshots_max
         return self._offset(limited(after, through, self._rows, rows_max=rows, snapshots_max=snapshots))
 
+    def commit(self, end: Offset) -> None:
+        """Hear that the query has committed a micro-batch."""
+        if self._progress is not None and self._snapshot(end) != BEFORE_FULL:
+            self._progress.read(self._snapshot(end))
+
     def reportLatestOffset(self) -> Offset:
         """Give the newest visible snapshot, for the query's progress."""
-        return self._offset(self._table.newest_visible())
+        return self._offset(self._newest())
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Plan a micro-batch.
@@ -179,6 +199,17 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = earliest_offsets(self._table.log.client, self._table.log.topic)
         return any(first[piece.partition] > piece.start and piece.records for piece in slices)
 
+    def _newest(self) -> int:
+        """Give the newest snapshot that the query may read: visible, and not after the one it ends with."""
+        newest, time = self._table.newest_visible(), self._options.until_ms
+        if self._until is not None or time is None:
+            return newest if self._until is None else min(newest, self._until)
+        if self._table.files.snapshot(newest).timestamp_ms <= time:
+            return newest
+        # A snapshot after that time is there, so which is the last before it no longer changes.
+        self._until = self._table.files.snapshot_as_of(time).id
+        return min(newest, self._until)
+
     def _begin(self) -> int:
         mode, newest = self._options.scan_mode, self._table.newest_visible()
         if mode is ScanMode.FULL:
@@ -197,9 +228,22 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
                 raise NotFoundError(msg)
             return max(wanted - 1, 0)
+        if mode is ScanMode.FROM_TAG:
+            tagged = self._table.files.tags.get(self._options.tag or "").snapshot.id
+            if tagged + 1 < snapshots[-1].id:
+                raise DataLostError(self._gone(f"tag {self._options.tag!r} (snapshot {tagged})", snapshots[-1].id))
+            return tagged
         time = self._options.timestamp_ms or 0
+        if time <= snapshots[-1].timestamp_ms and snapshots[-1].id:
+            raise DataLostError(self._gone("that time", snapshots[-1].id))
         younger = [s.id for s in snapshots if s.timestamp_ms >= time and s.id <= newest]
         return max(min(younger) - 1, 0) if younger else newest
+
+    def _gone(self, since: str, oldest: int) -> str:
+        return (
+            f"table {self._table.path!r}: not all changes since {since} are there any more: snapshots before {oldest} "
+            "have expired. Begin with scan_mode='earliest', the oldest changes that are there, or with 'full'."
+        )
 
     def _rows(self, snapshot: int) -> int:
         entry = None if self._table.log is None else self._table.index.get(snapshot)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typer import Typer
 
-from tablestore.cli import audit, kafka, sql, table
+from tablestore.cli import audit, kafka, life, sql, table
 from tablestore.cli.base import FriendlyGroup
 
 app = Typer(
@@ -19,6 +19,7 @@ app = Typer(
 app.add_typer(kafka.app, name="kafka")
 table.add_to(app)
 audit.add_to(app)
+life.add_to(app)
 sql.add_to(app)
 
 

@@ -26,7 +26,7 @@ DIFFERENT = 1
 def verify(path: Path, option: Client = None) -> None:
     """Compare log and table, record by record; exit code 1 if they differ."""
     table = OpenedTable.open(path, client_options(option))
-    with _progress("Comparing log and table") as progress:
+    with progress_bar("Comparing log and table") as progress:
         report = verify_table(table, progress)
     _show(report)
     if not report.ok:
@@ -39,7 +39,7 @@ def repair(path: Path, option: Client = None) -> None:
     table = OpenedTable.open(path, client_options(option))
     publisher = open_publisher(table, None)
     try:
-        with _progress("Repairing the log") as progress:
+        with progress_bar("Repairing the log") as progress:
             done = repair_table(table, publisher, progress)
     finally:
         if publisher is not None:
@@ -86,7 +86,7 @@ def _show(report: Report) -> None:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[inspect_log.Progress]:
+def progress_bar(what: str) -> Iterator[inspect_log.Progress]:
     """Show a bar on standard error, in a terminal only."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     shown = Console(stderr=True)

@@ -145,8 +145,8 @@ class Verbs:
         """
         if self._table.rule.merges:
             msg = (
-                f"{verb}: table {self._table.path!r} merges rows (options 'merge-engine', 'sequence.field'), what a verb "
-                "makes with the row that is there, too. Nothing was written. Use write(), or delete() by keys."
+                f"{verb}: table {self._table.path!r} merges rows (options 'merge-engine', 'sequence.field'), also "
+                "those of a verb with those that are there. Nothing was written. Use write(), or delete() by keys."
             )
             raise InvalidInputError(msg)
         log = self._table.options.log
