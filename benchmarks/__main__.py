@@ -20,6 +20,7 @@ class Group(StrEnum):
     COMMIT = "commit"
     APPEND = "append"
     READ = "read"
+    LOCAL = "local"
     STREAM = "stream"
     EVENTUAL = "eventual"
     LATENCY = "latency"
