@@ -22,6 +22,7 @@ class Group(StrEnum):
     COMMIT = "commit"
     APPEND = "append"
     READ = "read"
+    LOCAL = "local"
     STREAM = "stream"
     EVENTUAL = "eventual"
     LATENCY = "latency"

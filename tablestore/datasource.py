@@ -21,12 +21,13 @@ from pyspark.sql.types import StructType
 
 from snapshot.commit import CommitId
 from snapshot.errors import InvalidInputError
-from snapshot.filters import Predicate, split_filters
+from snapshot.filters import split_filters
+from snapshot.predicate import Predicate
 from snapshot.schema import SEQ, arrow_schema, conform
 from snapshot.stage import Stager, staged_to_arrow
 from tablestore.checkpoint import commit_id_of
 from tablestore.opened import OpenedTable
-from tablestore.parts import Part, ReadPart, as_feed
+from tablestore.parts import Part, as_feed
 from tablestore.plan import change_parts, overlay_parts, snapshot_parts
 from tablestore.publisher import open_publisher
 from tablestore.read_eventual import EventualStream
@@ -34,6 +35,7 @@ from tablestore.read_options import FORMAT, ReadOptions, parse_read_options
 from tablestore.read_stream import SnapshotStream, feed_schema
 from tablestore.shape import check_columns
 from tablestore.shape_arrow import shape_batches
+from tablestore.spark_parts import ReadPart
 from tablestore.write import Writer, accept_staged
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from snapshot.delta import DataFile
-from snapshot.filters import Predicate
 from snapshot.merge import BaseFile
+from snapshot.predicate import Predicate
 from snapshot.records import Snapshot
 from snapshot.resolve import Lookup
 from snapshot.schema import BUCKET

@@ -24,10 +24,12 @@ from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
 from snapshot.schema import COMMIT_VERSION, SEQ
-from tablestore.parts import Part, ReadPart
+from tablestore.feed import BEFORE_FULL
+from tablestore.parts import Part
 from tablestore.plan import seed_parts
 from tablestore.read_options import ReadOptions, ScanMode
-from tablestore.read_stream import BEFORE_FULL, Offset, SnapshotStream
+from tablestore.read_stream import Offset, SnapshotStream
+from tablestore.spark_parts import ReadPart
 
 _FEW_ROWS = 20_000
 

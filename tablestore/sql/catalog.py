@@ -111,7 +111,13 @@ class Catalog:
                 return self._insert(statement)
             case Select():
                 planned = self._planned(statement.query)
-                return Result(statement, frame=planned.frame, output_mode=planned.mode, chained=planned.chained)
+                return Result(
+                    statement,
+                    frame=planned.frame,
+                    output_mode=planned.mode,
+                    chained=planned.chained,
+                    keys=planned.keys,
+                )
             case Explain():
                 return Result(statement, columns=("plan",), rows=tuple((text,) for text in self._explained(statement)))
             case Delete() | Update() | Truncate() | Overwrite() | Merge():

@@ -22,6 +22,7 @@ class Result:
         frame: what a query gives; a streaming one where a source has no end.
         output_mode: in which a streaming ``frame`` has to run: ``append`` or ``update``.
         chained: whether ``allowed`` has to be in force when a streaming ``frame`` is started.
+        keys: positions of the columns by which a row of a streaming ``frame`` replaces another.
         queries: that were started and go on.
     """
 
@@ -32,4 +33,5 @@ class Result:
     frame: DataFrame | None = None
     output_mode: str = "append"
     chained: bool = False
+    keys: tuple[int, ...] = ()
     queries: tuple[StreamingQuery, ...] = field(default=())
