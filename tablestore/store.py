@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -175,6 +175,7 @@ class TableStore:
         output_mode: str = "append",
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
+        each: Callable[[DataFrame], DataFrame] | None = None,
     ) -> StreamingQuery:
         """Start a streaming query that writes each micro-batch as one snapshot, exactly once across restarts.
 
@@ -184,6 +185,7 @@ class TableStore:
             output_mode: ``append``, or ``update`` for a table with a key.
             trigger: arguments of Spark's ``trigger``, such as ``{"availableNow": True}``.
             query_name: name of the query in Spark's progress.
+            each: makes of the rows of a micro-batch those that are written.
 
         Raises:
             InvalidInputError: the columns do not fit, or the output mode does not.
@@ -197,6 +199,7 @@ class TableStore:
             output_mode=output_mode,
             trigger=trigger,
             query_name=query_name,
+            each=each,
         )
 
     def read(
