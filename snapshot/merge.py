@@ -151,6 +151,17 @@ class MergeEngine:
             raise InvalidInputError(message)
         return self._merged(base, changes, wanted, predicate, emit_changes, keys)
 
+    def changed_keys(self, changes: Sequence[ChangeFile]) -> Iterator[pa.RecordBatch]:
+        """Give the keys of all changes, each once, in no particular order.
+
+        Yields:
+            The key's columns, in the order of the schema.
+        """
+        with errors_mapped("changed keys"), self._cursor() as cursor:
+            self._stage_changes(cursor, changes, (), _EVERY_ROW)
+            keys = self._wanted(self._primary_key)
+            yield from read(cursor, f"SELECT {self._list(keys.names)} FROM winners", [], keys)
+
     def changes_in_order(
         self, files: Sequence[ChangeFile], *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:

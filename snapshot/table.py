@@ -162,8 +162,12 @@ class TableFiles:
         """
         version, merged = self.root_for(snapshot_id)
         base = self.root.files(version)
-        changes = [f for f in self.log.files(snapshot_id) if merged < int(f.partition[SNAPSHOT] or 0) <= snapshot_id]
-        return Layout(snapshot_id, version, merged, tuple(base), tuple(changes))
+        return Layout(snapshot_id, version, merged, tuple(base), self.changes_after(merged, snapshot_id))
+
+    def changes_after(self, merged_through: int, snapshot_id: int) -> tuple[DataFile, ...]:
+        """List the change files of the snapshots after ``merged_through``, up to ``snapshot_id``."""
+        files = self.log.files(snapshot_id)
+        return tuple(f for f in files if merged_through < int(f.partition[SNAPSHOT] or 0) <= snapshot_id)
 
     def root_for(self, snapshot_id: int) -> tuple[int, int]:
         """Find the newest root version that holds nothing younger than a snapshot, and what is merged into it.

@@ -26,8 +26,8 @@ from snapshot.schema import SEQ, arrow_schema, conform
 from snapshot.stage import Stager, staged_to_arrow
 from tablestore.checkpoint import commit_id_of
 from tablestore.opened import OpenedTable
-from tablestore.parts import ReadPart
-from tablestore.plan import snapshot_parts
+from tablestore.parts import Part, ReadPart
+from tablestore.plan import overlay_parts, snapshot_parts
 from tablestore.publisher import open_publisher
 from tablestore.read_eventual import EventualStream
 from tablestore.read_options import FORMAT, ReadOptions, parse_read_options
@@ -121,13 +121,13 @@ class SnapshotReader(DataSourceReader):
             table.files.snapshot(snapshot)
         else:
             snapshot = table.files.latest()
-        parts = snapshot_parts(
-            table.files,
-            snapshot,
-            tasks=self._options.tasks,
-            columns=self._schema.names,
-            predicate=self._predicate,
-        )
+        tasks, columns = self._options.tasks, self._schema.names
+        parts: Sequence[Part]
+        if self._options.overlay is not None:
+            merged, overlay = self._options.merged_through, self._options.overlay
+            parts = overlay_parts(table.files, snapshot, merged, overlay, tasks=tasks, columns=columns)
+        else:
+            parts = snapshot_parts(table.files, snapshot, tasks=tasks, columns=columns, predicate=self._predicate)
         return [ReadPart(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from snapshot.rowkind import CHANGE_TYPE, RowKind
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ
 from snapshot.spec import TableSpec
+from tablestore.shape import quoted
 
 _PAIR = "_normalize"
 """Name of the aggregate in the plan."""
@@ -54,10 +55,10 @@ def changelog(
     Returns:
         The columns of ``schema``, ``_change_type``, and those carried.
     """
-    keys = [_quoted(name) for name in primary_key]
+    keys = [quoted(name) for name in primary_key]
     others = [field for field in schema.fields if field.name not in primary_key]
     row = F.struct(
-        *[F.col(_quoted(field.name)).alias(f"c{number}") for number, field in enumerate(others)],
+        *[F.col(quoted(field.name)).alias(f"c{number}") for number, field in enumerate(others)],
         (F.col(CHANGE_TYPE) == RowKind.DELETE.change_type).alias(_DELETED),
         *[F.col(name) for name in carried],
     )
@@ -79,7 +80,7 @@ def changelog(
     numbers = {field.name: number for number, field in enumerate(others)}
     return changes.select(
         *[
-            F.col(f"change.row.c{numbers[name]}").alias(name) if name in numbers else F.col(_quoted(name))
+            F.col(f"change.row.c{numbers[name]}").alias(name) if name in numbers else F.col(quoted(name))
             for name in schema.fieldNames()
         ],
         F.col(f"change.{CHANGE_TYPE}").alias(CHANGE_TYPE),
@@ -103,7 +104,3 @@ def _holds_map(kind: DataType) -> bool:
     if isinstance(kind, StructType):
         return any(_holds_map(field.dataType) for field in kind.fields)
     return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _holds_map(kind.elementType))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -71,6 +71,22 @@ class MergedPart:
 
 
 @dataclass(frozen=True)
+class ChangedKeysPart:
+    """The keys that change files name, those of deleted rows too."""
+
+    storage: Storage
+    schema: pa.Schema
+    primary_key: tuple[str, ...]
+    changes: tuple[ChangeFile, ...]
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield each key once: the key's columns, in schema order."""
+        filesystem = None if self.storage.is_local else self.storage.filesystem
+        with MergeEngine(self.schema, self.primary_key, filesystem=filesystem) as engine:
+            yield from engine.changed_keys(self.changes)
+
+
+@dataclass(frozen=True)
 class FilesPart:
     """Changes of several snapshots in one bucket, from the table's files."""
 

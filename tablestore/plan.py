@@ -13,7 +13,8 @@ from snapshot.records import Snapshot
 from snapshot.resolve import Lookup
 from snapshot.schema import BUCKET
 from snapshot.table import TableFiles
-from tablestore.parts import FilesPart, MergedPart, Part, SeedPart, spread
+from tablestore.parts import ChangedKeysPart, FilesPart, MergedPart, Part, SeedPart, spread
+from tablestore.read_options import Overlay
 
 _SPLIT_BYTES_MIN = 32 << 20
 """A bucket is read by several tasks only where each gets at least this much of its base."""
@@ -50,6 +51,29 @@ def snapshot_parts(
         share = max(1, tasks // len(buckets))
         parts += _parts(table, base.get(bucket, []), changes.get(bucket, []), share, columns, predicate)
     return parts
+
+
+def overlay_parts(
+    table: TableFiles, snapshot_id: int, merged_through: int, overlay: Overlay, *, tasks: int, columns: Sequence[str]
+) -> list[Part]:
+    """Plan what changes after ``merged_through`` put over a base, a task for some buckets each.
+
+    Args:
+        table: the table.
+        snapshot_id: the snapshot.
+        merged_through: newest snapshot that the base holds.
+        overlay: the keys, or the rows that they have in the snapshot.
+        tasks: how many parts are worth having.
+        columns: the wanted columns of the rows.
+    """
+    buckets = _by_bucket(table.changes_after(merged_through, snapshot_id))
+    heaps: list[list[DataFile]] = [[] for _ in range(min(tasks, len(buckets)))]
+    for number, files in enumerate(buckets.values()):
+        heaps[number % len(heaps)] += files
+    if overlay is Overlay.ROWS:
+        return [_part(table, (), heap, columns=columns) for heap in heaps]
+    changes = [tuple(map(table.change_file, heap)) for heap in heaps]
+    return [ChangedKeysPart(table.storage, table.spec.arrow, table.spec.primary_key, each) for each in changes]
 
 
 def lookup_in(table: TableFiles, snapshot_id: int) -> Lookup:
@@ -92,19 +116,31 @@ def _parts(
     count = max(1, min(tasks, size // _SPLIT_BYTES_MIN))
     heaps = spread([base_file(table, f) for f in base], [f.size for f in base], count) or [[]]
     return [
-        MergedPart(
-            storage=table.storage,
-            schema=table.spec.arrow,
-            primary_key=table.spec.primary_key,
-            base=tuple(heap),
-            changes=tuple(map(table.change_file, changes)),
-            columns=None if columns is None else tuple(columns),
-            predicate=predicate,
-            emit_changes=number == 0,
-        )
+        _part(table, heap, changes, columns=columns, predicate=predicate, emit_changes=number == 0)
         for number, heap in enumerate(heaps)
         if heap or changes
     ]
+
+
+def _part(
+    table: TableFiles,
+    base: Sequence[BaseFile],
+    changes: Sequence[DataFile],
+    *,
+    columns: Sequence[str] | None,
+    predicate: Predicate | None = None,
+    emit_changes: bool = True,
+) -> MergedPart:
+    return MergedPart(
+        storage=table.storage,
+        schema=table.spec.arrow,
+        primary_key=table.spec.primary_key,
+        base=tuple(base),
+        changes=tuple(map(table.change_file, changes)),
+        columns=None if columns is None else tuple(columns),
+        predicate=predicate,
+        emit_changes=emit_changes,
+    )
 
 
 def base_file(table: TableFiles, file: DataFile) -> BaseFile:

@@ -8,10 +8,11 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 
 from snapshot.errors import InvalidInputError
-from snapshot.table import TableFiles
+from tablestore import overlay
 from tablestore.normalize import normalize as normalized
 from tablestore.opened import OpenedTable
 from tablestore.read_options import FORMAT, parse_read_options, timestamp_millis
+from tablestore.shape import quoted
 
 
 def read(
@@ -22,7 +23,7 @@ def read(
     timestamp: datetime | str | int | None,
     columns: Sequence[str] | None,
 ) -> DataFrame:
-    """Read a snapshot: with Spark's own Delta reader where nothing has to be merged, else bucket by bucket.
+    """Read a snapshot: with Spark's own Delta reader where nothing or little has to be merged, else bucket by bucket.
 
     Raises:
         NotFoundError: there is no such snapshot.
@@ -44,14 +45,17 @@ def read(
     else:
         snapshot = files.latest()
     wanted = list(columns) if columns is not None else names
-    version = clean_root_version(files, snapshot)
-    if version is not None:
+    layout = files.layout(snapshot) if table.spec.has_key else None
+    if layout is None or not layout.changes:
+        version = snapshot if layout is None else layout.root_version
         frame = spark.read.format("delta").option("versionAsOf", version).load(table.path)
-        return frame.select(*[f"`{name}`" for name in wanted])
+        return frame.select(*[quoted(name) for name in wanted])
     options = {**_base_options(spark, table), "snapshot": str(snapshot)}
+    if overlay.is_worth_it(layout):
+        return overlay.overlaid(spark, table.path, table.spec, layout, wanted, options)
     if columns is not None:
         options["columns"] = "\x1f".join(wanted)
-    return spark.read.format(FORMAT).options(**options).load().select(*[f"`{name}`" for name in wanted])
+    return spark.read.format(FORMAT).options(**options).load().select(*[quoted(name) for name in wanted])
 
 
 def read_stream(
@@ -96,14 +100,6 @@ def read_stream(
         return spark.readStream.format(FORMAT).options(**options).load()
     options["normalize"] = "true"
     return normalized(spark.readStream.format(FORMAT).options(**options).load(), table.spec)
-
-
-def clean_root_version(files: TableFiles, snapshot: int) -> int | None:
-    """Give the root version that is exactly a snapshot; None where changes have to be merged."""
-    if not files.spec.has_key:
-        return snapshot
-    layout = files.layout(snapshot)
-    return None if layout.changes else layout.root_version
 
 
 def _base_options(spark: SparkSession, table: OpenedTable) -> dict[str, str]:

@@ -23,6 +23,13 @@ class ScanMode(StrEnum):
     FROM_TIMESTAMP = "from-timestamp"
 
 
+class Overlay(StrEnum):
+    """A part of a batch read that is put over Spark's own scan of the base; see ``overlay.py``."""
+
+    KEYS = "keys"
+    ROWS = "rows"
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """What a read asks for.
@@ -39,6 +46,8 @@ class ReadOptions:
         checkpoint: of a streaming write; names the query across restarts.
         tasks: how many tasks a read is cut into.
         push_filters: let the source apply a batch query's filters before rows reach Spark.
+        overlay: only the keys that were changed after ``merged_through``, or the rows that they have in the snapshot.
+        merged_through: newest snapshot that the base holds.
         normalize: the rows of a stream go into the normalize operator: one a key in a micro-batch, with ``_seq``.
         runtime: Kafka client options that are not stored with the table.
     """
@@ -54,6 +63,8 @@ class ReadOptions:
     checkpoint: str | None = None
     tasks: int = 2
     push_filters: bool = False
+    overlay: Overlay | None = None
+    merged_through: int = 0
     normalize: bool = False
     runtime: Mapping[str, str] = field(default_factory=dict)
 
@@ -70,6 +81,8 @@ _NAMES = {
     "checkpointlocation": "checkpointLocation",
     "tasks": "tasks",
     "pushfilters": "pushFilters",
+    "overlay": "overlay",
+    "merged-through": "merged-through",
     "normalize": "normalize",
 }
 
@@ -113,6 +126,8 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         checkpoint=given.get("checkpointlocation"),
         tasks=_count(given, "tasks", 1) or 2,
         push_filters=_flag(given, "pushfilters"),
+        overlay=Overlay(given["overlay"]) if "overlay" in given else None,
+        merged_through=_count(given, "merged-through", 0) or 0,
         normalize=_flag(given, "normalize"),
         runtime=runtime,
     )

@@ -36,7 +36,7 @@ def shape_changes(frame: DataFrame, spec: TableSpec, buckets: int) -> DataFrame:
         kind = F.lit(int(RowKind.UPDATE_AFTER)).cast("byte")
     columns = table_columns(frame.schema, spec)
     came = {name.lower(): name for name in frame.columns}
-    bucket = F.pmod(F.hash(*[F.col(_quoted(came[k.lower()])) for k in spec.primary_key]), F.lit(buckets))
+    bucket = F.pmod(F.hash(*[F.col(quoted(came[k.lower()])) for k in spec.primary_key]), F.lit(buckets))
     shaped = frame.select(*columns, kind.alias(KIND), F.monotonically_increasing_id().alias(SEQ), bucket.alias(BUCKET))
     return shaped.repartitionById(buckets, F.col(BUCKET))
 
@@ -62,7 +62,7 @@ def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
     columns = []
     for field in spec.schema.fields:
         source = came[field.name.lower()]
-        column = F.col(_quoted(source.name))
+        column = F.col(quoted(source.name))
         columns.append((column if source.dataType == field.dataType else column.cast(field.dataType)).alias(field.name))
     return columns
 
@@ -105,7 +105,8 @@ def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]
     return came
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Quote a column's name for Spark's parser."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -127,7 +128,7 @@ def deletes_of(keys: DataFrame, spec: TableSpec) -> DataFrame:
         return keys.sparkSession.createDataFrame(shape_arrow.deletes_of(keys.toArrow(), spec))
     return keys.select(
         *[
-            F.col(_quoted(came[f.name.lower()])).alias(f.name)
+            F.col(quoted(came[f.name.lower()])).alias(f.name)
             if f.name in spec.primary_key
             else F.lit(None).cast(f.dataType).alias(f.name)
             for f in spec.schema.fields

@@ -18,7 +18,9 @@ from log_system.kafka.scan import bounds, positions
 from log_system.kafka.settle import EventualPublisher
 from log_system.kafka.tail import offset_of
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
+from snapshot.records import ChangeSet
 from snapshot.rowkind import KIND, RowKind
+from snapshot.spec import TableSpec
 from tablestore.inspect_log import Meter, Progress, read_index
 from tablestore.mend import AT, FRESH, SAID, Repairs
 from tablestore.opened import OpenedTable
@@ -87,8 +89,10 @@ def verify_eventual(table: OpenedTable, log: KafkaLog, progress: Progress | None
         return Report(table.path, tuple(findings.differences))
     # Step 2.
     meter.total = sum(end - low for low, end in seen.bounds)
+    repairs = Repairs(table.files, log)
+    unsettled = [each for each in repairs.unsettled(seen.settled + 1) if each.snapshot.id <= seen.newest]
     for partition in range(log.partitions):
-        _compare(table, log, partition, seen, findings)
+        _compare(repairs, partition, seen, unsettled, findings)
         meter(seen.bounds[partition][1] - seen.bounds[partition][0])
     # Step 3.
     _check_index(seen, findings)
@@ -155,9 +159,8 @@ def _look(table: OpenedTable, log: KafkaLog) -> _Seen:
     return _Seen(entries, broken, register, bounds(log, claimed), table.files.latest())
 
 
-def _compare(table: OpenedTable, log: KafkaLog, partition: int, seen: _Seen, findings: Findings) -> None:
+def _compare(repairs: Repairs, partition: int, seen: _Seen, unsettled: Sequence[ChangeSet], findings: Findings) -> None:
     """Compare one partition with its bucket."""
-    repairs = Repairs(table.files, log)
     start, end = seen.bounds[partition]
     cut = seen.is_cut(partition)
     if cut:
@@ -165,14 +168,13 @@ def _compare(table: OpenedTable, log: KafkaLog, partition: int, seen: _Seen, fin
             f"partition {partition}: retention has removed what was before offset {start}; keys with no "
             "record after it are not compared."
         )
-    unsettled = [table.files.changes(snapshot, log.partitions) for snapshot in range(seen.settled + 1, seen.newest + 1)]
     waiting = 0
     try:
         for batch in repairs.differences(partition, start, end, unsettled, whole=not cut, snapshot=seen.newest):
             fresh = pc.or_kleene(batch.column(FRESH), pc.greater_equal(_offsets(batch), seen.settled_end(partition)))
             fresh = pc.fill_null(fresh, False)
             waiting += pc.sum(fresh).as_py() or 0
-            _tell(batch.filter(pc.invert(fresh)), table, partition, findings)
+            _tell(batch.filter(pc.invert(fresh)), repairs.files.spec, partition, findings)
     except CorruptedError as error:
         findings.add(Kind.UNREADABLE, str(error), partition=partition)
     except (DataLostError, FileNotFoundError) as error:
@@ -188,9 +190,9 @@ def _offsets(batch: pa.RecordBatch) -> pa.Array:
     return offset_of(batch.column(AT))
 
 
-def _tell(batch: pa.RecordBatch, table: OpenedTable, partition: int, findings: Findings) -> None:
+def _tell(batch: pa.RecordBatch, spec: TableSpec, partition: int, findings: Findings) -> None:
     offsets = _offsets(batch)
-    columns, keys = list(table.spec.arrow.names), list(table.spec.primary_key)
+    columns, keys = list(spec.arrow.names), list(spec.primary_key)
     for number in range(batch.num_rows):
         row = batch.slice(number, 1)
         said = row.column(SAID)[0].as_py()

@@ -11,15 +11,20 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError, NotFoundError
-from tablestore import TableStore
+from tablestore import TableStore, overlay
 from tests.tables import Follower, changes, frame, log_options, make, rows
 
 
-def test_every_snapshot_reads_as_it_was_before_and_after_compactions(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlaid", [False, True], ids=["merged", "overlaid"])
+def test_every_snapshot_reads_as_it_was_before_and_after_compactions(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlaid: bool
+) -> None:
+    if overlaid:
+        monkeypatch.setattr(overlay, "_BASE_BYTES_MIN", 0)
     table = make(spark, tmp_path / "t", compaction__auto="false")
     model: dict[int, dict[int, str]] = {0: {}}
     now: dict[int, str] = {}
@@ -115,6 +120,41 @@ def test_sql_filters_are_pushed_below_the_merge_and_a_view_joins_itself(spark: S
     assert answer("id >= 100") == {(103, "new")}
     old = spark.read.format("tablestore").option("path", table.path).option("snapshot", "1").load()
     assert old.count() == 20
+
+
+def test_spark_prunes_the_base_under_few_changes_and_the_frame_outlives_compactions(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ddl = "`a.b` string, n decimal(10,2), at timestamp, day int, v string"
+    key = ["a.b", "n", "at"]
+    table = TableStore.create(spark, tmp_path / "t", ddl, primary_key=key, partition_by=["day"])
+    moments = [dt.datetime(2024, 1, 1, h, tzinfo=dt.UTC) for h in range(4)]
+    first = [(f"k`{i}", Decimal(i) / 4, moments[i % 4], i % 3, f"v{i}") for i in range(12)]
+    table.write(frame(spark, first, ddl))
+    table.compact()
+    moved, new = (*first[3][:3], 7, "moved"), ("new", Decimal(1), moments[0], 0, "new")
+    table.write(frame(spark, [(*first[3][:4], "lost"), moved, new], ddl))
+    table.delete(table.read().where("v = 'v5'"))
+    table.write(frame(spark, [moved], ddl))
+    expected = rows_of(table.read())
+    assert {row[4] for row in expected} == {f"v{i}" for i in range(12) if i not in (3, 5)} | {"moved", "new"}
+    monkeypatch.setattr(overlay, "_BASE_BYTES_MIN", 0)
+    read = table.read()
+    plan = read.where("day = 1 AND v > 'v2'").select("n")._jdf.queryExecution().executedPlan().toString()
+    assert "PartitionFilters: [isnotnull(day" in plan
+    assert "PushedFilters: [IsNotNull(v), GreaterThan(v,v2)" in plan
+    assert rows_of(read) == expected
+    assert rows_of(read.where("day = 1")) == [row for row in expected if row[3] == 1]
+    assert read.where("v = 'v3'").count() == 0
+    assert [tuple(r) for r in table.read(columns=["v", "day"]).where("v = 'moved'").collect()] == [("moved", 7)]
+    table.compact()
+    table.write(frame(spark, [(*first[0][:4], "later")], ddl))
+    table.compact()
+    assert rows_of(read) == expected
+
+
+def rows_of(read: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in read.collect()), key=lambda row: row[4])
 
 
 def test_a_frame_may_be_used_again_with_other_filters(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import duckdb
 import pyarrow as pa
 import pyarrow.types as pt
 
-from log_system.formats.columns import relabel, without_offsets
 from log_system.formats.duck import Duck
 from log_system.formats.json_types import duckdb_type
-from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat
+from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat, written
 from log_system.formats.row_csv_bulk import CsvBulkReader
 from log_system.formats.row_csv_read import CsvOptions, CsvRowReader
 from log_system.formats.row_csv_write import line_sql
@@ -72,14 +70,7 @@ class CsvRowFormat(PortableFormat):
             return [b""] * len(rows)
         check_years(rows, self.name)
         line = line_sql(self._schema, self._seen.names, self._options)
-        try:
-            seen = without_offsets(relabel(rows, self._seen))
-            payloads = self._duck.run(f"SELECT {line} FROM seen", seen=seen).column(0)
-        except duckdb.Error as error:
-            msg = f"rows cannot be written as CSV: {error}"
-            raise InvalidInputError(msg) from error
-        result: list[bytes] = payloads.cast(pa.binary()).to_pylist()
-        return result
+        return written(self._duck, line, rows, self._seen, self.name)
 
     def decode(self, payloads: Sequence[bytes | None]) -> DecodedRows:
         """Turn payloads into rows. A null payload gives none.

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import duckdb
 import pyarrow as pa
 import pyarrow.types as pt
 
-from log_system.formats.columns import relabel, without_offsets
 from log_system.formats.duck import Duck
 from log_system.formats.json_types import duckdb_type
-from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat
+from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat, written
 from log_system.formats.row_decode import decode_in_bulk, decoded, read_one_by_one
 from log_system.formats.row_json_bulk import JsonBulkReader
 from log_system.formats.row_json_read import JsonRowReader
@@ -135,14 +133,7 @@ class JsonRowFormat(PortableFormat):
             plain=self._options.plain_decimals,
             without_nulls=self._options.without_nulls,
         )
-        try:
-            seen = without_offsets(relabel(rows, self._seen))
-            payloads = self._duck.run(f"SELECT {text} FROM seen", seen=seen).column(0)
-        except duckdb.Error as error:
-            msg = f"rows cannot be written as JSON: {error}"
-            raise InvalidInputError(msg) from error
-        result: list[bytes] = payloads.cast(pa.binary()).to_pylist()
-        return result
+        return written(self._duck, text, rows, self._seen, self.name)
 
     def decode(self, payloads: Sequence[bytes | None]) -> DecodedRows:
         """Turn payloads into rows. Null, empty and ``null`` payloads give none.

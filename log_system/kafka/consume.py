@@ -27,6 +27,7 @@ _BATCH_BYTES: Final = 4 << 20
 _OVERHEAD_BYTES: Final = 150
 _SAMPLED: Final = 10
 """One record in so many is measured."""
+_REMEDY: Final = "Set 'properties.auto.offset.reset' to 'earliest' to go on with what is left, or start a new query."
 _OUT_OF_RANGE: Final = codes("OFFSET_OUT_OF_RANGE _AUTO_OFFSET_RESET")
 _offset: Callable[[Any], int] = cast(Any, Message.offset)
 
@@ -94,7 +95,9 @@ def consume(consumer: Any, count: int, seconds: float = _WAIT_SECONDS) -> tuple[
     return messages if reached < 0 else [m for m in messages if m.error() is None], reached
 
 
-def read_range(client: KafkaClient, group: str, part: OffsetRange, isolation: str) -> Iterator[list[Any]]:
+def read_range(
+    client: KafkaClient, group: str, part: OffsetRange, isolation: str, *, remedy: str = _REMEDY
+) -> Iterator[list[Any]]:
     """Read the messages of a range, a few megabytes at a time. Offsets without a message are passed over.
 
     Asking for no more messages than the range may hold keeps the client from waiting for more.
@@ -104,6 +107,7 @@ def read_range(client: KafkaClient, group: str, part: OffsetRange, isolation: st
         group: names the connection; nothing is committed for it.
         part: the range.
         isolation: ``read_committed`` or ``read_uncommitted``.
+        remedy: what to do where retention has removed the range's first offset.
 
     Raises:
         DataLostError: retention has removed the range's first offset.
@@ -117,7 +121,7 @@ def read_range(client: KafkaClient, group: str, part: OffsetRange, isolation: st
         with kafka_errors(doing, client):
             consumer.assign([TopicPartition(part.topic, part.partition, part.start)])
             while position < part.end:
-                messages, reached = _within(consumer, min(part.end - position, step), doing)
+                messages, reached = _within(consumer, min(part.end - position, step), doing, remedy)
                 position = max(position, reached, _offset(messages[-1]) + 1 if messages else 0)
                 if messages or reached >= 0:
                     silent_since = time.monotonic()
@@ -143,7 +147,7 @@ def read_range(client: KafkaClient, group: str, part: OffsetRange, isolation: st
     consumer.unassign()
 
 
-def _within(consumer: Any, count: int, doing: str) -> tuple[list[Any], int]:
+def _within(consumer: Any, count: int, doing: str, remedy: str) -> tuple[list[Any], int]:
     try:
         return consume(consumer, count, _STEP_SECONDS)
     except KafkaException as error:
@@ -151,6 +155,6 @@ def _within(consumer: Any, count: int, doing: str) -> tuple[list[Any], int]:
             raise
         msg = (
             f"{doing}: the topic no longer holds them; its retention has overtaken this reader, or it was made anew. "
-            "Set 'properties.auto.offset.reset' to 'earliest' to go on with what is left, or start a new query."
+            f"{remedy}"
         )
         raise DataLostError(msg) from error

@@ -8,8 +8,9 @@ away and the log taken over again; a producer is never reused after an error.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import TopicPartition
@@ -129,24 +130,12 @@ class KafkaPublisher:
             FencedError: another publisher has taken over.
             TableStoreError: the broker failed; this publisher must take over again.
         """
-        if not self.owns_log:
-            self.take_over()
-        try:
+        with self._as_owner():
             # Step 1.
-            snapshot = changes.snapshot.id
-            missing = [
-                p for p in range(self._log.partitions) if changes.rows(p) and not self._register[p].holds(snapshot)
-            ]
-            if sum(changes.rows(p) for p in missing) > self._log.driver_rows_max:
-                self._publish_by_tasks(changes, missing)
-            elif missing:
-                self._publish_here(changes, missing)
+            self._send(changes)
             # Step 2.
             entry = self._entry(changes)
             self._index.put(entry)
-        except BaseException:
-            self.discard()
-            raise
         return entry
 
     def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
@@ -162,16 +151,11 @@ class KafkaPublisher:
             FencedError: another publisher has taken over.
             UnavailableError: the broker does not answer.
         """
-        if not self.owns_log:
-            self.take_over()
-        try:
-            with kafka_errors(f"restore the register of topic {self._log.topic!r}", self._log.client):
-                self._producer.begin_transaction()
-                self._send_offsets(list(positions.values()), list(positions))
-                self._producer.commit_transaction(COMMIT_SECONDS)
-        except BaseException:
-            self.discard()
-            raise
+        doing = f"restore the register of topic {self._log.topic!r}"
+        with self._as_owner(), kafka_errors(doing, self._log.client):
+            self._producer.begin_transaction()
+            self._send_offsets(list(positions.values()), list(positions))
+            self._producer.commit_transaction(COMMIT_SECONDS)
         for partition, position in positions.items():
             self._register[partition] = position
 
@@ -180,6 +164,26 @@ class KafkaPublisher:
         if self._producer is not None:
             producer, self._producer, self._codec = self._producer, None, None
             producer.purge()
+
+    @contextmanager
+    def _as_owner(self) -> Iterator[None]:
+        """Own the log, and throw the producer away after any error: what a transaction holds then is not known."""
+        if not self.owns_log:
+            self.take_over()
+        try:
+            yield
+        except BaseException:
+            self.discard()
+            raise
+
+    def _send(self, changes: ChangeSet) -> None:
+        """Put what the log lacks of a snapshot into it."""
+        snapshot = changes.snapshot.id
+        missing = [p for p in range(self._log.partitions) if changes.rows(p) and not self._register[p].holds(snapshot)]
+        if sum(changes.rows(p) for p in missing) > self._log.driver_rows_max:
+            self._publish_by_tasks(changes, missing)
+        elif missing:
+            self._publish_here(changes, missing)
 
     def _publish_here(self, changes: ChangeSet, missing: Sequence[int]) -> None:
         """Publish into all partitions that lack the snapshot, in one transaction."""

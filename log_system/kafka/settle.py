@@ -65,33 +65,6 @@ class EventualPublisher(KafkaPublisher):
         """Hear where this writer's own snapshot is: if nothing else is there, the log need not be read."""
         self._expected = snapshot, sent
 
-    def publish(self, changes: ChangeSet) -> IndexEntry:
-        """Settle a snapshot, and every later one with it, unless that is done; then write its index entry.
-
-        1. Repair what the log has wrong, in a transaction that also moves the register. A crash before its end leaves
-           the log as it was; after it, the next publisher writes the index entry from the register.
-        2. Write the index entry: its range begins where the one before ends. Where several snapshots are settled at
-           once, the range belongs to the last of them.
-
-        Raises:
-            FencedError: another publisher has taken over.
-            TableStoreError: the broker failed; this publisher must take over again.
-        """
-        if not self.owns_log:
-            self.take_over()
-        try:
-            # Step 1.
-            snapshot = changes.snapshot.id
-            if not all(position.holds(snapshot) for position in self._register):
-                self._settle(self._repairs.unsettled(snapshot))
-            # Step 2.
-            entry = self._entry(changes)
-            self._index.put(entry)
-        except BaseException:
-            self.discard()
-            raise
-        return entry
-
     def mend(self) -> None:
         """Repair what attempts that never committed have left after the last settled snapshot.
 
@@ -101,13 +74,10 @@ class EventualPublisher(KafkaPublisher):
             FencedError: another publisher has taken over.
             TableStoreError: the broker failed; this publisher must take over again.
         """
-        try:
+        with self._as_owner():
             ends = self._log_ends()
             dirty = {p: held.end for p, held in enumerate(self._register) if ends[p] > held.end}
             self._repair(dirty, ends, (), None)
-        except BaseException:
-            self.discard()
-            raise
 
     def settle_all(self, newest: int) -> Mapping[int, int]:
         """Make the log's last word on every key of the table the committed one, reading all of the log.
@@ -124,18 +94,24 @@ class EventualPublisher(KafkaPublisher):
             FencedError: another publisher has taken over.
             TableStoreError: the broker failed; take over and begin again.
         """
-        try:
+        with self._as_owner():
             starts = {p: log_start(self._log, p) for p in range(self._log.partitions)}
             return self._repair(starts, self._log_ends(), (), newest, whole=True)
-        except BaseException:
-            self.discard()
-            raise
 
     def positions(self) -> Sequence[Position]:
         """Give the register as this publisher, the log's owner, knows it."""
         return tuple(self._register)
 
-    def _settle(self, unsettled: Sequence[ChangeSet]) -> None:
+    def _send(self, changes: ChangeSet) -> None:
+        """Settle a snapshot, and every later one with it, unless that is done.
+
+        What is wrong is repaired in a transaction that also moves the register: a crash before its end leaves the log
+        as it was; after it, the next publisher writes the index entry from the register. The entry's range begins where
+        the one before ends; where several snapshots are settled at once, the last of them has the range.
+        """
+        if all(position.holds(changes.snapshot.id) for position in self._register):
+            return
+        unsettled = self._repairs.unsettled(changes.snapshot.id)
         ends = self._log_ends()
         dirty = {p: held.end for p, held in enumerate(self._register) if not self._is_clean(p, ends[p], unsettled)}
         self._repair(dirty, ends, unsettled, unsettled[-1].snapshot.id)
