@@ -10,6 +10,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from snapshot.bucketed import is_tombstones
 from snapshot.commit import as_snapshot
 from snapshot.delta import Commit, DataFile
 from snapshot.errors import CorruptedError, DataLostError
@@ -55,7 +56,8 @@ class SnapshotChanges:
         snapshot = as_snapshot(found)
         files: dict[int, list[DataFile]] = {}
         told = found.info.get(LISTED)
-        in_order = sorted(found.added, key=lambda f: f.path.rpartition("/")[2]) if told is None else _files(told)
+        changed = [f for f in found.added if not is_tombstones(f.path)]
+        in_order = sorted(changed, key=lambda f: f.path.rpartition("/")[2]) if told is None else _files(told)
         for number, file in enumerate(in_order if snapshot.kind not in MAINTENANCE else ()):
             bucket = int(file.partition[BUCKET] or 0) if spec.has_key else (snapshot.id + number) % buckets
             files.setdefault(bucket, []).append(file)

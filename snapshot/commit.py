@@ -87,7 +87,7 @@ def commit(
         UnavailableError: the file system has no room; nothing is committed, and no try is under way.
         OutcomeUnknownError: the file system gave no answer and cannot be asked; ``recover()`` finds out.
     """
-    rows = sum(s.file.rows for s in staged)
+    rows = sum(s.changes for s in staged)
     info: dict[str, Any] = {"kind": kind, "rows": rows, "commit": str(commit_id)}
     if replacement is not None:
         info |= replacement.facts

@@ -62,7 +62,7 @@ class Rewriter:
             task: the task's number.
 
         Raises:
-            RejectedError: a row must not be written, or has NULL in a column that is NOT NULL.
+            InvalidInputError: a row must not be written, or has NULL in a column that is NOT NULL.
         """
         kept = self._data(task)
         new = self._data(task)

@@ -17,16 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from snapshot.bucketed import BucketedChanges, is_tombstones
 from snapshot.delta import DataFile
-from snapshot.errors import UnavailableError
+from snapshot.engines import LAST_ROW, MergeRule
+from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
-from snapshot.parquet import ParquetFiles, removed_on_error
+from snapshot.parquet import removed_on_error
 from snapshot.partitioned import PartitionedFiles, split_by_bucket
 from snapshot.records import LogTapFactory, SentRange
 from snapshot.resolve import Lookup
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
-from snapshot.schema import BUCKET, SEQ, conform
+from snapshot.schema import SEQ, conform
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 
@@ -94,6 +96,11 @@ class StagedFile:
     sent: SentRange | None = None
     role: Role = Role.NEW
 
+    @property
+    def changes(self) -> int:
+        """How many changes it holds: none where it holds tombstones."""
+        return 0 if is_tombstones(self.file.path) else self.file.rows
+
 
 class StagesRows(Protocol):
     """Writes the rows of a task into files. Picklable."""
@@ -102,7 +109,7 @@ class StagesRows(Protocol):
         """Write a task's rows.
 
         Raises:
-            RejectedError: they cannot be stored.
+            InvalidInputError: they cannot be stored.
         """
         ...
 
@@ -111,20 +118,16 @@ class StagesRows(Protocol):
         ...
 
 
-class RejectedError(Exception):
-    """Rows cannot be stored; carried to the driver as data so that Spark does not retry the task."""
-
-
 def refuse_rejected(kinds: pa.Array) -> None:
     """Refuse rows that stand for a reason why they must not be written.
 
     Raises:
-        RejectedError: there are such rows.
+        InvalidInputError: there are such rows.
     """
     lowest = pc.min(kinds).as_py()
     if lowest is not None and lowest < 0:
         count = pc.sum(pc.equal(kinds, lowest)).as_py()
-        raise RejectedError(_REJECTIONS[lowest].format(count, len(kinds)))
+        raise InvalidInputError(_REJECTIONS[lowest].format(count, len(kinds)))
 
 
 def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
@@ -136,13 +139,13 @@ def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
         spec: the table.
 
     Raises:
-        RejectedError: there is one.
+        InvalidInputError: there is one.
     """
     count = pc.sum(nulls).as_py() or 0
     if count:
         what = "primary key column" if name in spec.primary_key else "NOT NULL column"
         msg = f"{what} {name!r} must not hold NULL; {count} of {len(nulls)} rows of a batch do."
-        raise RejectedError(msg)
+        raise InvalidInputError(msg)
 
 
 def without_empty_partitions(batch: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
@@ -168,7 +171,10 @@ class Stager:
         whole_buckets: every row of a bucket reaches the same task, so earlier changes of a key can be dropped.
         buckets: the table's number of buckets.
         tap: takes the changes into the log at the same time, where the log is an eventual one.
-        lookup: the rows that the changes are resolved against, with ``changelog-producer=lookup``; needs whole buckets.
+        lookup: the rows that the changes are resolved against, with ``changelog-producer=lookup`` or a rule that
+            merges; needs whole buckets.
+        changelog: changes hold the rows they replace.
+        rule: how rows of a key are merged, where there is a lookup; and what deletes do.
         base: the snapshot that the rows were made from; None where they do not depend on what the table holds.
     """
 
@@ -179,6 +185,8 @@ class Stager:
     buckets: int
     tap: LogTapFactory | None = None
     lookup: Lookup | None = None
+    changelog: bool = False
+    rule: MergeRule = LAST_ROW
     base: int | None = None
 
     def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
@@ -189,7 +197,7 @@ class Stager:
             task: the task's number; files of a bucket sort by it, then by row.
 
         Raises:
-            InvalidInputError: never here; a NULL in a NOT NULL column raises ``RejectedError``.
+            InvalidInputError: rows cannot be stored, such as NULL in a NOT NULL column. What was written is removed.
         """
         checked = map(self._checked, batches)
         if self.spec.has_key:
@@ -218,6 +226,10 @@ class Stager:
             kinds = batch.column(batch.schema.get_field_index(KIND))
             refuse_rejected(kinds)
         batch = without_empty_partitions(batch, self.spec)
+        self._check_nulls(batch)
+        return batch
+
+    def _check_nulls(self, batch: pa.RecordBatch) -> None:
         for field in self.spec.arrow:
             if field.nullable:
                 continue
@@ -226,62 +238,70 @@ class Stager:
                 kinds = batch.column(batch.schema.get_field_index(KIND))
                 nulls = pc.and_(nulls, pc.not_equal(kinds, int(RowKind.DELETE)))
             refuse_nulls(nulls, field.name, self.spec)
-        return batch
 
     def _stage_changes(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         schema = change_file_schema(self.spec)
-        rows = (conform(batch, schema) for batch in batches)
-        if not self.whole_buckets:
-            return self._write_buckets(rows, schema, task)
-        few: list[pa.RecordBatch] = []
-        for batch in rows:
-            few.append(batch)
-            if sum(b.num_rows for b in few) > _FEW_ROWS:
-                with MergeEngine(self.spec.arrow, self.spec.primary_key) as engine:
-                    return self._write_buckets(
-                        self._resolved(engine.last_per_key(chain(few, rows)), schema), schema, task
-                    )
-        kept = last_of_few(self.spec.primary_key, pa.Table.from_batches(few, schema=schema))
-        return self._write_buckets(self._resolved(kept.to_batches(), schema), schema, task)
+        folder = self.storage.child(CHANGES)
+        files = BucketedChanges(folder, schema, task=task, target_bytes=self.target_bytes)
+        rows = (self._admitted(conform(batch, schema)) for batch in batches)
+        with removed_on_error(files.writers, self.storage):
+            if not self.whole_buckets:
+                return self._write_buckets(rows, files, schema)
+            if self.rule.merges:
+                return self._write_buckets(self._resolved(rows, files, schema), files, schema)
+            few: list[pa.RecordBatch] = []
+            for batch in rows:
+                few.append(batch)
+                if sum(b.num_rows for b in few) > _FEW_ROWS:
+                    with MergeEngine(self.spec.arrow, self.spec.primary_key) as engine:
+                        last = engine.last_per_key(chain(few, rows))
+                        return self._write_buckets(self._resolved(last, files, schema), files, schema)
+            kept = last_of_few(self.spec.primary_key, pa.Table.from_batches(few, schema=schema))
+            return self._write_buckets(self._resolved(kept.to_batches(), files, schema), files, schema)
 
-    def _resolved(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+    def _admitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Drop or refuse what would take rows away, where the table's merge engine says so."""
+        if not (self.rule.ignore_delete or self.rule.why_refused):
+            return batch
+        kinds = batch.column(batch.schema.get_field_index(KIND))
+        gone = pc.is_in(kinds, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
+        count = pc.sum(gone).as_py() or 0
+        if count == 0:
+            return batch
+        if self.rule.why_refused:
+            msg = f"{count} of {batch.num_rows} rows of a batch are deletes or preimages: {self.rule.why_refused}."
+            raise InvalidInputError(msg)
+        return batch.filter(pc.invert(gone))
+
+    def _resolved(
+        self, batches: Iterable[pa.RecordBatch], files: BucketedChanges, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         if self.lookup is None:
-            return batches
+            yield from batches
+            return
         parts = (part for batch in batches for part in split_by_bucket(batch, self.spec, self.buckets))
-        return self.lookup.resolve(parts, schema)
+        for batch in self.lookup.resolve(parts, schema, self.rule, changelog=self.changelog, bury=files.bury):
+            if self.rule.merges:
+                # What is taken back may leave NULL.
+                self._check_nulls(batch)
+            yield batch
 
-    def _write_buckets(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> list[StagedFile]:
-        writers: dict[int, ParquetFiles] = {}
-        deletes: dict[int, int] = {}
+    def _write_buckets(
+        self, batches: Iterable[pa.RecordBatch], files: BucketedChanges, schema: pa.Schema
+    ) -> list[StagedFile]:
         tap = None if self.tap is None else self.tap.open()
         logged = schema.names[:-1]
-        with removed_on_error(writers, self.storage):
-            for batch in batches:
-                for bucket, part in split_by_bucket(batch, self.spec, self.buckets):
-                    if bucket not in writers:
-                        writers[bucket] = ParquetFiles(
-                            self.storage.child(CHANGES),
-                            schema,
-                            prefix=f"{bucket:05d}-{task:05d}",
-                            partition={BUCKET: str(bucket)},
-                            target_bytes=self.target_bytes,
-                        )
-                    writers[bucket].write(part)
-                    if tap is not None:
-                        tap.send(bucket, part.select(logged))
-                    found = pc.sum(
-                        pc.equal(part.column(part.schema.get_field_index(KIND)), int(RowKind.DELETE))
-                    ).as_py()
-                    deletes[bucket] = deletes.get(bucket, 0) + (found or 0)
-            sent = {} if tap is None else tap.close()
-            staged: list[StagedFile] = []
-            for bucket, writer in writers.items():
-                # The count of deletes belongs to the bucket; it is told with its first file.
-                staged += [
-                    StagedFile(file, deletes[bucket], sent.get(bucket)) if number == 0 else StagedFile(file, 0)
-                    for number, file in enumerate(writer.close())
-                ]
-        return staged
+        for batch in batches:
+            for bucket, part in split_by_bucket(batch, self.spec, self.buckets):
+                files.write(bucket, part)
+                if tap is not None:
+                    tap.send(bucket, part.select(logged))
+        sent = {} if tap is None else tap.close()
+        # The count of deletes belongs to the bucket, and so does where it was sent; both are told with its first file.
+        return [
+            StagedFile(file, 0) if deletes is None else StagedFile(file, deletes, sent.get(bucket))
+            for bucket, file, deletes in files.close()
+        ]
 
     def _stage_rows(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         writer = PartitionedFiles(self.storage, self.spec, prefix=f"part-{task:05d}", target_bytes=self.target_bytes)
@@ -301,7 +321,7 @@ def staged_to_arrow(stager: StagesRows, batches: Iterable[pa.RecordBatch], task:
     """Stage a task's batches and describe the files as one batch of ``STAGED`` rows."""
     try:
         staged = stager.stage(batches, task)
-    except RejectedError as error:
+    except InvalidInputError as error:
         return pa.RecordBatch.from_pylist([{"rejected": str(error)}], schema=_STAGED_ARROW)
     except UnavailableError as error:
         return pa.RecordBatch.from_pylist([{"failed": str(error)}], schema=_STAGED_ARROW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import uuid
@@ -97,8 +98,8 @@ class Writer:
     ) -> Snapshot | None:
         """Stage, commit and publish (steps 1 to 4 of ``write``).
 
-        Changes that depend on what the table holds (those of a verb, and all with ``changelog-producer=lookup``) are
-        staged again when somebody else commits before they do.
+        Changes that depend on what the table holds (those of a verb, of a merge engine, and all with
+        ``changelog-producer=lookup``) are staged again when somebody else commits before they do.
 
         Args:
             stage: stages the rows, as often as it is called; those of a verb are made from snapshot ``base`` of what
@@ -109,15 +110,21 @@ class Writer:
         Raises:
             ConflictError: others committed in between ``RESTAGE_MAX`` times in a row; nothing was committed.
         """
+        tries = itertools.count()
 
         def attempt() -> Snapshot | None:
+            before = next(tries)
             stager = self.stager(whole_buckets=True, pinned=kind is not None)
             staged = stage(stager)
             try:
-                return self.write_staged(staged, commit_id, stager.base, kind=kind)
+                made = self.write_staged(staged, commit_id, stager.base, kind=kind)
             except StaleError:
                 stager.remove(staged)
                 raise
+            if made is None and before and self._table.is_eventual:
+                # What the attempts before have sent is true no more, and no commit of ours follows to mend it.
+                self._recover()
+            return made
 
         return until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX)
 
@@ -155,11 +162,14 @@ class Writer:
     def _stage(self, frame: DataFrame, stager: Stager) -> list[StagedFile]:
         """Shape and stage: in a Spark job, or right here where the rows are in this process anyway."""
         spec, buckets = self._table.spec, self._table.options.buckets
+        preimages = stager.rule.takes_preimages
         if frame.isLocal():
             check_columns(frame.schema, spec)
-            batches = shape_batches(iter(frame.toArrow().to_batches()), spec, task=0)
+            batches = shape_batches(iter(frame.toArrow().to_batches()), spec, task=0, preimages=preimages)
             return accept_staged(stager, staged_to_arrow(stager, batches, 0).to_pylist())
-        return run_staging(shape_changes(frame, spec, buckets) if spec.has_key else shape_rows(frame, spec), stager)
+        if not spec.has_key:
+            return run_staging(shape_rows(frame, spec), stager)
+        return run_staging(shape_changes(frame, spec, buckets, preimages=preimages), stager)
 
     def write_staged(
         self,
@@ -219,10 +229,14 @@ class Writer:
 
     def recover_once(self) -> None:
         """Publish what an earlier writer left, before this writer's first batch."""
-        if not self._recovered and self._publisher is not None:
+        if not self._recovered:
+            self._recover()
+            self._recovered = True
+
+    def _recover(self) -> None:
+        if self._publisher is not None:
             table = self._table
             recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
-            self._recovered = True
 
     def stager(self, *, whole_buckets: bool, pinned: bool = False) -> Stager:
         """Make what stages the rows of a task; where rows are looked up, in the newest snapshot.
@@ -232,7 +246,7 @@ class Writer:
             pinned: the rows are made from the newest snapshot.
         """
         files = self._table.files
-        looks_up = whole_buckets and self._table.options.looks_up
+        looks_up = whole_buckets and self._table.looks_up
         base = files.latest() if looks_up or pinned else None
         lookup = lookup_in(files, base) if looks_up and base is not None else None
         return Stager(
@@ -243,6 +257,8 @@ class Writer:
             buckets=self._table.options.buckets,
             tap=KafkaTapFactory(self._table.log) if self._table.log and self._table.is_eventual else None,
             lookup=lookup,
+            changelog=self._table.options.looks_up,
+            rule=self._table.rule,
             base=base,
         )
 
@@ -322,4 +338,4 @@ def _sent(staged: Sequence[StagedFile]) -> dict[int, SentRange]:
 def _kind(staged: Sequence[StagedFile], *, has_key: bool) -> str:
     if not has_key:
         return "append"
-    return "delete" if sum(s.deletes for s in staged) == sum(s.file.rows for s in staged) else "upsert"
+    return "delete" if sum(s.deletes for s in staged) == sum(s.changes for s in staged) else "upsert"

@@ -129,19 +129,34 @@ def rows_of(table: OpenedTable, snapshot: int | None = None) -> dict[int, str]:
     return found
 
 
-def committed_changes(path: Path, partitions: int) -> list[list[tuple[int, Change]]]:
-    """Read with deltalake and pyarrow alone what the log must hold: for each partition (snapshot, change), in order."""
-    expected: list[list[tuple[int, Change]]] = [[] for _ in range(partitions)]
+Archive = dict[int, list[tuple[int, Change]]]
+"""Changes of snapshots that may have expired since: of each its (partition, change), in order."""
+
+
+def committed_changes(path: Path, partitions: int, archive: Archive | None = None) -> list[list[tuple[int, Change]]]:
+    """Read with deltalake and pyarrow alone what the log must hold: for each partition (snapshot, change), in order.
+
+    What is in the archive is taken from there, and what is not is put there.
+    """
+    archive = {} if archive is None else archive
     folder = path / "_changes"
     newest = DeltaTable(folder).version()
     for version in range(1, newest + 1):
-        text = (folder / "_delta_log" / f"{version:020d}.json").read_text()
-        adds = [a["add"] for a in map(json.loads, text.splitlines()) if "add" in a]
-        for add in sorted(adds, key=lambda a: a["path"]):
-            for row in pq.read_table(folder / add["path"], partitioning=None).to_pylist():
-                value = None if row[KIND] == RowKind.DELETE else row["v"]
-                expected[int(add["partitionValues"]["_bucket"])].append((version, (row["id"], value)))
-    return expected
+        if version not in archive:
+            archive[version] = _changes_of(folder, version)
+    return [[(v, c) for v in range(1, newest + 1) for p, c in archive[v] if p == part] for part in range(partitions)]
+
+
+def _changes_of(folder: Path, version: int) -> list[tuple[int, Change]]:
+    text = (folder / "_delta_log" / f"{version:020d}.json").read_text()
+    adds = [a["add"] for a in map(json.loads, text.splitlines()) if "add" in a]
+    adds = [add for add in adds if not add["path"].startswith("tombstones/")]
+    found: list[tuple[int, Change]] = []
+    for add in sorted(adds, key=lambda a: a["path"]):
+        for row in pq.read_table(folder / add["path"], partitioning=None).to_pylist():
+            value = None if row[KIND] == RowKind.DELETE else row["v"]
+            found.append((int(add["partitionValues"]["_bucket"]), (row["id"], value)))
+    return found
 
 
 def drain(servers: str, topic: str, partitions: int) -> list[list[Change]]:

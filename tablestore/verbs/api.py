@@ -34,8 +34,8 @@ class RowVerbs(ABC):
         """Delete rows: those that a condition selects, or those of some keys.
 
         Args:
-            where: a condition, as a Spark column or SQL text; or a frame with the key columns, in which others are
-                ignored. With a frame the table is not read.
+            where: a condition, as a Spark column or SQL text; or a frame with the key columns, and those of
+                ``sequence.field``, in which others are ignored. With a frame the table is not read.
             batch: as for ``write``.
 
         Returns:
@@ -47,7 +47,7 @@ class RowVerbs(ABC):
             ConflictError: other writers committed first too often; nothing was written.
         """
         if isinstance(where, DataFrame):
-            return self.write(deletes_of(where, self._table.spec), batch=batch)
+            return self.write(deletes_of(where, self._table.spec, self._table.rule), batch=batch)
         return self._done(self._verbs.delete(where, batch))
 
     def update(

@@ -37,7 +37,7 @@ class Verbs:
 
     def delete(self, where: Condition, batch: Batch) -> Snapshot | None:
         """Delete the rows that a condition selects."""
-        self._check_log("delete")
+        self._check_table("delete")
         condition = self._condition(where, "delete")
         if self._table.spec.has_key:
             return self._change("delete", batch, lambda base: keyed.delete(self._spark, self._table, base, condition))
@@ -45,7 +45,7 @@ class Verbs:
 
     def update(self, where: Condition, values: Mapping[str, Value], batch: Batch) -> Snapshot | None:
         """Set columns of the rows that a condition selects."""
-        self._check_log("update")
+        self._check_table("update")
         condition = self._condition(where, "update")
         schema = self._table.spec.schema
         columns = checked_values(values, schema, empty(self._spark, schema), "update: set")
@@ -57,7 +57,7 @@ class Verbs:
 
     def overwrite(self, frame: DataFrame, where: Condition | None, batch: Batch, *, dynamic: bool) -> Snapshot | None:
         """Put rows in the place of those that a condition selects, of some partitions, or of all."""
-        self._check_log("overwrite")
+        self._check_table("overwrite")
         self._check_rows(frame, "overwrite")
         if dynamic:
             return self._overwrite_partitions(frame, where, batch)
@@ -77,14 +77,14 @@ class Verbs:
 
     def truncate(self, batch: Batch) -> Snapshot | None:
         """Delete all rows."""
-        self._check_log("truncate")
+        self._check_table("truncate")
         if self._table.spec.has_key:
             return self._change("truncate", batch, lambda base: keyed.delete(self._spark, self._table, base, None))
         return self._replace("truncate", batch, partial(rows.truncate, self._table))
 
     def merge(self, source: DataFrame, on: On, when: Sequence[Clause], batch: Batch) -> Snapshot | None:
         """Change rows by those of a source."""
-        self._check_log("merge")
+        self._check_table("merge")
         merge = checked_merge(self._spark, self._table.spec, source, on, when)
         if self._table.spec.has_key:
             return self._change("merge", batch, lambda base: keyed.merge(self._spark, self._table, base, merge))
@@ -137,12 +137,18 @@ class Verbs:
     def _condition(self, where: Condition, verb: str) -> Column:
         return checked_condition(where, empty(self._spark, self._table.spec.schema), f"{verb}: where")
 
-    def _check_log(self, verb: str) -> None:
-        """Refuse a verb whose changes the log cannot hold.
+    def _check_table(self, verb: str) -> None:
+        """Refuse a verb whose changes the log cannot hold, or which the merge engine would merge with what is there.
 
         Raises:
-            InvalidInputError: the log's format has no place for a row that is gone.
+            InvalidInputError: the log's format has no place for a row that is gone, or the table has a merge engine.
         """
+        if self._table.rule.merges:
+            msg = (
+                f"{verb}: table {self._table.path!r} merges rows (options 'merge-engine', 'sequence.field'), also "
+                "those of a verb with those that are there. Nothing was written. Use write(), or delete() by keys."
+            )
+            raise InvalidInputError(msg)
         log = self._table.options.log
         if log is not None and not self._table.spec.has_key and log.format is LogFormatName.JSON:
             msg = (
