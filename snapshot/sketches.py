@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 import duckdb
 import pyarrow as pa
+from duckdb.func import PythonUDFType
 
 UNITE = "unite_sketches"
 """Name of the function within DuckDB: of a list of sketches, one."""
@@ -21,7 +22,7 @@ def has_sketches() -> bool:
 
 def register_sketches(session: duckdb.DuckDBPyConnection) -> None:
     """Give a session the function ``unite_sketches``."""
-    session.create_function(UNITE, _unite, ["BLOB[]"], "BLOB", type="arrow")
+    session.create_function(UNITE, _unite, ["BLOB[]"], "BLOB", type=PythonUDFType.ARROW)
 
 
 def _unite(lists: pa.ChunkedArray) -> pa.Array:
