@@ -18,14 +18,17 @@ class Group(StrEnum):
 
     UPSERT = "upsert"
     ENGINES = "engines"
+    VERBS = "verbs"
     COMMIT = "commit"
     APPEND = "append"
     READ = "read"
+    LOCAL = "local"
     STREAM = "stream"
     EVENTUAL = "eventual"
     LATENCY = "latency"
     MEMORY = "memory"
     VERIFY = "verify"
+    LIFE = "life"
 
 
 def main(

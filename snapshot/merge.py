@@ -29,8 +29,8 @@ import pyarrow as pa
 
 from snapshot.duck import bound, errors_mapped, file_argument, load, read, read_parquet, spilling, type_name
 from snapshot.errors import InvalidInputError
-from snapshot.filters import Predicate
 from snapshot.latest import last_per_key
+from snapshot.predicate import Predicate
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ, SNAPSHOT
 

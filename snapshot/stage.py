@@ -7,9 +7,11 @@ root, or expiry of the changes, removes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from itertools import chain
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,8 +35,8 @@ from snapshot.storage import Storage
 CHANGES = "_changes"
 _FEW_ROWS = 20_000
 STAGED = (
-    "path string, size long, rows long, deletes long, partition string, stats string, sent string, rejected string, "
-    "failed string"
+    "path string, size long, rows long, deletes long, partition string, stats string, role string, sent string, "
+    "rejected string, failed string"
 )
 """Columns of the frame staging returns: one row a file, or one row with the reason why the input was rejected, or why
 the file system took no files."""
@@ -46,11 +48,36 @@ _STAGED_ARROW = pa.schema(
         ("deletes", pa.int64()),
         ("partition", pa.string()),
         ("stats", pa.string()),
+        ("role", pa.string()),
         ("sent", pa.string()),
         ("rejected", pa.string()),
         ("failed", pa.string()),
     ]
 )
+
+UNKNOWN_KIND, AMBIGUOUS, TAKEN, OUTSIDE = -1, -2, -3, -4
+"""Stand for a row kind where a row must not be written; staging rejects it."""
+_REJECTIONS: Mapping[int, str] = {
+    UNKNOWN_KIND: f"column {CHANGE_TYPE!r} must be one of {', '.join(CHANGE_TYPE_NAMES)}; {{0}} of {{1}} rows of a "
+    "batch are not.",
+    AMBIGUOUS: "merge: several rows of the source change the same row of the table, so what it becomes is ambiguous: "
+    "{0} of {1} rows of a batch. Let the source have one row for each, or tell them apart in on or in a condition.",
+    TAKEN: "two rows would have one primary key: {0} of {1} rows of a batch have a key that another row has, which "
+    "is neither moved nor deleted. Change what is set, or delete the other row first.",
+    OUTSIDE: "overwrite: every row must be one that where selects; {0} of {1} rows of a batch are not. Leave them "
+    "out, or widen where.",
+}
+
+
+class Role(StrEnum):
+    """What a staged file is to the commit."""
+
+    NEW = "new"
+    """All of its rows are changes: rows that come in or, in a key table, whatever they do."""
+    KEPT = "kept"
+    """It takes the place of others; its changes are in a file of changes."""
+    CHANGES = "changes"
+    """Changes of an append table, beside its data files."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +88,76 @@ class StagedFile:
         file: the file; its partition values lack ``_snapshot``, which the commit adds.
         deletes: how many of its rows are deletes.
         sent: where the task has put the changes of the file's bucket into an eventual log; told with its first file.
+        role: what it is to the commit.
     """
 
     file: DataFile
     deletes: int
     sent: SentRange | None = None
+    role: Role = Role.NEW
 
     @property
     def changes(self) -> int:
         """How many changes it holds: none where it holds tombstones."""
         return 0 if is_tombstones(self.file.path) else self.file.rows
+
+
+class StagesRows(Protocol):
+    """Writes the rows of a task into files. Picklable."""
+
+    def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
+        """Write a task's rows.
+
+        Raises:
+            InvalidInputError: they cannot be stored.
+        """
+        ...
+
+    def remove(self, staged: Iterable[StagedFile]) -> None:
+        """Remove staged files that no commit will use."""
+        ...
+
+
+def refuse_rejected(kinds: pa.Array) -> None:
+    """Refuse rows that stand for a reason why they must not be written.
+
+    Raises:
+        InvalidInputError: there are such rows.
+    """
+    lowest = pc.min(kinds).as_py()
+    if lowest is not None and lowest < 0:
+        count = pc.sum(pc.equal(kinds, lowest)).as_py()
+        raise InvalidInputError(_REJECTIONS[lowest].format(count, len(kinds)))
+
+
+def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
+    """Refuse NULL in a column that is NOT NULL.
+
+    Args:
+        nulls: where NULL is that must not be.
+        name: the column.
+        spec: the table.
+
+    Raises:
+        InvalidInputError: there is one.
+    """
+    count = pc.sum(nulls).as_py() or 0
+    if count:
+        what = "primary key column" if name in spec.primary_key else "NOT NULL column"
+        msg = f"{what} {name!r} must not hold NULL; {count} of {len(nulls)} rows of a batch do."
+        raise InvalidInputError(msg)
+
+
+def without_empty_partitions(batch: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
+    """Make the empty string NULL in partition columns, as Spark does: the Delta protocol has one value for both."""
+    for name in spec.partition_by:
+        position = batch.schema.get_field_index(name)
+        field = batch.schema.field(position)
+        if pa.types.is_string(field.type):
+            values = batch.column(position)
+            kept = pc.if_else(pc.equal(values, ""), pa.scalar(None, field.type), values)
+            batch = batch.set_column(position, field.with_nullable(True), kept)
+    return batch
 
 
 @dataclass(frozen=True)
@@ -88,6 +175,7 @@ class Stager:
             merges; needs whole buckets.
         changelog: changes hold the rows they replace.
         rule: how rows of a key are merged, where there is a lookup; and what deletes do.
+        base: the snapshot that the rows were made from; None where they do not depend on what the table holds.
     """
 
     storage: Storage
@@ -99,6 +187,7 @@ class Stager:
     lookup: Lookup | None = None
     changelog: bool = False
     rule: MergeRule = LAST_ROW
+    base: int | None = None
 
     def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         """Write the rows of a task into files.
@@ -135,14 +224,8 @@ class Stager:
         """Refuse NULL in columns that are NOT NULL (deletes need only their key), and unknown row kinds."""
         if self.spec.has_key:
             kinds = batch.column(batch.schema.get_field_index(KIND))
-            unknown = pc.sum(pc.less(kinds, 0)).as_py() or 0
-            if unknown:
-                msg = (
-                    f"column {CHANGE_TYPE!r} must be one of {', '.join(CHANGE_TYPE_NAMES)}; "
-                    f"{unknown} of {batch.num_rows} rows of a batch are not."
-                )
-                raise InvalidInputError(msg)
-        batch = self._without_empty_partitions(batch)
+            refuse_rejected(kinds)
+        batch = without_empty_partitions(batch, self.spec)
         self._check_nulls(batch)
         return batch
 
@@ -154,22 +237,7 @@ class Stager:
             if self.spec.has_key and field.name not in self.spec.primary_key:
                 kinds = batch.column(batch.schema.get_field_index(KIND))
                 nulls = pc.and_(nulls, pc.not_equal(kinds, int(RowKind.DELETE)))
-            count = pc.sum(nulls).as_py() or 0
-            if count:
-                what = "primary key column" if field.name in self.spec.primary_key else "NOT NULL column"
-                msg = f"{what} {field.name!r} must not hold NULL; {count} of {batch.num_rows} rows of a batch do."
-                raise InvalidInputError(msg)
-
-    def _without_empty_partitions(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Make the empty string NULL in partition columns, as Spark does: the Delta protocol has one value for both."""
-        for name in self.spec.partition_by:
-            position = batch.schema.get_field_index(name)
-            field = batch.schema.field(position)
-            if pa.types.is_string(field.type):
-                values = batch.column(position)
-                kept = pc.if_else(pc.equal(values, ""), pa.scalar(None, field.type), values)
-                batch = batch.set_column(position, field.with_nullable(True), kept)
-        return batch
+            refuse_nulls(nulls, field.name, self.spec)
 
     def _stage_changes(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         schema = change_file_schema(self.spec)
@@ -249,7 +317,7 @@ def change_file_schema(spec: TableSpec) -> pa.Schema:
     return pa.schema([*columns, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])
 
 
-def staged_to_arrow(stager: Stager, batches: Iterable[pa.RecordBatch], task: int) -> pa.RecordBatch:
+def staged_to_arrow(stager: StagesRows, batches: Iterable[pa.RecordBatch], task: int) -> pa.RecordBatch:
     """Stage a task's batches and describe the files as one batch of ``STAGED`` rows."""
     try:
         staged = stager.stage(batches, task)
@@ -265,6 +333,7 @@ def staged_to_arrow(stager: Stager, batches: Iterable[pa.RecordBatch], task: int
             "deletes": s.deletes,
             "partition": json.dumps(dict(s.file.partition)),
             "stats": s.file.stats,
+            "role": s.role.value,
             "sent": None if s.sent is None else json.dumps(asdict(s.sent)),
         }
         for s in staged

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 
 from snapshot.bucketed import is_tombstones
-from snapshot.changes import MAINTENANCE, SnapshotChanges
+from snapshot.changes import LISTED, MAINTENANCE, SnapshotChanges
 from snapshot.commit import ATTEMPTS_MAX, as_snapshot
 from snapshot.delta import DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError
+from snapshot.layout import Layout
 from snapshot.merge import ChangeFile
 from snapshot.records import Snapshot
 from snapshot.rowkind import KIND
@@ -20,29 +20,15 @@ from snapshot.schema import BUCKET, SNAPSHOT
 from snapshot.spec import SPEC_PROPERTY, TableSpec
 from snapshot.stage import CHANGES, change_file_schema
 from snapshot.storage import Storage
+from snapshot.tags import Tags
+
+__all__ = ["MERGED_THROUGH", "OLDEST", "Layout", "TableFiles"]
 
 MERGED_THROUGH = "merged-through"
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What a snapshot of a key table is made of: a version of the root and the changes after it.
-
-    Attributes:
-        snapshot: the snapshot.
-        root_version: the root version with the largest ``merged-through`` at or below it.
-        merged_through: that value.
-        base: the root's files.
-        changes: files of the changes in ``(merged_through, snapshot]``.
-        tombstones: files of all tombstones that are kept.
-    """
-
-    snapshot: int
-    root_version: int
-    merged_through: int
-    base: tuple[DataFile, ...]
-    changes: tuple[DataFile, ...]
-    tombstones: tuple[DataFile, ...] = ()
+OLDEST = "tablestore-oldest"
+"""Names the number, kept in Delta's ``txn`` actions, that says which snapshot is the oldest that has not expired."""
 
 
 class TableFiles:
@@ -54,6 +40,7 @@ class TableFiles:
         self.spec = spec
         self.root = DeltaLog(storage)
         self.log = DeltaLog(storage.child(CHANGES)) if spec.has_key else self.root
+        self.tags = Tags(storage)
 
     @classmethod
     def open(cls, storage: Storage) -> TableFiles:
@@ -79,12 +66,14 @@ class TableFiles:
         Raises:
             AlreadyExistsError: somebody else has made one.
         """
-        properties = {SPEC_PROPERTY: spec.to_json(), "delta.checkpointInterval": "20"}
+        # Delta's own clean-up of its log knows nothing of tags and consumers; expiry does it.
+        keeping = {"delta.checkpointInterval": "20", "delta.enableExpiredLogCleanup": "false"}
+        properties = {SPEC_PROPERTY: spec.to_json(), **keeping}
         if spec.has_key:
             columns = pa.schema([*spec.arrow, pa.field(BUCKET, pa.int32())])
             info = {"kind": "create", MERGED_THROUGH: 0}
             # Of two who make a table here at once, this decides.
-            DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration={}, info=info)
+            DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration=keeping, info=info)
             columns = change_file_schema(spec)
             columns = columns.append(pa.field(SNAPSHOT, pa.int64())).append(pa.field(BUCKET, pa.int32()))
             DeltaLog.create(
@@ -108,16 +97,29 @@ class TableFiles:
         """Give the id of the newest snapshot."""
         return self.log.version()
 
+    def oldest(self, *, fresh: bool = True) -> int:
+        """Give the id of the oldest snapshot that has not expired; 0 while none has.
+
+        Args:
+            fresh: look for newer commits first; without it, what was seen last will do.
+        """
+        return self.log.transaction_version(OLDEST, fresh=fresh) or 0
+
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """Give one snapshot's facts.
 
         Raises:
-            NotFoundError: it does not exist or has left the log.
+            NotFoundError: it does not exist, or has expired and has no tag.
         """
-        newest = self.latest()
+        newest, oldest = self.latest(), self.oldest(fresh=False)
         if not 0 <= snapshot_id <= newest:
             msg = f"{self.storage.root}: there is no snapshot {snapshot_id}; the newest is {newest}."
             raise NotFoundError(msg)
+        if snapshot_id < oldest:
+            tag = self.tags.at(snapshot_id)
+            if tag is not None:
+                return tag.snapshot
+            raise NotFoundError(self._has_expired(snapshot_id, oldest))
         try:
             return as_snapshot(self.log.commit_at(snapshot_id))
         except DataLostError as error:
@@ -125,8 +127,8 @@ class TableFiles:
             raise NotFoundError(msg_0) from error
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """Give the snapshots still in the log, newest first."""
-        for found in self.log.commits(self.latest()):
+        """Give the snapshots that have not expired, newest first."""
+        for found in self.log.commits(self.latest(), self.oldest(fresh=False)):
             yield as_snapshot(found)
 
     def snapshot_as_of(self, timestamp_ms: int) -> Snapshot:
@@ -145,11 +147,14 @@ class TableFiles:
         """Give the changes of one snapshot.
 
         Raises:
-            DataLostError: its log entry is gone.
+            DataLostError: it has expired, or its log entry is gone.
             CorruptedError: another Delta writer removed rows, which a table without a key cannot express as changes.
         """
+        oldest = self.oldest(fresh=False)
+        if snapshot_id < oldest:
+            raise DataLostError(self._has_expired(snapshot_id, oldest))
         found = self.log.commit_at(snapshot_id)
-        if found.removed and found.info.get("kind") not in MAINTENANCE:
+        if found.removed and found.info.get("kind") not in MAINTENANCE and LISTED not in found.info:
             msg = (
                 f"{self.storage.root}: version {snapshot_id} was written by another Delta writer and removes "
                 f"{len(found.removed)} files; only appends can be published. Restore the version before it."
@@ -158,11 +163,19 @@ class TableFiles:
         return SnapshotChanges.of(found, self.log.storage, self.change_schema, self.spec, buckets)
 
     def layout(self, snapshot_id: int) -> Layout:
-        """Find what a snapshot of a key table is made of.
+        """Find what a snapshot is made of.
 
         Raises:
-            NotFoundError: the snapshot's files are no longer known.
+            NotFoundError: the snapshot has expired and has no tag, or its files are no longer known.
         """
+        oldest = self.oldest(fresh=False)
+        if snapshot_id < oldest:
+            tag = self.tags.at(snapshot_id)
+            if tag is not None:
+                return tag.layout
+            raise NotFoundError(self._has_expired(snapshot_id, oldest))
+        if not self.spec.has_key:
+            return Layout(snapshot_id, snapshot_id, snapshot_id, tuple(self.root.files(snapshot_id)), ())
         version, merged = self.root_for(snapshot_id)
         base = self.root.files(version)
         listed = self.log.files(snapshot_id)
@@ -184,6 +197,19 @@ class TableFiles:
         Raises:
             NotFoundError: the root's log no longer goes back that far.
         """
+        version, _, merged = self.root_entry(snapshot_id)
+        return version, merged
+
+    def root_entry(self, snapshot_id: int) -> tuple[int, int, int]:
+        """Find the same as ``root_for``, and the compaction that made it.
+
+        Returns:
+            The root version, the version of its compaction (the same unless another tool was there), and its
+            ``merged-through``.
+
+        Raises:
+            NotFoundError: the root's log no longer goes back that far.
+        """
         candidate: int | None = None
         for found in self.root.commits(self.root.version()):
             candidate = found.version if candidate is None else candidate
@@ -191,7 +217,7 @@ class TableFiles:
             if merged is None:
                 continue
             if merged <= snapshot_id:
-                return candidate, int(merged)
+                return candidate, found.version, int(merged)
             candidate = None
         msg = f"{self.storage.root}: snapshot {snapshot_id} is older than the root's log; read a newer one."
         raise NotFoundError(msg)
@@ -225,6 +251,12 @@ class TableFiles:
         # The files stay listed and ignored; the next compaction drops them.
         self.log.storage.delete(*[f.path for f in add])
         return None
+
+    def _has_expired(self, snapshot_id: int, oldest: int) -> str:
+        return (
+            f"{self.storage.root}: snapshot {snapshot_id} has expired; the oldest is {oldest}. Read a newer one. Tags "
+            "keep single snapshots, consumers the changes after what they have read."
+        )
 
     def change_file(self, file: DataFile) -> ChangeFile:
         """Name a change file as the merge engine wants it."""

@@ -26,6 +26,7 @@ from snapshot.table import TableFiles
 from tablestore.merge_rule import merge_rule
 from tablestore.opened import OpenedTable
 from tablestore.options import Consistency, Headers, LogOptions, TableOptions, parse_options
+from tablestore.partition_time import check_time
 
 logger = logging.getLogger("tablestore")
 _STRANGERS_PASS = (
@@ -94,6 +95,7 @@ def create(
     check_schema(schema, primary_key, partition_by)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
     merge_rule(parsed.merge, arrow_schema(schema), primary_key)
+    check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
     if parsed.log is not None and parsed.log.consistency is Consistency.EVENTUAL:
         logger.warning(
             "table %s: log.consistency='eventual' is costly: streaming reads normalize, which keeps the values of each "

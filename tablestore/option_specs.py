@@ -20,6 +20,7 @@ from tablestore.option_types import (
     SERVERS,
     SIZE,
     SYSTEM,
+    TEXT,
     TOPIC,
     choice,
     duration,
@@ -181,10 +182,49 @@ COMPACTION_MIN_COMMITS: Final = OptionSpec(
     "compaction.min-commits", integer(1), "10", "The ratio is not looked at before so many commits."
 )
 SNAPSHOT_RETENTION: Final = OptionSpec(
-    "snapshot.retention", duration(0), "7 d", "Snapshots younger than this are not expired."
+    "snapshot.retention",
+    duration(0),
+    "7 d",
+    "How long a snapshot can be read after the next one was committed; then it expires, by itself.",
 )
 SNAPSHOT_RETAIN_MIN: Final = OptionSpec(
     "snapshot.retain-min", integer(1), "10", "So many of the newest snapshots are never expired."
+)
+SNAPSHOT_RETAIN_MAX: Final = OptionSpec(
+    "snapshot.retain-max",
+    integer(1),
+    None,
+    "More snapshots than this expire even if they are younger than `snapshot.retention`, but none that was the newest "
+    "within the last ten minutes.",
+)
+SNAPSHOT_EXPIRE_AUTO: Final = OptionSpec(
+    "snapshot.expire-auto", BOOLEAN, "true", "Expire snapshots by itself after a write, by the rules above."
+)
+CONSUMER_EXPIRATION_TIME: Final = OptionSpec(
+    "consumer.expiration-time",
+    duration(1),
+    None,
+    "A named consumer that has not been heard of for so long is forgotten, and keeps nothing from expiring any more. "
+    "Left out: never.",
+)
+PARTITION_EXPIRATION_TIME: Final = OptionSpec(
+    "partition.expiration-time",
+    duration(1),
+    None,
+    "`expire_partitions()` deletes partitions whose time is so long ago. Left out: it deletes none.",
+)
+PARTITION_TIMESTAMP_PATTERN: Final = OptionSpec(
+    "partition.timestamp-pattern",
+    TEXT,
+    None,
+    "How a partition's values say its time: text in which `$name` stands for the value of a column, such as "
+    "`$day $hour:00:00`. Left out: the first partition column's value. Times are in UTC.",
+)
+PARTITION_TIMESTAMP_FORMATTER: Final = OptionSpec(
+    "partition.timestamp-formatter",
+    TEXT,
+    None,
+    "How that text writes a time, in `yyyy`, `MM`, `dd`, `HH`, `mm`, `ss`, such as `yyyyMMdd`. Left out: ISO-8601.",
 )
 WRITE_TARGET_FILE_SIZE: Final = OptionSpec(
     "write.target-file-size", SIZE, "128 mb", "About how large a data file grows before the next is begun."
@@ -221,6 +261,12 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     COMPACTION_MIN_COMMITS,
     SNAPSHOT_RETENTION,
     SNAPSHOT_RETAIN_MIN,
+    SNAPSHOT_RETAIN_MAX,
+    SNAPSHOT_EXPIRE_AUTO,
+    CONSUMER_EXPIRATION_TIME,
+    PARTITION_EXPIRATION_TIME,
+    PARTITION_TIMESTAMP_PATTERN,
+    PARTITION_TIMESTAMP_FORMATTER,
     WRITE_TARGET_FILE_SIZE,
     PUBLISH_DRIVER_ROWS_MAX,
     PUBLISH_TRANSACTION_ROWS_MAX,

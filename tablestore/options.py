@@ -65,6 +65,9 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "partial-update.remove-record-on-sequence-group": "there is no such option here; a delete empties the columns of "
     "its sequence groups, or ignore-delete=true drops it",
     "sequence.field.sort-order": "the greatest sequence is the newest row here",
+    "snapshot.time-retained": "use snapshot.retention",
+    "snapshot.num-retained.min": "use snapshot.retain-min",
+    "snapshot.num-retained.max": "use snapshot.retain-max",
 }
 
 
@@ -125,10 +128,21 @@ class CompactionOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotOptions(_Group):
-    """Which snapshots are kept."""
+    """Which snapshots are kept; ``retain_max`` is None where there is no such limit."""
 
     retention_ms: int = specs.SNAPSHOT_RETENTION.field
     retain_min: int = specs.SNAPSHOT_RETAIN_MIN.field
+    retain_max: int | None = field(default=None, metadata={"spec": specs.SNAPSHOT_RETAIN_MAX})
+    auto: bool = specs.SNAPSHOT_EXPIRE_AUTO.field
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionOptions(_Group):
+    """When partitions are old; ``expiration_ms`` is None where they never are."""
+
+    expiration_ms: int | None = field(default=None, metadata={"spec": specs.PARTITION_EXPIRATION_TIME})
+    pattern: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_PATTERN})
+    formatter: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_FORMATTER})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,10 +166,12 @@ class TableOptions(_Group):
 
     buckets: int = specs.BUCKET.field
     changelog_producer: ChangelogProducer = specs.CHANGELOG_PRODUCER.field
+    consumer_expiration_ms: int | None = field(default=None, metadata={"spec": specs.CONSUMER_EXPIRATION_TIME})
     log: LogOptions | None = None
     merge: MergeOptions = field(default_factory=MergeOptions)
     compaction: CompactionOptions = CompactionOptions()
     snapshot: SnapshotOptions = SnapshotOptions()
+    partition: PartitionOptions = PartitionOptions()
     write: WriteOptions = WriteOptions()
     publish: PublishOptions = PublishOptions()
 
@@ -194,11 +210,19 @@ def parse_options(
         merge=MergeOptions.of(given),
         compaction=CompactionOptions.read(given),
         snapshot=SnapshotOptions.read(given),
+        partition=PartitionOptions.read(given),
         write=WriteOptions.read(given),
         publish=PublishOptions.read(given),
     )
     table.merge.check_key(primary_key)
     _check_changelog(table, primary_key)
+    kept = table.snapshot
+    if kept.retain_max is not None and kept.retain_max < kept.retain_min:
+        msg = (
+            f"option 'snapshot.retain-max'={kept.retain_max}: expected at least snapshot.retain-min, which is "
+            f"{kept.retain_min}. Raise the one, or lower the other."
+        )
+        raise InvalidInputError(msg)
     return table
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from snapshot.delta import DataFile
-from snapshot.filters import Predicate
 from snapshot.merge import BaseFile
+from snapshot.predicate import Predicate
 from snapshot.records import Snapshot
 from snapshot.resolve import Lookup
 from snapshot.schema import BUCKET
@@ -41,7 +41,7 @@ def snapshot_parts(
         NotFoundError: the snapshot's files are no longer known.
     """
     if not table.spec.has_key:
-        return _parts(table, table.root.files(snapshot_id), [], tasks, columns, predicate)
+        return _parts(table, table.layout(snapshot_id).base, [], tasks, columns, predicate)
     layout = table.layout(snapshot_id)
     base = _by_bucket(layout.base)
     changes = _by_bucket(layout.changes)
