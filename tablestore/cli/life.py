@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option, Typer
 
+from log_system.jars import waiting
 from tablestore import orphans
 from tablestore.cli.audit import progress_bar
 from tablestore.cli.base import console
@@ -23,8 +24,13 @@ from tablestore.expire import rules_of
 from tablestore.inspect_tables import INSPECTED, inspected
 from tablestore.opened import OpenedTable
 from tablestore.orphans import AGE
+from tablestore.publisher import open_publisher
+from tablestore.rollback import rollback as rollback_table
+from tablestore.session import session
+from tablestore.store import TableStore
 from tablestore.tagging import delete_tag as remove_tag
 from tablestore.tagging import make_tag
+from tablestore.write import Writer
 
 Json = Annotated[bool, Option("--json", help="One JSON object a line instead of tables.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Only say what would be done.")]
@@ -56,6 +62,36 @@ def remove_orphans(
     """Remove files that nothing points at, left by writers that died."""
     with progress_bar("Removing files") as progress:
         report = orphans.remove_orphans(OpenedTable.open(path), older_than, dry_run=dry_run, progress=progress)
+    tell(report, as_json)
+
+
+def rollback(
+    path: Path,
+    to: Annotated[str, Argument(help="A snapshot's id, a tag or a time.")],
+    as_json: Json = False,
+    option: Client = None,
+) -> None:
+    """Make the table what it was, by one new snapshot; what that changes is published."""
+    table = OpenedTable.open(path, client_options(option))
+    publisher = open_publisher(table, None)
+    try:
+        made = rollback_table(table, Writer(table, publisher), _run_here, to)
+    finally:
+        if publisher is not None:
+            publisher.discard()
+    if as_json:
+        print_json({"snapshot": None if made is None else made.id, "rows": 0 if made is None else made.rows})
+    elif made is None:
+        console.print("Nothing differs.", highlight=False)
+    else:
+        console.print(f"Snapshot {made.id} takes {made.rows:,} changes back.", highlight=False)
+
+
+def expire_partitions(path: Path, dry_run: DryRun = False, as_json: Json = False, option: Client = None) -> None:
+    """Delete partitions that are older than 'partition.expiration-time'. Starts Spark."""
+    with waiting("Looking at partitions ..."):
+        table = TableStore.open(session(), path, options=client_options(option))
+        report = table.expire_partitions(dry_run=dry_run)
     tell(report, as_json)
 
 
@@ -106,11 +142,16 @@ def inspect(
 
 def add_to(app: Typer) -> None:
     """Put the commands at the top level."""
-    for command in (expire, tag, tags, consumers, inspect):
+    for command in (expire, rollback, tag, tags, consumers, inspect):
         app.command()(command)
     app.command("delete-tag")(delete_tag)
     app.command("remove-orphans")(remove_orphans)
+    app.command("expire-partitions")(expire_partitions)
     app.command("reset-consumer")(reset_consumer)
+
+
+def _run_here(tasks: Sequence[Any], work: Callable[[Any], str]) -> list[str]:
+    return [work(task) for task in tasks]
 
 
 def tell(report: Any, as_json: bool) -> None:
