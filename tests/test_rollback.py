@@ -11,6 +11,7 @@ import pytest
 from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.compact import compact
 from tablestore.opened import OpenedTable
+from tablestore.orphans import remove_orphans
 from tablestore.rollback import rollback
 from tablestore.tagging import make_tag
 from tablestore.verify import verify
@@ -18,7 +19,7 @@ from tablestore.write import Writer
 from tests.checks import assert_log_is_table
 from tests.faults import Crash, failing
 from tests.parts import make_table, publisher_of, rows_of, run_here, write
-from tests.test_expire import Life
+from tests.test_expire import Life, content, needed, on_disk
 
 PARTITIONS = 2
 
@@ -95,5 +96,30 @@ def test_a_rollback_to_a_tag_whose_snapshot_has_expired_or_that_dies(
     with pytest.raises(NotFoundError, match="has expired"):
         rollback(life.table, life.writer, run_here, 4)
     flat = Life(tmp_path / "flat", kafka.bootstrap_servers, topic(), key=False)
-    with pytest.raises(InvalidInputError, match="has no primary key"):
+    with pytest.raises(InvalidInputError, match=r"log\.format='json' names a row that is gone by its primary key"):
         rollback(flat.table, flat.writer, run_here, 0)
+
+
+def test_without_a_key_files_come_and_go(kafka: Any, tmp_path: Path, topic: Callable[[], str]) -> None:
+    life = Life(tmp_path / "t", kafka.bootstrap_servers, topic(), key=False, log__format="arrow")
+    life.write(6)
+
+    def with_an_append(tasks: Any, work: Any) -> list[str]:
+        write(Writer(OpenedTable.open(str(life.path)), None), [(1000, "meanwhile")])
+        return run_here(tasks, work)
+
+    made = rollback(life.table, life.writer, with_an_append, 4)
+    assert made is not None
+    assert (made.kind, made.rows) == ("rollback", 8)
+    assert content(life.table, made.id) == sorted([*life.held[4], (1000, "meanwhile")])
+    back = rollback(life.table, life.writer, run_here, 6)
+    assert back is not None
+    assert (back.rows, content(life.table, back.id)) == (9, life.held[6])
+    life.remember()
+    assert verify(life.table).ok
+    # The files that came back are copies: those of before expire with their snapshots.
+    life.write(1)
+    life.expire(2)
+    life.check(oldest=back.id)
+    assert on_disk(life.path) == needed(life.table)
+    assert remove_orphans(life.table).young == 0
