@@ -16,6 +16,7 @@ from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.feed import Feed
+from tablestore.inspect_tables import inspected
 from tablestore.local_filter import parse_filter
 from tablestore.local_tail import followed, in_order
 from tablestore.opened import OpenedTable
@@ -183,6 +184,18 @@ class LocalTable:
     def snapshots(self, limit: int | None = None) -> list[Snapshot]:
         """List the table's snapshots, newest first, as far back as the Delta log goes."""
         return list(islice(self._table.files.snapshots(), limit))
+
+    def inspect(self, what: str) -> pa.Table:
+        """Look inside the table.
+
+        Args:
+            what: ``snapshots``, ``files``, ``partitions``, ``buckets``, ``schemas``, ``options``, ``log``,
+                ``consumers`` or ``tags``; the columns are those that ``tablestore.inspect_tables`` says.
+
+        Raises:
+            InvalidInputError: it is none of these.
+        """
+        return inspected(self._table, what)
 
     def changes(self, first: int, last: int | None = None) -> Iterator[pa.RecordBatch]:
         """Read the changes of some snapshots, in their order.

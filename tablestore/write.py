@@ -21,6 +21,7 @@ from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
 from snapshot.stage import STAGED, Role, StagedFile, Stager, StagesRows, staged_to_arrow
+from tablestore.metrics import Meter
 from tablestore.opened import OpenedTable
 from tablestore.plan import lookup_in
 from tablestore.recover import publish_through, recover
@@ -58,6 +59,7 @@ class Writer:
         self._batch = 0
         self._recovered = publisher is None
         self._turns = Turns()
+        self.meter = Meter(table.path)
 
     def write(self, frame: DataFrame, commit_id: CommitId | None = None) -> Snapshot | None:
         """Write a frame's rows as one snapshot.
@@ -126,7 +128,7 @@ class Writer:
                 self._recover()
             return made
 
-        return until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX)
+        return self.meter.made(kind or "write", lambda: until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX))
 
     def replace_by(
         self,
@@ -157,7 +159,7 @@ class Writer:
                 self.stager(whole_buckets=False).remove(staged)
                 raise
 
-        return until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX)
+        return self.meter.made(kind, lambda: until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX))
 
     def _stage(self, frame: DataFrame, stager: Stager) -> list[StagedFile]:
         """Shape and stage: in a Spark job, or right here where the rows are in this process anyway."""
@@ -267,7 +269,12 @@ class Writer:
         if self._publisher is not None:
             table = self._table
             buckets = table.options.buckets
-            publish_through(table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns)
+            with self.meter.measured("publish") as tell:
+                done = publish_through(
+                    table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns
+                )
+                if done:
+                    tell(snapshot, sum(entry.rows for entry in done))
 
     def _next_id(self) -> CommitId:
         self._batch += 1
