@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from snapshot.errors import CorruptedError
-from snapshot.schema import BUCKET, arrow_schema
+from snapshot.schema import BUCKET
+from snapshot.schema_json import arrow_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 SPEC_PROPERTY = "tablestore.spec"
 _FORMAT = 1
@@ -39,12 +43,14 @@ class TableSpec:
     @cached_property
     def schema(self) -> StructType:
         """The user's columns as Spark types."""
+        from pyspark.sql.types import StructType  # noqa: PLC0415 - who reads without Spark never waits for PySpark
+
         return StructType.fromJson(json.loads(self.schema_json))
 
     @cached_property
     def arrow(self) -> pa.Schema:
         """The user's columns as Arrow types."""
-        return arrow_schema(self.schema)
+        return arrow_columns(self.schema_json)
 
     @property
     def has_key(self) -> bool:

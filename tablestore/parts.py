@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from log_system.gate import PartitionSlice
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.source import read_slice
 from snapshot.changes import SnapshotChanges
-from snapshot.filters import Predicate
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
+from snapshot.predicate import Predicate
 from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, conform
@@ -29,15 +28,6 @@ class Part(Protocol):
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
         ...
-
-
-class ReadPart(InputPartition):
-    """Carries a part through Spark."""
-
-    def __init__(self, part: Part) -> None:
-        """Carry ``part``."""
-        super().__init__(part)
-        self.part = part
 
 
 @dataclass(frozen=True)
