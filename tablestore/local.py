@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
@@ -16,13 +17,15 @@ from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.feed import Feed
-from tablestore.local_filter import parse_filter
 from tablestore.local_tail import followed, in_order
 from tablestore.opened import OpenedTable
 from tablestore.options import TableOptions
 from tablestore.plan import snapshot_parts
 from tablestore.read_options import parse_read_options, timestamp_millis
 from tablestore.threads import ReadAnew, cores, read_parts
+
+if TYPE_CHECKING:
+    from tablestore.local_filter import TextPredicate
 
 
 def open_local(path: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> LocalTable:
@@ -272,7 +275,7 @@ class LocalTable:
     ) -> Callable[[], Iterator[pa.RecordBatch]]:
         """Check what is asked for, now; give what reads it, each time it is called."""
         wanted = self.schema_of(columns)
-        predicate = None if condition is None else parse_filter(condition, self.schema)
+        predicate = None if condition is None else _parsed(condition, self.schema)
         names = None if columns is None else tuple(dict.fromkeys(columns))
         table = self._table
 
@@ -299,3 +302,9 @@ class LocalTable:
         """Show path and key."""
         key = f", primary_key={list(self.primary_key)}" if self.primary_key else ""
         return f"LocalTable({self.path!r}{key})"
+
+
+def _parsed(condition: str, schema: pa.Schema) -> TextPredicate:
+    from tablestore.local_filter import parse_filter  # noqa: PLC0415 - sqlglot takes a while to load
+
+    return parse_filter(condition, schema)
