@@ -17,6 +17,8 @@ class Group(StrEnum):
     """The groups, in the order they run."""
 
     UPSERT = "upsert"
+    ENGINES = "engines"
+    VERBS = "verbs"
     COMMIT = "commit"
     APPEND = "append"
     READ = "read"
@@ -26,6 +28,7 @@ class Group(StrEnum):
     LATENCY = "latency"
     MEMORY = "memory"
     VERIFY = "verify"
+    LIFE = "life"
 
 
 def main(

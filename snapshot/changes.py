@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from snapshot.bucketed import is_tombstones
 from snapshot.commit import as_snapshot
 from snapshot.delta import Commit, DataFile
 from snapshot.errors import CorruptedError, DataLostError
@@ -21,6 +22,8 @@ from snapshot.storage import Storage
 
 MAINTENANCE = ("create", "compact", "expire")
 """Kinds of snapshots without changes."""
+LISTED = "changes"
+"""Fact of a commit that replaces files of an append table: where its changes are, in order (``listed``)."""
 _BATCH_ROWS = 65_536
 _REMEDY = "until it is back, nothing after it can be published. Bring it back from a copy, then call recover()."
 
@@ -34,23 +37,32 @@ class SnapshotChanges:
         storage: folder of the commit table.
         schema: the table's columns, then ``_kind``.
         files: for each bucket, its files in order.
+        deleted: paths of files whose rows are deletes: the snapshot holds them no more.
     """
 
     snapshot: Snapshot
     storage: Storage
     schema: pa.Schema
     files: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
+    deleted: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, found: Commit, storage: Storage, schema: pa.Schema, spec: TableSpec, buckets: int) -> SnapshotChanges:
-        """Sort a commit's files into buckets; files of an append table go round the buckets."""
+        """Sort a commit's files into buckets; files of an append table go round the buckets.
+
+        A commit that replaces files of an append table says itself which files hold its changes: some of those that
+        it adds hold rows that were there before.
+        """
         snapshot = as_snapshot(found)
         files: dict[int, list[DataFile]] = {}
-        in_order = sorted(found.added, key=lambda f: f.path.rpartition("/")[2])
+        told = found.info.get(LISTED)
+        changed = [f for f in found.added if not is_tombstones(f.path)]
+        in_order = sorted(changed, key=lambda f: f.path.rpartition("/")[2]) if told is None else _files(told)
         for number, file in enumerate(in_order if snapshot.kind not in MAINTENANCE else ()):
             bucket = int(file.partition[BUCKET] or 0) if spec.has_key else (snapshot.id + number) % buckets
             files.setdefault(bucket, []).append(file)
-        return cls(snapshot, storage, schema, {bucket: tuple(held) for bucket, held in files.items()})
+        deleted = frozenset(each["path"] for each in told or () if each.get("deleted"))
+        return cls(snapshot, storage, schema, {bucket: tuple(held) for bucket, held in files.items()}, deleted)
 
     def rows(self, bucket: int) -> int:
         """Give the number of changes in a bucket; files of a foreign writer without statistics are opened to count.
@@ -112,9 +124,35 @@ class SnapshotChanges:
             if field_.name in batch.schema.names:
                 continue
             if field_.name == KIND:
-                column = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), batch.num_rows)
+                kind = RowKind.DELETE if file.path in self.deleted else RowKind.INSERT
+                column = pa.repeat(pa.scalar(int(kind), pa.int8()), batch.num_rows)
             else:
                 value = file.partition.get(field_.name)
                 column = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows).cast(field_.type)
             batch = batch.append_column(field_, column)
         return conform(batch, self.schema)
+
+
+def listed(
+    *, deleted: Sequence[DataFile] = (), changed: Sequence[DataFile] = (), inserted: Sequence[DataFile] = ()
+) -> dict[str, Any]:
+    """Say in a commit which files hold its changes, in the order in which they are published.
+
+    Args:
+        deleted: files that the commit removes and all of whose rows are deleted.
+        changed: files of changes, which hold ``_kind``.
+        inserted: files that the commit adds and all of whose rows are new.
+
+    Returns:
+        The facts ``changes`` and ``rows`` of the commit.
+    """
+
+    def told(file: DataFile, **more: bool) -> dict[str, Any]:
+        return {"path": file.path, "size": file.size, "rows": file.rows, "partition": dict(file.partition), **more}
+
+    entries = [*(told(f, deleted=True) for f in deleted), *map(told, changed), *map(told, inserted)]
+    return {LISTED: entries, "rows": sum(max(each["rows"], 0) for each in entries)}
+
+
+def _files(told: Sequence[dict[str, Any]]) -> list[DataFile]:
+    return [DataFile(each["path"], each["size"], each["rows"], each["partition"]) for each in told]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tablestore.session import register, session
     from tablestore.sql.catalog import Catalog
     from tablestore.store import TableStore
+    from tablestore.verbs.clauses import when_matched, when_not_matched, when_not_matched_by_source
 
 __all__ = [
     "Catalog",
@@ -29,6 +30,9 @@ __all__ = [
     "open_local",
     "register",
     "session",
+    "when_matched",
+    "when_not_matched",
+    "when_not_matched_by_source",
 ]
 
 _PLACES = {
@@ -41,6 +45,9 @@ _PLACES = {
     "open_local": "tablestore.local",
     "register": "tablestore.session",
     "session": "tablestore.session",
+    "when_matched": "tablestore.verbs.clauses",
+    "when_not_matched": "tablestore.verbs.clauses",
+    "when_not_matched_by_source": "tablestore.verbs.clauses",
 }
 
 

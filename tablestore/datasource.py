@@ -27,8 +27,8 @@ from snapshot.schema import SEQ, arrow_schema, conform
 from snapshot.stage import Stager, staged_to_arrow
 from tablestore.checkpoint import commit_id_of
 from tablestore.opened import OpenedTable
-from tablestore.parts import Part
-from tablestore.plan import overlay_parts, snapshot_parts
+from tablestore.parts import Part, as_feed
+from tablestore.plan import change_parts, overlay_parts, snapshot_parts
 from tablestore.publisher import open_publisher
 from tablestore.read_eventual import EventualStream
 from tablestore.read_options import FORMAT, ReadOptions, parse_read_options
@@ -117,8 +117,12 @@ class SnapshotReader(DataSourceReader):
         """Plan the snapshot: one part a bucket or several."""
         table = OpenedTable.open(self._options.path, self._options.runtime)
         snapshot = self._options.snapshot
+        if self._options.changes_after is not None:
+            return self._changes(table, self._options.changes_after)
         if self._options.timestamp_ms is not None:
             snapshot = table.files.snapshot_as_of(self._options.timestamp_ms).id
+        elif self._options.tag is not None:
+            snapshot = table.files.tags.get(self._options.tag).snapshot.id
         elif snapshot is not None:
             table.files.snapshot(snapshot)
         else:
@@ -132,9 +136,20 @@ class SnapshotReader(DataSourceReader):
             parts = snapshot_parts(table.files, snapshot, tasks=tasks, columns=columns, predicate=self._predicate)
         return [ReadPart(part) for part in parts]
 
+    def _changes(self, table: OpenedTable, after: int) -> Sequence[InputPartition]:
+        """Plan the changes after a snapshot: one part a bucket."""
+        through = self._options.changes_through
+        through = table.files.latest() if through is None else through
+        return [ReadPart(part) for part in change_parts(table.files, after, through, table.options.buckets)]
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in a task."""
-        assert isinstance(partition, ReadPart)
+        if not isinstance(partition, ReadPart):
+            # Where there are no parts, Spark makes a partition of its own.
+            return
+        if self._options.changes_after is not None:
+            yield from as_feed(partition.part.read(), self._schema)
+            return
         for batch in partition.part.read():
             yield conform(batch, self._schema)
 
@@ -163,7 +178,9 @@ class _Sink:
     def stage(self, batches: Iterator[pa.RecordBatch]) -> _Staged:
         context = TaskContext.get()
         task = context.partitionId() if context else 0
-        return _Staged(staged_to_arrow(self.stager, shape_batches(batches, self.stager.spec, task), task).to_pylist())
+        preimages = self.stager.rule.takes_preimages
+        shaped = shape_batches(batches, self.stager.spec, task, preimages=preimages)
+        return _Staged(staged_to_arrow(self.stager, shaped, task).to_pylist())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> None:
         rows = [row for message in messages if isinstance(message, _Staged) for row in message.rows]
@@ -175,7 +192,7 @@ class _Sink:
             staged = accept_staged(self.stager, rows)
             if commit_id is not None and writer.publish_landed(commit_id) is not None:
                 self.stager.remove(staged)
-            elif table.options.looks_up:
+            elif table.looks_up:
                 # Spark hands a data source rows in any order, so a bucket's are together only now.
                 writer.write_by(lambda stager: stager.stage(stager.read(staged), 0), commit_id)
                 self.stager.remove(staged)

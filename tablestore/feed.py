@@ -31,16 +31,20 @@ class Feed:
         self._tasks = tasks
         self._gate = Gate(table.index)
 
-    def begin(self, mode: ScanMode, *, snapshot: int | None = None, timestamp_ms: int | None = None) -> int:
+    def begin(
+        self, mode: ScanMode, *, snapshot: int | None = None, timestamp_ms: int | None = None, tag: str | None = None
+    ) -> int:
         """Give the snapshot after which a reader begins; ``BEFORE_FULL`` where rows of a whole snapshot come first.
 
         Args:
             mode: where to begin.
             snapshot: for ``from-snapshot``.
             timestamp_ms: for ``from-timestamp``, in milliseconds since the epoch.
+            tag: for ``from-tag``.
 
         Raises:
-            NotFoundError: the changes of that snapshot are not there, or not any more.
+            NotFoundError: the changes of that snapshot are not there, or not any more; or there is no such tag.
+            DataLostError: some of the changes since then have expired.
         """
         newest = self._table.newest_visible()
         if mode is ScanMode.FULL:
@@ -59,7 +63,14 @@ class Feed:
                 )
                 raise NotFoundError(msg)
             return max(wanted - 1, 0)
+        if mode is ScanMode.FROM_TAG:
+            tagged = self._table.files.tags.get(tag or "").snapshot.id
+            if tagged + 1 < snapshots[-1].id:
+                raise DataLostError(self._gone(f"tag {tag!r} (snapshot {tagged})", snapshots[-1].id))
+            return tagged
         time = timestamp_ms or 0
+        if time <= snapshots[-1].timestamp_ms and snapshots[-1].id:
+            raise DataLostError(self._gone("that time", snapshots[-1].id))
         younger = [s.id for s in snapshots if s.timestamp_ms >= time and s.id <= newest]
         return max(min(younger) - 1, 0) if younger else newest
 
@@ -89,6 +100,12 @@ class Feed:
         """Give the number of changes in a snapshot."""
         entry = None if self._table.log is None else self._table.index.get(snapshot)
         return self._table.files.snapshot(snapshot).rows if entry is None else entry.rows
+
+    def _gone(self, since: str, oldest: int) -> str:
+        return (
+            f"table {self._table.path!r}: not all changes since {since} are there any more: snapshots before {oldest} "
+            "have expired. Begin with scan_mode='earliest', the oldest changes that are there, or with 'full'."
+        )
 
     def _log_parts(self, after: int, through: int) -> list[Part] | None:
         """Plan from the log; None where its retention has passed or the index has no entry."""

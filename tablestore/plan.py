@@ -41,7 +41,7 @@ def snapshot_parts(
         NotFoundError: the snapshot's files are no longer known.
     """
     if not table.spec.has_key:
-        return _parts(table, table.root.files(snapshot_id), [], tasks, columns, predicate)
+        return _parts(table, table.layout(snapshot_id).base, [], tasks, columns, predicate)
     layout = table.layout(snapshot_id)
     base = _by_bucket(layout.base)
     changes = _by_bucket(layout.changes)
@@ -85,7 +85,9 @@ def lookup_in(table: TableFiles, snapshot_id: int) -> Lookup:
     layout = table.layout(snapshot_id)
     base = {b: tuple(base_file(table, f) for f in held) for b, held in _by_bucket(layout.base).items()}
     changes = {b: tuple(map(table.change_file, held)) for b, held in _by_bucket(layout.changes).items()}
-    return Lookup(snapshot_id, table.storage, table.spec, base, changes)
+    path_of = table.log.storage.path
+    tombstones = {b: tuple(path_of(f.path) for f in held) for b, held in _by_bucket(layout.tombstones).items()}
+    return Lookup(snapshot_id, table.storage, table.spec, base, changes, tombstones)
 
 
 def seed_parts(table: TableFiles, snapshot: Snapshot, *, tasks: int) -> list[Part]:

@@ -94,6 +94,14 @@ class EventualStream(SnapshotStream):
                 "does not keep snapshots apart; use 'maxRowsPerTrigger'."
             )
             raise InvalidInputError(msg)
+        given = {"until": options.until, "until-timestamp": options.until_ms, "consumer": options.consumer}
+        for name, value in given.items():
+            if value is not None:
+                msg = (
+                    f"option {name!r}: table {options.path!r} has log.consistency='eventual', whose stream does not "
+                    "keep snapshots apart. Leave it out."
+                )
+                raise InvalidInputError(msg)
         assert self._table.log is not None
         self._log = self._table.log
         self._ends: list[int] | None = None

@@ -26,6 +26,7 @@ from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema
 from snapshot.spec import TableSpec
+from tablestore.consumers import ConsumerProgress
 from tablestore.feed import BEFORE_FULL, Feed
 from tablestore.opened import OpenedTable
 from tablestore.parts import as_feed
@@ -75,10 +76,18 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema: pa.Schema = arrow_schema(schema)
         self._feed = Feed(self._table, tasks=options.tasks)
         self._target: int | None = None
+        self._until: int | None = options.until
+        self._first: int | None = None
+        name = options.consumer
+        self._progress = None if name is None else ConsumerProgress(self._table, name)
 
     def initialOffset(self) -> Offset:
         """Give where a new query begins."""
-        return self._offset(self._begin())
+        # Spark asks again for the first micro-batch, when a named consumer may already be known.
+        if self._first is None:
+            begun = None if self._progress is None else self._progress.begun()
+            self._first = self._begin() if begun is None else begun
+        return self._offset(self._first)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Give the limit that the read's options ask for."""
@@ -90,7 +99,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where an ``availableNow`` run ends."""
-        self._target = self._table.newest_visible()
+        self._target = self._newest()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Give the newest snapshot the next micro-batch may hold; a read limit never parts a snapshot.
@@ -99,7 +108,13 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLostError: the query has read another table, which was at this path before.
         """
         after = self._snapshot(start)
-        through = self._table.newest_visible() if self._target is None else self._target
+        through = self._newest() if self._target is None else self._target
+        if self._progress is not None:
+            # What a query asks to go on from, it has read and committed.
+            if after == BEFORE_FULL:
+                self._progress.begin(through)
+            else:
+                self._progress.read(after)
         if after == BEFORE_FULL:
             return self._offset(through)
         if through <= after:
@@ -108,9 +123,14 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshots = None if isinstance(limit, ReadAllAvailable) else self._options.snapshots_max
         return self._offset(limited(after, through, self._feed.rows, rows_max=rows, snapshots_max=snapshots))
 
+    def commit(self, end: Offset) -> None:
+        """Hear that the query has committed a micro-batch."""
+        if self._progress is not None and self._snapshot(end) != BEFORE_FULL:
+            self._progress.read(self._snapshot(end))
+
     def reportLatestOffset(self) -> Offset:
         """Give the newest visible snapshot, for the query's progress."""
-        return self._offset(self._table.newest_visible())
+        return self._offset(self._newest())
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Plan a micro-batch.
@@ -133,9 +153,22 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Carry to tasks only what ``read`` needs."""
         return {"_schema": self._schema}
 
+    def _newest(self) -> int:
+        """Give the newest snapshot that the query may read: visible, and not after the one it ends with."""
+        newest, time = self._table.newest_visible(), self._options.until_ms
+        if self._until is not None or time is None:
+            return newest if self._until is None else min(newest, self._until)
+        if self._table.files.snapshot(newest).timestamp_ms <= time:
+            return newest
+        # A snapshot after that time is there, so which is the last before it no longer changes.
+        self._until = self._table.files.snapshot_as_of(time).id
+        return min(newest, self._until)
+
     def _begin(self) -> int:
         options = self._options
-        return self._feed.begin(options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms)
+        return self._feed.begin(
+            options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms, tag=options.tag
+        )
 
     def _offset(self, snapshot: int) -> Offset:
         return {"snapshot": snapshot, "table": self._table.spec.table_id}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option, Typer
 
-from tablestore.cli import audit, kafka, local, log, sql, table, tables, verbs
+from tablestore.cli import audit, kafka, life, local, log, sql, table, tables, verbs
 from tablestore.cli.base import FriendlyGroup, set_debug
 
 app = Typer(
@@ -25,6 +25,7 @@ table.add_to(app)
 log.add_to(app)
 verbs.add_to(app)
 audit.add_to(app)
+life.add_to(app)
 app.add_typer(kafka.app, name="kafka")
 
 

@@ -28,7 +28,7 @@ DIFFERENT = 1
 def verify(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Compare log and table, record by record; exit code 1 if they differ."""
     table = OpenedTable.open(path, client_options(option))
-    with _progress("Comparing log and table") as progress:
+    with progress_bar("Comparing log and table") as progress:
         report = verify_table(table, progress)
     if as_json:
         _show_json(report)
@@ -45,7 +45,7 @@ def repair(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     table = OpenedTable.open(path, client_options(option))
     publisher = open_publisher(table, None)
     try:
-        with _progress("Repairing the log") as progress:
+        with progress_bar("Repairing the log") as progress:
             done = repair_table(table, publisher, progress)
     finally:
         if publisher is not None:
@@ -108,7 +108,7 @@ def _show_json(report: Report, more: Mapping[str, object] | None = None) -> None
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[inspect_log.Progress]:
+def progress_bar(what: str) -> Iterator[inspect_log.Progress]:
     """Show a bar on standard error, in a terminal only."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     shown = Console(stderr=True)

@@ -31,6 +31,8 @@ from tablestore.sql.statements import (
     Drop,
     Explain,
     Insert,
+    Merge,
+    Overwrite,
     Query,
     ResetOption,
     Select,
@@ -42,6 +44,8 @@ from tablestore.sql.statements import (
 )
 from tablestore.sql.streaming import Plan, allowed, plan
 from tablestore.sql.tables import ConnectorTable
+from tablestore.sql.verb_statements import Delete, Truncate, Update
+from tablestore.sql.verbs import run_verb
 from tablestore.store import TableStore
 
 
@@ -116,6 +120,8 @@ class Catalog:
                 )
             case Explain():
                 return Result(statement, columns=("plan",), rows=tuple((text,) for text in self._explained(statement)))
+            case Delete() | Update() | Truncate() | Overwrite() | Merge():
+                return run_verb(scope, statement)
             case _:
                 return self._define(statement)
 

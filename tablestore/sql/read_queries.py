@@ -73,9 +73,7 @@ class QueryReader(Reader):
 
     def _insert(self) -> Insert:
         if self._is_word("OVERWRITE"):
-            self.raise_error(
-                "INSERT OVERWRITE is not supported: INSERT INTO adds rows, of a key table it replaces them"
-            )
+            self.raise_error("INSERT OVERWRITE stands by itself: it cannot be explained or be one of a set")
         self._need("INTO")
         target = self._object_name("the name of the table")
         if self._is_word("PARTITION"):

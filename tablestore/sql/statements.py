@@ -8,6 +8,7 @@ from enum import StrEnum
 from sqlglot import exp
 
 from tablestore.sql.types import FlinkType
+from tablestore.sql.verb_statements import Delete, Expression, MergeClause, Place, Truncate, Update
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,42 @@ class Insert:
 
 
 @dataclass(frozen=True)
+class Overwrite:
+    """``INSERT OVERWRITE``.
+
+    Attributes:
+        partition: columns of ``PARTITION (...)``, with the value of those that have one.
+    """
+
+    target: str
+    query: Query
+    columns: tuple[str, ...] = ()
+    partition: tuple[tuple[str, Expression | None], ...] = ()
+    place: Place = field(default=Place(), compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """``MERGE INTO``.
+
+    Attributes:
+        source: a table or view by name, or a query.
+    """
+
+    name: str
+    source: str | Query
+    on: Expression
+    clauses: tuple[MergeClause, ...]
+    alias: str = ""
+    source_alias: str = ""
+    place: Place = field(default=Place(), compare=False, repr=False)
+
+
+Verb = Delete | Update | Truncate | Overwrite | Merge
+"""Statements that change rows by what they hold."""
+
+
+@dataclass(frozen=True)
 class StatementSet:
     """``EXECUTE STATEMENT SET``."""
 
@@ -267,4 +304,5 @@ Statement = (
     | Explain
     | SetOption
     | ResetOption
+    | Verb
 )
