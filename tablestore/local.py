@@ -259,12 +259,8 @@ class LocalTable:
 
     def _known_count(self, snapshot: int) -> int | None:
         """Sum the rows of the snapshot's files; None where changes have to be merged, or a file was not counted."""
-        files = self._table.files
-        if self.primary_key:
-            layout = files.layout(snapshot)
-            held = None if layout.changes else list(layout.base)
-        else:
-            held = files.root.files(snapshot)
+        layout = self._table.files.layout(snapshot)
+        held = None if layout.changes else layout.base
         if held is None or any(file.rows < 0 for file in held):
             return None
         return sum(file.rows for file in held)
