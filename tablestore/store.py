@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -164,6 +164,7 @@ class TableStore(RowVerbs, Life):
         output_mode: str = "append",
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
+        each: Callable[[DataFrame], DataFrame] | None = None,
     ) -> StreamingQuery:
         """Start a streaming query that writes each micro-batch as one snapshot, exactly once across restarts.
 
@@ -173,6 +174,7 @@ class TableStore(RowVerbs, Life):
             output_mode: ``append``, or ``update`` for a table with a key.
             trigger: arguments of Spark's ``trigger``, such as ``{"availableNow": True}``.
             query_name: name of the query in Spark's progress.
+            each: makes of the rows of a micro-batch those that are written.
 
         Raises:
             InvalidInputError: the columns do not fit, or the output mode does not.
@@ -186,6 +188,7 @@ class TableStore(RowVerbs, Life):
             output_mode=output_mode,
             trigger=trigger,
             query_name=query_name,
+            each=each,
         )
 
     def read(

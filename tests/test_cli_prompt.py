@@ -105,19 +105,12 @@ def test_credentials_are_masked_and_nothing_else() -> None:
 
 
 def test_a_live_table_follows_its_changes() -> None:
-    groups = LiveTable(["k", "n"], keys=(0,), has_changes=False, mode="update")
-    groups.apply([("+U", "a", 1), ("+U", "b", 1)])
-    groups.apply([("+U", "a", 2)])
-    assert groups.rows() == [("a", 2), ("b", 1)]
-    whole = LiveTable(["n"], keys=(), has_changes=False, mode="update")
-    whole.apply([("+U", 1), ("+U", 2)])
-    assert whole.rows() == [(2,)]
-    appended = LiveTable(["n"], keys=(), has_changes=False, mode="append")
+    appended = LiveTable(["n"], has_changes=False)
     appended.apply(("+I", n) for n in range(50))
     assert appended.view(16).row_count == 10
     assert appended.view(16).caption == "and 40 rows before"
-    changes = LiveTable(["k", "n"], keys=(), has_changes=True, mode="update")
-    changes.apply([("+I", "a", 1), ("+I", "a", 1), ("-U", "a", 1), ("+U", "a", 2), ("-D", "a", 1)])
+    changes = LiveTable(["k", "n"], has_changes=True)
+    changes.apply([("-D", "a", 1), ("+I", "a", 1), ("+I", "a", 1), ("-U", "a", 1), ("+U", "a", 2)])
     assert changes.rows() == [("a", 2)]
     with pytest.raises(InvalidInputError, match="take back a row"):
         changes.apply([("-D", "z", 1)])

@@ -20,23 +20,18 @@ _FRAME_LINES = 6
 class LiveTable:
     """Rows that replace each other.
 
-    How depends on the result: rows that are only appended show the last of them; groups are told apart by their key; a
-    changelog takes back whole rows.
+    Of rows that are only appended the last are shown; a changelog takes back whole rows.
     """
 
-    def __init__(self, names: Sequence[str], *, keys: Sequence[int], has_changes: bool, mode: str) -> None:
+    def __init__(self, names: Sequence[str], *, has_changes: bool) -> None:
         """Show rows of the columns ``names``.
 
         Args:
             names: the result's columns.
-            keys: positions of the columns by which a row replaces another.
-            has_changes: whether the changes say what they do.
-            mode: ``append`` or ``update``.
+            has_changes: whether rows are taken back.
         """
         self._names = list(names)
-        self._keys = tuple(keys)
-        self._by_row = has_changes
-        self._appends = mode == "append" and not has_changes
+        self._appends = not has_changes
         self._last: deque[tuple[object, ...]] = deque(maxlen=ROWS_MAX)
         self._rows: dict[str, list[tuple[object, ...]]] = {}
         self._count = 0
@@ -47,15 +42,19 @@ class LiveTable:
         Raises:
             InvalidInputError: a row is taken back that never came, or there are too many rows.
         """
+        taken_back = []
         for sign, *values in changes:
             row = tuple(values)
             if self._appends:
                 self._last.append(row)
                 self._count += 1
             elif sign in ("-U", "-D"):
-                self._take_back(row)
+                taken_back.append(row)
             else:
                 self._put(row)
+        # Changes of different groups come in any order, and a row that leaves one may have come with another.
+        for row in taken_back:
+            self._take_back(row)
 
     def rows(self) -> list[tuple[object, ...]]:
         """Give the rows as they are now."""
@@ -75,21 +74,14 @@ class LiveTable:
             table.add_row(*(Text(text_of(value)) for value in row))
         return table
 
-    def _key(self, row: tuple[object, ...]) -> str:
-        return repr(row if self._by_row else tuple(row[position] for position in self._keys))
-
     def _put(self, row: tuple[object, ...]) -> None:
-        key = self._key(row)
-        if self._by_row:
-            self._rows.setdefault(key, []).append(row)
-        else:
-            self._rows[key] = [row]
+        self._rows.setdefault(repr(row), []).append(row)
         if len(self._rows) > ROWS_MAX:
             msg = f"--live keeps at most {ROWS_MAX:,} rows; this result has more. Leave it out to see the changes."
             raise InvalidInputError(msg)
 
     def _take_back(self, row: tuple[object, ...]) -> None:
-        key = self._key(row)
+        key = repr(row)
         held = self._rows.get(key)
         if not held:
             msg = "--live: the changes take back a row that they did not bring. Leave it out to see the changes."

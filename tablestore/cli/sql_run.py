@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.text import Text
-from sqlglot import exp
 
 from log_system.jars import waiting
 from snapshot.errors import InvalidInputError, TableStoreError
@@ -21,7 +20,6 @@ from tablestore.cli.progress import Screen, progress_text
 from tablestore.cli.show import RowPrinter, print_json, show_rows
 from tablestore.session import session
 from tablestore.sql.catalog import Catalog
-from tablestore.sql.explode import groups_of
 from tablestore.sql.parse import parse
 from tablestore.sql.results import Result
 from tablestore.sql.statements import Select, Statement
@@ -136,24 +134,25 @@ class Runner:
     def _follow(self, result: Result, frame: DataFrame) -> StreamingQuery:
         """Start showing a continuous query's result: each change of it, or the whole as it is now."""
         has_changes = CHANGE_TYPE in frame.columns
-        if self._live:
-            _check_live(result, has_changes=has_changes)
-        names = [name for name in frame.columns if name != CHANGE_TYPE]
-        printer = RowPrinter(self.console, ["op", *names], as_json=self._as_json)
-        table = LiveTable(names, keys=result.keys, has_changes=has_changes, mode=result.output_mode)
-        usual = "+I" if result.output_mode == "append" else "+U"
+        shown: list[LiveTable | RowPrinter] = []
 
         def changes(batch: DataFrame) -> Iterator[tuple[object, ...]]:
             for row in batch.toLocalIterator():
-                sign = _SIGNS[row[CHANGE_TYPE]] if has_changes else usual
+                sign = _SIGNS[row[CHANGE_TYPE]] if has_changes else "+I"
                 yield (sign, *(row[number] for number, name in enumerate(batch.columns) if name != CHANGE_TYPE))
 
         def show_batch(batch: DataFrame, number: int) -> None:
-            if self._live:
-                table.apply(changes(batch))
-                self._screen.show(table.view(self.console.height))
+            # A query that looks rows up gives its columns only here.
+            names = [name for name in batch.columns if name != CHANGE_TYPE]
+            if not shown:
+                printer = RowPrinter(self.console, ["op", *names], as_json=self._as_json)
+                shown.append(LiveTable(names, has_changes=has_changes) if self._live else printer)
+            view = shown[0]
+            if isinstance(view, LiveTable):
+                view.apply(changes(batch))
+                self._screen.show(view.view(self.console.height))
             else:
-                printer.show(changes(batch))
+                view.show(changes(batch))
 
         self._screen.keeps_last = self._live
         query = self.catalog.follow(result, show_batch)
@@ -165,17 +164,6 @@ class Runner:
             print_json(self.console, fields)
         else:
             self.console.print(Text(text), soft_wrap=True)
-
-
-def _check_live(result: Result, *, has_changes: bool) -> None:
-    """Refuse a result whose rows do not say which ones they replace."""
-    statement = result.statement
-    if not isinstance(statement, Select) or result.output_mode == "append" or has_changes or result.keys:
-        return
-    tree = statement.query.tree
-    if isinstance(tree, exp.Select) and groups_of(tree):
-        msg = "--live needs all columns of GROUP BY in the SELECT, to know which row a new one replaces. Add them."
-        raise InvalidInputError(msg)
 
 
 @contextmanager

@@ -18,10 +18,12 @@ class Query:
     Attributes:
         text: as written.
         tree: as parsed, in Flink's dialect; not to be changed.
+        source: the text that it stands in, in which the tree's parts have their places.
     """
 
     text: str
     tree: exp.Expr = field(compare=False, repr=False)
+    source: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -452,17 +452,23 @@ SELECT * FROM t /*+ OPTIONS('a' = 'b') */
 ---- error
 line 1, column 17: hints are not supported: set options with ALTER TABLE ... SET, or make a table LIKE this one
 
----- windows
-SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))
+---- a window without a size
+SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts)))
 
 ---- error
-line 1, column 21: TUMBLE windows are not supported yet: group by Spark's window(time, '10 minutes') in a query of catalog.table(name)
+line 1, column 51: TUMBLE: SIZE is missing
 
----- lookups
-SELECT * FROM a JOIN b FOR SYSTEM_TIME AS OF a.p ON a.x = b.x
+---- a window of months
+SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MONTH))
 
 ---- error
-line 1, column 1: FOR SYSTEM_TIME AS OF is not supported yet: read the table with catalog.table(name) and join in Spark
+line 1, column 53: expected an interval of one unit, such as INTERVAL '10' MINUTE
+
+---- a window that is no whole number of its steps
+SELECT * FROM TABLE(CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '3' MINUTE, INTERVAL '10' MINUTE))
+
+---- error
+line 1, column 36: CUMULATE: the window has to be a multiple of its step
 
 ---- INSERT OVERWRITE
 INSERT OVERWRITE t SELECT 1; INSERT OVERWRITE INTO t PARTITION (p = 'x', q) (b, a) SELECT 1, 2
