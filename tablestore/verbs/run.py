@@ -154,14 +154,7 @@ class Verbs:
                 "and what a verb does has no sequence. Nothing was written. Use write(), or delete() with a frame."
             )
             raise InvalidInputError(msg)
-        log = self._table.options.log
-        if log is not None and not self._table.spec.has_key and log.format is LogFormatName.JSON:
-            msg = (
-                f"{verb}: log.format='json' names a row that is gone by its primary key, and table "
-                f"{self._table.path!r} has none. Nothing was written. Make such a table with log.format='arrow' or "
-                "'debezium-json', or with a primary key."
-            )
-            raise InvalidInputError(msg)
+        check_says_deletes(self._table, verb)
 
     def _check_rows(self, frame: DataFrame, verb: str) -> None:
         """Refuse rows that are not the table's.
@@ -173,6 +166,22 @@ class Verbs:
             msg = f"{verb}: the rows come in whatever {CHANGE_TYPE!r} says; drop the column, or write() the changes."
             raise InvalidInputError(msg)
         check_columns(frame.schema, self._table.spec)
+
+
+def check_says_deletes(table: OpenedTable, verb: str) -> None:
+    """Refuse a verb whose changes the log cannot hold.
+
+    Raises:
+        InvalidInputError: the log's format has no place for a row that is gone.
+    """
+    log = table.options.log
+    if log is not None and not table.spec.has_key and log.format is LogFormatName.JSON:
+        msg = (
+            f"{verb}: log.format='json' names a row that is gone by its primary key, and table {table.path!r} has "
+            "none. Nothing was written. Make such a table with log.format='arrow' or 'debezium-json', or with a "
+            "primary key."
+        )
+        raise InvalidInputError(msg)
 
 
 @contextmanager
