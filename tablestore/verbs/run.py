@@ -10,7 +10,6 @@ from functools import partial
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from snapshot.commit import CommitId
-from snapshot.engines import LAST_ROW
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE
@@ -38,7 +37,7 @@ class Verbs:
 
     def delete(self, where: Condition, batch: Batch) -> Snapshot | None:
         """Delete the rows that a condition selects."""
-        self._check_table("delete")
+        check_says_deletes(self._table, "delete")
         condition = self._condition(where, "delete")
         if self._table.spec.has_key:
             return self._change("delete", batch, lambda base: keyed.delete(self._spark, self._table, base, condition))
@@ -46,7 +45,7 @@ class Verbs:
 
     def update(self, where: Condition, values: Mapping[str, Value], batch: Batch) -> Snapshot | None:
         """Set columns of the rows that a condition selects."""
-        self._check_table("update")
+        check_says_deletes(self._table, "update")
         condition = self._condition(where, "update")
         schema = self._table.spec.schema
         columns = checked_values(values, schema, empty(self._spark, schema), "update: set")
@@ -58,7 +57,7 @@ class Verbs:
 
     def overwrite(self, frame: DataFrame, where: Condition | None, batch: Batch, *, dynamic: bool) -> Snapshot | None:
         """Put rows in the place of those that a condition selects, of some partitions, or of all."""
-        self._check_table("overwrite")
+        check_says_deletes(self._table, "overwrite")
         self._check_rows(frame, "overwrite")
         if dynamic:
             return self._overwrite_partitions(frame, where, batch)
@@ -78,14 +77,14 @@ class Verbs:
 
     def truncate(self, batch: Batch) -> Snapshot | None:
         """Delete all rows."""
-        self._check_table("truncate")
+        check_says_deletes(self._table, "truncate")
         if self._table.spec.has_key:
             return self._change("truncate", batch, lambda base: keyed.delete(self._spark, self._table, base, None))
         return self._replace("truncate", batch, partial(rows.truncate, self._table))
 
     def merge(self, source: DataFrame, on: On, when: Sequence[Clause], batch: Batch) -> Snapshot | None:
         """Change rows by those of a source."""
-        self._check_table("merge")
+        check_says_deletes(self._table, "merge")
         merge = checked_merge(self._spark, self._table.spec, source, on, when)
         if self._table.spec.has_key:
             return self._change("merge", batch, lambda base: keyed.merge(self._spark, self._table, base, merge))
@@ -116,13 +115,10 @@ class Verbs:
             )
 
     def _change(self, kind: str, batch: Batch, changes: Callable[[int | None], DataFrame]) -> Snapshot | None:
-        """Write the changes that a verb makes of a snapshot's rows, in a table with a key.
-
-        They say what the rows become, so no merge engine has a say.
-        """
+        """Write the changes that a verb makes of a snapshot's rows, in a table with a key."""
 
         def stage(stager: Stager) -> list[StagedFile]:
-            return keyed.stage(changes(stager.base), self._table, replace(stager, rule=LAST_ROW))
+            return keyed.stage(changes(stager.base), self._table, stager)
 
         return self._once(batch, lambda commit_id: self._writer.write_by(stage, commit_id, kind=kind))
 
@@ -140,21 +136,6 @@ class Verbs:
 
     def _condition(self, where: Condition, verb: str) -> Column:
         return checked_condition(where, empty(self._spark, self._table.spec.schema), f"{verb}: where")
-
-    def _check_table(self, verb: str) -> None:
-        """Refuse a verb whose changes the log cannot hold, or whose deletes could not be told from late rows.
-
-        Raises:
-            InvalidInputError: the log's format has no place for a row that is gone, or the table remembers the sequence
-                of deletes.
-        """
-        if self._table.rule.buries:
-            msg = (
-                f"{verb}: table {self._table.path!r} has option 'sequence.field', by which rows that come late lose, "
-                "and what a verb does has no sequence. Nothing was written. Use write(), or delete() with a frame."
-            )
-            raise InvalidInputError(msg)
-        check_says_deletes(self._table, verb)
 
     def _check_rows(self, frame: DataFrame, verb: str) -> None:
         """Refuse rows that are not the table's.
