@@ -245,10 +245,11 @@ class Writer:
 
         Args:
             whole_buckets: every row of a bucket reaches the same task.
-            pinned: the rows are made from the newest snapshot.
+            pinned: the rows are made from the newest snapshot, and are stored as they are.
         """
         files = self._table.files
-        looks_up = whole_buckets and self._table.looks_up
+        rule = self._table.rule.as_set() if pinned else self._table.rule
+        looks_up = whole_buckets and (self._table.options.looks_up or rule.merges or bool(rule.buries))
         base = files.latest() if looks_up or pinned else None
         lookup = lookup_in(files, base) if looks_up and base is not None else None
         return Stager(
@@ -260,7 +261,7 @@ class Writer:
             tap=KafkaTapFactory(self._table.log) if self._table.log and self._table.is_eventual else None,
             lookup=lookup,
             changelog=self._table.options.looks_up,
-            rule=self._table.rule,
+            rule=rule,
             base=base,
         )
 
