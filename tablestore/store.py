@@ -328,8 +328,12 @@ class TableStore(RowVerbs, Life):
     def _done(self, made: Snapshot | None) -> Snapshot | None:
         """Fold changes into the root after a write, where they have grown, and drop what has expired."""
         if made is not None:
-            compact_if_due(self._table, self._run_tasks)
-            expire_if_due(self._table)
+            meter = self._writer.meter
+            meter.made("compact", lambda: compact_if_due(self._table, self._run_tasks))
+            with meter.measured("expire") as tell:
+                report = expire_if_due(self._table)
+                if report is not None:
+                    tell(report.oldest, report.snapshots)
         return made
 
     def __repr__(self) -> str:

@@ -21,6 +21,7 @@ from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
 from snapshot.stage import STAGED, Role, StagedFile, Stager, StagesRows, staged_to_arrow
+from tablestore.metrics import Meter
 from tablestore.opened import OpenedTable
 from tablestore.plan import lookup_in
 from tablestore.recover import publish_through, recover
@@ -58,6 +59,7 @@ class Writer:
         self._batch = 0
         self._recovered = publisher is None
         self._turns = Turns()
+        self.meter = Meter(table.path)
 
     def write(self, frame: DataFrame, commit_id: CommitId | None = None) -> Snapshot | None:
         """Write a frame's rows as one snapshot.
@@ -126,7 +128,7 @@ class Writer:
                 self._recover()
             return made
 
-        return until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX)
+        return self.meter.made(kind or "write", lambda: until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX))
 
     def replace_by(
         self,
@@ -157,7 +159,7 @@ class Writer:
                 self.stager(whole_buckets=False).remove(staged)
                 raise
 
-        return until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX)
+        return self.meter.made(kind, lambda: until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX))
 
     def _stage(self, frame: DataFrame, stager: Stager) -> list[StagedFile]:
         """Shape and stage: in a Spark job, or right here where the rows are in this process anyway."""
@@ -243,10 +245,11 @@ class Writer:
 
         Args:
             whole_buckets: every row of a bucket reaches the same task.
-            pinned: the rows are made from the newest snapshot.
+            pinned: the rows are made from the newest snapshot, and are stored as they are.
         """
         files = self._table.files
-        looks_up = whole_buckets and self._table.looks_up
+        rule = self._table.rule.as_set() if pinned else self._table.rule
+        looks_up = whole_buckets and (self._table.options.looks_up or rule.merges or bool(rule.buries))
         base = files.latest() if looks_up or pinned else None
         lookup = lookup_in(files, base) if looks_up and base is not None else None
         return Stager(
@@ -258,7 +261,7 @@ class Writer:
             tap=KafkaTapFactory(self._table.log) if self._table.log and self._table.is_eventual else None,
             lookup=lookup,
             changelog=self._table.options.looks_up,
-            rule=self._table.rule,
+            rule=rule,
             base=base,
         )
 
@@ -266,7 +269,12 @@ class Writer:
         if self._publisher is not None:
             table = self._table
             buckets = table.options.buckets
-            publish_through(table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns)
+            with self.meter.measured("publish") as tell:
+                done = publish_through(
+                    table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns
+                )
+                if done:
+                    tell(snapshot, sum(entry.rows for entry in done))
 
     def _next_id(self) -> CommitId:
         self._batch += 1

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import pyarrow as pa
-from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option, Typer
 
+from log_system.jars import waiting
 from tablestore import orphans
 from tablestore.cli.audit import progress_bar
 from tablestore.cli.base import AsJson, console
-from tablestore.cli.show import print_json
+from tablestore.cli.show import print_json, show_rows
 from tablestore.cli.table import Client, Path, client_options
+from tablestore.cli.verbs import run_in_threads
 from tablestore.consumers import reset_consumer as reset
 from tablestore.expire import expire as expire_table
 from tablestore.expire import rules_of
@@ -54,6 +54,44 @@ def remove_orphans(
     """Remove files that nothing points at, left by writers that died."""
     with progress_bar("Removing files") as progress:
         report = orphans.remove_orphans(OpenedTable.open(path), older_than, dry_run=dry_run, progress=progress)
+    tell(report, as_json)
+
+
+def rollback(
+    path: Path,
+    to: Annotated[str, Argument(help="A snapshot's id, a tag or a time.")],
+    as_json: AsJson = False,
+    option: Client = None,
+) -> None:
+    """Make the table what it was, by one new snapshot; what that changes is published."""
+    # PySpark takes a second to import.
+    from tablestore.publisher import open_publisher  # noqa: PLC0415
+    from tablestore.rollback import rollback as rollback_table  # noqa: PLC0415
+    from tablestore.write import Writer  # noqa: PLC0415
+
+    table = OpenedTable.open(path, client_options(option))
+    publisher = open_publisher(table, None)
+    try:
+        made = rollback_table(table, Writer(table, publisher), run_in_threads, to)
+    finally:
+        if publisher is not None:
+            publisher.discard()
+    if as_json:
+        print_json(console, {"snapshot": None if made is None else made.id, "rows": 0 if made is None else made.rows})
+    elif made is None:
+        console.print("Nothing differs.", highlight=False)
+    else:
+        console.print(f"Snapshot {made.id} takes {made.rows:,} changes back.", highlight=False)
+
+
+def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = False, option: Client = None) -> None:
+    """Delete partitions that are older than 'partition.expiration-time'. Starts Spark."""
+    from tablestore.session import session  # noqa: PLC0415 - PySpark takes a second to import
+    from tablestore.store import TableStore  # noqa: PLC0415
+
+    with waiting("Looking at partitions ..."):
+        table = TableStore.open(session(), path, options=client_options(option))
+        report = table.expire_partitions(dry_run=dry_run)
     tell(report, as_json)
 
 
@@ -104,10 +142,11 @@ def inspect(
 
 def add_to(app: Typer) -> None:
     """Put the commands at the top level."""
-    for command in (expire, tag, tags, consumers, inspect):
+    for command in (expire, rollback, tag, tags, consumers, inspect):
         app.command()(command)
     app.command("delete-tag")(delete_tag)
     app.command("remove-orphans")(remove_orphans)
+    app.command("expire-partitions")(expire_partitions)
     app.command("reset-consumer")(reset_consumer)
 
 
@@ -121,22 +160,5 @@ def tell(report: Any, as_json: bool) -> None:
 
 def show(found: pa.Table, as_json: bool) -> None:
     """Show a small table."""
-    rows: Iterable[Mapping[str, object]] = found.to_pylist()
-    if as_json:
-        for row in rows:
-            print_json(console, row)
-        return
-    view = Table()
-    for name in found.column_names:
-        view.add_column(Text(name))
-    for row in rows:
-        view.add_row(*(Text(_text(value)) for value in row.values()))
-    console.print(view)
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+    show_rows(console, found.column_names, rows, as_json=as_json)
