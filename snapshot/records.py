@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,16 @@ class ChangeSet(Protocol):
     @property
     def snapshot(self) -> Snapshot:
         """The snapshot."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the table had in this snapshot, then ``_kind``."""
+        ...
+
+    @property
+    def columns(self) -> StructType:
+        """The same columns, without ``_kind``, as Spark types with their stored names."""
         ...
 
     def rows(self, bucket: int) -> int:

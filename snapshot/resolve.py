@@ -87,7 +87,8 @@ class Lookup:
         filesystem = None if self.storage.is_local else self.storage.filesystem
         keys = [self.spec.arrow.get_field_index(name) for name in self.spec.primary_key]
         asked = session.sql(f"SELECT {', '.join(f'c{key}' for key in keys)} FROM new{bucket}").to_arrow_table()
-        with MergeEngine(self.spec.arrow, self.spec.primary_key, filesystem=filesystem) as engine:
+        spec = self.spec
+        with MergeEngine(spec.arrow, spec.primary_key, stored=spec.stored, filesystem=filesystem) as engine:
             old = engine.merged(self.base.get(bucket, ()), self.changes.get(bucket, ()), keys=asked)
             load(session, "old", _numbered(self.spec.arrow), map(_renamed, old))
         yield from read(session, _changes(f"new{bucket}", len(self.spec.arrow), keys), [], schema)

@@ -48,6 +48,8 @@ _ATOMIC_TYPES = (
 _PARTITION_TYPES = (BooleanType, ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, DateType)
 _KEY_TYPES = (*_PARTITION_TYPES, BinaryType, TimestampType, TimestampNTZType)
 _WIDER: dict[type[DataType], int] = {ByteType: 1, ShortType: 2, IntegerType: 3, LongType: 4}
+_DIGITS: dict[type[DataType], int] = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
+"""Digits before the point that a decimal needs to take a whole number's place (Delta's type widening)."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -111,6 +113,18 @@ def can_widen(came: DataType, wanted: DataType) -> bool:
     return False
 
 
+def can_become(came: DataType, wanted: DataType) -> bool:
+    """Tell whether a column may change its type: values keep their meaning, and files of the old one can be read.
+
+    These are the rules of Delta's type widening, but for dates, which do not become timestamps.
+    """
+    if isinstance(came, tuple(_DIGITS)) and isinstance(wanted, DecimalType):
+        return wanted.precision - wanted.scale >= _DIGITS[type(came)]
+    if isinstance(came, ByteType | ShortType | IntegerType) and isinstance(wanted, DoubleType):
+        return True
+    return can_widen(came, wanted)
+
+
 def _check_type(path: str, kind: DataType) -> None:
     if isinstance(kind, StructType):
         for field in kind.fields:
@@ -155,3 +169,20 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
     )
+
+
+def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Show a batch under another schema of the same buffers: other names, also of struct fields, other nullability."""
+    return batch if batch.schema.equals(schema) else pa.record_batch(_Relabelled(batch, schema))
+
+
+class _Relabelled:
+    """A batch shown under another schema of the same buffers, through Arrow's C data interface."""
+
+    def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+        self._batch = batch
+        self._schema = schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        _, array = self._batch.__arrow_c_array__()
+        return self._schema.__arrow_c_schema__(), array

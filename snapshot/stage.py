@@ -24,7 +24,7 @@ from snapshot.partitioned import PartitionedFiles, split_by_bucket
 from snapshot.records import LogTapFactory, SentRange
 from snapshot.resolve import Lookup
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
-from snapshot.schema import BUCKET, SEQ, conform
+from snapshot.schema import BUCKET, SEQ, conform, relabelled
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 
@@ -109,10 +109,11 @@ class Stager:
 
     def read(self, staged: Iterable[StagedFile]) -> Iterator[pa.RecordBatch]:
         """Read staged changes back."""
-        folder = self.storage.child(CHANGES)
+        folder, schema = self.storage.child(CHANGES), change_file_schema(self.spec)
         for path in sorted(s.file.path for s in staged):
             with folder.filesystem.open(folder.path(path), "rb") as source:
-                yield from pq.ParquetFile(source).iter_batches(use_threads=False)
+                for batch in pq.ParquetFile(source).iter_batches(use_threads=False):
+                    yield relabelled(conform(batch, stored_change_schema(self.spec)), schema)
 
     def remove(self, staged: Iterable[StagedFile]) -> None:
         """Remove staged files that no commit will use."""
@@ -186,19 +187,19 @@ class Stager:
         writers: dict[int, ParquetFiles] = {}
         deletes: dict[int, int] = {}
         tap = None if self.tap is None else self.tap.open()
-        logged = schema.names[:-1]
+        logged, in_files = schema.names[:-1], stored_change_schema(self.spec)
         with removed_on_error(writers, self.storage):
             for batch in batches:
                 for bucket, part in split_by_bucket(batch, self.spec, self.buckets):
                     if bucket not in writers:
                         writers[bucket] = ParquetFiles(
                             self.storage.child(CHANGES),
-                            schema,
+                            in_files,
                             prefix=f"{bucket:05d}-{task:05d}",
                             partition={BUCKET: str(bucket)},
                             target_bytes=self.target_bytes,
                         )
-                    writers[bucket].write(part)
+                    writers[bucket].write(relabelled(part, in_files))
                     if tap is not None:
                         tap.send(bucket, part.select(logged))
                     found = pc.sum(
@@ -227,6 +228,13 @@ def change_file_schema(spec: TableSpec) -> pa.Schema:
     """Give the columns of a change file: the table's (all may be NULL in a delete), ``_kind`` and ``_seq``."""
     columns = [f if f.name in spec.primary_key else f.with_nullable(True) for f in spec.arrow]
     return pa.schema([*columns, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])
+
+
+def stored_change_schema(spec: TableSpec) -> pa.Schema:
+    """Give the same columns as files hold them."""
+    names = change_file_schema(spec)
+    columns = [f.with_nullable(loose.nullable) for f, loose in zip(spec.stored, names, strict=False)]
+    return pa.schema([*columns, *list(names)[len(columns) :]])
 
 
 def staged_to_arrow(stager: Stager, batches: Iterable[pa.RecordBatch], task: int) -> pa.RecordBatch:

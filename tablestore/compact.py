@@ -16,7 +16,7 @@ from snapshot.records import Snapshot
 from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
-from snapshot.table import MERGED_THROUGH, Layout
+from snapshot.table import MERGED_THROUGH, Layout, root_schema
 from tablestore.opened import OpenedTable
 from tablestore.plan import base_file
 
@@ -53,11 +53,13 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     Raises:
         UnavailableError: the file system refused; readers find the same rows as before.
     """
+    table = table.refreshed()
     files = table.files
     if not table.spec.has_key:
         return None
     layout = files.layout(files.latest())
     if not layout.changes:
+        _commit_columns(table, layout)
         return None
     # Step 1.
     tasks = _tasks(table, layout)
@@ -68,7 +70,13 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     removed = [f for f in layout.base if f.partition[BUCKET] in touched]
     info = {"kind": "compact", MERGED_THROUGH: layout.snapshot}
     try:
-        files.root.commit(layout.root_version + 1, add=added, remove=removed, info=info)
+        if _has_columns(table):
+            files.root.commit(layout.root_version + 1, add=added, remove=removed, info=info)
+        else:
+            columns = root_schema(table.spec)
+            files.root.alter(
+                layout.root_version + 1, schema=columns, configuration={}, info=info, add=added, remove=removed
+            )
     except ConflictError:
         logger.info("table %s: another compaction was faster; this one's files are dropped", table.path)
         files.storage.delete(*[f.path for f in added])
@@ -79,6 +87,23 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     # Step 3.
     version = files.trim()
     return None if version is None else files.snapshot(version)
+
+
+def _commit_columns(table: OpenedTable, layout: Layout) -> None:
+    """Give the root the table's columns, where they were changed and nothing has to be folded."""
+    if _has_columns(table):
+        return
+    try:
+        info = {"kind": "alter", MERGED_THROUGH: layout.merged_through}
+        columns = root_schema(table.spec)
+        table.files.root.alter(layout.root_version + 1, schema=columns, configuration={}, info=info)
+    except ConflictError:
+        logger.info("table %s: another compaction was faster, and has given the root its columns", table.path)
+
+
+def _has_columns(table: OpenedTable) -> bool:
+    """Tell whether the root has the table's columns."""
+    return not table.spec.past or table.files.root.has_schema(root_schema(table.spec))
 
 
 def compact_if_due(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
@@ -131,7 +156,7 @@ def _merge_bucket(task: BucketTask) -> str:
     )
     with (
         removed_on_error(writer.writers, task.storage),
-        MergeEngine(task.spec.arrow, task.spec.primary_key, filesystem=filesystem) as engine,
+        MergeEngine(task.spec.arrow, task.spec.primary_key, stored=task.spec.stored, filesystem=filesystem) as engine,
     ):
         for batch in engine.merged(task.base, task.changes):
             writer.write(batch)

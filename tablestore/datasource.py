@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -20,10 +21,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from snapshot.commit import CommitId
-from snapshot.errors import InvalidInputError
+from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.filters import Predicate, split_filters
 from snapshot.schema import SEQ, arrow_schema, conform
-from snapshot.stage import Stager, staged_to_arrow
+from snapshot.spec import TableSpec
+from snapshot.stage import StagedFile, Stager, staged_to_arrow
 from tablestore.checkpoint import commit_id_of
 from tablestore.opened import OpenedTable
 from tablestore.parts import Part, ReadPart
@@ -48,7 +50,8 @@ class TableStoreDataSource(DataSource):
     def schema(self) -> StructType:
         """Give the table's columns; with ``readChangeFeed`` also those of its change feed."""
         options = self._options()
-        spec = OpenedTable.open(options.path, options.runtime).spec
+        table = OpenedTable.open(options.path, options.runtime)
+        spec = table.files.spec_of(_snapshot(table, options)) if options.own_schema else table.spec
         if options.change_feed:
             feed = feed_schema(spec)
             return feed.add(SEQ, "long") if options.normalize else feed
@@ -107,27 +110,24 @@ class SnapshotReader(DataSourceReader):
         """
         if not self._options.push_filters:
             return filters
-        table = OpenedTable.open(self._options.path, self._options.runtime)
-        self._predicate, left = split_filters(filters, table.spec.arrow)
+        spec = self._spec(OpenedTable.open(self._options.path, self._options.runtime))
+        # Fields of structs are looked for by name, and may have others in files.
+        plain = [field for field, held in zip(spec.arrow, spec.stored, strict=True) if field.type == held.type]
+        self._predicate, left = split_filters(filters, pa.schema(plain))
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the snapshot: one part a bucket or several."""
         table = OpenedTable.open(self._options.path, self._options.runtime)
-        snapshot = self._options.snapshot
-        if self._options.timestamp_ms is not None:
-            snapshot = table.files.snapshot_as_of(self._options.timestamp_ms).id
-        elif snapshot is not None:
-            table.files.snapshot(snapshot)
-        else:
-            snapshot = table.files.latest()
+        snapshot, spec = _snapshot(table, self._options), self._spec(table)
         tasks, columns = self._options.tasks, self._schema.names
         parts: Sequence[Part]
         if self._options.overlay is not None:
             merged, overlay = self._options.merged_through, self._options.overlay
-            parts = overlay_parts(table.files, snapshot, merged, overlay, tasks=tasks, columns=columns)
+            parts = overlay_parts(table.files, snapshot, merged, overlay, tasks=tasks, columns=columns, spec=spec)
         else:
-            parts = snapshot_parts(table.files, snapshot, tasks=tasks, columns=columns, predicate=self._predicate)
+            predicate = self._predicate
+            parts = snapshot_parts(table.files, snapshot, tasks=tasks, columns=columns, predicate=predicate, spec=spec)
         return [ReadPart(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -135,6 +135,16 @@ class SnapshotReader(DataSourceReader):
         assert isinstance(partition, ReadPart)
         for batch in partition.part.read():
             yield conform(batch, self._schema)
+
+    def _spec(self, table: OpenedTable) -> TableSpec:
+        return table.files.spec_of(_snapshot(table, self._options)) if self._options.own_schema else table.spec
+
+
+def _snapshot(table: OpenedTable, options: ReadOptions) -> int:
+    """Give the snapshot that is to be read."""
+    if options.timestamp_ms is not None:
+        return table.files.snapshot_as_of(options.timestamp_ms).id
+    return table.files.latest() if options.snapshot is None else table.files.snapshot(options.snapshot).id
 
 
 @dataclass
@@ -175,13 +185,22 @@ class _Sink:
                 self.stager.remove(staged)
             elif table.options.looks_up:
                 # Spark hands a data source rows in any order, so a bucket's are together only now.
-                writer.write_by(lambda stager: stager.stage(stager.read(staged), 0), commit_id)
+                writer.write_by(partial(self._stage_again, staged), commit_id)
                 self.stager.remove(staged)
             else:
-                writer.write_staged(staged, commit_id)
+                writer.write_staged(staged, commit_id, spec=self.stager.spec)
         finally:
             if publisher is not None:
                 publisher.discard()
+
+    def _stage_again(self, staged: Sequence[StagedFile], stager: Stager) -> list[StagedFile]:
+        if stager.spec.since != self.stager.spec.since:
+            msg = (
+                f"table {self.options.path!r}: its columns were changed, by snapshot {stager.spec.since}, while rows "
+                "were staged; nothing was written. Write again."
+            )
+            raise ConflictError(msg)
+        return stager.stage(stager.read(staged), 0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what tasks staged before the job failed."""

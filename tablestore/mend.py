@@ -9,9 +9,12 @@ from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.tail import read_tail, tail_schema
+from snapshot.adapt import Adapter
+from snapshot.changes import change_columns
 from snapshot.duck import connect, errors_mapped, load, read
 from snapshot.merge import MergeEngine
 from snapshot.records import ChangeSet
@@ -60,9 +63,8 @@ class Repairs:
         Yields:
             The table's columns, then ``_kind``.
         """
-        columns = self.files.change_schema.names
         for batch in self.differences(partition, start, end, unsettled, whole=whole):
-            yield batch.select(columns)
+            yield batch.select([name for name in batch.schema.names if name not in (SAID, AT, FRESH)])
 
     def differences(
         self,
@@ -84,7 +86,9 @@ class Repairs:
         Yields:
             The table's columns, ``_kind``, ``_said``, ``_at`` and ``_fresh``.
         """
-        spec = self.files.spec
+        # Records of an eventual log are of any age: what they lack of the table's columns is NULL.
+        files = self.files.refreshed()
+        spec, log = files.spec, self.log.under(files.change_schema)
         spill = tempfile.mkdtemp(prefix="repair-")
         session = connect(memory_limit=_MEMORY, temp_directory=spill, filesystem=None)
         try:
@@ -92,47 +96,51 @@ class Repairs:
                 session.execute("SET TimeZone = 'UTC'")
                 # Step 1.
                 with MergeEngine(spec.arrow, spec.primary_key) as engine:
-                    last = engine.last_per_key(read_tail(self.log, partition, start, end))
-                    _load(session, "seen", tail_schema(self.log), last)
+                    last = engine.last_per_key(read_tail(log, partition, start, end))
+                    _load(session, "seen", tail_schema(log), last)
                 # Step 2.
-                _load(session, "changed", self.files.change_schema, _changes(unsettled, partition))
+                _load(session, "changed", files.change_schema, _changes(unsettled, partition, change_columns(spec)))
                 keys = ", ".join(_keys(spec))
                 session.execute(f"CREATE TEMP TABLE keys AS SELECT {keys} FROM seen UNION SELECT {keys} FROM changed")
                 if not whole and session.sql("SELECT count(*) FROM keys").fetchall() == [(0,)]:
                     return
                 # Step 3.
-                self._look_up(session, partition, snapshot, whole=whole)
+                _look_up(files, session, partition, snapshot, whole=whole)
                 # Step 4.
                 told = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(FRESH, pa.bool_())]
-                schema = pa.schema([*self.files.change_schema, *told])
+                schema = pa.schema([*files.change_schema, *told])
                 yield from read(session, _differences(spec), [], schema)
         finally:
             session.close()
             shutil.rmtree(spill, ignore_errors=True)
 
-    def _look_up(self, session: duckdb.DuckDBPyConnection, bucket: int, snapshot: int | None, *, whole: bool) -> None:
-        """Make the table ``alive`` of the committed rows whose keys are asked for, or of all."""
-        files, spec = self.files, self.files.spec
-        layout = files.layout(files.latest() if snapshot is None else snapshot)
-        base = [base_file(files, f) for f in layout.base if f.partition[BUCKET] == str(bucket)]
-        changes = [files.change_file(f) for f in layout.changes if f.partition[BUCKET] == str(bucket)]
-        _load(session, "alive", spec.arrow, iter(()))
-        asked = "" if whole else f"SEMI JOIN keys ON {_same_key(spec, 'incoming', 'keys')}"
-        filesystem = None if files.storage.is_local else files.storage.filesystem
-        with MergeEngine(spec.arrow, spec.primary_key, filesystem=filesystem) as engine:
-            for batch in engine.merged(base, changes):
-                session.register("incoming", pa.Table.from_batches([_numbered(batch)]))
-                session.execute(f"INSERT INTO alive SELECT incoming.* FROM incoming {asked}")
-                session.unregister("incoming")
+
+def _look_up(
+    files: TableFiles, session: duckdb.DuckDBPyConnection, bucket: int, snapshot: int | None, *, whole: bool
+) -> None:
+    """Make the table ``alive`` of the committed rows whose keys are asked for, or of all."""
+    spec = files.spec
+    layout = files.layout(files.latest() if snapshot is None else snapshot)
+    base = [base_file(files, f) for f in layout.base if f.partition[BUCKET] == str(bucket)]
+    changes = [files.change_file(f) for f in layout.changes if f.partition[BUCKET] == str(bucket)]
+    _load(session, "alive", spec.arrow, iter(()))
+    asked = "" if whole else f"SEMI JOIN keys ON {_same_key(spec, 'incoming', 'keys')}"
+    filesystem = None if files.storage.is_local else files.storage.filesystem
+    with MergeEngine(spec.arrow, spec.primary_key, stored=spec.stored, filesystem=filesystem) as engine:
+        for batch in engine.merged(base, changes):
+            session.register("incoming", pa.Table.from_batches([_numbered(batch)]))
+            session.execute(f"INSERT INTO alive SELECT incoming.* FROM incoming {asked}")
+            session.unregister("incoming")
 
 
 def _load(session: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
     load(session, table, _numbered_schema(schema), map(_numbered, batches))
 
 
-def _changes(unsettled: Sequence[ChangeSet], bucket: int) -> Iterator[pa.RecordBatch]:
+def _changes(unsettled: Sequence[ChangeSet], bucket: int, wanted: StructType) -> Iterator[pa.RecordBatch]:
     for changes in unsettled:
-        yield from changes.batches(bucket, 0)
+        adapt = Adapter(changes.columns, wanted)
+        yield from map(adapt, changes.batches(bucket, 0))
 
 
 def _differences(spec: TableSpec) -> str:

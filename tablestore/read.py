@@ -11,7 +11,8 @@ from snapshot.errors import InvalidInputError
 from tablestore import overlay
 from tablestore.normalize import normalize as normalized
 from tablestore.opened import OpenedTable
-from tablestore.read_options import FORMAT, parse_read_options, timestamp_millis
+from tablestore.read_options import FORMAT, NEWEST, parse_read_options, parse_schema_choice, timestamp_millis
+from tablestore.root_columns import root_columns
 from tablestore.shape import quoted
 
 
@@ -22,20 +23,17 @@ def read(
     snapshot: int | None,
     timestamp: datetime | str | int | None,
     columns: Sequence[str] | None,
+    schema: str = NEWEST,
 ) -> DataFrame:
     """Read a snapshot: with Spark's own Delta reader where nothing or little has to be merged, else bucket by bucket.
 
     Raises:
         NotFoundError: there is no such snapshot.
-        InvalidInputError: snapshot and timestamp are both given, or a column is unknown.
+        InvalidInputError: snapshot and timestamp are both given, a column is unknown, or ``schema`` is neither word.
     """
+    is_own = parse_schema_choice(schema)
     if snapshot is not None and timestamp is not None:
         msg = "read: snapshot and timestamp exclude each other; give one."
-        raise InvalidInputError(msg)
-    names = table.spec.schema.fieldNames()
-    unknown = [name for name in columns or () if name not in names]
-    if unknown:
-        msg = f"read: unknown columns {unknown}; the table has {names}."
         raise InvalidInputError(msg)
     files = table.files
     if timestamp is not None:
@@ -44,15 +42,25 @@ def read(
         snapshot = files.snapshot(snapshot).id
     else:
         snapshot = files.latest()
+    spec = files.spec_of(snapshot) if is_own else table.spec
+    names = spec.schema.fieldNames()
+    unknown = [name for name in columns or () if name not in names]
+    if unknown:
+        msg = f"read: unknown columns {unknown}; the table has {names}."
+        raise InvalidInputError(msg)
     wanted = list(columns) if columns is not None else names
     layout = files.layout(snapshot) if table.spec.has_key else None
     if layout is None or not layout.changes:
         version = snapshot if layout is None else layout.root_version
         frame = spark.read.format("delta").option("versionAsOf", version).load(table.path)
-        return frame.select(*[quoted(name) for name in wanted])
-    options = {**_base_options(spark, table), "snapshot": str(snapshot)}
-    if overlay.is_worth_it(layout):
-        return overlay.overlaid(spark, table.path, table.spec, layout, wanted, options)
+        selected = root_columns(frame.schema, spec, wanted)
+        if selected is not None:
+            return frame.select(*selected)
+    options = {**_base_options(spark, table), "snapshot": str(snapshot), "schema": schema}
+    if layout is not None and layout.changes and overlay.is_worth_it(layout):
+        found = overlay.overlaid(spark, table.path, spec, layout, wanted, options)
+        if found is not None:
+            return found
     if columns is not None:
         options["columns"] = "\x1f".join(wanted)
     return spark.read.format(FORMAT).options(**options).load().select(*[quoted(name) for name in wanted])

@@ -24,12 +24,15 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from log_system.gate import Gate, PartitionSlice, limited
 from log_system.kafka.topic import earliest_offsets
-from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
+from snapshot.adapt import Adapter
+from snapshot.changes import change_columns, change_schema
+from snapshot.columns import visible
+from snapshot.errors import ConflictError, DataLostError, InvalidInputError, NotFoundError
 from snapshot.rowkind import CHANGE_TYPE
-from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema
+from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED, arrow_schema
 from snapshot.spec import TableSpec
 from tablestore.opened import OpenedTable
-from tablestore.parts import LogPart, Part, ReadPart, as_feed
+from tablestore.parts import RESTART, LogPart, LogPiece, Part, ReadPart, as_feed
 from tablestore.plan import change_parts, seed_parts
 from tablestore.read_options import ReadOptions, ScanMode
 
@@ -45,13 +48,9 @@ def feed_schema(spec: TableSpec) -> StructType:
 
     A delete holds its key and, in formats that carry no more, NULL elsewhere.
     """
-    columns = [
-        StructField(f.name, f.dataType, f.nullable or (spec.has_key and f.name not in spec.primary_key))
-        for f in spec.schema.fields
-    ]
     return StructType(
         [
-            *columns,
+            *visible(change_columns(spec)).fields,
             StructField(CHANGE_TYPE, StringType()),
             StructField(COMMIT_VERSION, LongType()),
             StructField(COMMIT_TIMESTAMP, TimestampType()),
@@ -67,6 +66,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             InvalidInputError: a key table is read without the columns that tell deletes from inserts.
+            ConflictError: the table's columns were changed while the query began.
         """
         self._options = options
         self._table = OpenedTable.open(options.path, options.runtime)
@@ -77,6 +77,11 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             raise InvalidInputError(msg)
         self._schema: pa.Schema = arrow_schema(schema)
+        self._columns = change_columns(self._table.spec)
+        missing = [n for n in schema.fieldNames() if n not in (*self._columns.fieldNames(), *RESERVED)]
+        if missing:
+            msg = f"table {options.path!r}: columns {missing} were renamed or dropped just now; start the query again."
+            raise ConflictError(msg)
         self._gate = Gate(self._table.index)
         self._target: int | None = None
 
@@ -146,7 +151,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if found is not None:
                 return found
         try:
-            return change_parts(files, after, through, self._table.options.buckets)
+            return change_parts(files, after, through, self._table.options.buckets, self._columns)
         except DataLostError as error:
             msg = (
                 f"table {self._table.path!r}: snapshots {after + 1} to {through} are no longer in the log nor all in "
@@ -158,11 +163,18 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan from the log; None where its retention has passed or the index has no entry."""
         log = self._table.log
         assert log is not None
+        columns, compacted = self._columns, self._table.options.log is not None and self._table.options.log.compacted
+        pieces: dict[int, list[LogPiece]] = {}
         try:
-            slices = self._gate.slices(after, through)
+            for spec, first, last in self._epochs(after, through):
+                under = log.under(change_schema(spec))
+                for piece in self._gate.slices(first - 1, last):
+                    held = LogPiece(under, piece, Adapter(change_columns(spec), columns, RESTART))
+                    pieces.setdefault(piece.partition, []).append(held)
         except DataLostError as error:
             logger.warning("table %s: %s Reading the table's files instead.", self._table.path, error)
             return None
+        slices = [each.piece for held in pieces.values() for each in held]
         if slices and self._has_expired(slices):
             logger.warning(
                 "table %s: the log's retention has passed snapshots %d to %d; reading the table's files instead.",
@@ -171,8 +183,18 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 through,
             )
             return None
-        options = self._table.options.log
-        return [LogPart(log, piece, compacted=options is not None and options.compacted) for piece in slices]
+        return [LogPart(tuple(held), compacted=compacted) for _, held in sorted(pieces.items())]
+
+    def _epochs(self, after: int, through: int) -> Iterator[tuple[TableSpec, int, int]]:
+        """Part a run of snapshots where the table's columns were changed; give each part's first and last."""
+        newest, last = self._table.files.spec_at_least(through), through
+        found: list[tuple[TableSpec, int, int]] = []
+        while last > after:
+            spec = newest.at(last)
+            first = max(after + 1, spec.since)
+            found.append((spec, first, last))
+            last = first - 1
+        return reversed(found)
 
     def _has_expired(self, slices: Sequence[PartitionSlice]) -> bool:
         assert self._table.log is not None

@@ -17,12 +17,13 @@ from log_system.index import IndexEntry
 from snapshot.commit import CommitId
 from snapshot.records import Snapshot
 from tablestore import lifecycle, read
+from tablestore.altering import Altering
 from tablestore.compact import compact, compact_if_due
 from tablestore.inspect_log import Progress
 from tablestore.opened import OpenedTable
 from tablestore.options import TableOptions
 from tablestore.publisher import open_publisher
-from tablestore.read_options import ScanMode
+from tablestore.read_options import NEWEST, ScanMode
 from tablestore.recover import recover
 from tablestore.repair import repair
 from tablestore.report import RepairReport, Report
@@ -33,7 +34,7 @@ from tablestore.write import Writer
 from tablestore.write_stream import start_stream
 
 
-class TableStore:
+class TableStore(Altering):
     """One table: its snapshots in Delta files, its changes in a Kafka log.
 
     Get one with ``TableStore.create(spark, path, schema, ...)`` or ``TableStore.open(spark, path)``. A handle may be
@@ -43,10 +44,22 @@ class TableStore:
     def __init__(self, spark: SparkSession, table: OpenedTable) -> None:
         """Use ``create`` or ``open``."""
         self._spark = spark
-        self._table = table
+        self._opened = table
         self._publisher = open_publisher(table, spark)
         self._writer = Writer(table, self._publisher)
         self._run_tasks = partial(run_tasks, spark)
+
+    @property
+    def _table(self) -> OpenedTable:
+        """The table as it is defined now: another handle may have changed its columns or options."""
+        now = self._opened.refreshed()
+        if now.options != self._opened.options:
+            if self._publisher is not None:
+                self._publisher.discard()
+            self._publisher = open_publisher(now, self._spark)
+            self._writer = Writer(now, self._publisher)
+        self._opened = now
+        return now
 
     @classmethod
     def create(
@@ -105,7 +118,7 @@ class TableStore:
     @property
     def path(self) -> str:
         """The table's folder."""
-        return self._table.path
+        return self._opened.path
 
     @property
     def schema(self) -> StructType:
@@ -127,7 +140,9 @@ class TableStore:
         """The table's options."""
         return self._table.options
 
-    def write(self, frame: DataFrame, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
+    def write(
+        self, frame: DataFrame, *, batch: tuple[str, int] | None = None, merge_schema: bool = False
+    ) -> Snapshot | None:
         """Write rows as one snapshot: append them or, in a table with a key, upsert them.
 
         Args:
@@ -137,6 +152,8 @@ class TableStore:
             batch: name and increasing number of the write, for callers that may repeat it after a crash: a number that
                 has landed under that name, or is below one that has, is not written again, and a warning says so. A
                 query that begins anew, its checkpoint deleted, counts from 0 again and needs a new name.
+            merge_schema: first add the columns and fields that the table lacks and widen the types that are too narrow,
+                as a snapshot of its own; what the frame lacks is NULL.
 
         Returns:
             The snapshot, committed and published; None when the frame has no rows.
@@ -146,6 +163,7 @@ class TableStore:
             ConflictError: other writers committed first too often; nothing was written.
             PublishPendingError: committed, but the log's broker fails; the next write or ``recover()`` publishes it.
         """
+        frame = self._merged(frame) if merge_schema else frame
         return self.write_as(frame, None if batch is None else CommitId(batch[0], batch[1], durable=True))
 
     def write_as(self, frame: DataFrame, commit_id: CommitId | None) -> Snapshot | None:
@@ -205,6 +223,7 @@ class TableStore:
         snapshot: int | None = None,
         timestamp: datetime | str | int | None = None,
         columns: Sequence[str] | None = None,
+        schema: str = NEWEST,
     ) -> DataFrame:
         """Read the rows of a snapshot, by default the newest.
 
@@ -212,11 +231,15 @@ class TableStore:
             snapshot: its id.
             timestamp: the newest snapshot at or before this time (datetime, ISO-8601 text, or epoch milliseconds).
             columns: the columns wanted; naming them here saves reading the others where changes are merged.
+            schema: ``newest``: an old snapshot has the columns that the table has now, NULL where it had none; ``own``:
+                those that the table had then.
 
         Raises:
             NotFoundError: there is no such snapshot.
         """
-        return read.read(self._spark, self._table, snapshot=snapshot, timestamp=timestamp, columns=columns)
+        return read.read(
+            self._spark, self._table, snapshot=snapshot, timestamp=timestamp, columns=columns, schema=schema
+        )
 
     def read_stream(
         self,
@@ -314,12 +337,14 @@ class TableStore:
 
     def drop(self) -> None:
         """Remove the table, and the topic if ``create`` made it."""
+        table = self._table
         if self._publisher is not None:
             self._publisher.discard()
-        lifecycle.drop(self._table)
+        lifecycle.drop(table)
 
     def __repr__(self) -> str:
         """Show path, key and log."""
-        key = f", primary_key={list(self.primary_key)}" if self.primary_key else ""
-        log = f", log_system='kafka', topic={self._table.log.topic!r}" if self._table.log else ""
+        spec, of_log = self._opened.spec, self._opened.log
+        key = f", primary_key={list(spec.primary_key)}" if spec.primary_key else ""
+        log = f", log_system='kafka', topic={of_log.topic!r}" if of_log else ""
         return f"TableStore({self.path!r}{key}{log})"

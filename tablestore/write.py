@@ -22,6 +22,7 @@ from snapshot.delta import DataFile
 from snapshot.errors import ConflictError, InvalidInputError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
+from snapshot.spec import TableSpec
 from snapshot.stage import STAGED, StagedFile, Stager, staged_to_arrow
 from tablestore.opened import OpenedTable
 from tablestore.plan import lookup_in
@@ -50,7 +51,7 @@ _WAIT_SECONDS = 0.05
 
 
 class _StaleError(ConflictError):
-    """Somebody committed after the snapshot against which changes were resolved."""
+    """Somebody changed the table's columns, or rows after the snapshot against which changes were resolved."""
 
 
 class Writer:
@@ -100,8 +101,8 @@ class Writer:
     ) -> Snapshot | None:
         """Stage, commit and publish (steps 1 to 4 of ``write``).
 
-        With ``changelog-producer=lookup`` the changes hold the rows they replace, so they are staged again when
-        somebody else commits before they do.
+        The rows are staged again when somebody changes the table's columns before they are committed; with
+        ``changelog-producer=lookup`` the changes hold the rows they replace, so also when anybody commits.
 
         Args:
             stage: stages the rows, as often as it is called.
@@ -111,23 +112,24 @@ class Writer:
             ConflictError: others committed in between ``RESTAGE_MAX`` times in a row; nothing was committed.
         """
         for attempt in range(RESTAGE_MAX):
+            self._table = self._table.refreshed()
             stager = self.stager(whole_buckets=True)
             staged = stage(stager)
             base = None if stager.lookup is None else stager.lookup.snapshot
             try:
-                return self.write_staged(staged, commit_id, base)
+                return self.write_staged(staged, commit_id, base, stager.spec)
             except _StaleError:
                 stager.remove(staged)
                 time.sleep(random.uniform(0, _WAIT_SECONDS * attempt))
         msg = (
-            f"table {self._table.path!r}: other writers committed {RESTAGE_MAX} times while the replaced rows were "
-            "looked up; nothing was written. Try again, or use changelog-producer='none' where many write at once."
+            f"table {self._table.path!r}: others committed {RESTAGE_MAX} times while the rows were staged; nothing was "
+            "written. Try again, or use changelog-producer='none' where many write at once."
         )
         raise ConflictError(msg)
 
     def _stage(self, frame: DataFrame, stager: Stager) -> list[StagedFile]:
         """Shape and stage: in a Spark job, or right here where the rows are in this process anyway."""
-        spec, buckets = self._table.spec, self._table.options.buckets
+        spec, buckets = stager.spec, stager.buckets
         if frame.isLocal():
             check_columns(frame.schema, spec)
             batches = shape_batches(iter(frame.toArrow().to_batches()), spec, task=0)
@@ -135,7 +137,11 @@ class Writer:
         return run_staging(shape_changes(frame, spec, buckets) if spec.has_key else shape_rows(frame, spec), stager)
 
     def write_staged(
-        self, staged: Sequence[StagedFile], commit_id: CommitId | None = None, base: int | None = None
+        self,
+        staged: Sequence[StagedFile],
+        commit_id: CommitId | None = None,
+        base: int | None = None,
+        spec: TableSpec | None = None,
     ) -> Snapshot | None:
         """Commit staged files and publish the snapshot (steps 3 and 4 of ``write``).
 
@@ -143,6 +149,11 @@ class Writer:
             staged: the files.
             commit_id: as for ``write``.
             base: the snapshot that their changes were resolved against; None where they were not.
+            spec: the table as they were staged for; None for as this writer knows it.
+
+        Raises:
+            ConflictError: the table's columns were changed since, or its rows, where they were looked up; the files are
+                of no use.
         """
         if not staged:
             return None
@@ -154,7 +165,7 @@ class Writer:
                 commit_id or self._next_id(),
                 kind=_kind(staged, has_key=self._table.spec.has_key),
                 by_snapshot=self._table.spec.has_key,
-                check=None if base is None else partial(self._check_base, base),
+                check=partial(self._check_fits, spec or self._table.spec, base),
             )
         except UnavailableError:
             # The disk is full: what is staged would only keep it so.
@@ -200,11 +211,22 @@ class Writer:
             lookup=lookup,
         )
 
-    def _check_base(self, base: int, newest: int) -> None:
-        """See that nobody has changed rows since the snapshot that ours were resolved against."""
-        log = self._table.files.log
-        if any(log.commit_at(v).info.get("kind") not in MAINTENANCE for v in range(base + 1, newest + 1)):
+    def _check_fits(self, spec: TableSpec, base: int | None, newest: int) -> None:
+        """See that nobody has changed the columns, nor any row since the snapshot that ours were resolved against."""
+        log, now = self._table.files.log, self._table.files.spec_of(newest)
+        if now.since != spec.since:
+            msg = (
+                f"table {self._table.path!r}: its columns were changed, by snapshot {now.since}, while rows were "
+                "staged; nothing was written. Write again."
+            )
+            raise _StaleError(msg)
+        since = range(newest + 1 if base is None else base + 1, newest + 1)
+        if any(log.commit_at(version).info.get("kind") not in MAINTENANCE for version in since):
             raise _StaleError
+
+    def publish(self, snapshot: int) -> None:
+        """See that a committed snapshot, and all before it, are in the log; does nothing without a log."""
+        self._publish(snapshot)
 
     def _publish(self, snapshot: int) -> None:
         if self._publisher is not None:
