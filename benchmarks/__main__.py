@@ -17,14 +17,18 @@ class Group(StrEnum):
     """The groups, in the order they run."""
 
     UPSERT = "upsert"
+    ENGINES = "engines"
+    VERBS = "verbs"
     COMMIT = "commit"
     APPEND = "append"
     READ = "read"
+    LOCAL = "local"
     STREAM = "stream"
     EVENTUAL = "eventual"
     LATENCY = "latency"
     MEMORY = "memory"
     VERIFY = "verify"
+    LIFE = "life"
 
 
 def main(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from benchmarks.harness import Bench, Result, Timed, at_most, limit, main, perce
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ
 from snapshot.stage import StagedFile, change_file_schema
-from tablestore.compact import compact_if_due
+from tablestore.compact import BucketTask, compact_if_due
 from tablestore.opened import OpenedTable
 from tablestore.publisher import open_publisher
 from tablestore.store import TableStore
@@ -94,7 +95,7 @@ def _commits(bench: Bench, count: int, log: str | None, *, compacting: bool) -> 
     opened = OpenedTable.open(bench.table("commits", SCHEMA, key=["id"], log=log, bucket=2).path)
     writer = Writer(opened, open_publisher(opened, None))
     writer.recover_once()
-    staged = _staged_rows(writer, count + 1)
+    staged = staged_rows(writer, count + 1)
     taken: list[float] = []
     looking: list[float] = []
     for number, files in enumerate(staged):
@@ -103,23 +104,24 @@ def _commits(bench: Bench, count: int, log: str | None, *, compacting: bool) -> 
             bench.say(f"commit {number} of {count}, {how}")
         taken.append(timed(partial(writer.write_staged, files)))
         if compacting:
-            looking.append(timed(lambda: compact_if_due(opened, _run_here)))
+            looking.append(timed(lambda: compact_if_due(opened, run_here)))
     return taken, looking
 
 
-def _staged_rows(writer: Writer, count: int) -> list[list[StagedFile]]:
-    """Stage one-row files without Spark."""
+def staged_rows(writer: Writer, count: int, first: int = 0) -> list[list[StagedFile]]:
+    """Stage one-row files without Spark, for the rows from number ``first`` on."""
     stager = writer.stager(whole_buckets=True)
     schema = change_file_schema(stager.spec)
     kind = int(RowKind.UPDATE_AFTER)
     found = []
-    for number in range(count):
+    for number in range(first, first + count):
         row = {"id": number % 1000, "name": "n", "price": 1.5, "at": 1_700_000_000_000_000, KIND: kind, SEQ: 0}
         found.append(stager.stage([pa.RecordBatch.from_pylist([row], schema=schema)], 0))
     return found
 
 
-def _run_here(tasks, work):  # noqa: ANN001, ANN202 - the types are those of compaction's RunTasks
+def run_here(tasks: Sequence[BucketTask], work: Callable[[BucketTask], str]) -> list[str]:
+    """Run compaction tasks in this process."""
     return [work(task) for task in tasks]
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from snapshot.columns import stored_name, visible
+from snapshot.columns import Columns
 from snapshot.errors import InvalidInputError
-from snapshot.schema import arrow_schema, can_become
+from snapshot.schema import relabelled
+
+_DIGITS = {8: 10, 16: 10, 32: 10, 64: 20}
+"""Digits before the point that a decimal needs to take a whole number's place (Delta's type widening)."""
 
 
 @dataclass(frozen=True)
@@ -20,22 +21,14 @@ class Adapter:
     A column that the rows lack is NULL, one that the other schema lacks is left out, and a narrower type is cast.
 
     Attributes:
-        came: the columns of the rows, with their stored names.
-        wanted: the columns to give, with theirs.
+        came: the columns of the rows.
+        wanted: the columns to give.
         why: begins the message of what cannot be given.
     """
 
-    came: StructType
-    wanted: StructType
+    came: Columns
+    wanted: Columns
     why: str = ""
-
-    @cached_property
-    def _schema(self) -> pa.Schema:
-        return arrow_schema(visible(self.wanted))
-
-    @cached_property
-    def _is_same(self) -> bool:
-        return self.came == self.wanted
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Adapt a batch; columns that are not the table's, such as ``_kind``, follow as they are.
@@ -44,61 +37,97 @@ class Adapter:
             InvalidInputError: a value has no place in the wanted columns, which are older: a type was widened, a column
                 that is NOT NULL was dropped or holds NULL.
         """
-        if self._is_same:
+        if self.came == self.wanted:
             return batch
-        places = {stored_name(field): number for number, field in enumerate(self.came.fields)}
-        columns, fields = [], []
-        for field, target in zip(self.wanted.fields, self._schema, strict=True):
-            number = places.get(stored_name(field))
-            source = None if number is None else self.came.fields[number]
-            column = None if source is None else batch.column(batch.schema.get_field_index(source.name))
-            columns.append(self._column(column, source, field, target.type, batch.num_rows))
-            fields.append(target)
-        own = set(self.came.fieldNames())
-        for field, column in zip(batch.schema, batch.columns, strict=True):
-            if field.name not in own:
-                columns.append(column)
-                fields.append(field)
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        own = batch.select(self.came.named.names)
+        fitted = fit(relabelled(own, _like(own.schema, self.came.stored)), self.wanted, self.why)
+        further = [field for field in batch.schema if field.name not in set(self.came.named.names)]
+        arrays = [*fitted.columns, *(batch.column(batch.schema.get_field_index(field.name)) for field in further)]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*self.wanted.named, *further]))
 
-    def _column(
-        self, array: pa.Array | None, came: StructField | None, wanted: StructField, to: pa.DataType, rows: int
-    ) -> pa.Array:
-        if array is None or came is None:
-            found = pa.nulls(rows, to)
+
+def fit(batch: pa.RecordBatch, wanted: Columns, why: str = "") -> pa.RecordBatch:
+    """Give rows by stored names, as a file may hold them, the columns wanted.
+
+    Raises:
+        InvalidInputError: a type cannot become the one wanted, or NULL is where none is wanted.
+    """
+    arrays = []
+    for field, named in zip(wanted.stored, wanted.named, strict=True):
+        number = batch.schema.get_field_index(field.name)
+        if number < 0:
+            array = pa.nulls(batch.num_rows, field.type)
         else:
-            found = self._array(array, came.dataType, wanted.dataType, to, wanted.name)
-        if not wanted.nullable and found.null_count:
-            msg = f"{self.why}column {wanted.name!r} is NOT NULL here, and was dropped or may hold NULL since."
+            array = _fit(batch.column(number), field.type, f"{why}column {named.name!r}")
+        if not named.nullable and array.null_count:
+            msg = f"{why}column {named.name!r} is NOT NULL here, and was dropped or may hold NULL since."
             raise InvalidInputError(msg)
-        return found
+        arrays.append(array)
+    return relabelled(pa.RecordBatch.from_arrays(arrays, schema=wanted.stored), wanted.named)
 
-    def _array(self, array: pa.Array, came: DataType, wanted: DataType, to: pa.DataType, name: str) -> pa.Array:
-        if came == wanted:
-            return array if array.type == to else array.cast(to)
-        if isinstance(came, StructType) and isinstance(wanted, StructType):
-            children = dict(
-                zip(map(stored_name, came.fields), zip(came.fields, array.flatten(), strict=True), strict=True)
-            )
-            arrays = []
-            for field, target in zip(wanted.fields, to, strict=True):
-                source, child = children.get(stored_name(field), (None, None))
-                if source is None:
-                    arrays.append(pa.nulls(len(array), target.type))
-                else:
-                    arrays.append(self._array(child, source.dataType, field.dataType, target.type, field.name))
-            return pa.StructArray.from_arrays(arrays, fields=list(to), mask=array.is_null())
-        if isinstance(came, ArrayType) and isinstance(wanted, ArrayType):
-            values = self._array(array.values, came.elementType, wanted.elementType, to.value_type, name)
-            return pa.ListArray.from_arrays(_offsets(array), values, type=to, mask=array.is_null())
-        if isinstance(came, MapType) and isinstance(wanted, MapType):
-            keys = self._array(array.keys, came.keyType, wanted.keyType, to.key_type, name)
-            items = self._array(array.items, came.valueType, wanted.valueType, to.item_type, name)
-            return pa.MapArray.from_arrays(_offsets(array), keys, items, type=to, mask=array.is_null())
-        if not can_become(came, wanted):
-            msg = f"{self.why}column {name!r} is {came.simpleString()} now, and {wanted.simpleString()} here."
-            raise InvalidInputError(msg)
+
+def widens(came: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell whether a column may change its type: values keep their meaning, and files of the old one can be read.
+
+    These are the rules of Delta's type widening, but for dates, which do not become timestamps.
+    """
+    types = pa.types
+    if came == wanted:
+        return True
+    if types.is_signed_integer(came):
+        if types.is_signed_integer(wanted):
+            return bool(came.bit_width <= wanted.bit_width)
+        if types.is_decimal(wanted):
+            return bool(wanted.precision - wanted.scale >= _DIGITS[came.bit_width])
+        return bool(types.is_float64(wanted) and came.bit_width < 64)
+    if types.is_float32(came):
+        return bool(types.is_float64(wanted))
+    if types.is_decimal(came) and types.is_decimal(wanted):
+        whole = wanted.precision - wanted.scale >= came.precision - came.scale
+        return bool(wanted.scale >= came.scale and whole)
+    return False
+
+
+def _fit(array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
+    """Give an array a type: fields of structs by their names, those that it lacks as NULL."""
+    came = array.type
+    if came == to:
+        return array
+    if pa.types.is_struct(came) and pa.types.is_struct(to):
+        children = dict(zip((field.name for field in came), array.flatten(), strict=True))
+        arrays = [
+            _fit(children[f.name], f.type, what) if f.name in children else pa.nulls(len(array), f.type) for f in to
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=list(to), mask=array.is_null())
+    if pa.types.is_list(came) and pa.types.is_list(to):
+        values = _fit(array.values, to.value_type, what)
+        return pa.ListArray.from_arrays(_offsets(array), values, type=to, mask=array.is_null())
+    if pa.types.is_map(came) and pa.types.is_map(to):
+        keys, items = _fit(array.keys, to.key_type, what), _fit(array.items, to.item_type, what)
+        return pa.MapArray.from_arrays(_offsets(array), keys, items, type=to, mask=array.is_null())
+    if widens(came, to) or _is_label(came, to):
         return array.cast(to)
+    msg = f"{what} is {came} now, and {to} here."
+    raise InvalidInputError(msg)
+
+
+def _is_label(came: pa.DataType, to: pa.DataType) -> bool:
+    """Tell whether two types differ in how Arrow labels them only, as writers of the same Delta type do."""
+    types = pa.types
+    if types.is_timestamp(came) and types.is_timestamp(to):
+        return (came.tz is None) == (to.tz is None)
+    texts = types.is_string, types.is_large_string, types.is_string_view
+    blobs = types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
+    return types.is_null(came) or any(
+        any(is_one(came) for is_one in kinds) and any(is_one(to) for is_one in kinds) for kinds in (texts, blobs)
+    )
+
+
+def _like(schema: pa.Schema, names: pa.Schema) -> pa.Schema:
+    """Give columns other names, of struct fields too."""
+    return pa.schema(
+        [field.with_name(name.name).with_type(name.type) for field, name in zip(schema, names, strict=True)]
+    )
 
 
 def _offsets(array: pa.Array) -> pa.Array:

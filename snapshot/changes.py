@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.types import StructField, StructType
 
-from snapshot.columns import visible
+from snapshot.adapt import fit
+from snapshot.bucketed import is_tombstones
+from snapshot.columns import Columns
 from snapshot.commit import as_snapshot
 from snapshot.delta import Commit, DataFile
 from snapshot.errors import CorruptedError, DataLostError
 from snapshot.records import Snapshot
 from snapshot.rowkind import KIND, RowKind
-from snapshot.schema import BUCKET, arrow_schema, conform, relabelled
+from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 
 MAINTENANCE = ("create", "compact", "expire", "alter")
 """Kinds of snapshots without changes."""
+LISTED = "changes"
+"""Fact of a commit that replaces files of an append table: where its changes are, in order (``listed``)."""
 _BATCH_ROWS = 65_536
 _REMEDY = "until it is back, nothing after it can be published. Bring it back from a copy, then call recover()."
 
@@ -34,22 +37,23 @@ class SnapshotChanges:
     Attributes:
         snapshot: the snapshot.
         storage: folder of the commit table.
-        schema: the columns that the table had in this snapshot, then ``_kind``.
-        stored: the same as files hold them.
-        columns: the columns with their stored names.
+        columns: the columns that the table had in this snapshot.
         files: for each bucket, its files in order.
+        deleted: paths of files whose rows are deletes: the snapshot holds them no more.
     """
 
     snapshot: Snapshot
     storage: Storage
-    schema: pa.Schema
-    stored: pa.Schema
-    columns: StructType
+    columns: Columns
     files: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
+    deleted: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, found: Commit, storage: Storage, spec: TableSpec, buckets: int) -> SnapshotChanges:
         """Sort a commit's files into buckets; files of an append table go round the buckets.
+
+        A commit that replaces files of an append table says itself which files hold its changes: some of those that
+        it adds hold rows that were there before.
 
         Args:
             found: the commit.
@@ -59,18 +63,20 @@ class SnapshotChanges:
         """
         snapshot = as_snapshot(found)
         files: dict[int, list[DataFile]] = {}
-        in_order = sorted(found.added, key=lambda f: f.path.rpartition("/")[2])
+        told = found.info.get(LISTED)
+        changed = [f for f in found.added if not is_tombstones(f.path)]
+        in_order = sorted(changed, key=lambda f: f.path.rpartition("/")[2]) if told is None else _files(told)
         for number, file in enumerate(in_order if snapshot.kind not in MAINTENANCE else ()):
             bucket = int(file.partition[BUCKET] or 0) if spec.has_key else (snapshot.id + number) % buckets
             files.setdefault(bucket, []).append(file)
-        return cls(
-            snapshot,
-            storage,
-            change_schema(spec),
-            spec.stored.append(pa.field(KIND, pa.int8())),
-            change_columns(spec),
-            {bucket: tuple(held) for bucket, held in files.items()},
-        )
+        deleted = frozenset(each["path"] for each in told or () if each.get("deleted"))
+        dealt = {bucket: tuple(held) for bucket, held in files.items()}
+        return cls(snapshot, storage, spec.change_columns, dealt, deleted)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the table had in this snapshot, then ``_kind``."""
+        return with_kind(self.columns.named)
 
     def rows(self, bucket: int) -> int:
         """Give the number of changes in a bucket; files of a foreign writer without statistics are opened to count.
@@ -106,7 +112,7 @@ class SnapshotChanges:
             if 0 <= file.rows != parquet.metadata.num_rows:
                 msg = f"it should have {file.rows} rows, it has {parquet.metadata.num_rows}"
                 raise pa.ArrowInvalid(msg)
-            names = [n for n in self.stored.names if n in parquet.schema_arrow.names]
+            names = [n for n in (*self.columns.stored.names, KIND) if n in parquet.schema_arrow.names]
             yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
 
     def _count(self, file: DataFile) -> int:
@@ -128,31 +134,44 @@ class SnapshotChanges:
 
     def _complete(self, batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
         """Add the columns that are not in the file: partition values, and ``_kind`` in an append table."""
-        for field_ in self.stored:
-            if field_.name in batch.schema.names:
-                continue
-            if field_.name == KIND:
-                column = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), batch.num_rows)
-            else:
-                value = file.partition.get(field_.name)
-                column = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows).cast(field_.type)
-            batch = batch.append_column(field_, column)
-        return relabelled(conform(batch, self.stored), self.schema)
+        for name, value in file.partition.items():
+            if name in self.columns.stored.names and name not in batch.schema.names:
+                kind = self.columns.stored.field(name).type
+                batch = batch.append_column(name, pa.repeat(pa.scalar(value, pa.string()), batch.num_rows).cast(kind))
+        if KIND in batch.schema.names:
+            kinds = batch.column(batch.schema.get_field_index(KIND))
+        else:
+            kind = RowKind.DELETE if file.path in self.deleted else RowKind.INSERT
+            kinds = pa.repeat(pa.scalar(int(kind), pa.int8()), batch.num_rows)
+        named = fit(batch, self.columns)
+        return pa.RecordBatch.from_arrays([*named.columns, kinds], schema=self.schema)
 
 
-def change_schema(spec: TableSpec) -> pa.Schema:
-    """Give the table's columns, then ``_kind``: what is published and what streams read."""
-    return arrow_schema(visible(change_columns(spec))).append(pa.field(KIND, pa.int8()))
+def with_kind(columns: pa.Schema) -> pa.Schema:
+    """Give columns of a table, then ``_kind``: what is published and what streams read."""
+    return columns.append(pa.field(KIND, pa.int8()))
 
 
-def change_columns(spec: TableSpec) -> StructType:
-    """Give the same columns with their stored names.
+def listed(
+    *, deleted: Sequence[DataFile] = (), changed: Sequence[DataFile] = (), inserted: Sequence[DataFile] = ()
+) -> dict[str, Any]:
+    """Say in a commit which files hold its changes, in the order in which they are published.
 
-    A delete may have its key only, so in a key table every other column may be NULL.
+    Args:
+        deleted: files that the commit removes and all of whose rows are deleted.
+        changed: files of changes, which hold ``_kind``.
+        inserted: files that the commit adds and all of whose rows are new.
+
+    Returns:
+        The facts ``changes`` and ``rows`` of the commit.
     """
-    return StructType(
-        [
-            StructField(f.name, f.dataType, f.nullable or (spec.has_key and f.name not in spec.primary_key), f.metadata)
-            for f in spec.columns.fields
-        ]
-    )
+
+    def told(file: DataFile, **more: bool) -> dict[str, Any]:
+        return {"path": file.path, "size": file.size, "rows": file.rows, "partition": dict(file.partition), **more}
+
+    entries = [*(told(f, deleted=True) for f in deleted), *map(told, changed), *map(told, inserted)]
+    return {LISTED: entries, "rows": sum(max(each["rows"], 0) for each in entries)}
+
+
+def _files(told: Sequence[dict[str, Any]]) -> list[DataFile]:
+    return [DataFile(each["path"], each["size"], each["rows"], each["partition"]) for each in told]

@@ -7,92 +7,76 @@ of the column where it is another than the column's name. The same holds for the
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+import pyarrow as pa
 
-from snapshot.errors import InvalidInputError
+from snapshot.schema_json import arrow_columns
 
 STORED_NAME = "tablestore.stored-name"
 """Key in a field's metadata; absent where the field is stored under its name."""
-_PART = re.compile(r"`((?:[^`]|``)+)`(?:\.|$)|([^.`]+)(?:\.|$)")
 
 
-def stored_name(field: StructField) -> str:
-    """Give the name under which files hold a column or a field."""
-    return str((field.metadata or {}).get(STORED_NAME, field.name))
+@dataclass(frozen=True)
+class Columns:
+    """Columns of a table as Arrow types. Picklable.
 
-
-def visible(schema: StructType) -> StructType:
-    """Give columns as users see them: without stored names."""
-    return _fields_mapped(schema, lambda f: StructField(f.name, f.dataType, f.nullable, without_stored(f)))
-
-
-def stored(schema: StructType) -> StructType:
-    """Give columns as files hold them, in the same order."""
-    return _fields_mapped(schema, lambda f: StructField(stored_name(f), f.dataType, f.nullable, without_stored(f)))
-
-
-def without_stored(field: StructField) -> dict[str, object]:
-    """Give a field's metadata as users see it."""
-    return {key: value for key, value in (field.metadata or {}).items() if key != STORED_NAME}
-
-
-def stored_paths(schema: StructType) -> set[tuple[str, ...]]:
-    """Give the paths of all fields by their stored names, in lower case."""
-    found: set[tuple[str, ...]] = set()
-
-    def walk(kind: DataType, place: tuple[str, ...]) -> None:
-        if isinstance(kind, StructType):
-            for field in kind.fields:
-                path = (*place, stored_name(field).lower())
-                found.add(path)
-                walk(field.dataType, path)
-        elif isinstance(kind, ArrayType):
-            walk(kind.elementType, (*place, "element"))
-        elif isinstance(kind, MapType):
-            walk(kind.keyType, (*place, "key"))
-            walk(kind.valueType, (*place, "value"))
-
-    walk(schema, ())
-    return found
-
-
-def path_of(text: str, schema: StructType) -> tuple[str, ...]:
-    """Split a dotted path; a name with dots in it stands in backquotes, unless it is a column's whole name.
-
-    Raises:
-        InvalidInputError: it is no path.
+    Attributes:
+        named: by their names.
+        stored: the same, in the same order, by their stored names, of struct fields too.
     """
-    if text.lower() in (name.lower() for name in schema.fieldNames()):
-        return (text,)
-    parts: list[str] = []
-    place = 0
-    while place < len(text) or not parts:
-        found = _PART.match(text, place)
-        if found is None:
-            msg = f"column {text!r}: expected a name, or names with dots between them such as 'struct.field'."
-            raise InvalidInputError(msg)
-        parts.append(found[2] if found[1] is None else found[1].replace("``", "`"))
-        place = found.end()
-    if text.endswith("."):
-        msg = f"column {text!r}: a name has to follow the last dot."
-        raise InvalidInputError(msg)
-    return tuple(parts)
+
+    named: pa.Schema
+    stored: pa.Schema
+
+    @classmethod
+    def of(cls, schema_json: str) -> Columns:
+        """Read Spark's schema JSON, with stored names in its metadata."""
+        if STORED_NAME not in schema_json:
+            schema = arrow_columns(schema_json)
+            return cls(schema, schema)
+        return cls(arrow_columns(visible_json(schema_json)), arrow_columns(_renamed(schema_json, _as_stored)))
+
+    def loosened(self, but: Collection[str]) -> Columns:
+        """Give the same columns, of which all may be NULL but those named."""
+        named = [f if f.name in but else f.with_nullable(True) for f in self.named]
+        stored = [f.with_nullable(n.nullable) for f, n in zip(self.stored, named, strict=True)]
+        return Columns(pa.schema(named), pa.schema(stored))
 
 
-def _fields_mapped(struct: StructType, change: Callable[[StructField], StructField]) -> StructType:
-    """Change every field of a struct and of the structs in it."""
+def visible_json(schema_json: str) -> str:
+    """Give Spark's schema JSON as users see it, without stored names."""
+    return schema_json if STORED_NAME not in schema_json else _renamed(schema_json, _as_named)
 
-    def mapped(kind: DataType) -> DataType:
-        if isinstance(kind, StructType):
-            return _fields_mapped(kind, change)
-        if isinstance(kind, ArrayType):
-            return ArrayType(mapped(kind.elementType), kind.containsNull)
-        if isinstance(kind, MapType):
-            return MapType(mapped(kind.keyType), mapped(kind.valueType), kind.valueContainsNull)
-        return kind
 
-    fields = [change(field) for field in struct.fields]
-    return StructType([StructField(f.name, mapped(f.dataType), f.nullable, f.metadata) for f in fields])
+def compact(schema: object) -> str:
+    """Write a schema as Spark does, so that equal ones have equal texts."""
+    return json.dumps(schema, separators=(",", ":"), sort_keys=True)
+
+
+def _as_named(field: dict[str, Any]) -> dict[str, Any]:
+    metadata = {key: value for key, value in (field.get("metadata") or {}).items() if key != STORED_NAME}
+    return {**field, "metadata": metadata}
+
+
+def _as_stored(field: dict[str, Any]) -> dict[str, Any]:
+    return _as_named({**field, "name": (field.get("metadata") or {}).get(STORED_NAME, field["name"])})
+
+
+def _renamed(schema_json: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
+    """Change each field, also those of structs in it."""
+
+    def mapped(kind: Any) -> Any:
+        if isinstance(kind, str):
+            return kind
+        if kind["type"] == "struct":
+            return {**kind, "fields": [{**change(f), "type": mapped(f["type"])} for f in kind["fields"]]}
+        return {key: mapped(inner) if key in _INNER else inner for key, inner in kind.items()}
+
+    return compact(mapped(json.loads(schema_json)))
+
+
+_INNER = ("elementType", "keyType", "valueType")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from snapshot.delta import Commit, DeltaLog
+from snapshot.delta import Commit, DataFile, DeltaLog
 from snapshot.errors import ConflictError, OutcomeUnknownError, UnavailableError
 from snapshot.records import Snapshot
 from snapshot.schema import SNAPSHOT
@@ -40,6 +41,19 @@ class CommitId:
         return f"{self.writer}:{self.batch}"
 
 
+@dataclass(frozen=True)
+class Replacement:
+    """What a commit takes out of an append table.
+
+    Attributes:
+        files: files that the snapshot holds no more.
+        facts: what the commit says of itself beside that: where its changes are, and how many (``changes.listed``).
+    """
+
+    files: Sequence[DataFile]
+    facts: Mapping[str, Any]
+
+
 def commit(
     log: DeltaLog,
     staged: Sequence[StagedFile],
@@ -47,6 +61,7 @@ def commit(
     *,
     kind: str,
     by_snapshot: bool,
+    replacement: Replacement | None = None,
     check: Callable[[int], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Snapshot:
@@ -63,6 +78,7 @@ def commit(
         commit_id: the write's name.
         kind: the snapshot's kind.
         by_snapshot: the commit table is partitioned by ``_snapshot`` (a key table's changes).
+        replacement: what the files take the place of; None where they only come in.
         check: told before each try which snapshot is the newest; raises when the files are no longer right after it.
         sleep: waits a number of seconds between tries.
 
@@ -71,8 +87,11 @@ def commit(
         UnavailableError: the file system has no room; nothing is committed, and no try is under way.
         OutcomeUnknownError: the file system gave no answer and cannot be asked; ``recover()`` finds out.
     """
-    rows = sum(s.file.rows for s in staged)
-    info = {"kind": kind, "rows": rows, "commit": str(commit_id)}
+    rows = sum(s.changes for s in staged)
+    info: dict[str, Any] = {"kind": kind, "rows": rows, "commit": str(commit_id)}
+    if replacement is not None:
+        info |= replacement.facts
+    remove = () if replacement is None else replacement.files
     newest = log.version()
     seen = -1 if commit_id.durable else newest
     lost: Exception | None = None
@@ -92,7 +111,7 @@ def commit(
         names = (commit_id.writer, commit_id.place) if commit_id.durable else ()
         transactions = [(name, commit_id.batch) for name in names if name]
         try:
-            log.commit(newest + 1, add=files, info=info, transactions=transactions)
+            log.commit(newest + 1, add=files, remove=remove, info=info, transactions=transactions)
             return as_snapshot(log.commit_at(newest + 1))
         # Step 3.
         except ConflictError as error:

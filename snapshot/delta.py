@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
@@ -64,6 +65,8 @@ class Commit:
         info: our facts about the commit; empty when another writer made it.
         added: files added as new data.
         removed: paths of files whose data was removed (not merely rewritten).
+        rewritten: paths of files whose rows are in other files now.
+        copied: files added that hold no new data (those a compaction wrote).
     """
 
     version: int
@@ -71,6 +74,8 @@ class Commit:
     info: dict[str, Any]
     added: tuple[DataFile, ...]
     removed: tuple[str, ...]
+    rewritten: tuple[str, ...] = ()
+    copied: tuple[DataFile, ...] = ()
 
 
 class DeltaLog:
@@ -144,9 +149,15 @@ class DeltaLog:
         """Tell whether the newest version's columns are these."""
         return bool(self._fresh().schema() == Schema.from_arrow(_without_invariants(schema)))
 
-    def transaction_version(self, app_id: str) -> int | None:
-        """Give the last version an application has recorded with its commits (Delta's ``txn`` action)."""
-        found = self._fresh().transaction_version(app_id)
+    def transaction_version(self, app_id: str, *, fresh: bool = True) -> int | None:
+        """Give the last version an application has recorded with its commits (Delta's ``txn`` action).
+
+        Args:
+            app_id: names the application.
+            fresh: look for newer commits first; without it, the state last seen will do.
+        """
+        table = self._table if self._table is not None and not fresh else self._fresh()
+        found = table.transaction_version(app_id)
         return None if found is None else int(found)
 
     def files(self, version: int | None = None) -> list[DataFile]:
@@ -222,7 +233,8 @@ class DeltaLog:
                 table.schema(),
                 table.metadata().partition_columns,
                 commit_properties=properties,
-                post_commithook_properties=PostCommitHookProperties(),
+                # What Delta's log keeps is for expiry to say: it knows of tags, consumers and what is not published.
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
         except CommitFailedError as error:
             msg = f"{self.storage.root}: version {version} was made by another commit."
@@ -352,6 +364,8 @@ def _active_files(table: DeltaTable) -> list[DataFile]:
 def _text(value: object) -> str | None:
     if value is None:
         return None
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -360,17 +374,20 @@ def _parse_commit(version: int, text: bytes) -> Commit:
     timestamp_ms = 0
     added: list[DataFile] = []
     removed: list[str] = []
+    rewritten: list[str] = []
+    copied: list[DataFile] = []
     for line in text.splitlines():
         action = json.loads(line) if line.strip() else {}
         if "commitInfo" in action:
             timestamp_ms = int(action["commitInfo"].get("timestamp") or 0)
             info = json.loads(action["commitInfo"].get(INFO_KEY) or "{}")
-        elif "add" in action and action["add"]["dataChange"]:
+        elif "add" in action:
             add = action["add"]
             rows = json.loads(add.get("stats") or "{}").get("numRecords", -1)
-            added.append(
+            (added if add["dataChange"] else copied).append(
                 DataFile(unquote(add["path"]), add["size"], rows, add["partitionValues"], add.get("stats") or "")
             )
-        elif "remove" in action and action["remove"]["dataChange"]:
-            removed.append(unquote(action["remove"]["path"]))
-    return Commit(version, timestamp_ms, info, tuple(added), tuple(removed))
+        elif "remove" in action:
+            taken = removed if action["remove"]["dataChange"] else rewritten
+            taken.append(unquote(action["remove"]["path"]))
+    return Commit(version, timestamp_ms, info, tuple(added), tuple(removed), tuple(rewritten), tuple(copied))

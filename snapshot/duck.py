@@ -7,6 +7,8 @@ those of fsspec, registered in the connection.
 from __future__ import annotations
 
 import datetime as dt
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -155,6 +157,34 @@ def connect(
     if filesystem is not None and not isinstance(filesystem, LocalFileSystem):
         connection.register_filesystem(filesystem)
     return connection
+
+
+@contextmanager
+def spilling(
+    prefix: str,
+    *,
+    memory_limit: str,
+    filesystem: fsspec.AbstractFileSystem | None = None,
+    parent: str | None = None,
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open an engine that spills into a new folder, which is removed when it is closed; its time zone is UTC.
+
+    Args:
+        prefix: Begins the folder's name.
+        memory_limit: What DuckDB may hold in memory, as in ``"512MB"``.
+        filesystem: Opens paths that are not local; None when all are.
+        parent: Folder in which the new one is made; None for the system's.
+    """
+    spill = tempfile.mkdtemp(prefix=prefix, dir=parent)
+    try:
+        connection = connect(memory_limit=memory_limit, temp_directory=spill, filesystem=filesystem)
+        try:
+            connection.execute("SET TimeZone = 'UTC'")
+            yield connection
+        finally:
+            connection.close()
+    finally:
+        shutil.rmtree(spill, ignore_errors=True)
 
 
 @contextmanager

@@ -8,9 +8,12 @@ from typing import TypeAlias
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from snapshot.columns import STORED_NAME, path_of, stored_name, stored_paths, visible, without_stored
+from snapshot.adapt import widens
+from snapshot.columns import STORED_NAME
 from snapshot.errors import InvalidInputError
-from snapshot.schema import RESERVED, can_become
+from snapshot.schema import RESERVED
+from snapshot.spark_columns import path_of, stored_name, stored_paths, visible, without_stored
+from snapshot.spark_schema import arrow_schema
 
 _COMMENT = "comment"
 
@@ -277,3 +280,9 @@ def _commented(field: StructField, comment: str | None) -> StructField:
     if comment is not None:
         metadata[_COMMENT] = comment
     return StructField(field.name, field.dataType, field.nullable, metadata)
+
+
+def can_become(came: DataType, wanted: DataType) -> bool:
+    """Tell whether a column's type may change; see ``adapt.widens``."""
+    one, other = (arrow_schema(StructType([StructField("c", kind)])).field(0).type for kind in (came, wanted))
+    return came == wanted or (one != other and widens(one, other))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -33,7 +33,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from snapshot.duck import bound, quoted, text_literal
+from snapshot.duck import bound, text_literal
+from snapshot.predicate import Condition, Predicate
 
 _COMPARISONS: dict[type[Filter], str] = {
     EqualTo: "=",
@@ -48,54 +49,6 @@ _STRING_FUNCTIONS: dict[type[Filter], str] = {
     StringEndsWith: "ends_with",
     StringContains: "contains",
 }
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One condition on one column, which its SQL names once.
-
-    Attributes:
-        column: The top-level column it reads.
-        before: DuckDB's SQL before the column's name.
-        after: The SQL after it, with a ``?`` for each parameter.
-        parameters: The values to bind, in order.
-    """
-
-    column: str
-    before: str
-    after: str
-    parameters: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class Predicate:
-    """Conditions that must all be true of a row; none at all is true of every row. Picklable."""
-
-    conditions: tuple[Condition, ...] = ()
-
-    @property
-    def sql(self) -> str:
-        """The conditions joined by AND, in DuckDB's SQL, with the table's column names."""
-        return self.sql_with(quoted)
-
-    @property
-    def parameters(self) -> tuple[Any, ...]:
-        """The values to bind to `sql`, in order."""
-        return tuple(value for condition in self.conditions for value in condition.parameters)
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """The top-level columns the conditions read."""
-        return frozenset(condition.column for condition in self.conditions)
-
-    def sql_with(self, name: Callable[[str], str]) -> str:
-        """Write the conditions joined by AND, each column as ``name`` writes it."""
-        return " AND ".join(f"({each.before}{name(each.column)}{each.after})" for each in self.conditions) or "TRUE"
-
-    def on(self, columns: Iterable[str]) -> Predicate:
-        """Keep only the conditions that read these columns."""
-        wanted = set(columns)
-        return Predicate(tuple(condition for condition in self.conditions if condition.column in wanted))
 
 
 def split_filters(filters: Sequence[Filter], schema: pa.Schema) -> tuple[Predicate, list[Filter]]:

@@ -17,9 +17,8 @@ Inside DuckDB, the schema's columns are called ``c0``, ``c1``, ... so that no us
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -28,10 +27,10 @@ import duckdb
 import fsspec
 import pyarrow as pa
 
-from snapshot.duck import bound, connect, errors_mapped, file_argument, load, read, read_parquet, type_name
+from snapshot.duck import bound, errors_mapped, file_argument, load, read, read_parquet, spilling, type_name
 from snapshot.errors import InvalidInputError
-from snapshot.filters import Predicate
 from snapshot.latest import last_per_key
+from snapshot.predicate import Predicate
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ, SNAPSHOT
 
@@ -102,24 +101,22 @@ class MergeEngine:
         self._filesystem = filesystem
         self._temp_parent = temp_directory
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._spill = ""
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         """Open DuckDB."""
-        self._spill = tempfile.mkdtemp(prefix="merge-", dir=self._temp_parent)
-        self._connection = connect(
-            memory_limit=self._memory_limit, temp_directory=self._spill, filesystem=self._filesystem
+        opened = spilling(
+            "merge-", memory_limit=self._memory_limit, filesystem=self._filesystem, parent=self._temp_parent
         )
+        self._connection = self._stack.enter_context(opened)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close DuckDB and remove what it spilled."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        shutil.rmtree(self._spill, ignore_errors=True)
+        self._connection = None
+        self._stack.close()
 
     def merged(
         self,

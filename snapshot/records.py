@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+
+from snapshot.columns import Columns
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,8 @@ class Snapshot:
 
     Attributes:
         id: the Delta version of the commit table; 0 is the empty table.
-        kind: ``create``, ``append``, ``upsert``, ``delete``, ``compact``, ``expire`` or, for a commit made by
-            another Delta writer, ``foreign``.
+        kind: ``create``, ``append``, ``upsert``, ``delete``, ``update``, ``overwrite``, ``truncate``, ``merge``,
+            ``compact``, ``expire`` or, for a commit made by another Delta writer, ``foreign``.
         rows: changes in the snapshot.
         timestamp_ms: when it was committed, in milliseconds since the epoch.
         commit_id: ``writer:batch`` of the write that made it, empty for a foreign one.
@@ -89,8 +90,8 @@ class ChangeSet(Protocol):
         ...
 
     @property
-    def columns(self) -> StructType:
-        """The same columns, without ``_kind``, as Spark types with their stored names."""
+    def columns(self) -> Columns:
+        """The same columns, by their names and by their stored names."""
         ...
 
     def rows(self, bucket: int) -> int:

@@ -1,34 +1,35 @@
-"""The columns of a table: Spark's types as the user gives them, Arrow's as tasks use them."""
+"""The columns of a table: the names the store keeps for itself, and Arrow batches put into a schema.
+
+What is said in Spark's types is in ``spark_schema``; it is found here too, and loaded when it is asked for, so that who
+reads tables without Spark never waits for PySpark.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
-from snapshot.errors import InvalidInputError
 from snapshot.rowkind import CHANGE_TYPE, KIND
+
+if TYPE_CHECKING:
+    from snapshot.spark_schema import arrow_schema, can_widen, check_schema, table_schema
+
+__all__ = [
+    "BUCKET",
+    "COMMIT_TIMESTAMP",
+    "COMMIT_VERSION",
+    "RESERVED",
+    "SEQ",
+    "SNAPSHOT",
+    "arrow_schema",
+    "can_widen",
+    "check_schema",
+    "conform",
+    "relabelled",
+    "table_schema",
+]
 
 SEQ = "_seq"
 """int64 column of change files: the order of changes within their commit."""
@@ -41,121 +42,15 @@ COMMIT_TIMESTAMP = "_commit_timestamp"
 RESERVED = (KIND, SEQ, SNAPSHOT, BUCKET, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 """Column names the store keeps for itself (the last three are those of Delta's change data feed)."""
 
-_ATOMIC_TYPES = (
-    BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType,
-    StringType, BinaryType, DateType, TimestampType, TimestampNTZType,
-)  # fmt: skip
-_PARTITION_TYPES = (BooleanType, ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, DateType)
-_KEY_TYPES = (*_PARTITION_TYPES, BinaryType, TimestampType, TimestampNTZType)
-_WIDER: dict[type[DataType], int] = {ByteType: 1, ShortType: 2, IntegerType: 3, LongType: 4}
-_DIGITS: dict[type[DataType], int] = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
-"""Digits before the point that a decimal needs to take a whole number's place (Delta's type widening)."""
+_IN_SPARKS_TYPES = frozenset({"arrow_schema", "can_widen", "check_schema", "table_schema"})
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Give the Arrow schema Spark exchanges with Python for these columns (timestamps with zone are in UTC)."""
-    return to_arrow_schema(schema, timezone="UTC")
-
-
-def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: Sequence[str]) -> None:
-    """Refuse a table definition the store cannot keep.
-
-    Raises:
-        InvalidInputError: no columns, a reserved or repeated name, a type Delta does not store, a key or
-            partition column that does not exist or has a type that cannot be hashed or put in a path.
-    """
-    if not schema.fields:
-        msg = "schema: a table needs at least one column; this schema has none."
-        raise InvalidInputError(msg)
-    seen: dict[str, str] = {}
-    for field in schema.fields:
-        if field.name.lower() in RESERVED:
-            msg = f"schema: column name {field.name!r} is reserved by the store ({', '.join(RESERVED)}); rename it."
-            raise InvalidInputError(msg)
-        if field.name.lower() in seen:
-            msg = f"schema: columns {seen[field.name.lower()]!r} and {field.name!r} differ in case only; rename one."
-            raise InvalidInputError(msg)
-        seen[field.name.lower()] = field.name
-        _check_type(field.name, field.dataType)
-    _check_columns(schema, "primary_key", primary_key, _KEY_TYPES)
-    _check_columns(schema, "partition_by", partition_by, _PARTITION_TYPES)
-    if len(partition_by) == len(schema.fields):
-        msg_0 = "partition_by: names every column of the table; leave at least one out."
-        raise InvalidInputError(msg_0)
-
-
-def table_schema(schema: StructType, primary_key: Sequence[str]) -> StructType:
-    """Give the schema as the table keeps it: key columns are NOT NULL."""
-    return StructType(
-        [StructField(f.name, f.dataType, f.nullable and f.name not in primary_key, f.metadata) for f in schema.fields]
-    )
-
-
-def can_widen(came: DataType, wanted: DataType) -> bool:
-    """Tell whether every value of ``came`` is kept exactly by a cast to ``wanted``."""
-    if came == wanted or came.simpleString() == "void":
-        return True
-    if type(came) in _WIDER and type(wanted) in _WIDER:
-        return _WIDER[type(came)] <= _WIDER[type(wanted)]
-    if isinstance(came, FloatType) and isinstance(wanted, DoubleType):
-        return True
-    if isinstance(came, DecimalType) and isinstance(wanted, DecimalType):
-        return wanted.scale >= came.scale and wanted.precision - wanted.scale >= came.precision - came.scale
-    if isinstance(came, StructType) and isinstance(wanted, StructType):
-        pairs = zip(came.fields, wanted.fields, strict=False)
-        return len(came.fields) == len(wanted.fields) and all(
-            a.name == b.name and can_widen(a.dataType, b.dataType) for a, b in pairs
-        )
-    if isinstance(came, ArrayType) and isinstance(wanted, ArrayType):
-        return can_widen(came.elementType, wanted.elementType)
-    if isinstance(came, MapType) and isinstance(wanted, MapType):
-        return can_widen(came.keyType, wanted.keyType) and can_widen(came.valueType, wanted.valueType)
-    return False
-
-
-def can_become(came: DataType, wanted: DataType) -> bool:
-    """Tell whether a column may change its type: values keep their meaning, and files of the old one can be read.
-
-    These are the rules of Delta's type widening, but for dates, which do not become timestamps.
-    """
-    if isinstance(came, tuple(_DIGITS)) and isinstance(wanted, DecimalType):
-        return wanted.precision - wanted.scale >= _DIGITS[type(came)]
-    if isinstance(came, ByteType | ShortType | IntegerType) and isinstance(wanted, DoubleType):
-        return True
-    return can_widen(came, wanted)
-
-
-def _check_type(path: str, kind: DataType) -> None:
-    if isinstance(kind, StructType):
-        for field in kind.fields:
-            _check_type(f"{path}.{field.name}", field.dataType)
-    elif isinstance(kind, ArrayType):
-        _check_type(f"{path}.element", kind.elementType)
-    elif isinstance(kind, MapType):
-        _check_type(f"{path}.key", kind.keyType)
-        _check_type(f"{path}.value", kind.valueType)
-    elif not isinstance(kind, _ATOMIC_TYPES):
-        msg = f"schema: column {path!r} has type {kind.simpleString()}, which Delta tables of this store cannot hold."
-        raise InvalidInputError(msg)
-
-
-def _check_columns(schema: StructType, what: str, names: Sequence[str], allowed: tuple[type[DataType], ...]) -> None:
-    if len(set(names)) != len(names):
-        msg = f"{what}: names a column twice: {list(names)}."
-        raise InvalidInputError(msg)
-    for name in names:
-        if name not in schema.fieldNames():
-            msg = f"{what}: there is no column {name!r}; the table has {schema.fieldNames()}."
-            raise InvalidInputError(msg)
-        kind = schema[name].dataType
-        if not isinstance(kind, allowed):
-            words = ", ".join(t.typeName() for t in allowed)
-            msg_0 = f"{what}: column {name!r} has type {kind.simpleString()}; allowed are {words}."
-            raise InvalidInputError(msg_0)
-        if isinstance(kind, StringType) and kind.collation != "UTF8_BINARY":
-            # Buckets, folders and merging compare bytes; another collation would call two such keys the same.
-            msg_1 = f"{what}: column {name!r} has collation {kind.collation}; allowed is UTF8_BINARY."
-            raise InvalidInputError(msg_1)
+def __getattr__(name: str) -> Any:
+    """Find what is said in Spark's types."""
+    if name in _IN_SPARKS_TYPES:
+        return getattr(importlib.import_module("snapshot.spark_schema"), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
-from snapshot.columns import stored, stored_name, visible
+from snapshot.columns import Columns, compact, visible_json
 from snapshot.errors import CorruptedError
-from snapshot.schema import BUCKET, arrow_schema
+from snapshot.schema import BUCKET
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 SPEC_PROPERTY = "tablestore.spec"
 _FORMAT = 1
@@ -60,47 +63,52 @@ class TableSpec:
     past: tuple[PastSchema, ...] = ()
 
     @cached_property
-    def columns(self) -> StructType:
-        """The user's columns with their stored names in their metadata."""
-        return StructType.fromJson(json.loads(self.schema_json))
-
-    @cached_property
     def schema(self) -> StructType:
         """The user's columns as Spark types."""
-        return visible(self.columns)
+        from pyspark.sql.types import StructType  # noqa: PLC0415 - who reads without Spark never waits for PySpark
+
+        return StructType.fromJson(json.loads(visible_json(self.schema_json)))
 
     @cached_property
+    def columns(self) -> Columns:
+        """The user's columns as Arrow types, by their names and as files hold them."""
+        return Columns.of(self.schema_json)
+
+    @property
     def arrow(self) -> pa.Schema:
         """The user's columns as Arrow types."""
-        return arrow_schema(self.schema)
+        return self.columns.named
 
-    @cached_property
+    @property
     def stored(self) -> pa.Schema:
         """The same columns in the same order as files hold them: their stored names, of struct fields too."""
-        return arrow_schema(stored(self.columns))
+        return self.columns.stored
+
+    @cached_property
+    def change_columns(self) -> Columns:
+        """The same columns as changes have them: a delete may have its key only, so every other one may be NULL."""
+        return self.columns.loosened(self.primary_key) if self.has_key else self.columns
 
     @cached_property
     def added(self) -> frozenset[str]:
         """The names of columns that ``create`` did not make: writers from before may leave them out."""
-        if not self.past:
-            return frozenset()
-        first = {stored_name(f) for f in self.at(0).columns.fields}
-        return frozenset(f.name for f in self.columns.fields if stored_name(f) not in first)
+        first = set(self.at(0).stored.names)
+        return frozenset(
+            name for name, held in zip(self.arrow.names, self.stored.names, strict=True) if held not in first
+        )
 
     def at(self, snapshot: int) -> TableSpec:
         """Give the definition with the columns under which a snapshot was made; options are today's."""
         if snapshot >= self.since:
             return self
-        for number in range(len(self.past) - 1, -1, -1):
-            if snapshot >= self.past[number].since or number == 0:
-                found = self.past[number]
-                return replace(self, schema_json=found.schema_json, since=found.since, past=self.past[:number])
-        return self
+        number = max((n for n, past in enumerate(self.past) if past.since <= snapshot), default=0)
+        found = self.past[number]
+        return replace(self, schema_json=found.schema_json, since=found.since, past=self.past[:number])
 
-    def with_columns(self, columns: StructType, since: int) -> TableSpec:
+    def with_columns(self, schema_json: str, since: int) -> TableSpec:
         """Give the definition with other columns, from a snapshot on."""
         past = (*self.past, PastSchema(self.since, self.schema_json))
-        return replace(self, schema_json=columns.json(), since=since, past=past)
+        return replace(self, schema_json=schema_json, since=since, past=past)
 
     @property
     def has_key(self) -> bool:
@@ -143,19 +151,14 @@ class TableSpec:
                 raise CorruptedError(msg)
             return cls(
                 table_id=raw["table_id"],
-                schema_json=_compact(raw["schema"]),
+                schema_json=compact(raw["schema"]),
                 primary_key=tuple(raw["primary_key"]),
                 partition_by=tuple(raw["partition_by"]),
                 properties=dict(raw["properties"]),
                 owns_topic=bool(raw["owns_topic"]),
                 since=int(raw.get("since", 0)),
-                past=tuple(PastSchema(int(p["since"]), _compact(p["schema"])) for p in raw.get("past", ())),
+                past=tuple(PastSchema(int(p["since"]), compact(p["schema"])) for p in raw.get("past", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             msg_0 = f"{path}: Delta property {SPEC_PROPERTY!r} is not a table spec: {error}."
             raise CorruptedError(msg_0) from error
-
-
-def _compact(schema: object) -> str:
-    """Write a schema as Spark does, so that equal ones have equal texts."""
-    return json.dumps(schema, separators=(",", ":"), sort_keys=True)

@@ -7,32 +7,36 @@ root, or expiry of the changes, removes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from itertools import chain
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from snapshot.bucketed import BucketedChanges, is_tombstones
 from snapshot.delta import DataFile
-from snapshot.errors import UnavailableError
+from snapshot.engines import LAST_ROW, MergeRule
+from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
-from snapshot.parquet import ParquetFiles, removed_on_error
+from snapshot.parquet import removed_on_error
 from snapshot.partitioned import PartitionedFiles, split_by_bucket
 from snapshot.records import LogTapFactory, SentRange
 from snapshot.resolve import Lookup
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
-from snapshot.schema import BUCKET, SEQ, conform, relabelled
+from snapshot.schema import SEQ, conform, relabelled
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 
 CHANGES = "_changes"
 _FEW_ROWS = 20_000
 STAGED = (
-    "path string, size long, rows long, deletes long, partition string, stats string, sent string, rejected string, "
-    "failed string"
+    "path string, size long, rows long, deletes long, partition string, stats string, role string, sent string, "
+    "rejected string, failed string"
 )
 """Columns of the frame staging returns: one row a file, or one row with the reason why the input was rejected, or why
 the file system took no files."""
@@ -44,11 +48,36 @@ _STAGED_ARROW = pa.schema(
         ("deletes", pa.int64()),
         ("partition", pa.string()),
         ("stats", pa.string()),
+        ("role", pa.string()),
         ("sent", pa.string()),
         ("rejected", pa.string()),
         ("failed", pa.string()),
     ]
 )
+
+UNKNOWN_KIND, AMBIGUOUS, TAKEN, OUTSIDE = -1, -2, -3, -4
+"""Stand for a row kind where a row must not be written; staging rejects it."""
+_REJECTIONS: Mapping[int, str] = {
+    UNKNOWN_KIND: f"column {CHANGE_TYPE!r} must be one of {', '.join(CHANGE_TYPE_NAMES)}; {{0}} of {{1}} rows of a "
+    "batch are not.",
+    AMBIGUOUS: "merge: several rows of the source change the same row of the table, so what it becomes is ambiguous: "
+    "{0} of {1} rows of a batch. Let the source have one row for each, or tell them apart in on or in a condition.",
+    TAKEN: "two rows would have one primary key: {0} of {1} rows of a batch have a key that another row has, which "
+    "is neither moved nor deleted. Change what is set, or delete the other row first.",
+    OUTSIDE: "overwrite: every row must be one that where selects; {0} of {1} rows of a batch are not. Leave them "
+    "out, or widen where.",
+}
+
+
+class Role(StrEnum):
+    """What a staged file is to the commit."""
+
+    NEW = "new"
+    """All of its rows are changes: rows that come in or, in a key table, whatever they do."""
+    KEPT = "kept"
+    """It takes the place of others; its changes are in a file of changes."""
+    CHANGES = "changes"
+    """Changes of an append table, beside its data files."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +88,76 @@ class StagedFile:
         file: the file; its partition values lack ``_snapshot``, which the commit adds.
         deletes: how many of its rows are deletes.
         sent: where the task has put the changes of the file's bucket into an eventual log; told with its first file.
+        role: what it is to the commit.
     """
 
     file: DataFile
     deletes: int
     sent: SentRange | None = None
+    role: Role = Role.NEW
+
+    @property
+    def changes(self) -> int:
+        """How many changes it holds: none where it holds tombstones."""
+        return 0 if is_tombstones(self.file.path) else self.file.rows
 
 
-class _RejectedError(Exception):
-    """Rows cannot be stored; carried to the driver as data so that Spark does not retry the task."""
+class StagesRows(Protocol):
+    """Writes the rows of a task into files. Picklable."""
+
+    def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
+        """Write a task's rows.
+
+        Raises:
+            InvalidInputError: they cannot be stored.
+        """
+        ...
+
+    def remove(self, staged: Iterable[StagedFile]) -> None:
+        """Remove staged files that no commit will use."""
+        ...
+
+
+def refuse_rejected(kinds: pa.Array) -> None:
+    """Refuse rows that stand for a reason why they must not be written.
+
+    Raises:
+        InvalidInputError: there are such rows.
+    """
+    lowest = pc.min(kinds).as_py()
+    if lowest is not None and lowest < 0:
+        count = pc.sum(pc.equal(kinds, lowest)).as_py()
+        raise InvalidInputError(_REJECTIONS[lowest].format(count, len(kinds)))
+
+
+def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
+    """Refuse NULL in a column that is NOT NULL.
+
+    Args:
+        nulls: where NULL is that must not be.
+        name: the column.
+        spec: the table.
+
+    Raises:
+        InvalidInputError: there is one.
+    """
+    count = pc.sum(nulls).as_py() or 0
+    if count:
+        what = "primary key column" if name in spec.primary_key else "NOT NULL column"
+        msg = f"{what} {name!r} must not hold NULL; {count} of {len(nulls)} rows of a batch do."
+        raise InvalidInputError(msg)
+
+
+def without_empty_partitions(batch: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
+    """Make the empty string NULL in partition columns, as Spark does: the Delta protocol has one value for both."""
+    for name in spec.partition_by:
+        position = batch.schema.get_field_index(name)
+        field = batch.schema.field(position)
+        if pa.types.is_string(field.type):
+            values = batch.column(position)
+            kept = pc.if_else(pc.equal(values, ""), pa.scalar(None, field.type), values)
+            batch = batch.set_column(position, field.with_nullable(True), kept)
+    return batch
 
 
 @dataclass(frozen=True)
@@ -81,7 +171,11 @@ class Stager:
         whole_buckets: every row of a bucket reaches the same task, so earlier changes of a key can be dropped.
         buckets: the table's number of buckets.
         tap: takes the changes into the log at the same time, where the log is an eventual one.
-        lookup: the rows that the changes are resolved against, with ``changelog-producer=lookup``; needs whole buckets.
+        lookup: the rows that the changes are resolved against, with ``changelog-producer=lookup`` or a rule that
+            merges; needs whole buckets.
+        changelog: changes hold the rows they replace.
+        rule: how rows of a key are merged, where there is a lookup; and what deletes do.
+        base: the snapshot that the rows were made from; None where they do not depend on what the table holds.
     """
 
     storage: Storage
@@ -91,6 +185,9 @@ class Stager:
     buckets: int
     tap: LogTapFactory | None = None
     lookup: Lookup | None = None
+    changelog: bool = False
+    rule: MergeRule = LAST_ROW
+    base: int | None = None
 
     def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         """Write the rows of a task into files.
@@ -100,7 +197,7 @@ class Stager:
             task: the task's number; files of a bucket sort by it, then by row.
 
         Raises:
-            InvalidInputError: never here; a NULL in a NOT NULL column raises ``_RejectedError``.
+            InvalidInputError: rows cannot be stored, such as NULL in a NOT NULL column. What was written is removed.
         """
         checked = map(self._checked, batches)
         if self.spec.has_key:
@@ -128,14 +225,12 @@ class Stager:
         """Refuse NULL in columns that are NOT NULL (deletes need only their key), and unknown row kinds."""
         if self.spec.has_key:
             kinds = batch.column(batch.schema.get_field_index(KIND))
-            unknown = pc.sum(pc.less(kinds, 0)).as_py() or 0
-            if unknown:
-                msg = (
-                    f"column {CHANGE_TYPE!r} must be one of {', '.join(CHANGE_TYPE_NAMES)}; "
-                    f"{unknown} of {batch.num_rows} rows of a batch are not."
-                )
-                raise _RejectedError(msg)
-        batch = self._without_empty_partitions(batch)
+            refuse_rejected(kinds)
+        batch = without_empty_partitions(batch, self.spec)
+        self._check_nulls(batch)
+        return batch
+
+    def _check_nulls(self, batch: pa.RecordBatch) -> None:
         for field in self.spec.arrow:
             if field.nullable:
                 continue
@@ -143,78 +238,72 @@ class Stager:
             if self.spec.has_key and field.name not in self.spec.primary_key:
                 kinds = batch.column(batch.schema.get_field_index(KIND))
                 nulls = pc.and_(nulls, pc.not_equal(kinds, int(RowKind.DELETE)))
-            count = pc.sum(nulls).as_py() or 0
-            if count:
-                what = "primary key column" if field.name in self.spec.primary_key else "NOT NULL column"
-                msg = f"{what} {field.name!r} must not hold NULL; {count} of {batch.num_rows} rows of a batch do."
-                raise _RejectedError(msg)
-        return batch
-
-    def _without_empty_partitions(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Make the empty string NULL in partition columns, as Spark does: the Delta protocol has one value for both."""
-        for name in self.spec.partition_by:
-            position = batch.schema.get_field_index(name)
-            field = batch.schema.field(position)
-            if pa.types.is_string(field.type):
-                values = batch.column(position)
-                kept = pc.if_else(pc.equal(values, ""), pa.scalar(None, field.type), values)
-                batch = batch.set_column(position, field.with_nullable(True), kept)
-        return batch
+            refuse_nulls(nulls, field.name, self.spec)
 
     def _stage_changes(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         schema = change_file_schema(self.spec)
-        rows = (conform(batch, schema) for batch in batches)
-        if not self.whole_buckets:
-            return self._write_buckets(rows, schema, task)
-        few: list[pa.RecordBatch] = []
-        for batch in rows:
-            few.append(batch)
-            if sum(b.num_rows for b in few) > _FEW_ROWS:
-                with MergeEngine(self.spec.arrow, self.spec.primary_key) as engine:
-                    return self._write_buckets(
-                        self._resolved(engine.last_per_key(chain(few, rows)), schema), schema, task
-                    )
-        kept = last_of_few(self.spec.primary_key, pa.Table.from_batches(few, schema=schema))
-        return self._write_buckets(self._resolved(kept.to_batches(), schema), schema, task)
+        folder = self.storage.child(CHANGES)
+        in_files = stored_change_schema(self.spec)
+        files = BucketedChanges(folder, in_files, task=task, target_bytes=self.target_bytes)
+        rows = (self._admitted(conform(batch, schema)) for batch in batches)
+        with removed_on_error(files.writers, self.storage):
+            if not self.whole_buckets:
+                return self._write_buckets(rows, files, schema)
+            if self.rule.merges:
+                return self._write_buckets(self._resolved(rows, files, schema), files, schema)
+            few: list[pa.RecordBatch] = []
+            for batch in rows:
+                few.append(batch)
+                if sum(b.num_rows for b in few) > _FEW_ROWS:
+                    with MergeEngine(self.spec.arrow, self.spec.primary_key) as engine:
+                        last = engine.last_per_key(chain(few, rows))
+                        return self._write_buckets(self._resolved(last, files, schema), files, schema)
+            kept = last_of_few(self.spec.primary_key, pa.Table.from_batches(few, schema=schema))
+            return self._write_buckets(self._resolved(kept.to_batches(), files, schema), files, schema)
 
-    def _resolved(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+    def _admitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Drop or refuse what would take rows away, where the table's merge engine says so."""
+        if not (self.rule.ignore_delete or self.rule.why_refused):
+            return batch
+        kinds = batch.column(batch.schema.get_field_index(KIND))
+        gone = pc.is_in(kinds, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
+        count = pc.sum(gone).as_py() or 0
+        if count == 0:
+            return batch
+        if self.rule.why_refused:
+            msg = f"{count} of {batch.num_rows} rows of a batch are deletes or preimages: {self.rule.why_refused}."
+            raise InvalidInputError(msg)
+        return batch.filter(pc.invert(gone))
+
+    def _resolved(
+        self, batches: Iterable[pa.RecordBatch], files: BucketedChanges, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         if self.lookup is None:
-            return batches
+            yield from batches
+            return
         parts = (part for batch in batches for part in split_by_bucket(batch, self.spec, self.buckets))
-        return self.lookup.resolve(parts, schema)
+        for batch in self.lookup.resolve(parts, schema, self.rule, changelog=self.changelog, bury=files.bury):
+            if self.rule.merges:
+                # What is taken back may leave NULL.
+                self._check_nulls(batch)
+            yield batch
 
-    def _write_buckets(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, task: int) -> list[StagedFile]:
-        writers: dict[int, ParquetFiles] = {}
-        deletes: dict[int, int] = {}
+    def _write_buckets(
+        self, batches: Iterable[pa.RecordBatch], files: BucketedChanges, schema: pa.Schema
+    ) -> list[StagedFile]:
         tap = None if self.tap is None else self.tap.open()
-        logged, in_files = schema.names[:-1], stored_change_schema(self.spec)
-        with removed_on_error(writers, self.storage):
-            for batch in batches:
-                for bucket, part in split_by_bucket(batch, self.spec, self.buckets):
-                    if bucket not in writers:
-                        writers[bucket] = ParquetFiles(
-                            self.storage.child(CHANGES),
-                            in_files,
-                            prefix=f"{bucket:05d}-{task:05d}",
-                            partition={BUCKET: str(bucket)},
-                            target_bytes=self.target_bytes,
-                        )
-                    writers[bucket].write(relabelled(part, in_files))
-                    if tap is not None:
-                        tap.send(bucket, part.select(logged))
-                    found = pc.sum(
-                        pc.equal(part.column(part.schema.get_field_index(KIND)), int(RowKind.DELETE))
-                    ).as_py()
-                    deletes[bucket] = deletes.get(bucket, 0) + (found or 0)
-            sent = {} if tap is None else tap.close()
-            staged: list[StagedFile] = []
-            for bucket, writer in writers.items():
-                # The count of deletes belongs to the bucket; it is told with its first file.
-                staged += [
-                    StagedFile(file, deletes[bucket], sent.get(bucket)) if number == 0 else StagedFile(file, 0)
-                    for number, file in enumerate(writer.close())
-                ]
-        return staged
+        logged = schema.names[:-1]
+        for batch in batches:
+            for bucket, part in split_by_bucket(batch, self.spec, self.buckets):
+                files.write(bucket, part)
+                if tap is not None:
+                    tap.send(bucket, part.select(logged))
+        sent = {} if tap is None else tap.close()
+        # The count of deletes belongs to the bucket, and so does where it was sent; both are told with its first file.
+        return [
+            StagedFile(file, 0) if deletes is None else StagedFile(file, deletes, sent.get(bucket))
+            for bucket, file, deletes in files.close()
+        ]
 
     def _stage_rows(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         writer = PartitionedFiles(self.storage, self.spec, prefix=f"part-{task:05d}", target_bytes=self.target_bytes)
@@ -232,16 +321,14 @@ def change_file_schema(spec: TableSpec) -> pa.Schema:
 
 def stored_change_schema(spec: TableSpec) -> pa.Schema:
     """Give the same columns as files hold them."""
-    names = change_file_schema(spec)
-    columns = [f.with_nullable(loose.nullable) for f, loose in zip(spec.stored, names, strict=False)]
-    return pa.schema([*columns, *list(names)[len(columns) :]])
+    return pa.schema([*spec.change_columns.stored, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])
 
 
-def staged_to_arrow(stager: Stager, batches: Iterable[pa.RecordBatch], task: int) -> pa.RecordBatch:
+def staged_to_arrow(stager: StagesRows, batches: Iterable[pa.RecordBatch], task: int) -> pa.RecordBatch:
     """Stage a task's batches and describe the files as one batch of ``STAGED`` rows."""
     try:
         staged = stager.stage(batches, task)
-    except _RejectedError as error:
+    except InvalidInputError as error:
         return pa.RecordBatch.from_pylist([{"rejected": str(error)}], schema=_STAGED_ARROW)
     except UnavailableError as error:
         return pa.RecordBatch.from_pylist([{"failed": str(error)}], schema=_STAGED_ARROW)
@@ -253,6 +340,7 @@ def staged_to_arrow(stager: Stager, batches: Iterable[pa.RecordBatch], task: int
             "deletes": s.deletes,
             "partition": json.dumps(dict(s.file.partition)),
             "stats": s.file.stats,
+            "role": s.role.value,
             "sent": None if s.sent is None else json.dumps(asdict(s.sent)),
         }
         for s in staged

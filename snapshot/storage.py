@@ -6,9 +6,10 @@ import fcntl
 import os
 import posixpath
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,23 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from snapshot.errors import UnavailableError
+
+_MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified")
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file in a folder.
+
+    Attributes:
+        name: its path from the folder.
+        size: bytes.
+        modified_ms: when it was last written, milliseconds since the epoch.
+    """
+
+    name: str
+    size: int
+    modified_ms: int
 
 
 @dataclass(frozen=True)
@@ -141,13 +159,44 @@ class Storage:
             return []
         return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
 
-    def delete(self, *names: str) -> None:
-        """Remove files that may be gone already."""
+    def files(self, folder: str = "", skip: Callable[[str], bool] = lambda name: False) -> Iterator[StoredFile]:
+        """List the files in a folder and in those within it, leaving out folders whose name ``skip`` refuses."""
+        try:
+            found = self.filesystem.ls(self.path(folder) if folder else self.path(), detail=True, refresh=True)
+        except FileNotFoundError:
+            return
+        for info in found:
+            last = posixpath.basename(str(info["name"]).rstrip("/"))
+            name = f"{folder}/{last}" if folder else last
+            if info["type"] == "directory":
+                if not skip(last):
+                    yield from self.files(name, skip)
+            else:
+                yield StoredFile(name, int(info["size"] or 0), self._modified_ms(info))
+
+    def _modified_ms(self, info: dict[str, Any]) -> int:
+        """Read when a file was written; file systems name and count it differently."""
+        told = next((info[name] for name in _MODIFIED if info.get(name) is not None), None)
+        if told is None:
+            told = self.filesystem.modified(info["name"])
+        if isinstance(told, str):
+            told = datetime.fromisoformat(told)
+        return int((told.timestamp() if isinstance(told, datetime) else float(told)) * 1000)
+
+    def delete(self, *names: str) -> int:
+        """Remove files that may be gone already.
+
+        Returns:
+            How many were there.
+        """
+        removed = 0
         for name in names:
             try:
                 self.filesystem.rm_file(self.path(name))
             except FileNotFoundError:
                 continue
+            removed += 1
+        return removed
 
     def remove_tree(self, name: str) -> None:
         """Remove a file or a folder in this folder, which may be gone already."""

@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import pyarrow as pa
 
-from snapshot.changes import MAINTENANCE, SnapshotChanges, change_schema
+from snapshot.bucketed import is_tombstones
+from snapshot.changes import LISTED, MAINTENANCE, SnapshotChanges, with_kind
 from snapshot.commit import ATTEMPTS_MAX, as_snapshot
 from snapshot.delta import DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError
+from snapshot.layout import Layout
 from snapshot.merge import ChangeFile
 from snapshot.records import Snapshot
 from snapshot.schema import BUCKET, SNAPSHOT
 from snapshot.spec import SPEC_PROPERTY, TableSpec
 from snapshot.stage import CHANGES, stored_change_schema
 from snapshot.storage import Storage
+from snapshot.tags import Tags
+
+__all__ = ["MERGED_THROUGH", "OLDEST", "Layout", "TableFiles"]
 
 MERGED_THROUGH = "merged-through"
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What a snapshot of a key table is made of: a version of the root and the changes after it.
-
-    Attributes:
-        snapshot: the snapshot.
-        root_version: the root version with the largest ``merged-through`` at or below it.
-        merged_through: that value.
-        base: the root's files.
-        changes: files of the changes in ``(merged_through, snapshot]``.
-    """
-
-    snapshot: int
-    root_version: int
-    merged_through: int
-    base: tuple[DataFile, ...]
-    changes: tuple[DataFile, ...]
+OLDEST = "tablestore-oldest"
+"""Names the number, kept in Delta's ``txn`` actions, that says which snapshot is the oldest that has not expired."""
 
 
 class TableFiles:
@@ -50,6 +39,7 @@ class TableFiles:
         self.spec = spec
         self.root = DeltaLog(storage)
         self.log = DeltaLog(storage.child(CHANGES)) if spec.has_key else self.root
+        self.tags = Tags(storage)
         self._known = spec
         self._known_at = -1
 
@@ -77,11 +67,14 @@ class TableFiles:
         Raises:
             AlreadyExistsError: somebody else has made one.
         """
-        properties = {SPEC_PROPERTY: spec.to_json(), "delta.checkpointInterval": "20"}
+        # Delta's own clean-up of its log knows nothing of tags and consumers; expiry does it.
+        keeping = {"delta.checkpointInterval": "20", "delta.enableExpiredLogCleanup": "false"}
+        properties = {SPEC_PROPERTY: spec.to_json(), **keeping}
         if spec.has_key:
             info = {"kind": "create", MERGED_THROUGH: 0}
             # Of two who make a table here at once, this decides.
-            DeltaLog.create(storage, root_schema(spec), partition_by=spec.root_partitions, configuration={}, info=info)
+            columns = root_schema(spec)
+            DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration=keeping, info=info)
             DeltaLog.create(
                 storage.child(CHANGES),
                 log_schema(spec),
@@ -143,16 +136,29 @@ class TableFiles:
         """Give the id of the newest snapshot."""
         return self.log.version()
 
+    def oldest(self, *, fresh: bool = True) -> int:
+        """Give the id of the oldest snapshot that has not expired; 0 while none has.
+
+        Args:
+            fresh: look for newer commits first; without it, what was seen last will do.
+        """
+        return self.log.transaction_version(OLDEST, fresh=fresh) or 0
+
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """Give one snapshot's facts.
 
         Raises:
-            NotFoundError: it does not exist or has left the log.
+            NotFoundError: it does not exist, or has expired and has no tag.
         """
-        newest = self.latest()
+        newest, oldest = self.latest(), self.oldest(fresh=False)
         if not 0 <= snapshot_id <= newest:
             msg = f"{self.storage.root}: there is no snapshot {snapshot_id}; the newest is {newest}."
             raise NotFoundError(msg)
+        if snapshot_id < oldest:
+            tag = self.tags.at(snapshot_id)
+            if tag is not None:
+                return tag.snapshot
+            raise NotFoundError(self._has_expired(snapshot_id, oldest))
         try:
             return as_snapshot(self.log.commit_at(snapshot_id))
         except DataLostError as error:
@@ -160,8 +166,8 @@ class TableFiles:
             raise NotFoundError(msg_0) from error
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """Give the snapshots still in the log, newest first."""
-        for found in self.log.commits(self.latest()):
+        """Give the snapshots that have not expired, newest first."""
+        for found in self.log.commits(self.latest(), self.oldest(fresh=False)):
             yield as_snapshot(found)
 
     def snapshot_as_of(self, timestamp_ms: int) -> Snapshot:
@@ -180,11 +186,14 @@ class TableFiles:
         """Give the changes of one snapshot.
 
         Raises:
-            DataLostError: its log entry is gone.
+            DataLostError: it has expired, or its log entry is gone.
             CorruptedError: another Delta writer removed rows, which a table without a key cannot express as changes.
         """
+        oldest = self.oldest(fresh=False)
+        if snapshot_id < oldest:
+            raise DataLostError(self._has_expired(snapshot_id, oldest))
         found = self.log.commit_at(snapshot_id)
-        if found.removed and found.info.get("kind") not in MAINTENANCE:
+        if found.removed and found.info.get("kind") not in MAINTENANCE and LISTED not in found.info:
             msg = (
                 f"{self.storage.root}: version {snapshot_id} was written by another Delta writer and removes "
                 f"{len(found.removed)} files; only appends can be published. Restore the version before it."
@@ -193,19 +202,28 @@ class TableFiles:
         return SnapshotChanges.of(found, self.log.storage, self.spec_of(snapshot_id), buckets)
 
     def layout(self, snapshot_id: int) -> Layout:
-        """Find what a snapshot of a key table is made of.
+        """Find what a snapshot is made of.
 
         Raises:
-            NotFoundError: the snapshot's files are no longer known.
+            NotFoundError: the snapshot has expired and has no tag, or its files are no longer known.
         """
+        oldest = self.oldest(fresh=False)
+        if snapshot_id < oldest:
+            tag = self.tags.at(snapshot_id)
+            if tag is not None:
+                return tag.layout
+            raise NotFoundError(self._has_expired(snapshot_id, oldest))
+        if not self.spec.has_key:
+            return Layout(snapshot_id, snapshot_id, snapshot_id, tuple(self.root.files(snapshot_id)), ())
         version, merged = self.root_for(snapshot_id)
         base = self.root.files(version)
-        return Layout(snapshot_id, version, merged, tuple(base), self.changes_after(merged, snapshot_id))
+        listed = self.log.files(snapshot_id)
+        tombstones = tuple(f for f in listed if is_tombstones(f.path))
+        return Layout(snapshot_id, version, merged, tuple(base), _changes_in(listed, merged, snapshot_id), tombstones)
 
     def changes_after(self, merged_through: int, snapshot_id: int) -> tuple[DataFile, ...]:
         """List the change files of the snapshots after ``merged_through``, up to ``snapshot_id``."""
-        files = self.log.files(snapshot_id)
-        return tuple(f for f in files if merged_through < int(f.partition[SNAPSHOT] or 0) <= snapshot_id)
+        return _changes_in(self.log.files(snapshot_id), merged_through, snapshot_id)
 
     def root_for(self, snapshot_id: int) -> tuple[int, int]:
         """Find the newest root version that holds nothing younger than a snapshot, and what is merged into it.
@@ -218,6 +236,19 @@ class TableFiles:
         Raises:
             NotFoundError: the root's log no longer goes back that far.
         """
+        version, _, merged = self.root_entry(snapshot_id)
+        return version, merged
+
+    def root_entry(self, snapshot_id: int) -> tuple[int, int, int]:
+        """Find the same as ``root_for``, and the compaction that made it.
+
+        Returns:
+            The root version, the version of its compaction (the same unless another tool was there), and its
+            ``merged-through``.
+
+        Raises:
+            NotFoundError: the root's log no longer goes back that far.
+        """
         candidate: int | None = None
         for found in self.root.commits(self.root.version()):
             candidate = found.version if candidate is None else candidate
@@ -225,13 +256,17 @@ class TableFiles:
             if merged is None:
                 continue
             if merged <= snapshot_id:
-                return candidate, int(merged)
+                return candidate, found.version, int(merged)
             candidate = None
         msg = f"{self.storage.root}: snapshot {snapshot_id} is older than the root's log; read a newer one."
         raise NotFoundError(msg)
 
-    def trim(self) -> int | None:
+    def trim(self, *, add: Sequence[DataFile] = (), remove: Sequence[DataFile] = ()) -> int | None:
         """Drop change files that the root holds from the newest state; older snapshots still find them.
+
+        Args:
+            add: files that take the place of others.
+            remove: those others. If one of them is listed no more, somebody else has replaced it, and these stay.
 
         Returns:
             The version that did it; None when there was nothing to drop.
@@ -239,17 +274,28 @@ class TableFiles:
         for _ in range(ATTEMPTS_MAX):
             newest = self.log.version()
             _, merged = self.root_for(newest)
-            folded = [f for f in self.log.files() if int(f.partition[SNAPSHOT] or 0) <= merged]
-            if not folded:
+            listed = self.log.files()
+            folded = [f for f in listed if int(f.partition[SNAPSHOT] or 0) <= merged and not is_tombstones(f.path)]
+            if not {f.path for f in remove} <= {f.path for f in listed}:
+                self.log.storage.delete(*[f.path for f in add])
+                add, remove = (), ()
+            if not folded and not remove:
                 return None
             try:
                 info = {"kind": "compact", "rows": 0}
-                self.log.commit(newest + 1, add=[], remove=folded, info=info, data_change=False)
+                self.log.commit(newest + 1, add=add, remove=[*folded, *remove], info=info, data_change=False)
             except ConflictError:
                 continue
             return newest + 1
         # The files stay listed and ignored; the next compaction drops them.
+        self.log.storage.delete(*[f.path for f in add])
         return None
+
+    def _has_expired(self, snapshot_id: int, oldest: int) -> str:
+        return (
+            f"{self.storage.root}: snapshot {snapshot_id} has expired; the oldest is {oldest}. Read a newer one. Tags "
+            "keep single snapshots, consumers the changes after what they have read."
+        )
 
     def change_file(self, file: DataFile) -> ChangeFile:
         """Name a change file as the merge engine wants it."""
@@ -258,7 +304,7 @@ class TableFiles:
     @cached_property
     def change_schema(self) -> pa.Schema:
         """The table's columns, then ``_kind``: what is published and what streams read."""
-        return change_schema(self.spec)
+        return with_kind(self.spec.change_columns.named)
 
 
 def root_schema(spec: TableSpec) -> pa.Schema:
@@ -272,3 +318,8 @@ def log_schema(spec: TableSpec) -> pa.Schema:
         return root_schema(spec)
     columns = stored_change_schema(spec)
     return columns.append(pa.field(SNAPSHOT, pa.int64())).append(pa.field(BUCKET, pa.int32()))
+
+
+def _changes_in(files: Sequence[DataFile], merged_through: int, snapshot_id: int) -> tuple[DataFile, ...]:
+    changes = (f for f in files if not is_tombstones(f.path))
+    return tuple(f for f in changes if merged_through < int(f.partition[SNAPSHOT] or 0) <= snapshot_id)

@@ -147,7 +147,7 @@ def as_logged(batch: pa.RecordBatch, log: KafkaLog) -> pa.RecordBatch:
 
     ``json`` knows of a key's row only that it is, or is not any more; ``debezium-json`` that a row came or went.
     """
-    if log.format == "arrow" or not log.primary_key:
+    if log.format == "arrow" or (log.format == "json" and not log.primary_key):
         return batch
     position = batch.schema.get_field_index(KIND)
     kinds = batch.column(position)

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
-from snapshot.changes import change_schema
-from snapshot.columns import visible
+from snapshot.changes import with_kind
 from snapshot.commit import ATTEMPTS_MAX, CommitId, find_commit
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.evolve import AddColumn, AllowNull, Change, CommentColumn, DropColumn, MoveColumn, WidenColumn, evolved
 from snapshot.records import Snapshot
 from snapshot.schema import check_schema
+from snapshot.spark_columns import visible, with_stored_names
 from snapshot.spec import TableSpec
 from tablestore.opened import OpenedTable
 from tablestore.options import OPTIONS, parse_options
@@ -102,21 +102,22 @@ def _altered(
     snapshot: int,
 ) -> TableSpec:
     """Give the definition that the changes make; everything is checked here."""
-    columns = evolved(spec.columns, changes, past=_schemas(spec), bound=_bound(spec))
+    before = with_stored_names(spec.schema_json)
+    columns = evolved(before, changes, past=_schemas(spec), bound=_bound(spec))
     check_schema(visible(columns), spec.primary_key, spec.partition_by)
-    if columns != spec.columns:
+    if columns != before:
         if table.is_eventual:
             _check_eventual(table.path, spec, changes)
-        spec = spec.with_columns(columns, snapshot)
+        spec = spec.with_columns(columns.json(), snapshot)
         if table.log is not None:
-            table.log.under(change_schema(spec)).codec()
+            table.log.under(with_kind(spec.change_columns.named)).codec()
     if set_options or reset_options:
         spec = replace(spec, properties=_properties(table, spec, set_options, reset_options))
     return spec
 
 
 def _schemas(spec: TableSpec) -> list[StructType]:
-    return [spec.at(past.since).columns for past in spec.past]
+    return [with_stored_names(past.schema_json) for past in spec.past]
 
 
 def _bound(spec: TableSpec) -> dict[str, str]:

@@ -4,48 +4,60 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 from snapshot.delta import DataFile
 from snapshot.errors import ConflictError, OutcomeUnknownError, UnavailableError
+from snapshot.layout import Layout
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
 from snapshot.parquet import removed_on_error
 from snapshot.partitioned import PartitionedFiles
 from snapshot.records import Snapshot
-from snapshot.schema import BUCKET
+from snapshot.schema import BUCKET, SNAPSHOT
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
-from snapshot.table import MERGED_THROUGH, Layout, root_schema
+from snapshot.table import MERGED_THROUGH, TableFiles, root_schema
+from snapshot.tombstones import GatherTask, gather
+from tablestore.compact_files import groups_of, replace_files
 from tablestore.opened import OpenedTable
+from tablestore.option_types import FOREVER
 from tablestore.plan import base_file
 
 logger = logging.getLogger("tablestore")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class BucketTask:
-    """One bucket's part of a compaction. Picklable."""
+    """One bucket's part of a compaction; without a key, one group of files. Picklable."""
 
     storage: Storage
     spec: TableSpec
-    bucket: int
+    bucket: int | None
     base: tuple[BaseFile, ...]
     changes: tuple[ChangeFile, ...]
     target_bytes: int
 
 
-RunTasks = Callable[[Sequence[BucketTask], Callable[[BucketTask], str]], list[str]]
-"""Runs the second on each of the first, each at least once, and returns the results in order."""
+class RunTasks(Protocol):
+    """Runs the second on each of the first, each at least once, and returns the results in order."""
+
+    def __call__(self, tasks: Sequence[T], work: Callable[[T], str], /) -> list[str]:
+        """Run them."""
+        ...
 
 
 def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
-    """Fold all committed changes into the root.
+    """Fold all committed changes into the root; without a key, put small files together (``_compact_files``).
 
     1. Merge each bucket that has changes into new files. A crash leaves files that nothing points at.
     2. Commit them to the root in place of the bucket's old files, with ``merged-through``. Readers find the same rows
        before and after. A crash after it leaves changes listed that readers ignore.
-    3. Drop the folded changes from the newest state of the commit table; the next compaction does it otherwise.
+    3. Drop the folded changes from the newest state of the commit table; the next compaction does it otherwise. In the
+       same commit one file of tombstones a bucket takes the place of several.
 
     Returns:
         The maintenance snapshot of step 3; None when there was nothing to fold, or another compaction was faster.
@@ -53,16 +65,17 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     Raises:
         UnavailableError: the file system refused; readers find the same rows as before.
     """
-    table = table.refreshed()
     files = table.files
     if not table.spec.has_key:
-        return None
+        return _compact_files(table, run_tasks)
     layout = files.layout(files.latest())
+    # The columns of that very snapshot: those that come meanwhile have no rows in it, those that go still have theirs.
+    spec = files.spec_of(layout.snapshot)
     if not layout.changes:
-        _commit_columns(table, layout)
+        _commit_columns(table, spec, layout)
         return None
     # Step 1.
-    tasks = _tasks(table, layout)
+    tasks = _tasks(table, spec, layout)
     results = run_tasks(tasks, _merge_bucket)
     added = [DataFile(**each) for result in results for each in json.loads(result)]
     # Step 2.
@@ -70,13 +83,7 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     removed = [f for f in layout.base if f.partition[BUCKET] in touched]
     info = {"kind": "compact", MERGED_THROUGH: layout.snapshot}
     try:
-        if _has_columns(table):
-            files.root.commit(layout.root_version + 1, add=added, remove=removed, info=info)
-        else:
-            columns = root_schema(table.spec)
-            files.root.alter(
-                layout.root_version + 1, schema=columns, configuration={}, info=info, add=added, remove=removed
-            )
+        _commit_root(files, spec, layout.root_version + 1, info, add=added, remove=removed)
     except ConflictError:
         logger.info("table %s: another compaction was faster; this one's files are dropped", table.path)
         files.storage.delete(*[f.path for f in added])
@@ -85,25 +92,38 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
         files.storage.delete(*[f.path for f in added])
         raise
     # Step 3.
-    version = files.trim()
+    gathered, scattered = _gather_tombstones(table, layout, run_tasks)
+    version = files.trim(add=gathered, remove=scattered)
     return None if version is None else files.snapshot(version)
 
 
-def _commit_columns(table: OpenedTable, layout: Layout) -> None:
+def _commit_root(
+    files: TableFiles,
+    spec: TableSpec,
+    version: int,
+    info: Mapping[str, Any],
+    *,
+    add: Sequence[DataFile] = (),
+    remove: Sequence[DataFile] = (),
+) -> None:
+    """Make a version of the root, with the table's columns."""
+    columns = root_schema(spec)
+    if not spec.past or files.root.has_schema(columns):
+        files.root.commit(version, add=add, remove=remove, info=info)
+    else:
+        files.root.alter(version, schema=columns, configuration={}, info=info, add=add, remove=remove)
+
+
+def _commit_columns(table: OpenedTable, spec: TableSpec, layout: Layout) -> None:
     """Give the root the table's columns, where they were changed and nothing has to be folded."""
-    if _has_columns(table):
+    files = table.files
+    if not spec.past or files.root.has_schema(root_schema(spec)):
         return
     try:
         info = {"kind": "alter", MERGED_THROUGH: layout.merged_through}
-        columns = root_schema(table.spec)
-        table.files.root.alter(layout.root_version + 1, schema=columns, configuration={}, info=info)
+        _commit_root(files, spec, layout.root_version + 1, info)
     except ConflictError:
         logger.info("table %s: another compaction was faster, and has given the root its columns", table.path)
-
-
-def _has_columns(table: OpenedTable) -> bool:
-    """Tell whether the root has the table's columns."""
-    return not table.spec.past or table.files.root.has_schema(root_schema(table.spec))
 
 
 def compact_if_due(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
@@ -111,21 +131,60 @@ def compact_if_due(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
 
     It follows a write that is done, so a file system that refuses is a warning here: the next write tries again.
     """
-    limits = table.options.compaction
-    if not table.spec.has_key or not limits.auto:
+    if not table.options.compaction.auto:
         return None
     newest = table.files.latest()
+    due = _is_due(table, newest) if table.spec.has_key else newest % table.options.compaction.commits == 0
+    try:
+        return compact(table, run_tasks) if due else None
+    except (UnavailableError, OutcomeUnknownError, ConflictError) as error:
+        logger.warning("table %s: the write is done; compacting after it failed: %s", table.path, error)
+        return None
+
+
+def _compact_files(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
+    """Put the rows of small files of a partition together.
+
+    1. Write them into new files, one task a group. A crash leaves files that nothing points at.
+    2. Commit the new files in place of the old ones; whoever has taken out one of those meanwhile was faster.
+
+    Raises:
+        UnavailableError: the file system refused; readers find the same rows as before.
+        ConflictError: other writers committed first too often; readers find the same rows as before.
+    """
+    files, target_bytes = table.files, table.options.write.target_file_size_bytes
+    newest = files.latest()
+    spec, groups = files.spec_of(newest), groups_of(files.root.files(newest), target_bytes)
+    if not groups:
+        return None
+    # Step 1.
+    tasks = [
+        BucketTask(files.storage, spec, None, tuple(base_file(files, f) for f in group), (), target_bytes)
+        for group in groups
+    ]
+    results = run_tasks(tasks, _merge_bucket)
+    added = [DataFile(**each) for result in results for each in json.loads(result)]
+    # Step 2.
+    try:
+        version = replace_files(files.root, added, [file for group in groups for file in group])
+    except (UnavailableError, ConflictError):
+        files.storage.delete(*[f.path for f in added])
+        raise
+    if version is None:
+        logger.info("table %s: somebody has taken out files; this compaction's are dropped", table.path)
+        files.storage.delete(*[f.path for f in added])
+        return None
+    return files.snapshot(version)
+
+
+def _is_due(table: OpenedTable, newest: int) -> bool:
+    limits = table.options.compaction
     _, merged = table.files.root_for(newest)
     # The snapshot that a compaction itself makes holds no changes.
     commits = newest - merged - (1 if merged else 0)
-    due = commits >= limits.commits or (
+    return commits >= limits.commits or (
         commits % limits.min_commits == 0 and _is_past_ratio(table, newest, limits.ratio)
     )
-    try:
-        return compact(table, run_tasks) if due else None
-    except (UnavailableError, OutcomeUnknownError) as error:
-        logger.warning("table %s: the write is done; compacting after it failed: %s", table.path, error)
-        return None
 
 
 def _is_past_ratio(table: OpenedTable, snapshot: int, ratio: float) -> bool:
@@ -133,12 +192,12 @@ def _is_past_ratio(table: OpenedTable, snapshot: int, ratio: float) -> bool:
     return sum(f.rows for f in layout.changes) > ratio * sum(f.rows for f in layout.base)
 
 
-def _tasks(table: OpenedTable, layout: Layout) -> Sequence[BucketTask]:
+def _tasks(table: OpenedTable, spec: TableSpec, layout: Layout) -> Sequence[BucketTask]:
     buckets = sorted({int(f.partition[BUCKET] or 0) for f in layout.changes})
     return [
         BucketTask(
             storage=table.files.storage,
-            spec=table.spec,
+            spec=spec,
             bucket=bucket,
             base=tuple(base_file(table.files, f) for f in layout.base if f.partition[BUCKET] == str(bucket)),
             changes=tuple(table.files.change_file(f) for f in layout.changes if f.partition[BUCKET] == str(bucket)),
@@ -148,11 +207,50 @@ def _tasks(table: OpenedTable, layout: Layout) -> Sequence[BucketTask]:
     ]
 
 
+def _gather_tombstones(
+    table: OpenedTable, layout: Layout, run_tasks: RunTasks
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Make one file of tombstones of several of a bucket; gives the new files, and those whose place they take."""
+    if not table.rule.buries:
+        return [], []
+    kept_ms = table.options.merge.delete_retention_ms
+    by_bucket: dict[int, list[DataFile]] = {}
+    for file in layout.tombstones:
+        by_bucket.setdefault(int(file.partition[BUCKET] or 0), []).append(file)
+    tasks = [
+        GatherTask(
+            storage=table.files.log.storage,
+            spec=table.spec,
+            rule=table.rule,
+            bucket=bucket,
+            files=tuple(held),
+            staged_after_ms=0 if kept_ms == FOREVER else time.time_ns() // 1_000_000 - kept_ms,
+            target_bytes=table.options.write.target_file_size_bytes,
+        )
+        for bucket, held in sorted(by_bucket.items())
+        if len(held) > 1
+    ]
+    results = run_tasks(tasks, _gather) if tasks else []
+    scattered = [file for task in tasks for file in task.files]
+    newest = str(layout.snapshot)
+    made = [DataFile(**each) for result in results for each in json.loads(result)]
+    return [replace(file, partition={**file.partition, SNAPSHOT: newest}) for file in made], scattered
+
+
+def _gather(task: GatherTask) -> str:
+    """Gather a bucket's tombstones; runs in a Spark task."""
+    return json.dumps([asdict(file) for file in gather(task)])
+
+
 def _merge_bucket(task: BucketTask) -> str:
     """Write a bucket's merged rows; runs in a Spark task."""
     filesystem = None if task.storage.is_local else task.storage.filesystem
     writer = PartitionedFiles(
-        task.storage, task.spec, prefix=f"part-{task.bucket:05d}", target_bytes=task.target_bytes, bucket=task.bucket
+        task.storage,
+        task.spec,
+        prefix=f"part-{task.bucket or 0:05d}",
+        target_bytes=task.target_bytes,
+        bucket=task.bucket,
     )
     with (
         removed_on_error(writer.writers, task.storage),

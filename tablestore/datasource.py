@@ -22,20 +22,22 @@ from pyspark.sql.types import StructType
 
 from snapshot.commit import CommitId
 from snapshot.errors import ConflictError, InvalidInputError
-from snapshot.filters import Predicate, split_filters
+from snapshot.filters import split_filters
+from snapshot.predicate import Predicate
 from snapshot.schema import SEQ, arrow_schema, conform
 from snapshot.spec import TableSpec
 from snapshot.stage import StagedFile, Stager, staged_to_arrow
 from tablestore.checkpoint import commit_id_of
 from tablestore.opened import OpenedTable
-from tablestore.parts import Part, ReadPart
-from tablestore.plan import overlay_parts, snapshot_parts
+from tablestore.parts import Part, as_feed
+from tablestore.plan import change_parts, overlay_parts, snapshot_parts
 from tablestore.publisher import open_publisher
 from tablestore.read_eventual import EventualStream
 from tablestore.read_options import FORMAT, ReadOptions, parse_read_options
 from tablestore.read_stream import SnapshotStream, feed_schema
 from tablestore.shape import check_columns
 from tablestore.shape_arrow import shape_batches
+from tablestore.spark_parts import ReadPart
 from tablestore.write import Writer, accept_staged
 
 
@@ -51,7 +53,7 @@ class TableStoreDataSource(DataSource):
         """Give the table's columns; with ``readChangeFeed`` also those of its change feed."""
         options = self._options()
         table = OpenedTable.open(options.path, options.runtime)
-        spec = table.files.spec_of(_snapshot(table, options)) if options.own_schema else table.spec
+        spec = _spec(table, options)
         if options.change_feed:
             feed = feed_schema(spec)
             return feed.add(SEQ, "long") if options.normalize else feed
@@ -110,7 +112,7 @@ class SnapshotReader(DataSourceReader):
         """
         if not self._options.push_filters:
             return filters
-        spec = self._spec(OpenedTable.open(self._options.path, self._options.runtime))
+        spec = _spec(OpenedTable.open(self._options.path, self._options.runtime), self._options)
         # Fields of structs are looked for by name, and may have others in files.
         plain = [field for field, held in zip(spec.arrow, spec.stored, strict=True) if field.type == held.type]
         self._predicate, left = split_filters(filters, pa.schema(plain))
@@ -119,7 +121,9 @@ class SnapshotReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the snapshot: one part a bucket or several."""
         table = OpenedTable.open(self._options.path, self._options.runtime)
-        snapshot, spec = _snapshot(table, self._options), self._spec(table)
+        if self._options.changes_after is not None:
+            return self._changes(table, self._options.changes_after)
+        snapshot, spec = _snapshot(table, self._options), _spec(table, self._options)
         tasks, columns = self._options.tasks, self._schema.names
         parts: Sequence[Part]
         if self._options.overlay is not None:
@@ -130,20 +134,38 @@ class SnapshotReader(DataSourceReader):
             parts = snapshot_parts(table.files, snapshot, tasks=tasks, columns=columns, predicate=predicate, spec=spec)
         return [ReadPart(part) for part in parts]
 
+    def _changes(self, table: OpenedTable, after: int) -> Sequence[InputPartition]:
+        """Plan the changes after a snapshot: one part a bucket."""
+        through = self._options.changes_through
+        through = table.files.latest() if through is None else through
+        return [
+            ReadPart(part)
+            for part in change_parts(table.files, after, through, table.options.buckets, table.spec.change_columns)
+        ]
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in a task."""
-        assert isinstance(partition, ReadPart)
+        if not isinstance(partition, ReadPart):
+            # Where there are no parts, Spark makes a partition of its own.
+            return
+        if self._options.changes_after is not None:
+            yield from as_feed(partition.part.read(), self._schema)
+            return
         for batch in partition.part.read():
             yield conform(batch, self._schema)
 
-    def _spec(self, table: OpenedTable) -> TableSpec:
-        return table.files.spec_of(_snapshot(table, self._options)) if self._options.own_schema else table.spec
+
+def _spec(table: OpenedTable, options: ReadOptions) -> TableSpec:
+    """Give the table with the columns that are to be read."""
+    return table.files.spec_of(_snapshot(table, options)) if options.own_schema else table.spec
 
 
 def _snapshot(table: OpenedTable, options: ReadOptions) -> int:
     """Give the snapshot that is to be read."""
     if options.timestamp_ms is not None:
         return table.files.snapshot_as_of(options.timestamp_ms).id
+    if options.tag is not None:
+        return table.files.tags.get(options.tag).snapshot.id
     return table.files.latest() if options.snapshot is None else table.files.snapshot(options.snapshot).id
 
 
@@ -171,7 +193,9 @@ class _Sink:
     def stage(self, batches: Iterator[pa.RecordBatch]) -> _Staged:
         context = TaskContext.get()
         task = context.partitionId() if context else 0
-        return _Staged(staged_to_arrow(self.stager, shape_batches(batches, self.stager.spec, task), task).to_pylist())
+        preimages = self.stager.rule.takes_preimages
+        shaped = shape_batches(batches, self.stager.spec, task, preimages=preimages)
+        return _Staged(staged_to_arrow(self.stager, shaped, task).to_pylist())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> None:
         rows = [row for message in messages if isinstance(message, _Staged) for row in message.rows]
@@ -183,7 +207,7 @@ class _Sink:
             staged = accept_staged(self.stager, rows)
             if commit_id is not None and writer.publish_landed(commit_id) is not None:
                 self.stager.remove(staged)
-            elif table.options.looks_up:
+            elif table.looks_up:
                 # Spark hands a data source rows in any order, so a bucket's are together only now.
                 writer.write_by(partial(self._stage_again, staged), commit_id)
                 self.stager.remove(staged)

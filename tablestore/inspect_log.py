@@ -64,6 +64,7 @@ class Inspection:
         newest: the newest committed snapshot.
         maps: for each partition, where the snapshots lie.
         facts: for each committed snapshot, what the table says.
+        oldest: the oldest snapshot that has not expired.
     """
 
     entries: dict[int, IndexEntry]
@@ -73,6 +74,7 @@ class Inspection:
     newest: int
     maps: list[PartitionMap]
     facts: dict[int, Facts]
+    oldest: int = 0
 
     def claimed(self, snapshot: int, partition: int) -> bool:
         """Tell whether index or register say that a partition holds a snapshot."""
@@ -142,8 +144,9 @@ def inspect_log(table: OpenedTable, log: KafkaLog, meter: Meter) -> Inspection:
     claimed = [max((e.partitions[p].end for e in entries.values()), default=0) for p in range(log.partitions)]
     ranges = bounds(log, claimed)
     # Step 3.
-    newest = table.files.latest()
-    facts = {s: _facts(table, s) for s in range(1, newest + 1)}
+    newest, oldest = table.files.latest(), table.files.oldest(fresh=False)
+    facts = {s: Facts(None, (), "it has expired", expired=True) for s in range(1, oldest)}
+    facts |= {s: _facts(table, s) for s in range(max(oldest, 1), newest + 1)}
     # Step 4.
     meter.total = 2 * sum(end - low for low, end in ranges)
     scans = [scan(log, p, low, end, newest, meter) for p, (low, end) in enumerate(ranges)]
@@ -157,7 +160,7 @@ def inspect_log(table: OpenedTable, log: KafkaLog, meter: Meter) -> Inspection:
         published = max([*(s for s in entries if s <= newest), position.snapshot if position else 0])
         found = lay_out(held, base, newest, published)
         maps.append(_with_index(found, partition, entries) if compacted else found)
-    return Inspection(entries, broken, before, before != after, newest, maps, facts)
+    return Inspection(entries, broken, before, before != after, newest, maps, facts, oldest)
 
 
 def read_index(index: LogIndex, partitions: int) -> tuple[dict[int, IndexEntry], dict[int, str]]:

@@ -19,12 +19,14 @@ from log_system.kafka.secrets import merge_runtime
 from log_system.kafka.topic import delete_topic, describe_topic, ensure_topic, latest_offsets
 from snapshot.delta import DeltaLog
 from snapshot.errors import AlreadyExistsError, CorruptedError, InvalidInputError, NotFoundError
-from snapshot.schema import check_schema, table_schema
+from snapshot.schema import arrow_schema, check_schema, table_schema
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.table import TableFiles
+from tablestore.merge_rule import merge_rule
 from tablestore.opened import OpenedTable
 from tablestore.options import Consistency, Headers, LogOptions, TableOptions, parse_options
+from tablestore.partition_time import check_time
 
 logger = logging.getLogger("tablestore")
 _STRANGERS_PASS = (
@@ -92,6 +94,8 @@ def create(
     # Step 1.
     check_schema(schema, primary_key, partition_by)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
+    merge_rule(parsed.merge, arrow_schema(schema), primary_key)
+    check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
     if parsed.log is not None and parsed.log.consistency is Consistency.EVENTUAL:
         logger.warning(
             "table %s: log.consistency='eventual' is costly: streaming reads normalize, which keeps the values of each "

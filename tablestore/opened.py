@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from log_system.gate import Gate
 from log_system.index import LogIndex
 from log_system.kafka.client import KafkaClient
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.secrets import merge_runtime
+from snapshot.engines import MergeRule
 from snapshot.errors import InvalidInputError
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.table import TableFiles
+from tablestore.merge_rule import merge_rule
 from tablestore.options import Consistency, LogOptions, TableOptions, parse_options
 
 
@@ -77,6 +80,16 @@ class OpenedTable:
     def spec(self) -> TableSpec:
         """The table's definition."""
         return self.files.spec
+
+    @cached_property
+    def rule(self) -> MergeRule:
+        """How rows of a key are merged."""
+        return merge_rule(self.options.merge, self.spec.arrow, self.spec.primary_key)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether a write looks up the rows that it meets in the table."""
+        return self.options.looks_up or self.rule.merges
 
     @property
     def is_eventual(self) -> bool:

@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final
 
-from snapshot.errors import InvalidInputError
+from tablestore.merge_options import FIELD_OPTIONS, MERGE_OPTIONS
+from tablestore.option_group import OptionSpec
 from tablestore.option_types import (
     BOOLEAN,
     RATIO,
@@ -21,14 +20,12 @@ from tablestore.option_types import (
     SERVERS,
     SIZE,
     SYSTEM,
+    TEXT,
     TOPIC,
-    OptionType,
     choice,
     duration,
     integer,
 )
-
-T = TypeVar("T")
 
 
 class Consistency(StrEnum):
@@ -72,44 +69,6 @@ class Headers(StrEnum):
 
     LAST = "last"
     ALL = "all"
-
-
-@dataclass(frozen=True)
-class OptionSpec(Generic[T]):
-    """One option.
-
-    Attributes:
-        name: as the user writes it.
-        type: how its text is read.
-        default: the text taken when it is not given; ``None`` where there is none.
-        doc: one or two sentences for ``docs/options.md``.
-        fixed: it describes what is stored, so it is kept with the table even where it is the default.
-    """
-
-    name: str
-    type: OptionType[T]
-    default: str | None
-    doc: str
-    fixed: bool = False
-
-    @property
-    def field(self) -> T:
-        """A new dataclass field that is read from this option; typed as its value, as ``dataclasses.field`` is."""
-        default = dataclasses.MISSING if self.default is None else self.parse(self.default)
-        made: Any = dataclasses.field(default=default, metadata={"spec": self})
-        return cast(T, made)
-
-    def parse(self, text: str) -> T:
-        """Return the value of a text.
-
-        Raises:
-            InvalidInputError: the text is not one of this option's.
-        """
-        try:
-            return self.type.parse(text.strip())
-        except ValueError:
-            msg = f"option '{self.name}': expected {self.type.expected}, came '{text}'. Correct it or leave it out."
-            raise InvalidInputError(msg) from None
 
 
 BUCKET: Final = OptionSpec(
@@ -223,10 +182,49 @@ COMPACTION_MIN_COMMITS: Final = OptionSpec(
     "compaction.min-commits", integer(1), "10", "The ratio is not looked at before so many commits."
 )
 SNAPSHOT_RETENTION: Final = OptionSpec(
-    "snapshot.retention", duration(0), "7 d", "Snapshots younger than this are not expired."
+    "snapshot.retention",
+    duration(0),
+    "7 d",
+    "How long a snapshot can be read after the next one was committed; then it expires, by itself.",
 )
 SNAPSHOT_RETAIN_MIN: Final = OptionSpec(
     "snapshot.retain-min", integer(1), "10", "So many of the newest snapshots are never expired."
+)
+SNAPSHOT_RETAIN_MAX: Final = OptionSpec(
+    "snapshot.retain-max",
+    integer(1),
+    None,
+    "More snapshots than this expire even if they are younger than `snapshot.retention`, but none that was the newest "
+    "within the last ten minutes.",
+)
+SNAPSHOT_EXPIRE_AUTO: Final = OptionSpec(
+    "snapshot.expire-auto", BOOLEAN, "true", "Expire snapshots by itself after a write, by the rules above."
+)
+CONSUMER_EXPIRATION_TIME: Final = OptionSpec(
+    "consumer.expiration-time",
+    duration(1),
+    None,
+    "A named consumer that has not been heard of for so long is forgotten, and keeps nothing from expiring any more. "
+    "Left out: never.",
+)
+PARTITION_EXPIRATION_TIME: Final = OptionSpec(
+    "partition.expiration-time",
+    duration(1),
+    None,
+    "`expire_partitions()` deletes partitions whose time is so long ago. Left out: it deletes none.",
+)
+PARTITION_TIMESTAMP_PATTERN: Final = OptionSpec(
+    "partition.timestamp-pattern",
+    TEXT,
+    None,
+    "How a partition's values say its time: text in which `$name` stands for the value of a column, such as "
+    "`$day $hour:00:00`. Left out: the first partition column's value. Times are in UTC.",
+)
+PARTITION_TIMESTAMP_FORMATTER: Final = OptionSpec(
+    "partition.timestamp-formatter",
+    TEXT,
+    None,
+    "How that text writes a time, in `yyyy`, `MM`, `dd`, `HH`, `mm`, `ss`, such as `yyyyMMdd`. Left out: ISO-8601.",
 )
 WRITE_TARGET_FILE_SIZE: Final = OptionSpec(
     "write.target-file-size", SIZE, "128 mb", "About how large a data file grows before the next is begun."
@@ -256,12 +254,19 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     KAFKA_SERVERS,
     KAFKA_TOPIC,
     CHANGELOG_PRODUCER,
+    *MERGE_OPTIONS,
     COMPACTION_AUTO,
     COMPACTION_COMMITS,
     COMPACTION_RATIO,
     COMPACTION_MIN_COMMITS,
     SNAPSHOT_RETENTION,
     SNAPSHOT_RETAIN_MIN,
+    SNAPSHOT_RETAIN_MAX,
+    SNAPSHOT_EXPIRE_AUTO,
+    CONSUMER_EXPIRATION_TIME,
+    PARTITION_EXPIRATION_TIME,
+    PARTITION_TIMESTAMP_PATTERN,
+    PARTITION_TIMESTAMP_FORMATTER,
     WRITE_TARGET_FILE_SIZE,
     PUBLISH_DRIVER_ROWS_MAX,
     PUBLISH_TRANSACTION_ROWS_MAX,
@@ -303,6 +308,7 @@ def render_options() -> str:
     for spec in OPTIONS:
         default = "" if spec.default is None else f"`{spec.default}`"
         rows.append(f"| `{spec.name}` | {spec.type.name} | {default} | {spec.doc} |")
+    rows += [f"| `fields.<column>.{suffix}` | {kind} | | {doc} |" for suffix, (kind, doc) in FIELD_OPTIONS.items()]
     return _PAGE.format(table="\n".join(rows))
 
 

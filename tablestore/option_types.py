@@ -147,6 +147,16 @@ REPLICATION: Final = OptionType(
 )
 
 
+def _parse_columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(text)
+    return names
+
+
+COLUMNS: Final = OptionType("columns", "names of columns separated by commas", _parse_columns, ",".join)
+
+
 def _parse_topic(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", text) or text in (".", ".."):
         raise ValueError(text)
@@ -165,6 +175,7 @@ def _parse_servers(text: str) -> str:
     return text
 
 
+TEXT: Final = OptionType("text", "a text that is not empty", _parse_servers, str)
 TOPIC: Final = OptionType("text", "a topic name of 1 to 249 letters, digits, '.', '_' or '-'", _parse_topic, str)
 SYSTEM: Final = OptionType("word", "'kafka' (the only log system; leave it out for none)", _parse_system, str)
 SERVERS: Final = OptionType("text", "addresses such as 'broker1:9092,broker2:9092'", _parse_servers, str)

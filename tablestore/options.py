@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final
 
 from log_system.kafka.client_options import check_client_options, nearest_client_option
 from log_system.kafka.secrets import refuse_inline_secrets
 from snapshot.errors import InvalidInputError
 from tablestore import option_specs as specs
+from tablestore.merge_options import DELIMITER, MergeOptions, is_field_option
+from tablestore.option_group import Group as _Group
 from tablestore.option_specs import (
     OPTIONS,
     ChangelogMode,
@@ -31,6 +32,7 @@ __all__ = [
     "KeyFormatName",
     "LogFormatName",
     "LogOptions",
+    "MergeOptions",
     "PublishOptions",
     "SnapshotOptions",
     "TableOptions",
@@ -57,36 +59,16 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "log.kafka.bootstrap.servers": "use kafka.bootstrap.servers",
     "log_system": "use log.system",
     "buckets": "use bucket",
+    "partial-update.ignore-delete": "use ignore-delete",
+    "first-row.ignore-delete": "use ignore-delete",
+    "deduplicate.ignore-delete": "use ignore-delete",
+    "partial-update.remove-record-on-sequence-group": "there is no such option here; a delete empties the columns of "
+    "its sequence groups, or ignore-delete=true drops it",
+    "sequence.field.sort-order": "the greatest sequence is the newest row here",
+    "snapshot.time-retained": "use snapshot.retention",
+    "snapshot.num-retained.min": "use snapshot.retain-min",
+    "snapshot.num-retained.max": "use snapshot.retain-max",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Group:
-    """Options that belong together: read from texts, and written back as the texts to store."""
-
-    @classmethod
-    def read(cls, given: Mapping[str, str], **more: object) -> Self:
-        """Parse the options of this group out of all that were given."""
-        values = dict(more)
-        for part in dataclasses.fields(cls):
-            spec = part.metadata.get("spec")
-            if spec is not None and spec.name in given:
-                values[part.name] = spec.parse(given[spec.name])
-        return cls(**values)
-
-    def to_properties(self) -> dict[str, str]:
-        """Return the options to store, without any credential: parsing them gives an equal object.
-
-        What is left at its default is left out, unless it describes stored data.
-        """
-        texts: dict[str, str] = {}
-        for part in dataclasses.fields(self):
-            value, spec = getattr(self, part.name), part.metadata.get("spec")
-            if isinstance(value, _Group):
-                texts |= value.to_properties()
-            elif spec is not None and value is not None and (spec.fixed or value != part.default):
-                texts[spec.name] = spec.type.show(value)
-        return texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +128,21 @@ class CompactionOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotOptions(_Group):
-    """Which snapshots are kept."""
+    """Which snapshots are kept; ``retain_max`` is None where there is no such limit."""
 
     retention_ms: int = specs.SNAPSHOT_RETENTION.field
     retain_min: int = specs.SNAPSHOT_RETAIN_MIN.field
+    retain_max: int | None = field(default=None, metadata={"spec": specs.SNAPSHOT_RETAIN_MAX})
+    auto: bool = specs.SNAPSHOT_EXPIRE_AUTO.field
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionOptions(_Group):
+    """When partitions are old; ``expiration_ms`` is None where they never are."""
+
+    expiration_ms: int | None = field(default=None, metadata={"spec": specs.PARTITION_EXPIRATION_TIME})
+    pattern: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_PATTERN})
+    formatter: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_FORMATTER})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,9 +166,12 @@ class TableOptions(_Group):
 
     buckets: int = specs.BUCKET.field
     changelog_producer: ChangelogProducer = specs.CHANGELOG_PRODUCER.field
+    consumer_expiration_ms: int | None = field(default=None, metadata={"spec": specs.CONSUMER_EXPIRATION_TIME})
     log: LogOptions | None = None
+    merge: MergeOptions = field(default_factory=MergeOptions)
     compaction: CompactionOptions = CompactionOptions()
     snapshot: SnapshotOptions = SnapshotOptions()
+    partition: PartitionOptions = PartitionOptions()
     write: WriteOptions = WriteOptions()
     publish: PublishOptions = PublishOptions()
 
@@ -211,12 +207,22 @@ def parse_options(
     table = TableOptions.read(
         given,
         log=None if system is None else _read_log(given, primary_key),
+        merge=MergeOptions.of(given),
         compaction=CompactionOptions.read(given),
         snapshot=SnapshotOptions.read(given),
+        partition=PartitionOptions.read(given),
         write=WriteOptions.read(given),
         publish=PublishOptions.read(given),
     )
+    table.merge.check_key(primary_key)
     _check_changelog(table, primary_key)
+    kept = table.snapshot
+    if kept.retain_max is not None and kept.retain_max < kept.retain_min:
+        msg = (
+            f"option 'snapshot.retain-max'={kept.retain_max}: expected at least snapshot.retain-min, which is "
+            f"{kept.retain_min}. Raise the one, or lower the other."
+        )
+        raise InvalidInputError(msg)
     return table
 
 
@@ -254,7 +260,8 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return value.strip()
+        # A delimiter may be a space.
+        return value if name.endswith(DELIMITER) else value.strip()
     if isinstance(value, int | float):
         return str(value)
     msg = f"option '{name}': expected text, a number or a boolean, came {type(value).__name__}. Write it as text."
@@ -262,7 +269,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _check_name(name: str) -> None:
-    if name in _BY_NAME or (name.startswith(_KAFKA) and name not in _ELSEWHERE):
+    if name in _BY_NAME or (name.startswith(_KAFKA) and name not in _ELSEWHERE) or is_field_option(name):
         return
     if name in _ELSEWHERE:
         hint = _ELSEWHERE[name]

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StructType
 
 from log_system.gate import PartitionSlice
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.source import read_slice
 from snapshot.adapt import Adapter
 from snapshot.changes import SnapshotChanges
-from snapshot.filters import Predicate
+from snapshot.columns import Columns
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
+from snapshot.predicate import Predicate
 from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, conform
@@ -33,15 +32,6 @@ class Part(Protocol):
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
         ...
-
-
-class ReadPart(InputPartition):
-    """Carries a part through Spark."""
-
-    def __init__(self, part: Part) -> None:
-        """Carry ``part``."""
-        super().__init__(part)
-        self.part = part
 
 
 @dataclass(frozen=True)
@@ -100,12 +90,12 @@ class FilesPart:
     Attributes:
         changes: the snapshots, in order.
         bucket: the bucket.
-        wanted: the columns to give, with their stored names.
+        wanted: the columns to give.
     """
 
     changes: tuple[SnapshotChanges, ...]
     bucket: int
-    wanted: StructType
+    wanted: Columns
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes, in order, with ``_kind``, ``_commit_version`` and ``_commit_timestamp``."""

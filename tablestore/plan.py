@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
+from snapshot.columns import Columns
 from snapshot.delta import DataFile
-from snapshot.filters import Predicate
 from snapshot.merge import BaseFile
+from snapshot.predicate import Predicate
 from snapshot.records import Snapshot
 from snapshot.resolve import Lookup
 from snapshot.schema import BUCKET
@@ -39,14 +39,14 @@ def snapshot_parts(
         tasks: how many parts are worth having.
         columns: the wanted columns; None for all.
         predicate: which rows are wanted.
-        spec: the columns to give; None for those of the table.
+        spec: the table, with the columns to give; None for those it has.
 
     Raises:
         NotFoundError: the snapshot's files are no longer known.
     """
     spec = spec or table.spec
     if not spec.has_key:
-        return _parts(table, spec, table.root.files(snapshot_id), [], tasks, columns, predicate)
+        return _parts(table, spec, table.layout(snapshot_id).base, [], tasks, columns, predicate)
     layout = table.layout(snapshot_id)
     base = _by_bucket(layout.base)
     changes = _by_bucket(layout.changes)
@@ -98,7 +98,9 @@ def lookup_in(table: TableFiles, snapshot_id: int) -> Lookup:
     layout = table.layout(snapshot_id)
     base = {b: tuple(base_file(table, f) for f in held) for b, held in _by_bucket(layout.base).items()}
     changes = {b: tuple(map(table.change_file, held)) for b, held in _by_bucket(layout.changes).items()}
-    return Lookup(snapshot_id, table.storage, table.spec, base, changes)
+    path_of = table.log.storage.path
+    tombstones = {b: tuple(path_of(f.path) for f in held) for b, held in _by_bucket(layout.tombstones).items()}
+    return Lookup(snapshot_id, table.storage, table.spec, base, changes, tombstones)
 
 
 def seed_parts(table: TableFiles, snapshot: Snapshot, *, tasks: int) -> list[Part]:
@@ -106,7 +108,7 @@ def seed_parts(table: TableFiles, snapshot: Snapshot, *, tasks: int) -> list[Par
     return [SeedPart(part, snapshot) for part in snapshot_parts(table, snapshot.id, tasks=tasks)]
 
 
-def change_parts(table: TableFiles, after: int, through: int, buckets: int, wanted: StructType) -> list[Part]:
+def change_parts(table: TableFiles, after: int, through: int, buckets: int, wanted: Columns) -> list[Part]:
     """Plan the changes of snapshots ``after + 1`` to ``through`` from the table's files, one part a bucket.
 
     Args:
@@ -114,7 +116,7 @@ def change_parts(table: TableFiles, after: int, through: int, buckets: int, want
         after: the last snapshot before.
         through: the last snapshot.
         buckets: the table's number of buckets.
-        wanted: the columns to give, with their stored names.
+        wanted: the columns to give.
 
     Raises:
         DataLostError: a snapshot has left the Delta log.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from log_system.kafka.publish import KafkaPublisher, run_here
 from log_system.kafka.settle import EventualPublisher
 from tablestore.mend import Repairs
 from tablestore.opened import OpenedTable
 from tablestore.spark_tasks import publish_with_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def open_publisher(table: OpenedTable, spark: SparkSession | None) -> KafkaPublisher | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from snapshot.errors import InvalidInputError
+from snapshot.errors import DataLostError, InvalidInputError
+from snapshot.table import TableFiles
+from snapshot.tags import check_name
 from tablestore import overlay
 from tablestore.normalize import normalize as normalized
 from tablestore.opened import OpenedTable
+from tablestore.points import Point, is_tag, snapshot_at
 from tablestore.read_options import FORMAT, NEWEST, parse_read_options, parse_schema_choice, timestamp_millis
 from tablestore.root_columns import root_columns
 from tablestore.shape import quoted
@@ -23,21 +27,36 @@ def read(
     snapshot: int | None,
     timestamp: datetime | str | int | None,
     columns: Sequence[str] | None,
+    push_filters: bool = False,
+    tag: str | None = None,
     schema: str = NEWEST,
 ) -> DataFrame:
     """Read a snapshot: with Spark's own Delta reader where nothing or little has to be merged, else bucket by bucket.
 
+    Args:
+        spark: the session.
+        table: the table.
+        snapshot: the snapshot's id; None for the newest.
+        timestamp: in its place, a time.
+        columns: the columns wanted; None for all.
+        tag: in the snapshot's place, its tag.
+        push_filters: the caller scans the frame once only, so its filters may be applied in the files.
+        schema: ``newest`` for the columns that the table has, ``own`` for those it had in the snapshot.
+
     Raises:
         NotFoundError: there is no such snapshot.
-        InvalidInputError: snapshot and timestamp are both given, a column is unknown, or ``schema`` is neither word.
+        InvalidInputError: two of snapshot, timestamp and tag are given, a column is unknown, or ``schema`` is neither
+            word.
     """
     is_own = parse_schema_choice(schema)
-    if snapshot is not None and timestamp is not None:
-        msg = "read: snapshot and timestamp exclude each other; give one."
+    if (snapshot is not None) + (timestamp is not None) + (tag is not None) > 1:
+        msg = "read: snapshot, timestamp and tag exclude each other; give one."
         raise InvalidInputError(msg)
     files = table.files
     if timestamp is not None:
         snapshot = files.snapshot_as_of(timestamp_millis(timestamp)).id
+    elif tag is not None:
+        snapshot = files.tags.get(tag).snapshot.id
     elif snapshot is not None:
         snapshot = files.snapshot(snapshot).id
     else:
@@ -49,34 +68,43 @@ def read(
         msg = f"read: unknown columns {unknown}; the table has {names}."
         raise InvalidInputError(msg)
     wanted = list(columns) if columns is not None else names
-    layout = files.layout(snapshot) if table.spec.has_key else None
-    if layout is None or not layout.changes:
+    # Delta may have forgotten the versions of a snapshot that has expired and is kept by a tag, which lists its files.
+    tagged = snapshot < files.oldest(fresh=False)
+    layout = files.layout(snapshot) if table.spec.has_key or tagged else None
+    if not tagged and (layout is None or not layout.changes):
         version = snapshot if layout is None else layout.root_version
         frame = spark.read.format("delta").option("versionAsOf", version).load(table.path)
         selected = root_columns(frame.schema, spec, wanted)
         if selected is not None:
             return frame.select(*selected)
     options = {**_base_options(spark, table), "snapshot": str(snapshot), "schema": schema}
-    if layout is not None and layout.changes and overlay.is_worth_it(layout):
+    if layout is not None and layout.changes and not tagged and overlay.is_worth_it(layout):
         found = overlay.overlaid(spark, table.path, spec, layout, wanted, options)
         if found is not None:
             return found
     if columns is not None:
         options["columns"] = "\x1f".join(wanted)
+    if push_filters:
+        options["pushFilters"] = "true"
     return spark.read.format(FORMAT).options(**options).load().select(*[quoted(name) for name in wanted])
 
 
-def read_stream(
-    spark: SparkSession,
-    table: OpenedTable,
-    *,
-    scan_mode: str,
-    snapshot: int | None,
-    timestamp: datetime | str | int | None,
-    max_rows: int | None,
-    max_snapshots: int | None,
-    normalize: bool | None,
-) -> DataFrame:
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """What ``TableStore.read_stream`` was asked for; see there."""
+
+    scan_mode: str
+    snapshot: int | None
+    timestamp: datetime | str | int | None
+    tag: str | None
+    until: Point | None
+    consumer: str | None
+    max_rows: int | None
+    max_snapshots: int | None
+    normalize: bool | None
+
+
+def read_stream(spark: SparkSession, table: OpenedTable, wanted: Stream) -> DataFrame:
     """Follow a table's changes; the options are checked now, not when the query starts.
 
     What an eventual log gives goes through the normalize operator, unless that is switched off.
@@ -85,29 +113,79 @@ def read_stream(
         InvalidInputError: an option is wrong, or two do not go together.
     """
     given = {
-        "scan-mode": scan_mode,
-        "snapshot": snapshot,
-        "timestamp": None if timestamp is None else timestamp_millis(timestamp),
-        "maxRowsPerTrigger": max_rows,
-        "maxSnapshotsPerTrigger": max_snapshots,
+        "scan-mode": wanted.scan_mode,
+        "snapshot": wanted.snapshot,
+        "timestamp": None if wanted.timestamp is None else timestamp_millis(wanted.timestamp),
+        "maxRowsPerTrigger": wanted.max_rows,
+        "maxSnapshotsPerTrigger": wanted.max_snapshots,
+        "tag": wanted.tag,
+        "consumer": wanted.consumer,
+        **_until(table.files, wanted.until),
     }
+    if wanted.consumer is not None:
+        check_name(wanted.consumer, "consumer")
+    if wanted.tag is not None:
+        table.files.tags.get(wanted.tag)
     options = _base_options(spark, table) | {k: str(v) for k, v in given.items() if v is not None}
     options["readChangeFeed"] = "true"
     parse_read_options(options)
-    if normalize and not table.is_eventual:
+    if wanted.normalize and not table.is_eventual:
         msg = (
             f"read_stream: normalize=True goes with log.consistency='eventual'; table {table.path!r} is transactional, "
             "so its stream has no repeats. Leave it out."
         )
         raise InvalidInputError(msg)
-    if table.is_eventual and max_snapshots is not None:
+    if table.is_eventual and wanted.max_snapshots is not None:
         msg = "read_stream: max_snapshots does not go with log.consistency='eventual'; use max_rows."
         raise InvalidInputError(msg)
-    normalizes = table.is_eventual if normalize is None else normalize
+    if table.is_eventual and (wanted.until is not None or wanted.consumer is not None):
+        msg = (
+            "read_stream: until and consumer do not go with log.consistency='eventual', whose stream does not keep "
+            "snapshots apart. Leave them out."
+        )
+        raise InvalidInputError(msg)
+    normalizes = table.is_eventual if wanted.normalize is None else wanted.normalize
     if not normalizes:
         return spark.readStream.format(FORMAT).options(**options).load()
     options["normalize"] = "true"
     return normalized(spark.readStream.format(FORMAT).options(**options).load(), table.spec)
+
+
+def read_changes(spark: SparkSession, table: OpenedTable, from_: Point, to: Point | None) -> DataFrame:
+    """Give the changes after a snapshot, up to another, from the table's files.
+
+    Raises:
+        NotFoundError: there is no such snapshot or tag.
+        DataLostError: changes in between have expired.
+        InvalidInputError: the second comes before the first.
+    """
+    files = table.files
+    after = snapshot_at(files, from_).id
+    through = files.latest() if to is None else snapshot_at(files, to).id
+    if through < after:
+        msg = f"changes: from snapshot {after} to {through}: expected the older one first. Swap them."
+        raise InvalidInputError(msg)
+    oldest = files.oldest(fresh=False)
+    if after + 1 < oldest and after < through:
+        msg = (
+            f"table {table.path!r}: the changes of snapshots {after + 1} to {min(through, oldest - 1)} have expired; "
+            f"those after snapshot {oldest - 1} are there."
+        )
+        raise DataLostError(msg)
+    given = {"changesAfter": after, "changesThrough": through, "readChangeFeed": "true"}
+    options = _base_options(spark, table) | {name: str(value) for name, value in given.items()}
+    return spark.read.format(FORMAT).options(**options).load()
+
+
+def _until(files: TableFiles, until: Point | None) -> dict[str, object]:
+    """Say where a stream ends: at a snapshot, which may be yet to come, or at a time, which may be, too."""
+    if until is None:
+        return {}
+    if isinstance(until, str) and is_tag(until):
+        until = files.tags.get(until).snapshot.id
+    if isinstance(until, int) or (isinstance(until, str) and until.isdigit()):
+        return {"until": int(until)}
+    return {"until-timestamp": timestamp_millis(until)}
 
 
 def _base_options(spark: SparkSession, table: OpenedTable) -> dict[str, str]:

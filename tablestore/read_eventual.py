@@ -24,10 +24,12 @@ from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
 from snapshot.schema import COMMIT_VERSION, SEQ
-from tablestore.parts import Part, ReadPart
+from tablestore.feed import BEFORE_FULL
+from tablestore.parts import Part
 from tablestore.plan import seed_parts
 from tablestore.read_options import ReadOptions, ScanMode
-from tablestore.read_stream import BEFORE_FULL, Offset, SnapshotStream
+from tablestore.read_stream import Offset, SnapshotStream
+from tablestore.spark_parts import ReadPart
 
 _FEW_ROWS = 20_000
 
@@ -92,6 +94,14 @@ class EventualStream(SnapshotStream):
                 "does not keep snapshots apart; use 'maxRowsPerTrigger'."
             )
             raise InvalidInputError(msg)
+        given = {"until": options.until, "until-timestamp": options.until_ms, "consumer": options.consumer}
+        for name, value in given.items():
+            if value is not None:
+                msg = (
+                    f"option {name!r}: table {options.path!r} has log.consistency='eventual', whose stream does not "
+                    "keep snapshots apart. Leave it out."
+                )
+                raise InvalidInputError(msg)
         assert self._table.log is not None
         self._log = self._table.log
         self._ends: list[int] | None = None

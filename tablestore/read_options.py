@@ -23,6 +23,7 @@ class ScanMode(StrEnum):
     EARLIEST = "earliest"
     FROM_SNAPSHOT = "from-snapshot"
     FROM_TIMESTAMP = "from-timestamp"
+    FROM_TAG = "from-tag"
 
 
 class Overlay(StrEnum):
@@ -53,6 +54,12 @@ class ReadOptions:
         own_schema: a batch read has the columns that the table had in the snapshot, not those of today.
         normalize: the rows of a stream go into the normalize operator: one a key in a micro-batch, with ``_seq``.
         runtime: Kafka client options that are not stored with the table.
+        tag: the tag a batch read shows, or a stream begins after (``from-tag``).
+        until: the last snapshot of a stream; it gives nothing after that.
+        until_ms: the same by time, in milliseconds since the epoch.
+        consumer: keeps a stream's progress in the table, under this name.
+        changes_after: a batch read gives the changes after this snapshot, as a stream does.
+        changes_through: up to this one.
     """
 
     path: str
@@ -71,6 +78,12 @@ class ReadOptions:
     own_schema: bool = False
     normalize: bool = False
     runtime: Mapping[str, str] = field(default_factory=dict)
+    tag: str | None = None
+    until: int | None = None
+    until_ms: int | None = None
+    consumer: str | None = None
+    changes_after: int | None = None
+    changes_through: int | None = None
 
 
 _NAMES = {
@@ -89,6 +102,12 @@ _NAMES = {
     "merged-through": "merged-through",
     "schema": "schema",
     "normalize": "normalize",
+    "tag": "tag",
+    "until": "until",
+    "until-timestamp": "until-timestamp",
+    "consumer": "consumer",
+    "changesafter": "changesAfter",
+    "changesthrough": "changesThrough",
 }
 
 
@@ -116,15 +135,20 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         msg = f"option 'path' is required for format({FORMAT!r}): the table's folder."
         raise InvalidInputError(msg)
     snapshot, timestamp = _count(given, "snapshot", 0), given.get("timestamp")
-    if snapshot is not None and timestamp is not None:
-        msg = "options 'snapshot' and 'timestamp' exclude each other; give one."
+    tag = given.get("tag")
+    if (snapshot is not None) + (timestamp is not None) + (tag is not None) > 1:
+        msg = "options 'snapshot', 'timestamp' and 'tag' exclude each other; give one."
         raise InvalidInputError(msg)
+    if "until" in given and "until-timestamp" in given:
+        msg = "options 'until' and 'until-timestamp' exclude each other; give one."
+        raise InvalidInputError(msg)
+    until_time = given.get("until-timestamp")
     return ReadOptions(
         path=path,
         columns=tuple(given["columns"].split("\x1f")) if "columns" in given else None,
         snapshot=snapshot,
         timestamp_ms=None if timestamp is None else timestamp_millis(timestamp),
-        scan_mode=_scan_mode(given.get("scan-mode"), snapshot, timestamp),
+        scan_mode=_scan_mode(given.get("scan-mode"), snapshot, timestamp, tag),
         change_feed=_flag(given, "readchangefeed"),
         rows_max=_count(given, "maxrowspertrigger", 1),
         snapshots_max=_count(given, "maxsnapshotspertrigger", 1),
@@ -136,6 +160,12 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         own_schema=parse_schema_choice(given.get("schema", NEWEST)),
         normalize=_flag(given, "normalize"),
         runtime=runtime,
+        tag=tag,
+        until=_count(given, "until", 0),
+        until_ms=None if until_time is None else timestamp_millis(until_time),
+        consumer=given.get("consumer"),
+        changes_after=_count(given, "changesafter", 0),
+        changes_through=_count(given, "changesthrough", 0),
     )
 
 
@@ -167,17 +197,23 @@ def timestamp_millis(value: str | int | datetime) -> int:
     return int(moment.astimezone().timestamp() * 1000)
 
 
-def _scan_mode(text: str | None, snapshot: int | None, timestamp: str | None) -> ScanMode:
+def _scan_mode(text: str | None, snapshot: int | None, timestamp: str | None, tag: str | None) -> ScanMode:
     if text is None:
         if snapshot is not None:
             return ScanMode.FROM_SNAPSHOT
+        if tag is not None:
+            return ScanMode.FROM_TAG
         return ScanMode.FULL if timestamp is None else ScanMode.FROM_TIMESTAMP
     try:
         mode = ScanMode(text.lower())
     except ValueError as error:
         msg = f"option 'scan-mode': expected one of {', '.join(ScanMode)}, came {text!r}."
         raise InvalidInputError(msg) from error
-    needs = {ScanMode.FROM_SNAPSHOT: ("snapshot", snapshot), ScanMode.FROM_TIMESTAMP: ("timestamp", timestamp)}
+    needs: dict[ScanMode, tuple[str, object]] = {
+        ScanMode.FROM_SNAPSHOT: ("snapshot", snapshot),
+        ScanMode.FROM_TIMESTAMP: ("timestamp", timestamp),
+        ScanMode.FROM_TAG: ("tag", tag),
+    }
     for kind, (name, value) in needs.items():
         if mode is kind and value is None:
             msg_0 = f"option 'scan-mode'='{mode}' needs option {name!r}; set where to begin."

@@ -7,7 +7,6 @@ table, since one that is made anew at the same path counts its snapshots from 0 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,23 +21,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from log_system.gate import Gate, PartitionSlice, limited
-from log_system.kafka.topic import earliest_offsets
-from snapshot.adapt import Adapter
-from snapshot.changes import change_columns, change_schema
-from snapshot.columns import visible
-from snapshot.errors import ConflictError, DataLostError, InvalidInputError, NotFoundError
+from log_system.gate import limited
+from snapshot.errors import ConflictError, DataLostError, InvalidInputError
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED, arrow_schema
 from snapshot.spec import TableSpec
+from tablestore.consumers import ConsumerProgress
+from tablestore.feed import BEFORE_FULL, Feed
 from tablestore.opened import OpenedTable
-from tablestore.parts import RESTART, LogPart, LogPiece, Part, ReadPart, as_feed
-from tablestore.plan import change_parts, seed_parts
-from tablestore.read_options import ReadOptions, ScanMode
+from tablestore.parts import as_feed
+from tablestore.read_options import ReadOptions
+from tablestore.spark_parts import ReadPart
 
-logger = logging.getLogger("tablestore")
-
-BEFORE_FULL = -1
 Offset = dict[str, Any]
 """``snapshot``, the id of the last snapshot read, and ``table``, the id of the table."""
 
@@ -48,9 +42,13 @@ def feed_schema(spec: TableSpec) -> StructType:
 
     A delete holds its key and, in formats that carry no more, NULL elsewhere.
     """
+    columns = [
+        StructField(f.name, f.dataType, f.nullable or (spec.has_key and f.name not in spec.primary_key))
+        for f in spec.schema.fields
+    ]
     return StructType(
         [
-            *visible(change_columns(spec)).fields,
+            *columns,
             StructField(CHANGE_TYPE, StringType()),
             StructField(COMMIT_VERSION, LongType()),
             StructField(COMMIT_TIMESTAMP, TimestampType()),
@@ -76,18 +74,25 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"set option 'readChangeFeed'='true' to get {CHANGE_TYPE!r}, or use TableStore.read_stream()."
             )
             raise InvalidInputError(msg)
-        self._schema: pa.Schema = arrow_schema(schema)
-        self._columns = change_columns(self._table.spec)
-        missing = [n for n in schema.fieldNames() if n not in (*self._columns.fieldNames(), *RESERVED)]
+        missing = [n for n in schema.fieldNames() if n not in (*self._table.spec.arrow.names, *RESERVED)]
         if missing:
             msg = f"table {options.path!r}: columns {missing} were renamed or dropped just now; start the query again."
             raise ConflictError(msg)
-        self._gate = Gate(self._table.index)
+        self._schema: pa.Schema = arrow_schema(schema)
+        self._feed = Feed(self._table, tasks=options.tasks)
         self._target: int | None = None
+        self._until: int | None = options.until
+        self._first: int | None = None
+        name = options.consumer
+        self._progress = None if name is None else ConsumerProgress(self._table, name)
 
     def initialOffset(self) -> Offset:
         """Give where a new query begins."""
-        return self._offset(self._begin())
+        # Spark asks again for the first micro-batch, when a named consumer may already be known.
+        if self._first is None:
+            begun = None if self._progress is None else self._progress.begun()
+            self._first = self._begin() if begun is None else begun
+        return self._offset(self._first)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Give the limit that the read's options ask for."""
@@ -99,7 +104,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where an ``availableNow`` run ends."""
-        self._target = self._table.newest_visible()
+        self._target = self._newest()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Give the newest snapshot the next micro-batch may hold; a read limit never parts a snapshot.
@@ -108,18 +113,29 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLostError: the query has read another table, which was at this path before.
         """
         after = self._snapshot(start)
-        through = self._table.newest_visible() if self._target is None else self._target
+        through = self._newest() if self._target is None else self._target
+        if self._progress is not None:
+            # What a query asks to go on from, it has read and committed.
+            if after == BEFORE_FULL:
+                self._progress.begin(through)
+            else:
+                self._progress.read(after)
         if after == BEFORE_FULL:
             return self._offset(through)
         if through <= after:
             return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         snapshots = None if isinstance(limit, ReadAllAvailable) else self._options.snapshots_max
-        return self._offset(limited(after, through, self._rows, rows_max=rows, snapshots_max=snapshots))
+        return self._offset(limited(after, through, self._feed.rows, rows_max=rows, snapshots_max=snapshots))
+
+    def commit(self, end: Offset) -> None:
+        """Hear that the query has committed a micro-batch."""
+        if self._progress is not None and self._snapshot(end) != BEFORE_FULL:
+            self._progress.read(self._snapshot(end))
 
     def reportLatestOffset(self) -> Offset:
         """Give the newest visible snapshot, for the query's progress."""
-        return self._offset(self._table.newest_visible())
+        return self._offset(self._newest())
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Plan a micro-batch.
@@ -131,7 +147,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after, through = self._snapshot(start), self._snapshot(end)
         if after == through:
             return []
-        return [ReadPart(part) for part in self._parts(after, through)]
+        return [ReadPart(part) for part in self._feed.parts(after, through)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in a task."""
@@ -142,90 +158,22 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Carry to tasks only what ``read`` needs."""
         return {"_schema": self._schema}
 
-    def _parts(self, after: int, through: int) -> Sequence[Part]:
-        files = self._table.files
-        if after == BEFORE_FULL:
-            return seed_parts(files, files.snapshot(through), tasks=self._options.tasks)
-        if self._table.log is not None:
-            found = self._log_parts(after, through)
-            if found is not None:
-                return found
-        try:
-            return change_parts(files, after, through, self._table.options.buckets, self._columns)
-        except DataLostError as error:
-            msg = (
-                f"table {self._table.path!r}: snapshots {after + 1} to {through} are no longer in the log nor all in "
-                f"the table's files ({error}). Start a new query with scan_mode='full'."
-            )
-            raise DataLostError(msg) from error
-
-    def _log_parts(self, after: int, through: int) -> list[Part] | None:
-        """Plan from the log; None where its retention has passed or the index has no entry."""
-        log = self._table.log
-        assert log is not None
-        columns, compacted = self._columns, self._table.options.log is not None and self._table.options.log.compacted
-        pieces: dict[int, list[LogPiece]] = {}
-        try:
-            for spec, first, last in self._epochs(after, through):
-                under = log.under(change_schema(spec))
-                for piece in self._gate.slices(first - 1, last):
-                    held = LogPiece(under, piece, Adapter(change_columns(spec), columns, RESTART))
-                    pieces.setdefault(piece.partition, []).append(held)
-        except DataLostError as error:
-            logger.warning("table %s: %s Reading the table's files instead.", self._table.path, error)
-            return None
-        slices = [each.piece for held in pieces.values() for each in held]
-        if slices and self._has_expired(slices):
-            logger.warning(
-                "table %s: the log's retention has passed snapshots %d to %d; reading the table's files instead.",
-                self._table.path,
-                after + 1,
-                through,
-            )
-            return None
-        return [LogPart(tuple(held), compacted=compacted) for _, held in sorted(pieces.items())]
-
-    def _epochs(self, after: int, through: int) -> Iterator[tuple[TableSpec, int, int]]:
-        """Part a run of snapshots where the table's columns were changed; give each part's first and last."""
-        newest, last = self._table.files.spec_at_least(through), through
-        found: list[tuple[TableSpec, int, int]] = []
-        while last > after:
-            spec = newest.at(last)
-            first = max(after + 1, spec.since)
-            found.append((spec, first, last))
-            last = first - 1
-        return reversed(found)
-
-    def _has_expired(self, slices: Sequence[PartitionSlice]) -> bool:
-        assert self._table.log is not None
-        first = earliest_offsets(self._table.log.client, self._table.log.topic)
-        return any(first[piece.partition] > piece.start and piece.records for piece in slices)
+    def _newest(self) -> int:
+        """Give the newest snapshot that the query may read: visible, and not after the one it ends with."""
+        newest, time = self._table.newest_visible(), self._options.until_ms
+        if self._until is not None or time is None:
+            return newest if self._until is None else min(newest, self._until)
+        if self._table.files.snapshot(newest).timestamp_ms <= time:
+            return newest
+        # A snapshot after that time is there, so which is the last before it no longer changes.
+        self._until = self._table.files.snapshot_as_of(time).id
+        return min(newest, self._until)
 
     def _begin(self) -> int:
-        mode, newest = self._options.scan_mode, self._table.newest_visible()
-        if mode is ScanMode.FULL:
-            return BEFORE_FULL
-        if mode is ScanMode.LATEST:
-            return newest
-        snapshots = list(self._table.files.snapshots())
-        if mode is ScanMode.EARLIEST:
-            return max(snapshots[-1].id - 1, 0)
-        if mode is ScanMode.FROM_SNAPSHOT:
-            wanted = self._options.snapshot or 0
-            if not snapshots[-1].id <= wanted <= newest + 1:
-                msg = (
-                    f"option 'snapshot'={wanted}: table {self._table.path!r} can be streamed from snapshot "
-                    f"{snapshots[-1].id} to {newest + 1} (the next)."
-                )
-                raise NotFoundError(msg)
-            return max(wanted - 1, 0)
-        time = self._options.timestamp_ms or 0
-        younger = [s.id for s in snapshots if s.timestamp_ms >= time and s.id <= newest]
-        return max(min(younger) - 1, 0) if younger else newest
-
-    def _rows(self, snapshot: int) -> int:
-        entry = None if self._table.log is None else self._table.index.get(snapshot)
-        return self._table.files.snapshot(snapshot).rows if entry is None else entry.rows
+        options = self._options
+        return self._feed.begin(
+            options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms, tag=options.tag
+        )
 
     def _offset(self, snapshot: int) -> Offset:
         return {"snapshot": snapshot, "table": self._table.spec.table_id}

@@ -152,7 +152,7 @@ def _whole_through(seen: Inspection) -> int:
 def _first_entry(seen: Inspection, through: int) -> int:
     """Give the oldest snapshot that should have an entry: below it nothing is left in the log."""
     oldest = min((s for s in seen.entries if s), default=through + 1)
-    return max(1, min(oldest, *(found.first for found in seen.maps)))
+    return max(1, seen.oldest, min(oldest, *(found.first for found in seen.maps)))
 
 
 def _publish(table: OpenedTable, publisher: KafkaPublisher, actions: list[str]) -> list[str]:

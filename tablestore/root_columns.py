@@ -8,8 +8,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from snapshot.columns import stored
-from snapshot.schema import can_become
+from snapshot.evolve import can_become
+from snapshot.spark_columns import stored, with_stored_names
 from snapshot.spec import TableSpec
 from tablestore.shape import quoted
 
@@ -26,7 +26,7 @@ def root_columns(root: StructType, spec: TableSpec, wanted: Sequence[str]) -> li
         The columns; None where fields in a struct were changed since, which Spark cannot put right.
     """
     there = {field.name: field.dataType for field in root.fields}
-    in_files = dict(zip(spec.schema.fieldNames(), stored(spec.columns).fields, strict=True))
+    in_files = dict(zip(spec.schema.fieldNames(), stored(with_stored_names(spec.schema_json)).fields, strict=True))
     columns: list[Column] = []
     for name in wanted:
         held, kind = in_files[name], spec.schema[name].dataType

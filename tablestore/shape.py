@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from snapshot.engines import LAST_ROW, MergeRule
 from snapshot.errors import InvalidInputError
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import BUCKET, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, can_widen
@@ -22,15 +23,17 @@ def shape_rows(frame: DataFrame, spec: TableSpec) -> DataFrame:
     return frame.select(*table_columns(frame.schema, spec))
 
 
-def shape_changes(frame: DataFrame, spec: TableSpec, buckets: int) -> DataFrame:
+def shape_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimages: bool = False) -> DataFrame:
     """Give the changes of a key table, all changes of a bucket in the Spark partition of its number.
 
     Columns: the table's, ``_kind`` (byte), ``_seq`` (long; the order of the frame's rows), ``_bucket`` (int).
-    Preimages are left out: the row they show is replaced by the postimage after them.
+    Preimages are left out, where the merge engine does not take them back: the row they show is replaced by the
+    postimage after them.
     """
     names = {name.lower(): name for name in frame.columns}
     if CHANGE_TYPE in names:
-        frame = frame.where(~F.col(names[CHANGE_TYPE]).eqNullSafe(RowKind.UPDATE_BEFORE.change_type))
+        if not preimages:
+            frame = frame.where(~F.col(names[CHANGE_TYPE]).eqNullSafe(RowKind.UPDATE_BEFORE.change_type))
         kind = kind_of(F.col(names[CHANGE_TYPE]))
     else:
         kind = F.lit(int(RowKind.UPDATE_AFTER)).cast("byte")
@@ -47,6 +50,7 @@ def kind_of(change_type: Column) -> Column:
     return (
         F.when(sets, F.lit(int(RowKind.UPDATE_AFTER)))
         .when(change_type == RowKind.DELETE.change_type, F.lit(int(RowKind.DELETE)))
+        .when(change_type == RowKind.UPDATE_BEFORE.change_type, F.lit(int(RowKind.UPDATE_BEFORE)))
         .otherwise(F.lit(UNKNOWN_KIND))
         .cast("byte")
     )
@@ -115,26 +119,40 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def deletes_of(keys: DataFrame, spec: TableSpec) -> DataFrame:
-    """Make deletes of a frame of keys: the table's other columns are NULL.
+def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> DataFrame:
+    """Make deletes of a frame of keys, and of the sequence where rows have one: the table's other columns are NULL.
 
     Raises:
-        InvalidInputError: the table has no key, or the frame lacks a column of it.
+        InvalidInputError: the table has no key, the frame lacks a column of it or of the sequence, or keys do not do.
     """
     if not spec.has_key:
         msg = "delete: this table has no primary key, so its rows cannot be named."
         raise InvalidInputError(msg)
     came = {name.lower(): name for name in keys.columns}
+    if rule.takes_preimages:
+        msg = (
+            f"delete: with merge-engine='{rule.name}' a delete takes its row's values back, and keys alone have none. "
+            f"Write whole rows with a column {CHANGE_TYPE!r} that says 'delete'."
+        )
+        raise InvalidInputError(msg)
     missing = [name for name in spec.primary_key if name.lower() not in came]
     if missing:
         msg = f"delete: the frame lacks key columns {missing}; it has {keys.columns}."
         raise InvalidInputError(msg)
+    missing = [name for name in rule.buries if name.lower() not in came]
+    if missing:
+        msg = (
+            f"delete: with sequence.field a delete needs its sequence too; the frame lacks {missing}; it has "
+            f"{keys.columns}. Without it, no row would be older than the delete."
+        )
+        raise InvalidInputError(msg)
+    kept = (*spec.primary_key, *rule.buries)
     if keys.isLocal():
-        return keys.sparkSession.createDataFrame(shape_arrow.deletes_of(keys.toArrow(), spec))
+        return keys.sparkSession.createDataFrame(shape_arrow.deletes_of(keys.toArrow(), spec, kept))
     return keys.select(
         *[
             F.col(quoted(came[f.name.lower()])).alias(f.name)
-            if f.name in spec.primary_key
+            if f.name in kept
             else F.lit(None).cast(f.dataType).alias(f.name)
             for f in spec.schema.fields
         ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,10 @@ _TASK_SHIFT = 33
 """Row numbers of a task stay below 2**33, as in Spark's ``monotonically_increasing_id``."""
 
 
-def shape_batches(batches: Iterator[pa.RecordBatch], spec: TableSpec, task: int) -> Iterator[pa.RecordBatch]:
-    """Give a task's rows the table's columns and, for a key table, ``_kind`` and ``_seq``."""
+def shape_batches(
+    batches: Iterator[pa.RecordBatch], spec: TableSpec, task: int, *, preimages: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Give a task's rows the table's columns and, for a key table, ``_kind`` and ``_seq``; see ``shape_changes``."""
     target = change_file_schema(spec) if spec.has_key else spec.arrow
     row = task << _TASK_SHIFT
     for batch in batches:
@@ -36,18 +38,18 @@ def shape_batches(batches: Iterator[pa.RecordBatch], spec: TableSpec, task: int)
             if CHANGE_TYPE in names:
                 given = batch.column(names[CHANGE_TYPE])
                 columns[KIND] = _kinds(given)
-                keep = pc.fill_null(pc.not_equal(given, RowKind.UPDATE_BEFORE.change_type), fill_value=True)
+                if not preimages:
+                    keep = pc.fill_null(pc.not_equal(given, RowKind.UPDATE_BEFORE.change_type), fill_value=True)
         row += batch.num_rows
         shaped = pa.RecordBatch.from_pydict(columns)
         yield conform(shaped if keep is None else shaped.filter(keep), target)
 
 
-def deletes_of(keys: pa.Table, spec: TableSpec) -> pa.Table:
-    """Make deletes of rows of keys; see ``shape.deletes_of``."""
+def deletes_of(keys: pa.Table, spec: TableSpec, kept: Sequence[str]) -> pa.Table:
+    """Make deletes of rows of keys, of which the columns named are kept; see ``shape.deletes_of``."""
     names = {name.lower(): name for name in keys.column_names}
     columns = [
-        keys.column(names[f.name.lower()]) if f.name in spec.primary_key else pa.nulls(keys.num_rows, f.type)
-        for f in spec.arrow
+        keys.column(names[f.name.lower()]) if f.name in kept else pa.nulls(keys.num_rows, f.type) for f in spec.arrow
     ]
     kind = pa.repeat(pa.scalar(RowKind.DELETE.change_type), keys.num_rows)
     return pa.table([*columns, kind], names=[*spec.arrow.names, CHANGE_TYPE])

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from log_system.kafka.register import Position
 from log_system.kafka.tasks import PartitionTask, publish_partition
 from snapshot.errors import TableStoreError, error_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Task = TypeVar("Task")
 _RESULT = "number long, result string, kind string, message string"

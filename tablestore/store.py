@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -19,22 +19,26 @@ from snapshot.records import Snapshot
 from tablestore import lifecycle, read
 from tablestore.altering import Altering
 from tablestore.compact import compact, compact_if_due
+from tablestore.expire import expire_if_due
 from tablestore.inspect_log import Progress
+from tablestore.life import Life
 from tablestore.opened import OpenedTable
 from tablestore.options import TableOptions
+from tablestore.points import Point
 from tablestore.publisher import open_publisher
 from tablestore.read_options import NEWEST, ScanMode
 from tablestore.recover import recover
 from tablestore.repair import repair
 from tablestore.report import RepairReport, Report
-from tablestore.shape import deletes_of
 from tablestore.spark_tasks import run_tasks
+from tablestore.verbs.api import RowVerbs
+from tablestore.verbs.run import Verbs
 from tablestore.verify import verify
 from tablestore.write import Writer
 from tablestore.write_stream import start_stream
 
 
-class TableStore(Altering):
+class TableStore(RowVerbs, Altering, Life):
     """One table: its snapshots in Delta files, its changes in a Kafka log.
 
     Get one with ``TableStore.create(spark, path, schema, ...)`` or ``TableStore.open(spark, path)``. A handle may be
@@ -43,22 +47,23 @@ class TableStore(Altering):
 
     def __init__(self, spark: SparkSession, table: OpenedTable) -> None:
         """Use ``create`` or ``open``."""
-        self._spark = spark
-        self._opened = table
+        super().__init__(spark, table)
         self._publisher = open_publisher(table, spark)
         self._writer = Writer(table, self._publisher)
         self._run_tasks = partial(run_tasks, spark)
+        self._verbs = Verbs(spark, self._writer)
 
     @property
     def _table(self) -> OpenedTable:
         """The table as it is defined now: another handle may have changed its columns or options."""
-        now = self._opened.refreshed()
-        if now.options != self._opened.options:
+        before = self._opened
+        now = super()._table
+        if now.options != before.options:
             if self._publisher is not None:
                 self._publisher.discard()
             self._publisher = open_publisher(now, self._spark)
             self._writer = Writer(now, self._publisher)
-        self._opened = now
+            self._verbs = Verbs(self._spark, self._writer)
         return now
 
     @classmethod
@@ -168,22 +173,7 @@ class TableStore(Altering):
 
     def write_as(self, frame: DataFrame, commit_id: CommitId | None) -> Snapshot | None:
         """Write rows as one snapshot under a name that says whether they have landed before; see ``write``."""
-        made = self._writer.write(frame, commit_id)
-        if made is not None:
-            compact_if_due(self._table, self._run_tasks)
-        return made
-
-    def delete(self, keys: DataFrame, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
-        """Delete rows by key.
-
-        Args:
-            keys: a frame with the key columns; others are ignored.
-            batch: as for ``write``.
-
-        Raises:
-            InvalidInputError: the table has no key, or the frame lacks a key column.
-        """
-        return self.write(deletes_of(keys, self._table.spec), batch=batch)
+        return self._done(self._writer.write(frame, commit_id))
 
     def write_stream(
         self,
@@ -193,6 +183,7 @@ class TableStore(Altering):
         output_mode: str = "append",
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
+        each: Callable[[DataFrame], DataFrame] | None = None,
     ) -> StreamingQuery:
         """Start a streaming query that writes each micro-batch as one snapshot, exactly once across restarts.
 
@@ -202,6 +193,7 @@ class TableStore(Altering):
             output_mode: ``append``, or ``update`` for a table with a key.
             trigger: arguments of Spark's ``trigger``, such as ``{"availableNow": True}``.
             query_name: name of the query in Spark's progress.
+            each: makes of the rows of a micro-batch those that are written.
 
         Raises:
             InvalidInputError: the columns do not fit, or the output mode does not.
@@ -215,6 +207,7 @@ class TableStore(Altering):
             output_mode=output_mode,
             trigger=trigger,
             query_name=query_name,
+            each=each,
         )
 
     def read(
@@ -222,6 +215,7 @@ class TableStore(Altering):
         *,
         snapshot: int | None = None,
         timestamp: datetime | str | int | None = None,
+        tag: str | None = None,
         columns: Sequence[str] | None = None,
         schema: str = NEWEST,
     ) -> DataFrame:
@@ -230,23 +224,27 @@ class TableStore(Altering):
         Args:
             snapshot: its id.
             timestamp: the newest snapshot at or before this time (datetime, ISO-8601 text, or epoch milliseconds).
+            tag: its tag.
             columns: the columns wanted; naming them here saves reading the others where changes are merged.
             schema: ``newest``: an old snapshot has the columns that the table has now, NULL where it had none; ``own``:
                 those that the table had then.
 
         Raises:
-            NotFoundError: there is no such snapshot.
+            NotFoundError: there is no such snapshot or tag, or the snapshot has expired.
         """
         return read.read(
-            self._spark, self._table, snapshot=snapshot, timestamp=timestamp, columns=columns, schema=schema
+            self._spark, self._table, snapshot=snapshot, timestamp=timestamp, tag=tag, columns=columns, schema=schema
         )
 
-    def read_stream(
+    def read_stream(  # noqa: PLR0913 - this is where every option of a stream has its name
         self,
         *,
         scan_mode: str = ScanMode.FULL,
         snapshot: int | None = None,
         timestamp: datetime | str | int | None = None,
+        tag: str | None = None,
+        until: Point | None = None,
+        consumer: str | None = None,
         max_rows: int | None = None,
         max_snapshots: int | None = None,
         normalize: bool | None = None,
@@ -259,9 +257,15 @@ class TableStore(Altering):
 
         Args:
             scan_mode: ``full`` (the newest snapshot's rows as inserts, then every change after it), ``latest``,
-                ``earliest``, ``from-snapshot`` (that snapshot's changes first) or ``from-timestamp``.
+                ``earliest``, ``from-snapshot`` (that snapshot's changes first), ``from-timestamp`` or ``from-tag``
+                (the changes after the tag's snapshot).
             snapshot: for ``from-snapshot``.
             timestamp: for ``from-timestamp``.
+            tag: for ``from-tag``.
+            until: the last snapshot of the stream (its id, which may be yet to come, a tag or a time): the query gives
+                nothing after it, and one with ``availableNow`` ends there.
+            consumer: a name under which the stream's progress stands in the table, so that what it has not read does
+                not expire. A new query of a known consumer begins after what that has read, whatever ``scan_mode``.
             max_rows: rows of a micro-batch; a larger snapshot passes whole.
             max_snapshots: snapshots of a micro-batch; not with ``log.consistency=eventual``.
             normalize: False leaves the state out, where repeats, updates without preimages and deletes without rows do
@@ -270,26 +274,30 @@ class TableStore(Altering):
         Returns:
             A streaming frame: the table's columns, ``_change_type``, ``_commit_version``, ``_commit_timestamp``.
         """
-        return read.read_stream(
-            self._spark,
-            self._table,
+        wanted = read.Stream(
             scan_mode=scan_mode,
             snapshot=snapshot,
             timestamp=timestamp,
+            tag=tag,
+            until=until,
+            consumer=consumer,
             max_rows=max_rows,
             max_snapshots=max_snapshots,
             normalize=normalize,
         )
+        return read.read_stream(self._spark, self._table, wanted)
 
     def snapshots(self, limit: int | None = None) -> list[Snapshot]:
-        """List the table's snapshots, newest first, as far back as the Delta log goes."""
+        """List the table's snapshots, newest first, as far back as they have not expired."""
         return list(islice(self._table.files.snapshots(), limit))
 
     def compact(self) -> Snapshot | None:
         """Fold all changes into the root, so that any Delta reader sees the newest snapshot. Publishes nothing.
 
+        In a table without a key it puts the rows of small files together.
+
         Returns:
-            The maintenance snapshot; None when there was nothing to fold, or no key.
+            The maintenance snapshot; None when there was nothing to do.
         """
         return compact(self._table, self._run_tasks)
 
@@ -341,6 +349,13 @@ class TableStore(Altering):
         if self._publisher is not None:
             self._publisher.discard()
         lifecycle.drop(table)
+
+    def _done(self, made: Snapshot | None) -> Snapshot | None:
+        """Fold changes into the root after a write, where they have grown, and drop what has expired."""
+        if made is not None:
+            compact_if_due(self._table, self._run_tasks)
+            expire_if_due(self._table)
+        return made
 
     def __repr__(self) -> str:
         """Show path, key and log."""

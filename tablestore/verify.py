@@ -233,7 +233,9 @@ class Contents:
         return shown(batch.select(self._keys) if self._keys else batch)
 
     def _cannot_compare(self, snapshot: int, why: str, *, expired: bool) -> None:
-        if expired:
+        if expired and snapshot < self._seen.oldest:
+            self._findings.note(f"snapshots before {self._seen.oldest} have expired in the table and are not compared.")
+        elif expired:
             self._findings.note(f"snapshot {snapshot} is not compared: {why}")
         elif not any(d.kind is Kind.FILES and d.snapshot == snapshot for d in self._findings.differences):
             self._findings.add(Kind.FILES, why, snapshot=snapshot)

@@ -21,7 +21,7 @@ def check_index(table: OpenedTable, log: KafkaLog, seen: Inspection, findings: F
     for snapshot, why in seen.broken.items():
         findings.add(Kind.INDEX, f"{why}.", snapshot=snapshot)
     absent: list[int] = []
-    for snapshot in range(1, max(seen.newest, last) + 1):
+    for snapshot in range(max(1, seen.oldest), max(seen.newest, last) + 1):
         entry = seen.entries.get(snapshot)
         if snapshot in seen.broken:
             continue
@@ -39,7 +39,7 @@ def check_index(table: OpenedTable, log: KafkaLog, seen: Inspection, findings: F
             else:
                 pending.add(snapshot)
     _check_absent(table, log, absent, findings, at_end=last)
-    if 0 not in seen.entries and 0 not in seen.broken and oldest == 1:
+    if 0 not in seen.entries and 0 not in seen.broken and oldest == 1 and not seen.oldest:
         findings.add(Kind.INDEX, "the entry of the empty table, snapshot 0, is missing.", snapshot=0)
     return pending
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
-import random
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,17 +15,17 @@ from pyspark.sql import DataFrame
 
 from log_system.base import LogPublisher
 from log_system.kafka.staged import KafkaTapFactory
-from snapshot.changes import MAINTENANCE
 from snapshot.commit import CommitId, commit, find_commit
 from snapshot.delta import DataFile
-from snapshot.errors import ConflictError, InvalidInputError, UnavailableError
+from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
-from snapshot.stage import STAGED, StagedFile, Stager, staged_to_arrow
+from snapshot.stage import STAGED, Role, StagedFile, Stager, StagesRows, staged_to_arrow
 from tablestore.opened import OpenedTable
 from tablestore.plan import lookup_in
 from tablestore.recover import publish_through, recover
+from tablestore.restage import Replaced, StaleError, check_columns_of, check_files, check_rows, until_fresh
 from tablestore.shape import check_columns, shape_changes, shape_rows
 from tablestore.shape_arrow import shape_batches
 from tablestore.turns import Turns
@@ -47,11 +46,6 @@ _BEGUN_ANEW = (
 
 RESTAGE_MAX = 50
 """How often a write is staged again because others have committed meanwhile."""
-_WAIT_SECONDS = 0.05
-
-
-class _StaleError(ConflictError):
-    """Somebody changed the table's columns, or rows after the snapshot against which changes were resolved."""
 
 
 class Writer:
@@ -97,50 +91,99 @@ class Writer:
         return self.write_by(partial(self._stage, frame), commit_id)
 
     def write_by(
-        self, stage: Callable[[Stager], Sequence[StagedFile]], commit_id: CommitId | None = None
+        self,
+        stage: Callable[[Stager], Sequence[StagedFile]],
+        commit_id: CommitId | None = None,
+        *,
+        kind: str | None = None,
     ) -> Snapshot | None:
         """Stage, commit and publish (steps 1 to 4 of ``write``).
 
-        The rows are staged again when somebody changes the table's columns before they are committed; with
-        ``changelog-producer=lookup`` the changes hold the rows they replace, so also when anybody commits.
+        Changes that depend on what the table holds (those of a verb, of a merge engine, and all with
+        ``changelog-producer=lookup``) are staged again when somebody else commits before they do; all are when
+        somebody changes the table's columns.
 
         Args:
-            stage: stages the rows, as often as it is called.
+            stage: stages the rows, as often as it is called; those of a verb are made from snapshot ``base`` of what
+                it is given.
             commit_id: as for ``write``.
+            kind: the snapshot's kind, for a verb; None for a write.
 
         Raises:
             ConflictError: others committed in between ``RESTAGE_MAX`` times in a row; nothing was committed.
         """
-        for attempt in range(RESTAGE_MAX):
-            self._table = self._table.refreshed()
-            stager = self.stager(whole_buckets=True)
+        tries = itertools.count()
+
+        def attempt() -> Snapshot | None:
+            before = next(tries)
+            self.refresh()
+            stager = self.stager(whole_buckets=True, pinned=kind is not None)
             staged = stage(stager)
-            base = None if stager.lookup is None else stager.lookup.snapshot
             try:
-                return self.write_staged(staged, commit_id, base, stager.spec)
-            except _StaleError:
+                made = self.write_staged(staged, commit_id, stager.base, kind=kind, spec=stager.spec)
+            except StaleError:
                 stager.remove(staged)
-                time.sleep(random.uniform(0, _WAIT_SECONDS * attempt))
-        msg = (
-            f"table {self._table.path!r}: others committed {RESTAGE_MAX} times while the rows were staged; nothing was "
-            "written. Try again, or use changelog-producer='none' where many write at once."
-        )
-        raise ConflictError(msg)
+                raise
+            if made is None and before and self._table.is_eventual:
+                # What the attempts before have sent is true no more, and no commit of ours follows to mend it.
+                self._recover()
+            return made
+
+        return until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX)
+
+    def replace_by(
+        self,
+        stage: Callable[[int], tuple[Sequence[StagedFile], Replaced]],
+        commit_id: CommitId | None = None,
+        *,
+        kind: str,
+    ) -> Snapshot | None:
+        """Put files of an append table in the place of others, and publish what that changes.
+
+        An append that commits in between comes after it, as in Delta's ``WriteSerializable``: its rows were not seen
+        and stay. Whoever takes files out in between makes it begin again.
+
+        Args:
+            stage: given a snapshot, stages what replaces files of it and names those, as often as it is called.
+            commit_id: as for ``write``.
+            kind: the snapshot's kind.
+
+        Raises:
+            ConflictError: others took files out in between ``RESTAGE_MAX`` times in a row; nothing was committed.
+        """
+
+        def attempt() -> Snapshot | None:
+            self.refresh()
+            spec = self._table.spec
+            staged, replaced = stage(self._table.files.latest())
+            try:
+                return self.write_staged(staged, commit_id, kind=kind, replaced=replaced, spec=spec)
+            except StaleError:
+                self.stager(whole_buckets=False).remove(staged)
+                raise
+
+        return until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX)
 
     def _stage(self, frame: DataFrame, stager: Stager) -> list[StagedFile]:
         """Shape and stage: in a Spark job, or right here where the rows are in this process anyway."""
         spec, buckets = stager.spec, stager.buckets
+        preimages = stager.rule.takes_preimages
         if frame.isLocal():
             check_columns(frame.schema, spec)
-            batches = shape_batches(iter(frame.toArrow().to_batches()), spec, task=0)
+            batches = shape_batches(iter(frame.toArrow().to_batches()), spec, task=0, preimages=preimages)
             return accept_staged(stager, staged_to_arrow(stager, batches, 0).to_pylist())
-        return run_staging(shape_changes(frame, spec, buckets) if spec.has_key else shape_rows(frame, spec), stager)
+        if not spec.has_key:
+            return run_staging(shape_rows(frame, spec), stager)
+        return run_staging(shape_changes(frame, spec, buckets, preimages=preimages), stager)
 
     def write_staged(
         self,
         staged: Sequence[StagedFile],
         commit_id: CommitId | None = None,
         base: int | None = None,
+        *,
+        kind: str | None = None,
+        replaced: Replaced | None = None,
         spec: TableSpec | None = None,
     ) -> Snapshot | None:
         """Commit staged files and publish the snapshot (steps 3 and 4 of ``write``).
@@ -148,24 +191,32 @@ class Writer:
         Args:
             staged: the files.
             commit_id: as for ``write``.
-            base: the snapshot that their changes were resolved against; None where they were not.
+            base: the snapshot that their changes were made from or resolved against; None where they were not.
+            kind: the snapshot's kind; None for that of a write.
+            replaced: files of an append table in whose place they come.
             spec: the table as they were staged for; None for as this writer knows it.
 
         Raises:
             ConflictError: the table's columns were changed since, or its rows, where they were looked up; the files are
                 of no use.
         """
-        if not staged:
+        if not staged and not (replaced and replaced.files):
             return None
+        log = self._table.files.log
+        if replaced is not None:
+            then = partial(check_files, log, replaced.base)
+        else:
+            then = None if base is None else partial(check_rows, log, base)
         # Step 3.
         try:
             made = commit(
-                self._table.files.log,
-                staged,
+                log,
+                [each for each in staged if each.role is not Role.CHANGES],
                 commit_id or self._next_id(),
-                kind=_kind(staged, has_key=self._table.spec.has_key),
+                kind=kind or _kind(staged, has_key=self._table.spec.has_key),
                 by_snapshot=self._table.spec.has_key,
-                check=partial(self._check_fits, spec or self._table.spec, base),
+                replacement=None if replaced is None else replaced.replacement(staged),
+                check=partial(check_columns_of, self._table.files, (spec or self._table.spec).since, then),
             )
         except UnavailableError:
             # The disk is full: what is staged would only keep it so.
@@ -176,6 +227,20 @@ class Writer:
             self._publisher.expect(made.id, _sent(staged))
         self._publish(made.id)
         return made
+
+    @property
+    def table(self) -> OpenedTable:
+        """The table as this writer knows it."""
+        return self._table
+
+    def refresh(self) -> OpenedTable:
+        """Learn what the table is by now: somebody may have changed its columns or options."""
+        self._table = self._table.refreshed()
+        return self._table
+
+    def publish(self, snapshot: int) -> None:
+        """See that a committed snapshot, and all before it, are in the log; does nothing without a log."""
+        self._publish(snapshot)
 
     def publish_landed(self, commit_id: CommitId) -> Snapshot | None:
         """Find the snapshot of a write that an earlier process made, and see that it is published."""
@@ -192,15 +257,26 @@ class Writer:
 
     def recover_once(self) -> None:
         """Publish what an earlier writer left, before this writer's first batch."""
-        if not self._recovered and self._publisher is not None:
-            table = self._table
-            recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
+        if not self._recovered:
+            self._recover()
             self._recovered = True
 
-    def stager(self, *, whole_buckets: bool) -> Stager:
-        """Make what stages the rows of a task; where rows are looked up, in the newest snapshot."""
+    def _recover(self) -> None:
+        if self._publisher is not None:
+            table = self._table
+            recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
+
+    def stager(self, *, whole_buckets: bool, pinned: bool = False) -> Stager:
+        """Make what stages the rows of a task; where rows are looked up, in the newest snapshot.
+
+        Args:
+            whole_buckets: every row of a bucket reaches the same task.
+            pinned: the rows are made from the newest snapshot.
+        """
         files = self._table.files
-        lookup = lookup_in(files, files.latest()) if whole_buckets and self._table.options.looks_up else None
+        looks_up = whole_buckets and self._table.looks_up
+        base = files.latest() if looks_up or pinned else None
+        lookup = lookup_in(files, base) if looks_up and base is not None else None
         return Stager(
             storage=self._table.files.storage,
             spec=self._table.spec,
@@ -209,24 +285,10 @@ class Writer:
             buckets=self._table.options.buckets,
             tap=KafkaTapFactory(self._table.log) if self._table.log and self._table.is_eventual else None,
             lookup=lookup,
+            changelog=self._table.options.looks_up,
+            rule=self._table.rule,
+            base=base,
         )
-
-    def _check_fits(self, spec: TableSpec, base: int | None, newest: int) -> None:
-        """See that nobody has changed the columns, nor any row since the snapshot that ours were resolved against."""
-        log, now = self._table.files.log, self._table.files.spec_of(newest)
-        if now.since != spec.since:
-            msg = (
-                f"table {self._table.path!r}: its columns were changed, by snapshot {now.since}, while rows were "
-                "staged; nothing was written. Write again."
-            )
-            raise _StaleError(msg)
-        since = range(newest + 1 if base is None else base + 1, newest + 1)
-        if any(log.commit_at(version).info.get("kind") not in MAINTENANCE for version in since):
-            raise _StaleError
-
-    def publish(self, snapshot: int) -> None:
-        """See that a committed snapshot, and all before it, are in the log; does nothing without a log."""
-        self._publish(snapshot)
 
     def _publish(self, snapshot: int) -> None:
         if self._publisher is not None:
@@ -239,7 +301,7 @@ class Writer:
         return CommitId(self._writer_id, self._batch)
 
 
-def run_staging(shaped: DataFrame, stager: Stager) -> list[StagedFile]:
+def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
     """Stage a shaped frame by one Spark job and collect the descriptions of its files.
 
     Raises:
@@ -257,7 +319,7 @@ def run_staging(shaped: DataFrame, stager: Stager) -> list[StagedFile]:
     return accept_staged(stager, [row.asDict() for row in rows])
 
 
-def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[StagedFile]:
+def accept_staged(stager: StagesRows, rows: Sequence[dict[str, object]]) -> list[StagedFile]:
     """Read the descriptions that staging tasks gave; none of them counts when one was rejected or has failed.
 
     Raises:
@@ -275,6 +337,7 @@ def accept_staged(stager: Stager, rows: Sequence[dict[str, object]]) -> list[Sta
             ),
             int(str(row["deletes"])),
             None if row["sent"] is None else SentRange(**json.loads(str(row["sent"]))),
+            Role(str(row["role"])),
         )
         for row in rows
         if row["rejected"] is None and row["failed"] is None
@@ -303,4 +366,4 @@ def _sent(staged: Sequence[StagedFile]) -> dict[int, SentRange]:
 def _kind(staged: Sequence[StagedFile], *, has_key: bool) -> str:
     if not has_key:
         return "append"
-    return "delete" if sum(s.deletes for s in staged) == sum(s.file.rows for s in staged) else "upsert"
+    return "delete" if sum(s.deletes for s in staged) == sum(s.changes for s in staged) else "upsert"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -23,6 +23,7 @@ def start_stream(
     output_mode: str,
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
+    each: Callable[[DataFrame], DataFrame] | None = None,
 ) -> StreamingQuery:
     """Start the query.
 
@@ -46,7 +47,7 @@ def start_stream(
         raise InvalidInputError(msg)
 
     def write(batch: DataFrame, number: int) -> None:
-        table.write_as(batch, commit_id_of(checkpoint, number))
+        table.write_as(batch if each is None else each(batch), commit_id_of(checkpoint, number))
 
     writer = frame.writeStream.foreachBatch(write).outputMode(output_mode).option("checkpointLocation", checkpoint)
     if query_name is not None:

@@ -13,12 +13,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from log_system.kafka.publish import KafkaPublisher
-from snapshot.columns import stored_name
 from snapshot.errors import InvalidInputError
 from snapshot.evolve import Change
 from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
+from snapshot.spark_columns import stored_name, with_stored_names
 from tablestore import lifecycle
 from tablestore.alter import alter
 from tablestore.compact import compact
@@ -67,7 +67,7 @@ class Altered:
                 options={"bucket": BUCKETS, "compaction.auto": False, **self.log} if self.key or self.log else {},
             )
         )
-        self.states = self.states or [(made.spec.columns, [])]
+        self.states = self.states or [(with_stored_names(made.spec.schema_json), [])]
         self._publisher: KafkaPublisher | None = open_publisher(made, None)
         self._writer = Writer(made, self._publisher)
 
@@ -104,7 +104,7 @@ class Altered:
         """Change the columns."""
         made = alter(self.table, changes, publish=self._publish)
         if made is not None:
-            self.states.append((self.table.spec.columns, self.states[-1][1]))
+            self.states.append((with_stored_names(self.table.spec.schema_json), self.states[-1][1]))
         return made
 
     def compact(self) -> None:

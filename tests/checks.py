@@ -6,12 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 from tablestore.opened import OpenedTable
-from tests.parts import Change, committed_changes, drain, fold_into, rows_of
+from tests.parts import Archive, Change, committed_changes, drain, fold_into, rows_of
 
 
-def assert_log_is_prefix(path: Path, servers: str, topic: str, partitions: int) -> None:
+def assert_log_is_prefix(path: Path, servers: str, topic: str, partitions: int, archive: Archive | None = None) -> None:
     """Nothing early: whatever the log shows is committed, in order, without repeats."""
-    expected = committed_changes(path, partitions)
+    expected = committed_changes(path, partitions, archive)
     for seen, wanted in zip(drain(servers, topic, partitions), expected, strict=True):
         assert seen == [change for _, change in wanted][: len(seen)]
 
@@ -25,32 +25,42 @@ def audit(path: Path, servers: str, topic: str, partitions: int) -> None:
     assert drain(servers, topic, partitions) == [[change for _, change in partition] for partition in expected]
 
 
-def assert_log_is_table(path: Path, servers: str, topic: str, partitions: int, *, reads_max: int | None = None) -> None:
+def assert_log_is_table(
+    path: Path,
+    servers: str,
+    topic: str,
+    partitions: int,
+    *,
+    reads_max: int | None = None,
+    archive: Archive | None = None,
+) -> None:
     """Nothing lost, doubled or out of order; every fold of the log is its snapshot; the index says where each is.
 
     With ``reads_max``, no more than so many snapshots, spread evenly, are read and compared with the fold: without
     compaction, reading one takes as long as there are snapshots before it.
     """
-    expected = committed_changes(path, partitions)
+    expected = committed_changes(path, partitions, archive)
     assert drain(servers, topic, partitions) == [[change for _, change in partition] for partition in expected]
     table = OpenedTable.open(str(path))
-    newest = table.files.latest()
+    newest, oldest = table.files.latest(), table.files.oldest()
     step = 1 if reads_max is None else max(1, newest // reads_max)
     folded: dict[int, str] = {}
     by_snapshot = _by_snapshot(expected)
     for snapshot in range(newest + 1):
         fold_into(folded, by_snapshot.get(snapshot, []))
-        if (newest - snapshot) % step == 0:
+        if (newest - snapshot) % step == 0 and snapshot >= oldest:
             assert rows_of(table, snapshot) == folded
-    assert_index_is_true(path, partitions)
+    assert_index_is_true(path, partitions, archive)
 
 
-def assert_index_is_true(path: Path, partitions: int) -> None:
+def assert_index_is_true(path: Path, partitions: int, archive: Archive | None = None) -> None:
     """Every entry of the index counts its snapshot's changes, and follows the one before without gap or overlap."""
-    counts = [Counter(s for s, _ in partition) for partition in committed_changes(path, partitions)]
-    index = OpenedTable.open(str(path)).index
-    before = index.get(0)
+    counts = [Counter(s for s, _ in partition) for partition in committed_changes(path, partitions, archive)]
+    table = OpenedTable.open(str(path))
+    index = table.index
+    before = index.get(index.snapshots()[0])
     assert before is not None
+    assert before.snapshot <= table.files.oldest()
     for snapshot in index.snapshots()[1:]:
         entry = index.get(snapshot)
         assert entry is not None

@@ -19,6 +19,7 @@ from log_system.kafka.client import KafkaClient
 from snapshot.changes import SnapshotChanges
 from snapshot.delta import DeltaLog
 from snapshot.parquet import ParquetFiles
+from snapshot.rewrite import Rewriter
 from snapshot.stage import Stager
 from snapshot.storage import Storage
 from snapshot.table import TableFiles
@@ -80,6 +81,7 @@ def set_trap(trap: Trap) -> None:
     for owner, name, call in (
         # Write.
         (Stager, "stage", "stage"),
+        (Rewriter, "stage", "stage"),
         (ParquetFiles, "_finish_file", "file"),
         (DeltaLog, "transaction_version", "find"),
         (DeltaLog, "commit_at", "read-commit"),

@@ -20,8 +20,10 @@ from pyspark.sql.types import StructType
 from log_system.kafka.client import KafkaClient
 from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.topic import latest_offsets
+from snapshot.changes import SnapshotChanges
 from snapshot.commit import CommitId
 from snapshot.records import Snapshot
+from snapshot.rewrite import Act, Rewriter
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ
 from snapshot.stage import StagedFile, Stager, change_file_schema
@@ -29,11 +31,14 @@ from tablestore import lifecycle
 from tablestore.opened import OpenedTable
 from tablestore.plan import snapshot_parts
 from tablestore.publisher import open_publisher
+from tablestore.restage import Replaced
 from tablestore.write import Writer
 
 SCHEMA = StructType().add("id", "long").add("v", "string")
 Change = tuple[int, str | None]
 """A key and its new value; None deletes the key."""
+Row = tuple[int, str]
+"""A row of a table without a key."""
 
 
 def make_table(path: Path, servers: str, topic: str, *, key: bool = True, **options: object) -> OpenedTable:
@@ -55,6 +60,44 @@ def write(writer: Writer, changes: Sequence[Change], commit_id: CommitId | None 
     """Write changes as one snapshot, staged in this process."""
     writer.recover_once()
     return writer.write_by(lambda stager: staged(stager, changes), commit_id)
+
+
+def act(
+    writer: Writer, table: OpenedTable, kind: str, decide: Callable[[dict[int, str]], Sequence[Change]]
+) -> Snapshot | None:
+    """Do a verb on a table with a key: ``decide`` gives the changes of the rows that there are."""
+    writer.recover_once()
+    return writer.write_by(lambda stager: staged(stager, decide(rows_of(table, stager.base))), kind=kind)
+
+
+def rewriting(
+    table: OpenedTable, change: Callable[[Row], Row | None]
+) -> Callable[[int], tuple[Sequence[StagedFile], Replaced]]:
+    """Stage in this process what Spark tasks do: None deletes a row, another row takes its place."""
+
+    def stage(base: int) -> tuple[Sequence[StagedFile], Replaced]:
+        files = table.files.root.files(base)
+        held = SnapshotChanges(
+            table.files.snapshot(base), table.files.storage, table.files.change_schema, {0: tuple(files)}
+        )
+        rows = [(row["id"], row["v"]) for batch in held.batches(0) for row in batch.to_pylist()]
+        after = [change(row) for row in rows]
+        acts = [
+            Act.DELETE if new is None else Act.KEEP if new == old else Act.UPDATE
+            for old, new in zip(rows, after, strict=True)
+        ]
+        if all(act is Act.DELETE for act in acts):
+            return [], Replaced(files, (), base)
+        columns = [
+            *(pa.array([row[n] for row in rows], kind) for n, kind in enumerate(table.spec.arrow.types)),
+            pa.array(acts, pa.int8()),
+            *(pa.array([row and row[n] for row in after], kind) for n, kind in enumerate(table.spec.arrow.types)),
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, names=["o0", "o1", "act", "n0", "n1"])
+        staged = Rewriter(table.files.storage, table.spec, 1 << 20).stage([batch], 0)
+        return staged, Replaced((), files, base)
+
+    return stage
 
 
 def staged(stager: Stager, changes: Sequence[Change]) -> list[StagedFile]:
@@ -86,19 +129,34 @@ def rows_of(table: OpenedTable, snapshot: int | None = None) -> dict[int, str]:
     return found
 
 
-def committed_changes(path: Path, partitions: int) -> list[list[tuple[int, Change]]]:
-    """Read with deltalake and pyarrow alone what the log must hold: for each partition (snapshot, change), in order."""
-    expected: list[list[tuple[int, Change]]] = [[] for _ in range(partitions)]
+Archive = dict[int, list[tuple[int, Change]]]
+"""Changes of snapshots that may have expired since: of each its (partition, change), in order."""
+
+
+def committed_changes(path: Path, partitions: int, archive: Archive | None = None) -> list[list[tuple[int, Change]]]:
+    """Read with deltalake and pyarrow alone what the log must hold: for each partition (snapshot, change), in order.
+
+    What is in the archive is taken from there, and what is not is put there.
+    """
+    archive = {} if archive is None else archive
     folder = path / "_changes"
     newest = DeltaTable(folder).version()
     for version in range(1, newest + 1):
-        text = (folder / "_delta_log" / f"{version:020d}.json").read_text()
-        adds = [a["add"] for a in map(json.loads, text.splitlines()) if "add" in a]
-        for add in sorted(adds, key=lambda a: a["path"]):
-            for row in pq.read_table(folder / add["path"], partitioning=None).to_pylist():
-                value = None if row[KIND] == RowKind.DELETE else row["v"]
-                expected[int(add["partitionValues"]["_bucket"])].append((version, (row["id"], value)))
-    return expected
+        if version not in archive:
+            archive[version] = _changes_of(folder, version)
+    return [[(v, c) for v in range(1, newest + 1) for p, c in archive[v] if p == part] for part in range(partitions)]
+
+
+def _changes_of(folder: Path, version: int) -> list[tuple[int, Change]]:
+    text = (folder / "_delta_log" / f"{version:020d}.json").read_text()
+    adds = [a["add"] for a in map(json.loads, text.splitlines()) if "add" in a]
+    adds = [add for add in adds if not add["path"].startswith("tombstones/")]
+    found: list[tuple[int, Change]] = []
+    for add in sorted(adds, key=lambda a: a["path"]):
+        for row in pq.read_table(folder / add["path"], partitioning=None).to_pylist():
+            value = None if row[KIND] == RowKind.DELETE else row["v"]
+            found.append((int(add["partitionValues"]["_bucket"]), (row["id"], value)))
+    return found
 
 
 def drain(servers: str, topic: str, partitions: int) -> list[list[Change]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,3 +42,33 @@ def test_a_path_without_a_table_is_one_red_line(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "there is no table of the store here" in result.output
     assert "Traceback" not in result.output
+
+
+def test_tags_expiry_and_what_is_inside(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> None:
+    table = make_table(tmp_path / "t", kafka.bootstrap_servers, topic(), bucket=1)
+    publisher = publisher_of(table)
+    writer = Writer(table, publisher)
+    for number in range(5):
+        write(writer, [(1, str(number))])
+    publisher.discard()
+
+    def run(*words: str, code: int = 0) -> str:
+        result = RUN.invoke(app, [words[0], str(tmp_path / "t"), *words[1:]])
+        assert result.exit_code == code, result.output
+        return result.stdout
+
+    assert run("tag", "kept", "--snapshot", "2") == "Tag kept is snapshot 2.\n"
+    plan = json.loads(run("expire", "--keep-last", "2", "--older-than", "0 s", "--dry-run", "--json"))
+    assert (plan["before"], plan["oldest"], plan["dry_run"]) == (0, 4, True)
+    assert "would expire 4 snapshots (the oldest is now 4)" in run(
+        "expire", "--keep-last", "2", "--older-than", "0 s", "--dry-run"
+    )
+    assert "expired 4 snapshots" in run("expire", "--keep-last", "2", "--older-than", "0 s")
+    kept = [json.loads(line)["snapshot_id"] for line in run("inspect", "snapshots", "--json").splitlines()]
+    assert kept == [6, 5, 4]
+    assert [json.loads(line)["tag"] for line in run("tags", "--json").splitlines()] == ["kept"]
+    assert "change_rows" in run("inspect", "buckets")
+    assert "Tag kept (snapshot 2) is gone." in run("delete-tag", "kept")
+    run("delete-tag", "kept", code=1)
+    run("reset-consumer", "nobody", code=1)
+    assert run("consumers", "--json") == ""

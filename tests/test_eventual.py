@@ -186,7 +186,7 @@ def test_records_in_another_order_than_their_commits_are_put_right(story: Story)
 def test_several_snapshots_of_dead_writers_are_settled_at_once(story: Story) -> None:
     write(story.writer(), [(1, "a")])
     for value in "bcd":
-        with failing(EventualPublisher, "publish"), pytest.raises(Crash):
+        with failing(KafkaPublisher, "publish"), pytest.raises(Crash):
             write(Writer(story.table, publisher_of(story.table)), [(1, value), (2, value)])
     story.recover()
     story.assert_converged()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,32 @@ from log_system.index import LogIndex
 from log_system.kafka.local import LocalKafka
 from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.send import Sender
+from snapshot.changes import MAINTENANCE
 from snapshot.delta import DeltaLog
 from snapshot.stage import Stager
+from snapshot.storage import Storage
 from tablestore.compact import compact
+from tablestore.expire import expire, rules_of
 from tablestore.opened import OpenedTable
+from tablestore.plan import change_parts
 from tablestore.recover import recover
+from tablestore.tagging import delete_tag, make_tag
+from tablestore.verify import verify
 from tablestore.write import Writer
 from tests.checks import assert_log_is_prefix, assert_log_is_table
 from tests.faults import Crash, failing
-from tests.parts import Change, make_table, publisher_of, rows_of, run_here, write
+from tests.parts import (
+    Archive,
+    Change,
+    act,
+    committed_changes,
+    make_table,
+    publisher_of,
+    rows_of,
+    run_here,
+    write,
+)
+from tests.test_engines_log import JOINED, joined
 
 pytestmark = pytest.mark.crash
 
@@ -38,8 +56,17 @@ STEPS: list[tuple[type, str]] = [
     (KafkaPublisher, "_publish_here"),
     (LogIndex, "put"),
 ]
+EXPIRY: list[tuple[type, str]] = [(DeltaLog, "commit"), (Storage, "delete"), (LogIndex, "delete")]
 CHANGES = st.lists(st.tuples(st.integers(0, 9), st.none() | st.text("ab", max_size=2)), min_size=1, max_size=8)
 WHO = st.integers(0, 1)
+Rows = dict[int, str]
+VERBS: dict[str, Callable[[list[Change], Rows], list[Change]]] = {
+    "delete": lambda given, rows: [(k, None) for k, v in rows.items() if v in {value for _, value in given}],
+    "update": lambda given, rows: [(k, rows[k] + "+") for k in sorted(rows.keys() & dict(given).keys())],
+    "overwrite": lambda given, rows: [*((k, None) for k in rows), *given],
+    "truncate": lambda _, rows: [(k, None) for k in rows],
+}
+"""The changes that a verb makes of the rows that there are, with some keys and values to choose by."""
 
 
 class Machine(RuleBasedStateMachine):
@@ -52,10 +79,14 @@ class Machine(RuleBasedStateMachine):
         self.topic = f"machine-{self.path.name}"
         self.history: dict[int, dict[int, str]] = {0: {}}
         self.dropped: list[KafkaPublisher] = []
+        self.archive: Archive = {}
+        self.tags: dict[str, int] = {}
 
-    @initialize(log_format=st.sampled_from(["json", "arrow"]), large=st.booleans())
-    def make(self, log_format: str, large: bool) -> None:
+    @initialize(log_format=st.sampled_from(["json", "arrow"]), large=st.booleans(), merges=st.booleans())
+    def make(self, log_format: str, large: bool, merges: bool) -> None:
+        self.merges = merges
         options: dict[str, Any] = {"log__format": log_format, "compaction__auto": False, **(LARGE if large else {})}
+        options |= JOINED if merges else {}
         make_table(self.path, self.servers, self.topic, **options)
         self.table = OpenedTable.open(str(self.path))
         self.writers = [self.new_writer(), self.new_writer()]
@@ -75,18 +106,21 @@ class Machine(RuleBasedStateMachine):
         known = max(self.history)
         for snapshot in range(known + 1, self.table.files.latest() + 1):
             rows = dict(self.history[snapshot - 1])
-            if self.table.files.snapshot(snapshot).kind != "compact":
-                for key, value in changes:
+            if self.table.files.log.commit_at(snapshot).info["kind"] not in MAINTENANCE:
+                for key, value in () if self.merges else changes:
                     rows.pop(key, None)
                     if value is not None:
                         rows[key] = value
+                rows = joined(rows, changes) if self.merges else rows
             self.history[snapshot] = rows
 
     @rule(who=WHO, changes=CHANGES)
     def write(self, who: int, changes: list[Change]) -> None:
         made = write(self.writers[who][0], changes)
-        assert made is not None
         self.remember(changes)
+        if made is None:
+            assert self.merges, "only deletes of keys that are not there make no snapshot"
+            return
         assert made.id == max(self.history)
         assert self.table.newest_visible() == made.id
 
@@ -97,6 +131,26 @@ class Machine(RuleBasedStateMachine):
         with failing(*step, after=after, hits=range(hit, hit + 1)):
             try:
                 write(self.writers[who][0], changes)
+            except Crash:
+                self.bury(who)
+        self.remember(changes)
+
+    @rule(who=WHO, verb=st.sampled_from(sorted(VERBS)), given=CHANGES)
+    def do(self, who: int, verb: str, given: list[Change]) -> None:
+        changes = VERBS[verb](given, self.history[max(self.history)])
+        made = act(self.writers[who][0], self.table, verb, lambda rows: VERBS[verb](given, rows))
+        assert (made is None) == (not changes)
+        self.remember(changes)
+        if made is not None:
+            assert (made.id, made.kind) == (max(self.history), verb)
+            assert self.table.newest_visible() == made.id
+
+    @rule(who=WHO, verb=st.sampled_from(sorted(VERBS)), given=CHANGES, step=st.sampled_from(STEPS), after=st.booleans())
+    def crash_while_doing(self, who: int, verb: str, given: list[Change], step: tuple[type, str], after: bool) -> None:
+        changes = VERBS[verb](given, self.history[max(self.history)])
+        with failing(*step, after=after):
+            try:
+                act(self.writers[who][0], self.table, verb, lambda rows: VERBS[verb](given, rows))
             except Crash:
                 self.bury(who)
         self.remember(changes)
@@ -115,6 +169,35 @@ class Machine(RuleBasedStateMachine):
                 self.table = OpenedTable.open(str(self.path))
         self.remember([])
 
+    @rule(keep=st.integers(1, 4))
+    def expire(self, keep: int) -> None:
+        self.look_ahead()
+        expire(self.table, rules_of(self.table, "0 s", keep))
+        self.remember([])
+
+    @rule(keep=st.integers(1, 4), step=st.sampled_from(EXPIRY), after=st.booleans(), hit=st.integers(1, 6))
+    def crash_while_expiring(self, keep: int, step: tuple[type, str], after: bool, hit: int) -> None:
+        self.look_ahead()
+        with failing(*step, after=after, hits=range(hit, hit + 1)):
+            try:
+                expire(self.table, rules_of(self.table, "0 s", keep))
+            except Crash:
+                self.table = OpenedTable.open(str(self.path))
+        self.remember([])
+
+    def look_ahead(self) -> None:
+        """Keep for the auditors what is about to expire."""
+        committed_changes(self.path, PARTITIONS, self.archive)
+
+    @rule(name=st.sampled_from("ab"), back=st.integers(0, 3))
+    def tag(self, name: str, back: int) -> None:
+        if name in self.tags:
+            delete_tag(self.table, name)
+            del self.tags[name]
+            return
+        self.tags[name] = max(self.table.files.oldest(), self.table.files.latest() - back)
+        make_tag(self.table, name, self.tags[name])
+
     @rule(who=WHO)
     def recover(self, who: int) -> None:
         recover(self.table.files, self.writers[who][1], self.table.index, buckets=PARTITIONS)
@@ -127,7 +210,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def look_at_the_log(self) -> None:
-        assert_log_is_prefix(self.path, self.servers, self.topic, PARTITIONS)
+        assert_log_is_prefix(self.path, self.servers, self.topic, PARTITIONS, self.archive)
 
     @invariant()
     def the_newest_snapshot_is_the_dict(self) -> None:
@@ -139,9 +222,13 @@ class Machine(RuleBasedStateMachine):
             return
         try:
             recover(self.table.files, self.writers[0][1], self.table.index, buckets=PARTITIONS)
-            for snapshot, rows in self.history.items():
-                assert rows_of(self.table, snapshot) == rows
-            assert_log_is_table(self.path, self.servers, self.topic, PARTITIONS)
+            kept = range(self.table.files.oldest(), max(self.history) + 1)
+            for snapshot in {*kept, *self.tags.values()}:
+                assert rows_of(self.table, snapshot) == self.history[snapshot]
+            for after in range(max(kept.start - 1, 0), max(self.history)):
+                change_parts(self.table.files, after, max(self.history), PARTITIONS)
+            assert_log_is_table(self.path, self.servers, self.topic, PARTITIONS, archive=self.archive)
+            assert verify(self.table).ok
         finally:
             for publisher in [*self.dropped, *(publisher for _, publisher in self.writers)]:
                 publisher.discard()

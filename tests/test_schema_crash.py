@@ -17,6 +17,7 @@ from log_system.kafka.publish import KafkaPublisher
 from snapshot.delta import DeltaLog
 from snapshot.errors import InvalidInputError
 from snapshot.evolve import AddColumn, DropColumn, RenameColumn, WidenColumn
+from snapshot.spark_columns import with_stored_names
 from snapshot.storage import Storage
 from tablestore.alter import alter
 from tablestore.verify import verify
@@ -48,7 +49,7 @@ def test_a_change_is_made_or_not_wherever_it_dies(
     if point == "before commit":
         table.alter(RenameColumn("a", "n"), DropColumn("b"), AddColumn("b", IntegerType()))
     else:
-        table.states.append((table.table.spec.columns, table.states[-1][1]))
+        table.states.append((with_stored_names(table.table.spec.schema_json), table.states[-1][1]))
     # Another process goes on.
     table.close()
     table = Altered.again(table)

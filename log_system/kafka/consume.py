@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from bisect import bisect_left
 from collections import OrderedDict
@@ -32,7 +33,7 @@ _OUT_OF_RANGE: Final = codes("OFFSET_OUT_OF_RANGE _AUTO_OFFSET_RESET")
 _offset: Callable[[Any], int] = cast(Any, Message.offset)
 
 
-class Consumers:
+class Consumers(threading.local):
     """Connections by client and group: Spark reuses its Python workers, and connecting costs more than a small read."""
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class Consumers:
 
 
 CONSUMERS: Final = Consumers()
-"""Those of this process; tasks of a Python worker run one at a time."""
+"""Those of this process, for each thread its own: a consumer reads one slice at a time."""
 
 
 @dataclass(frozen=True)

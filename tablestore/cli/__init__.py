@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typer import Typer
+from typing import Annotated
 
-from tablestore.cli import audit, kafka, sql, table
-from tablestore.cli.base import FriendlyGroup
+from typer import Option, Typer
+
+from tablestore.cli import audit, kafka, life, local, log, sql, table, tables, verbs
+from tablestore.cli.base import FriendlyGroup, set_debug
 
 app = Typer(
     name="tablestore",
@@ -16,12 +18,20 @@ app = Typer(
     # Locals may hold a password.
     pretty_exceptions_show_locals=False,
 )
-app.add_typer(kafka.app, name="kafka")
-table.add_to(app)
-audit.add_to(app)
 sql.add_to(app)
+tables.add_to(app)
+local.add_to(app)
+table.add_to(app)
+log.add_to(app)
+verbs.add_to(app)
+audit.add_to(app)
+life.add_to(app)
+app.add_typer(kafka.app, name="kafka")
 
 
 @app.callback()
-def main() -> None:
-    """Keep the sub-commands sub-commands, however few there are."""
+def main(
+    debug: Annotated[bool, Option("--debug", help="Show where an error comes from.")] = False,
+) -> None:
+    """Take what goes before every command."""
+    set_debug(debug)

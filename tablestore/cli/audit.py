@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -12,38 +13,52 @@ from rich.text import Text
 from typer import Exit, Typer
 
 from tablestore import inspect_log
-from tablestore.cli.base import console
+from tablestore.cli.base import AsJson, console
+from tablestore.cli.show import print_json
 from tablestore.cli.table import Client, Path, client_options
 from tablestore.opened import OpenedTable
 from tablestore.publisher import open_publisher
 from tablestore.repair import repair as repair_table
-from tablestore.report import Report
+from tablestore.report import RepairReport, Report
 from tablestore.verify import verify as verify_table
 
 DIFFERENT = 1
 
 
-def verify(path: Path, option: Client = None) -> None:
+def verify(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Compare log and table, record by record; exit code 1 if they differ."""
     table = OpenedTable.open(path, client_options(option))
-    with _progress("Comparing log and table") as progress:
+    with progress_bar("Comparing log and table") as progress:
         report = verify_table(table, progress)
-    _show(report)
-    if not report.ok:
+    if as_json:
+        _show_json(report)
+    else:
+        _show(report)
+    if not report.ok and not as_json:
         console.print("'tablestore repair' mends what can be mended.", highlight=False)
+    if not report.ok:
         raise Exit(DIFFERENT)
 
 
-def repair(path: Path, option: Client = None) -> None:
+def repair(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Mend index, register and the end of the log; exit code 1 if differences stay."""
     table = OpenedTable.open(path, client_options(option))
     publisher = open_publisher(table, None)
     try:
-        with _progress("Repairing the log") as progress:
+        with progress_bar("Repairing the log") as progress:
             done = repair_table(table, publisher, progress)
     finally:
         if publisher is not None:
             publisher.discard()
+    if as_json:
+        _show_json(done.report, {"actions": done.actions, "advice": done.advice})
+    else:
+        _show_repair(done)
+    if not done.ok:
+        raise Exit(DIFFERENT)
+
+
+def _show_repair(done: RepairReport) -> None:
     if done.actions:
         view = Table("repaired")
         for action in done.actions:
@@ -54,8 +69,6 @@ def repair(path: Path, option: Client = None) -> None:
     _show(done.report)
     for text in done.advice:
         console.print(Text(text), soft_wrap=True)
-    if not done.ok:
-        raise Exit(DIFFERENT)
 
 
 def add_to(app: Typer) -> None:
@@ -85,8 +98,17 @@ def _show(report: Report) -> None:
         console.print(Text(f"Note: {note}"), soft_wrap=True)
 
 
+def _show_json(report: Report, more: Mapping[str, object] | None = None) -> None:
+    """Print a line for each difference, then one of all."""
+    for found in report.differences:
+        print_json(console, asdict(found))
+    facts = asdict(replace(report, differences=()))
+    count = len(report.differences) + report.more
+    print_json(console, {"ok": report.ok, **facts, "differences": count, **(more or {})})
+
+
 @contextmanager
-def _progress(what: str) -> Iterator[inspect_log.Progress]:
+def progress_bar(what: str) -> Iterator[inspect_log.Progress]:
     """Show a bar on standard error, in a terminal only."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     shown = Console(stderr=True)

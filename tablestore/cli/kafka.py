@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,8 @@ from typer import Exit, Option, Typer
 
 from log_system.jars import waiting
 from log_system.kafka import detached
-from tablestore.cli.base import console
+from tablestore.cli.base import AsJson, console
+from tablestore.cli.show import print_json
 
 app = Typer(help="Start, stop and look at a real Kafka broker on this machine (loopback only).", no_args_is_help=True)
 
@@ -48,9 +50,13 @@ def stop() -> None:
 
 
 @app.command()
-def status() -> None:
+def status(as_json: AsJson = False) -> None:
     """Show the broker; exit code 3 if none runs."""
     broker = detached.status()
+    if as_json:
+        running = {} if broker is None else {"bootstrap_servers": broker.bootstrap_servers, "answers": broker.answers}
+        print_json(console, {"running": broker is not None, **running, **({} if broker is None else asdict(broker))})
+        raise Exit(NOT_RUNNING if broker is None else 0)
     if broker is None:
         console.print("No local Kafka runs. Start one with 'tablestore kafka start'.", highlight=False, soft_wrap=True)
         raise Exit(NOT_RUNNING)

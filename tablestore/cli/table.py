@@ -9,7 +9,8 @@ from rich.table import Table
 from typer import Argument, Option, Typer
 
 from log_system.jars import waiting
-from tablestore.cli.base import console
+from tablestore.cli.base import AsJson, console
+from tablestore.cli.show import print_json
 from tablestore.opened import OpenedTable
 from tablestore.publisher import open_publisher
 from tablestore.recover import recover as recover_table
@@ -21,10 +22,19 @@ Client = Annotated[
 
 
 def snapshots(
-    path: Path, limit: Annotated[int, Option(help="How many, newest first.", min=1)] = 20, option: Client = None
+    path: Path,
+    limit: Annotated[int, Option(help="How many, newest first.", min=1)] = 20,
+    option: Client = None,
+    as_json: AsJson = False,
 ) -> None:
     """List a table's snapshots and whether the log has them."""
     table = OpenedTable.open(path, client_options(option))
+    if as_json:
+        for made in islice(table.files.snapshots(), limit):
+            known = {"snapshot": made.id, "kind": made.kind, "rows": made.rows, "committed": made.time}
+            in_log = None if table.log is None else table.index.get(made.id) is not None
+            print_json(console, known | {"published": in_log})
+        return
     view = Table("snapshot", "kind", "rows", "committed (UTC)", "in the log", "offsets")
     for made in islice(table.files.snapshots(), limit):
         entry = table.index.get(made.id)
@@ -34,10 +44,13 @@ def snapshots(
     console.print(view)
 
 
-def recover(path: Path, option: Client = None) -> None:
+def recover(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Publish what is committed and not in the log."""
     table = OpenedTable.open(path, client_options(option))
     publisher = open_publisher(table, None)
+    if publisher is None and as_json:
+        print_json(console, {"published": []})
+        return
     if publisher is None:
         console.print("This table has no log; there is nothing to recover.", highlight=False)
         return
@@ -46,6 +59,10 @@ def recover(path: Path, option: Client = None) -> None:
             done = recover_table(table.files, publisher, table.index, buckets=table.options.buckets)
     finally:
         publisher.discard()
+    if as_json:
+        published = [{"snapshot": entry.snapshot, "rows": entry.rows} for entry in done]
+        print_json(console, {"published": published, "newest": table.files.latest()})
+        return
     rows = sum(entry.rows for entry in done)
     what = f"{len(done)} snapshots with {rows:,} changes were published" if done else "nothing was missing"
     console.print(f"The log holds every snapshot up to {table.files.latest()}; {what}.", highlight=False)

@@ -42,7 +42,9 @@ def read_stream(spark: SparkSession, connector: str, schema: StructType | str, o
     return spark.readStream.format(FORMATS[Connector(connector)]).schema(schema).options(**options).load()
 
 
-def read_changes(spark: SparkSession, schema: StructType | str, options: Mapping[str, str]) -> DataFrame:
+def read_changes(
+    spark: SparkSession, schema: StructType | str, options: Mapping[str, str], *, ordered: bool = False
+) -> DataFrame:
     """Read an upsert table as a changelog: what became of each row, and what it was before.
 
     The rows' last state is kept for each key, in Spark's state store. A micro-batch folds the messages of a key first:
@@ -52,6 +54,7 @@ def read_changes(spark: SparkSession, schema: StructType | str, options: Mapping
         spark: a session that knows ``format("upsert-kafka")``.
         schema: the table's columns.
         options: the table's.
+        ordered: whether to add ``_seq``, the offset of the message, which is higher in what comes later of a key.
 
     Returns:
         A streaming frame of these columns and ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage``,
@@ -60,7 +63,8 @@ def read_changes(spark: SparkSession, schema: StructType | str, options: Mapping
     columns = spark.createDataFrame([], schema).schema
     records = StructType([*columns.fields, StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType())])
     keys = parse_options(Connector.UPSERT, options, Side.SOURCE).key_fields
-    return changelog(read_stream(spark, Connector.UPSERT, records, options), columns, keys)
+    carried = (SEQ,) if ordered else ()
+    return changelog(read_stream(spark, Connector.UPSERT, records, options), columns, keys, carried=carried)
 
 
 def write(frame: DataFrame, connector: str, options: Mapping[str, str]) -> None:
@@ -81,7 +85,12 @@ def write(frame: DataFrame, connector: str, options: Mapping[str, str]) -> None:
 
 
 def write_stream(
-    frame: DataFrame, connector: str, options: Mapping[str, str], *, output_mode: str = "append"
+    frame: DataFrame,
+    connector: str,
+    options: Mapping[str, str],
+    *,
+    output_mode: str = "append",
+    each: Callable[[DataFrame], DataFrame] | None = None,
 ) -> DataStreamWriter:
     """Write a stream into a table.
 
@@ -90,6 +99,7 @@ def write_stream(
         connector: ``kafka`` or ``upsert-kafka``.
         options: the table's, and ``checkpointLocation``.
         output_mode: ``append``; an upsert table takes ``update`` and ``complete`` too.
+        each: makes of the rows of a micro-batch those that are written.
 
     Returns:
         The query, to be given a trigger and started.
@@ -99,9 +109,9 @@ def write_stream(
     """
     kind = Connector(connector)
     parsed = parse_options(kind, options, Side.SINK)
-    if output_mode == "append":
+    if output_mode == "append" and each is None:
         return _arranged(frame, parsed).writeStream.format(FORMATS[kind]).options(**options)
-    if kind is Connector.KAFKA:
+    if kind is Connector.KAFKA and output_mode != "append":
         msg = (
             f"A 'kafka' table doesn't support consuming update changes, which output mode '{output_mode}' makes; it "
             "only appends rows. Write to an 'upsert-kafka' table, or aggregate in windows with a watermark."
@@ -110,12 +120,15 @@ def write_stream(
     if not parsed.checkpoint:
         msg = "option 'checkpointLocation' is required for a streaming write: it names the query across restarts."
         raise InvalidInputError(msg)
-    writer = frame.writeStream.outputMode(output_mode).foreachBatch(_batch_writer(kind, dict(options)))
+    writer = frame.writeStream.outputMode(output_mode).foreachBatch(_batch_writer(kind, dict(options), each))
     return writer.option("checkpointLocation", parsed.checkpoint)
 
 
-def _batch_writer(kind: Connector, options: dict[str, str]) -> Callable[[DataFrame, int], None]:
-    def write_batch(frame: DataFrame, number: int) -> None:
+def _batch_writer(
+    kind: Connector, options: dict[str, str], each: Callable[[DataFrame], DataFrame] | None
+) -> Callable[[DataFrame, int], None]:
+    def write_batch(rows: DataFrame, number: int) -> None:
+        frame = rows if each is None else each(rows)
         sink = Sink.open(kind, options, frame.schema, is_stream=True)
         sink.commit(_run(_arranged(frame, sink.table.options), sink), number)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampNTZType
 
 from log_system.kafka.scanning import Scan
 from snapshot.errors import InvalidInputError
@@ -22,6 +22,9 @@ from tablestore.option_types import duration_or_ms
 
 IDLE_TIMEOUT = "table.exec.source.idle-timeout"
 """The session's setting: after this long without a message a partition holds nothing up. 0, the default, is never."""
+MARK = "spark.watermarkDelayMs"
+"""Spark's own mark, in the metadata of a column that has a watermark."""
+_EVENT_TIME = "_event_time"
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
@@ -72,7 +75,18 @@ def read_with_watermark(
     for partition in partitions:
         given = {**options, **Watched(partition, column, idle_ms, zone).options()}
         frame = spark.readStream.format("kafka-table").schema(marked).options(**given).load()
+        # Spark has watermarks on instants only; without a zone a time is taken as one of UTC.
+        frame = frame.withColumn(_EVENT_TIME, instant(F.col(f"`{column}`"), columns[column].dataType))
         # The condition names the event time, lest Spark moves it before the watermark, which would then miss the rows.
-        kept = ~(F.col(IDLE) & F.col(f"`{column}`").isNotNull())
-        frames.append(frame.withWatermark(column, delay).where(kept).drop(IDLE))
-    return reduce(DataFrame.union, frames)
+        kept = ~(F.col(IDLE) & F.col(_EVENT_TIME).isNotNull())
+        frames.append(frame.withWatermark(_EVENT_TIME, delay).where(kept).drop(IDLE, _EVENT_TIME))
+    # The column itself carries Spark's mark too, by which operators that are put on it know the watermark.
+    marked_column = F.col(f"`{column}`").alias(column, metadata={MARK: 0})
+    return reduce(DataFrame.union, frames).withColumn(column, marked_column)
+
+
+def instant(time: Column, kind: DataType) -> Column:
+    """Give a time as an instant, one without a zone as if it were UTC's."""
+    if not isinstance(kind, TimestampNTZType):
+        return time
+    return F.expr("TIMESTAMP '1970-01-01 00:00:00Z'") + (time - F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'"))

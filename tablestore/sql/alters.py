@@ -30,7 +30,7 @@ from tablestore.sql.statements import (
     ComputedColumn,
     CreateTable,
     PhysicalColumn,
-    Place,
+    Position,
 )
 
 Altered = AlterSet | AlterReset | AlterRenameColumn | AlterAdd | AlterModify | AlterDrop
@@ -114,11 +114,11 @@ def store_changes(made: CreateTable, statement: Altered) -> StoreChanges:
             return StoreChanges(tuple(found))
 
 
-def _places(statement: AlterAdd | AlterModify) -> tuple[Place | None, ...]:
+def _places(statement: AlterAdd | AlterModify) -> tuple[Position | None, ...]:
     return statement.places or (None,) * len(statement.columns)
 
 
-def _put(made: CreateTable, columns: list[Column], column: Column, place: Place | None) -> list[Column]:
+def _put(made: CreateTable, columns: list[Column], column: Column, place: Position | None) -> list[Column]:
     if place is None:
         return [*columns, column]
     number = 0 if place.after is None else _find(made, columns, place.after) + 1
@@ -156,7 +156,7 @@ def _check_free(made: CreateTable, columns: list[Column], name: str) -> None:
                 raise InvalidInputError(msg)
 
 
-def _added(made: CreateTable, column: PhysicalColumn, place: Place | None) -> AddColumn:
+def _added(made: CreateTable, column: PhysicalColumn, place: Position | None) -> AddColumn:
     if not column.type.nullable:
         msg = (
             f"table '{made.name}': column '{column.name}': a column that is added cannot be NOT NULL: the rows there "
@@ -167,7 +167,7 @@ def _added(made: CreateTable, column: PhysicalColumn, place: Place | None) -> Ad
     return AddColumn(_quoted(column.name), column.type.spark, first, after, column.comment)
 
 
-def _modified(made: CreateTable, before: Column, column: Column, place: Place | None) -> list[Change]:
+def _modified(made: CreateTable, before: Column, column: Column, place: Position | None) -> list[Change]:
     name = _quoted(column.name)
     if isinstance(before, PhysicalColumn) is not isinstance(column, PhysicalColumn):
         msg = f"table '{made.name}': column '{column.name}': a column that is stored and one that is computed are two."
@@ -190,7 +190,7 @@ def _modified(made: CreateTable, before: Column, column: Column, place: Place | 
     return found
 
 
-def _neighbour(made: CreateTable, place: Place | None) -> tuple[bool, str | None]:
+def _neighbour(made: CreateTable, place: Position | None) -> tuple[bool, str | None]:
     """Say where a column goes among those that are stored: a computed one stands for the stored one before it."""
     if place is None:
         return False, None

@@ -33,6 +33,8 @@ from tablestore.sql.statements import (
     Drop,
     Explain,
     Insert,
+    Merge,
+    Overwrite,
     Query,
     ResetOption,
     Select,
@@ -44,6 +46,8 @@ from tablestore.sql.statements import (
 )
 from tablestore.sql.streaming import Plan, allowed, plan
 from tablestore.sql.tables import ConnectorTable
+from tablestore.sql.verb_statements import Delete, Truncate, Update
+from tablestore.sql.verbs import run_verb
 from tablestore.store import TableStore
 
 
@@ -109,9 +113,17 @@ class Catalog:
                 return self._insert(statement)
             case Select():
                 planned = self._planned(statement.query)
-                return Result(statement, frame=planned.frame, output_mode=planned.mode, chained=planned.chained)
+                return Result(
+                    statement,
+                    frame=planned.frame,
+                    output_mode=planned.mode,
+                    chained=planned.chained,
+                    each=planned.each,
+                )
             case Explain():
                 return Result(statement, columns=("plan",), rows=tuple((text,) for text in self._explained(statement)))
+            case Delete() | Update() | Truncate() | Overwrite() | Merge():
+                return run_verb(scope, statement)
             case _:
                 return self._define(statement)
 
@@ -152,7 +164,8 @@ class Catalog:
         for each in inserts:
             text = io.StringIO()
             with redirect_stdout(text):
-                self._planned(each.query).frame.explain()
+                planned = self._planned(each.query)
+                (planned.frame if planned.shape is None else planned.shape).explain()
             texts.append(text.getvalue().strip())
         return texts
 
@@ -161,8 +174,9 @@ class Catalog:
 
         Args:
             result: of the SELECT; its ``frame`` is a streaming one.
-            show_batch: called with the rows of each micro-batch, and its number. In output mode ``update`` a row
-                replaces the one of its group that came before.
+            show_batch: called with the rows of each micro-batch, and its number. In output mode ``update`` the last
+                column, ``_change_type``, says what each row does to the result: ``insert``, ``update_preimage`` (the
+                row as it was), ``update_postimage``, ``delete``.
 
         Raises:
             InvalidInputError: the result has no such frame.
@@ -170,7 +184,12 @@ class Catalog:
         if result.frame is None or not result.frame.isStreaming:
             msg = "follow: expected the result of a SELECT that has no end; collect the frame of others."
             raise InvalidInputError(msg)
-        writer = result.frame.writeStream.outputMode(result.output_mode).foreachBatch(show_batch)
+        each = result.each
+
+        def show(frame: DataFrame, number: int) -> None:
+            show_batch(frame if each is None else each(frame), number)
+
+        writer = result.frame.writeStream.outputMode(result.output_mode).foreachBatch(show)
         with allowed(self._scope.spark, result.chained):
             return writer.trigger(**self._scope.settings.trigger).start()
 

@@ -10,12 +10,13 @@ What is here is text in, text out; ``streaming.py`` makes frames of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sqlglot import exp
 
-from snapshot.errors import InvalidInputError
+from tablestore.sql.places import RefusedError
 
 ROWS: Final = "_exploded"
 MARK: Final = "_plain"
@@ -65,13 +66,52 @@ def groups_of(select: exp.Select) -> list[exp.Expr]:
     if others:
         what = others[0].upper()
         msg = f"GROUP BY {what} is not supported in a continuous query. SET 'execution.runtime-mode' = 'batch'."
-        raise InvalidInputError(msg)
+        raise RefusedError(group, msg, "GROUP")
     found: list[exp.Expr] = list(group.expressions)
     for each in found:
         if isinstance(each, exp.Literal):
             msg = f"GROUP BY {each.sql()}: name the column instead of its number."
-            raise InvalidInputError(msg)
+            raise RefusedError(each, msg)
     return found
+
+
+def key_name(number: int) -> str:
+    """Name the column of what a query groups by."""
+    return f"_key_{number}"
+
+
+def outputs_over(select: exp.Select, said: Callable[[exp.Expr], exp.Expr]) -> list[exp.Expr]:
+    """Say the columns of a query over other rows, under the names that they have."""
+    outputs: list[exp.Expr] = []
+    for number, each in enumerate(select.expressions):
+        name = each.alias_or_name or f"EXPR${number}"
+        inner = each.this if isinstance(each, exp.Alias) else each
+        outputs.append(exp.alias_(said(inner.copy()), name, quoted=True))
+    return outputs
+
+
+def said_over(
+    node: exp.Expr, groups: Sequence[exp.Expr], aggregate: Callable[[exp.AggFunc | exp.Filter], exp.Expr]
+) -> exp.Expr:
+    """Say an expression over groups, from its top down: what is grouped by is a column, an aggregate what it becomes.
+
+    Raises:
+        RefusedError: a column that is not grouped by.
+    """
+    for number, group in enumerate(groups):
+        if node == group:
+            return exp.column(key_name(number))
+    if isinstance(node, exp.AggFunc | exp.Filter):
+        return aggregate(node)
+    if isinstance(node, exp.Column):
+        raise RefusedError(node, f"column '{node.sql('spark')}' is neither in GROUP BY nor in an aggregate.")
+    for name, value in list(node.args.items()):
+        if isinstance(value, exp.Expr):
+            node.set(name, said_over(value, groups, aggregate))
+        elif isinstance(value, list):
+            said = [said_over(each, groups, aggregate) if isinstance(each, exp.Expr) else each for each in value]
+            node.set(name, said)
+    return node
 
 
 def explode(select: exp.Select) -> Exploded:
@@ -84,31 +124,11 @@ def explode(select: exp.Select) -> Exploded:
         InvalidInputError: an aggregate that cannot be had this way, or a column that is not grouped by.
     """
     groups = groups_of(select)
-    keys = tuple(f"_key_{number}" for number in range(len(groups)))
+    keys = tuple(key_name(number) for number in range(len(groups)))
     plain: dict[exp.Expr, str] = {}
     distinct: dict[tuple[exp.Expr, ...], tuple[str, ...]] = {}
 
-    def said(node: exp.Expr) -> exp.Expr:
-        """Say an expression over the exploded rows, from its top down."""
-        for group, key in zip(groups, keys, strict=True):
-            if node == group:
-                return exp.column(key)
-        if isinstance(node, exp.AggFunc):
-            return _aggregate(node, plain, distinct)
-        if isinstance(node, exp.Column):
-            msg = f"column '{node.sql('spark')}' is neither in GROUP BY nor in an aggregate."
-            raise InvalidInputError(msg)
-        for name, value in list(node.args.items()):
-            if isinstance(value, exp.Expr):
-                node.set(name, said(value))
-            elif isinstance(value, list):
-                node.set(name, [said(each) if isinstance(each, exp.Expr) else each for each in value])
-        return node
-
-    outputs = []
-    for number, each in enumerate(select.expressions):
-        name = each.alias_or_name or f"EXPR${number}"
-        outputs.append(exp.alias_(said((each.this if isinstance(each, exp.Alias) else each).copy()), name, quoted=True))
+    outputs = outputs_over(select, lambda node: said_over(node, groups, lambda agg: _aggregate(agg, plain, distinct)))
     arguments = [argument for each in distinct for argument in each]
     names = [name for each in distinct.values() for name in each]
     inner = select.copy()
@@ -122,16 +142,18 @@ def explode(select: exp.Select) -> Exploded:
 
 
 def _aggregate(
-    node: exp.AggFunc, plain: dict[exp.Expr, str], distinct: dict[tuple[exp.Expr, ...], tuple[str, ...]]
+    node: exp.AggFunc | exp.Filter,
+    plain: dict[exp.Expr, str],
+    distinct: dict[tuple[exp.Expr, ...], tuple[str, ...]],
 ) -> exp.Expr:
+    if isinstance(node, exp.Filter):
+        msg = f"{node.sql('spark')}: FILTER is not supported beside COUNT(DISTINCT ...); say CASE WHEN ... END."
+        raise RefusedError(node, msg)
     argument = node.this
-    if isinstance(node.parent, exp.Filter):
-        msg = f"{node.parent.sql('spark')}: FILTER is not supported beside COUNT(DISTINCT ...); say CASE WHEN ... END."
-        raise InvalidInputError(msg)
     if isinstance(argument, exp.Distinct):
         if not isinstance(node, exp.Count):
             msg = f"{node.sql('spark')}: of distinct values a continuous query can only COUNT. Use batch mode."
-            raise InvalidInputError(msg)
+            raise RefusedError(node, msg)
         values = tuple(argument.expressions)
         if values not in distinct:
             distinct[values] = tuple(f"_value_{len(distinct)}_{number}" for number in range(len(values)))
@@ -146,7 +168,7 @@ def _aggregate(
             f"{node.sql('spark')} is not supported beside COUNT(DISTINCT ...) in a continuous query; COUNT, SUM, MIN, "
             "MAX and AVG are. Put it into a query of its own."
         )
-        raise InvalidInputError(msg)
+        raise RefusedError(node, msg)
     name = plain.setdefault(argument, f"_argument_{len(plain)}")
     copy = node.copy()
     copy.set("this", exp.column(name))

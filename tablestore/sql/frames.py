@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -12,9 +12,13 @@ from sqlglot import exp
 from snapshot.errors import InvalidInputError
 from tablestore.sql.ddl import tables_in
 from tablestore.sql.dialect import to_spark
+from tablestore.sql.places import RefusedError, placed
 from tablestore.sql.scope import Scope
+from tablestore.sql.spelled import Source, spelled
 from tablestore.sql.statements import CreateTable, CreateView, Query
 from tablestore.sql.tables import ConnectorTable, with_computed
+from tablestore.sql.window_types import Kind, names_of, windows_of
+from tablestore.sql.windows import MARK, over_windows, windowed
 from tablestore.store import TableStore
 
 #: Views in views, and what may be read by itself through definitions that were changed.
@@ -28,36 +32,72 @@ def batch_frame(scope: Scope, query: Query, depth: int = 0) -> DataFrame:
         NotFoundError: it reads a table that does not exist.
         InvalidInputError: Spark does not understand it.
     """
-    frames = {name: _batch_table(scope, name, depth) for name in tables_in(query)}
-    return over(scope.spark, query.tree, frames)
+    frames = {name: batch_table(scope, name, depth) for name in tables_in(query)}
+    try:
+        return over(scope.spark, *_with_times(query.tree, frames))
+    except RefusedError as error:
+        raise placed(error, query) from None
 
 
-def _batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
+def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr, dict[str, DataFrame]]:
+    """Put frames with windows in the places of tables that a query has windows over; lookups become joins."""
+    tree, frames = tree.copy(), dict(frames)
+    for number, table in enumerate(list(tree.find_all(exp.Table))):
+        version = table.args.get("version")
+        if version is not None:
+            if not isinstance(version.expression, exp.Column | exp.Anonymous):
+                reason = "a snapshot of the past is read by catalog.table(name).read(timestamp=...), not in SQL yet."
+                raise RefusedError(table, reason)
+            # What a lookup finds is what is there now.
+            table.set("version", None)
+        windows = windows_of(table)
+        if windows is None:
+            continue
+        alias, key = table.alias or table.name, f"{table.name}@{number}"
+        frames[key] = windowed(frames[table.name], windows, table).drop(MARK)
+        table.set("this", exp.to_identifier(key, quoted=True))
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+        select = table.find_ancestor(exp.Select)
+        if windows.kind is Kind.SESSION and select is not None:
+            said = spelled(select, {alias.lower(): Source(alias, names_of(tuple(frames[key].columns), windows))})
+            over_windows(said, alias, windows)
+            tree = said if select is tree else tree
+            select.replace(said)
+    return tree, frames
+
+
+def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
+    """Give the rows of a table or view that are there now."""
     made = scope.definition(name).made
     if isinstance(made, CreateView):
-        return of_view(made, lambda query: batch_frame(scope, query, depth + 1), depth)
+        check_depth(made, depth)
+        frame = batch_frame(scope, made.query, depth + 1)
+        return frame.toDF(*names_of_view(made, frame.columns))
     table = open_table(scope, name)
     return with_computed(table.read(), made) if isinstance(table, TableStore) else table.read()
 
 
-def of_view(made: CreateView, frame_of: Callable[[Query], DataFrame], depth: int) -> DataFrame:
-    """Give the rows of a view.
+def check_depth(made: CreateView, depth: int) -> None:
+    """Refuse a view that reads itself.
 
     Raises:
-        InvalidInputError: it reads itself, or its query gives another number of columns than it has names.
+        InvalidInputError: it does, through others.
     """
     if depth > DEPTH_MAX:
         msg = f"view '{made.name}' reads itself, through others. DROP it, and CREATE it over tables."
         raise InvalidInputError(msg)
-    frame = frame_of(made.query)
-    if not made.columns:
-        return frame
-    if len(made.columns) != len(frame.columns):
-        msg = (
-            f"view '{made.name}' has {len(made.columns)} columns, its query gives {len(frame.columns)}. CREATE it anew."
-        )
+
+
+def names_of_view(made: CreateView, given: Sequence[str]) -> Sequence[str]:
+    """Give the names of a view's columns.
+
+    Raises:
+        InvalidInputError: its query gives another number of columns than it has names.
+    """
+    if made.columns and len(made.columns) != len(given):
+        msg = f"view '{made.name}' has {len(made.columns)} columns, its query gives {len(given)}. CREATE it anew."
         raise InvalidInputError(msg)
-    return frame.toDF(*made.columns)
+    return made.columns or given
 
 
 def open_table(scope: Scope, name: str, options: Mapping[str, str] | None = None) -> ConnectorTable | TableStore:
@@ -97,7 +137,8 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
     except (AnalysisException, ParseException) as error:
         message = str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
         for name, view in views.items():
-            message = message.replace(view, name)
+            # Parts of a FROM are numbered behind an @.
+            message = message.replace(view, name.partition("@")[0])
         raise InvalidInputError(message) from error
     finally:
         for view in views.values():

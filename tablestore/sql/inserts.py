@@ -37,11 +37,12 @@ from tablestore.sql.bound import Columns, check_sink, connector_of, insertable_c
 from tablestore.sql.ddl import tables_in
 from tablestore.sql.definitions import CHECKPOINTS_FOLDER
 from tablestore.sql.frames import batch_frame, open_table
+from tablestore.sql.relation import Relation
 from tablestore.sql.render import render
 from tablestore.sql.scope import Scope
 from tablestore.sql.settings import CHECKPOINTS, NAME, Mode
 from tablestore.sql.statements import CreateTable, Insert, PhysicalColumn, StatementSet
-from tablestore.sql.streaming import UPDATE, Plan, allowed, plan
+from tablestore.sql.streaming import Plan, allowed, plan_into, relation
 from tablestore.sql.types import PRECISION_MAX, FlinkType, quoted
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
@@ -65,9 +66,11 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
     if scope.settings.mode is Mode.BATCH:
         planned = Plan(batch_frame(scope, statement.query))
     else:
-        planned = plan(scope, statement.query)
-    _check_updates(made, columns, planned)
-    frame = aligned(planned, made, columns)
+        planned = planned_into(relation(scope, statement.query), made, columns)
+    frame, each = aligned(planned, made, columns), planned.each
+    if each is not None:
+        # The columns have been checked; what is written is made of each micro-batch.
+        frame = planned.frame
     table = open_table(scope, statement.target)
     if not frame.isStreaming:
         table.write(frame)
@@ -79,6 +82,7 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
             output_mode=planned.mode,
             trigger=scope.settings.trigger,
             query_name=f"{name}: {statement.target}" if (name := scope.settings.get(NAME)) else None,
+            each=None if each is None else lambda batch: aligned(Plan(each(batch)), made, columns),
         )
 
 
@@ -102,7 +106,7 @@ def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
     Raises:
         InvalidInputError: another number of columns, or a type that does not go into the column's.
     """
-    frame = planned.frame
+    frame = planned.frame if planned.shape is None else planned.shape
     changes = [CHANGE_TYPE] if planned.changes else []
     given = frame.columns[: len(frame.columns) - len(changes)]
     if len(given) != len(columns):
@@ -155,26 +159,32 @@ def _wanted(made: CreateTable, statement: Insert) -> Columns:
     return tuple(there[name] for name in statement.columns)
 
 
-def _check_updates(made: CreateTable, columns: Columns, planned: Plan) -> None:
-    """Refuse a result whose rows change where the table could not follow."""
-    if planned.mode != UPDATE:
-        return
-    if connector_of(made) is Connector.KAFKA or not made.primary_key:
+def planned_into(found: Relation, made: CreateTable, columns: Columns) -> Plan:
+    """Plan a result for the table that it goes into.
+
+    Raises:
+        InvalidInputError: its rows change where the table could not follow.
+    """
+    if not found.grows and (connector_of(made) is Connector.KAFKA or not made.primary_key):
         msg = (
             f"Table sink '{made.name}' doesn't support consuming update changes, which this query makes: its rows "
             "replace earlier ones. INSERT INTO an 'upsert-kafka' table or a store table, either with a PRIMARY KEY."
         )
         raise InvalidInputError(msg)
-    if planned.changes:
-        return
-    filled = {columns[position].name for position in planned.keys if position < len(columns)}
-    if filled != set(made.primary_key):
+    # Another number of columns is told by `aligned`.
+    places = [number for number, column in enumerate(columns) if column.name in made.primary_key]
+    key = tuple(place for place in places if place < len(found.names))
+    planned = plan_into(found, key)
+    if planned is None:
+        known = "are not known to be so" if found.key is None else "are not all of it"
         msg = (
-            f"INSERT INTO '{made.name}': its PRIMARY KEY ({', '.join(made.primary_key)}) has to be exactly what the "
-            f"query groups by, which goes into ({', '.join(sorted(filled))}); else rows of several groups would "
-            "replace each other in no order. Group by the key, or make a table with the key that the query has."
+            f"INSERT INTO '{made.name}': its PRIMARY KEY ({', '.join(made.primary_key)}) has to hold all columns that "
+            f"tell the query's rows apart (what it groups by, or the key of the table it reads); those that go into it "
+            f"{known}, so that several rows would replace each other in no order. Put them INTO the key, or make a "
+            "table with the key that the query has."
         )
         raise InvalidInputError(msg)
+    return planned
 
 
 def _checkpoint(scope: Scope, statement: Insert) -> str:

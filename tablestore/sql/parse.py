@@ -11,7 +11,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tablestore.sql.dialect import Flink
 from tablestore.sql.errors import SqlError, error_at
-from tablestore.sql.read_ddl import DdlReader
+from tablestore.sql.read_verbs import VerbReader
 from tablestore.sql.reader import SyntaxFaultError
 from tablestore.sql.statements import (
     Describe,
@@ -32,13 +32,10 @@ _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _CLOSED: Final = re.compile(r"(?:--[^\n]*+|/\*.*?\*/|'(?:[^']|'')*+'|`(?:[^`]|``)*+`|(?!--|/\*)[^'`])*+", re.DOTALL)
 _HINTS: Final = "hints are not supported: set options with ALTER TABLE ... SET, or make a table LIKE this one"
 _STATEMENTS: Final = (
-    "CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT INTO, EXECUTE STATEMENT SET, SELECT, VALUES, WITH, EXPLAIN, SET, RESET"
+    "CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT, DELETE, UPDATE, TRUNCATE, MERGE, EXECUTE STATEMENT SET, SELECT, "
+    "VALUES, WITH, EXPLAIN, SET, RESET"
 )
 _REFUSED: Final[Mapping[str, str]] = {
-    "DELETE": "say TableStore.open(...).delete(keys), or write rows with _change_type = 'delete'",
-    "UPDATE": "INSERT INTO a table with a PRIMARY KEY replaces rows",
-    "MERGE": "INSERT INTO a table with a PRIMARY KEY replaces rows",
-    "TRUNCATE": "DROP the table and CREATE it again",
     "USE": "a warehouse is one database",
     "CALL": "maintenance is done by TableStore.open(...) in Python",
     "ANALYZE": "there are no statistics to compute",
@@ -48,7 +45,7 @@ _REFUSED: Final[Mapping[str, str]] = {
 _QUERY_STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
 
 
-class FlinkParser(DdlReader):
+class FlinkParser(VerbReader):
     """Reads statements, one after another."""
 
     def statements(self, tokens: list[Token], text: str) -> tuple[Statement, ...]:
@@ -74,6 +71,8 @@ class FlinkParser(DdlReader):
             return self._drop()
         if self._take("ALTER"):
             return self._alter()
+        if (verb := self._verb()) is not None:
+            return verb
         if self._take("INSERT"):
             return self._insert()
         if self._take("SHOW"):

@@ -27,7 +27,7 @@ from tablestore.sql.statements import (
     Like,
     MetadataColumn,
     PhysicalColumn,
-    Place,
+    Position,
     Statement,
     Strategy,
     Watermark,
@@ -239,7 +239,7 @@ class DdlReader(TypeReader, QueryReader):
         what = "SET, RESET, RENAME, ADD, MODIFY or DROP"
         raise self._unexpected(what)
 
-    def _placed(self, done: str) -> tuple[tuple[Column, ...], tuple[Place | None, ...]]:
+    def _placed(self, done: str) -> tuple[tuple[Column, ...], tuple[Position | None, ...]]:
         """Take columns, and where they go; no places where none is said."""
         self._take("COLUMN")
         start = self._curr
@@ -249,13 +249,13 @@ class DdlReader(TypeReader, QueryReader):
         places = tuple(place for _, _, place in found)
         return tuple(column for column, _, _ in found), places if any(places) else ()
 
-    def _placed_column(self) -> tuple[Column, bool, Place | None]:
+    def _placed_column(self) -> tuple[Column, bool, Position | None]:
         self._refuse(("PRIMARY KEY",), ("CONSTRAINT",), ("WATERMARK", "FOR"))
         column, is_key = self._column()
         if self._take("FIRST"):
-            return column, is_key, Place()
+            return column, is_key, Position()
         if self._take("AFTER"):
-            return column, is_key, Place(self._name("the name of a column"))
+            return column, is_key, Position(self._name("the name of a column"))
         return column, is_key, None
 
     def _dropped_columns(self) -> tuple[str, ...]:

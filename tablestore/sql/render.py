@@ -23,8 +23,10 @@ from tablestore.sql.statements import (
     Drop,
     Explain,
     Insert,
+    Merge,
     MetadataColumn,
-    Place,
+    Overwrite,
+    Position,
     ResetOption,
     Select,
     SetOption,
@@ -34,6 +36,7 @@ from tablestore.sql.statements import (
     StatementSet,
 )
 from tablestore.sql.types import quoted
+from tablestore.sql.verb_statements import Assignments, Delete, Doing, Expression, MergeClause, Truncate, Update
 
 _PREFIXES: Final = ("properties.", "kafka.")
 
@@ -177,12 +180,67 @@ def _(option: ResetOption) -> str:
     return "RESET" if option.key is None else f"RESET {literal(option.key)}"
 
 
+@render.register
+def _(delete: Delete) -> str:
+    return f"DELETE FROM {_aliased(delete.name, delete.alias)}{_where(delete.where)}"
+
+
+@render.register
+def _(update: Update) -> str:
+    return f"UPDATE {_aliased(update.name, update.alias)} SET {_assigned(update.assignments)}{_where(update.where)}"
+
+
+@render.register
+def _(truncate: Truncate) -> str:
+    return f"TRUNCATE TABLE {quoted(truncate.name)}"
+
+
+@render.register
+def _(overwrite: Overwrite) -> str:
+    values = [quoted(name) + ("" if value is None else f" = {value.text}") for name, value in overwrite.partition]
+    partition = f" PARTITION ({', '.join(values)})" if values else ""
+    names = f" ({_names(overwrite.columns)})" if overwrite.columns else ""
+    return f"INSERT OVERWRITE {quoted(overwrite.target)}{partition}{names}\n{overwrite.query.text}"
+
+
+@render.register
+def _(merge: Merge) -> str:
+    source = quoted(merge.source) if isinstance(merge.source, str) else f"({merge.source.text})"
+    alias = f" AS {quoted(merge.source_alias)}" if merge.source_alias else ""
+    head = f"MERGE INTO {_aliased(merge.name, merge.alias)} USING {source}{alias} ON {merge.on.text}"
+    return "\n".join([head, *map(_clause, merge.clauses)])
+
+
+def _clause(clause: MergeClause) -> str:
+    condition = "" if clause.condition is None else f" AND {clause.condition.text}"
+    done = clause.action.value
+    if clause.action is Doing.UPDATE:
+        done += f" SET {_assigned(clause.assignments) or '*'}"
+    elif clause.action is Doing.INSERT:
+        values = ", ".join(value.text for _, value in clause.assignments)
+        names = _names(name for name, _ in clause.assignments)
+        done += f" ({names}) VALUES ({values})" if clause.assignments else " *"
+    return f"WHEN {clause.match}{condition} THEN {done}"
+
+
+def _aliased(name: str, alias: str) -> str:
+    return quoted(name) + (f" AS {quoted(alias)}" if alias else "")
+
+
+def _assigned(assignments: Assignments) -> str:
+    return ", ".join(f"{quoted(name)} = {value.text}" for name, value in assignments)
+
+
+def _where(where: Expression | None) -> str:
+    return "" if where is None else f" WHERE {where.text}"
+
+
 def _placed(altered: AlterAdd | AlterModify) -> str:
     places = altered.places or (None,) * len(altered.columns)
     return ", ".join(_column(column) + _place(place) for column, place in zip(altered.columns, places, strict=True))
 
 
-def _place(place: Place | None) -> str:
+def _place(place: Position | None) -> str:
     return "" if place is None else " FIRST" if place.after is None else f" AFTER {quoted(place.after)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
@@ -22,6 +23,7 @@ class Result:
         frame: what a query gives; a streaming one where a source has no end.
         output_mode: in which a streaming ``frame`` has to run: ``append`` or ``update``.
         chained: whether ``allowed`` has to be in force when a streaming ``frame`` is started.
+        each: what is still to be done with the rows of each micro-batch of a streaming ``frame``.
         queries: that were started and go on.
     """
 
@@ -32,4 +34,5 @@ class Result:
     frame: DataFrame | None = None
     output_mode: str = "append"
     chained: bool = False
+    each: Callable[[DataFrame], DataFrame] | None = None
     queries: tuple[StreamingQuery, ...] = field(default=())

@@ -29,7 +29,7 @@ _DESCRIBED: Final = ("name", "type", "null", "key", "extras", "watermark")
 def show_tables(scope: Scope, shown: ShowTables) -> Result:
     """List tables and views: their names and what they are."""
     found = [each for each in scope.all() if not shown.views_only or isinstance(each.made, CreateView)]
-    return Result(shown, columns=("name", "kind"), rows=tuple((each.name, _kind(each)) for each in found))
+    return Result(shown, columns=("name", "kind"), rows=tuple((each.name, kind_of(each)) for each in found))
 
 
 def show_create(scope: Scope, shown: ShowCreate) -> Result:
@@ -54,7 +54,8 @@ def show_settings(scope: Scope, shown: SetOption) -> Result:
     return Result(shown, columns=("key", "value"), rows=scope.settings.items())
 
 
-def _kind(definition: Definition) -> str:
+def kind_of(definition: Definition) -> str:
+    """Say what a definition makes: a view, a store table, or a table of a connector."""
     if isinstance(definition.made, CreateView):
         return "view"
     connector = connector_of(definition.made)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from sqlglot import exp
 
 from tablestore.sql.types import FlinkType
+from tablestore.sql.verb_statements import Delete, Expression, MergeClause, Place, Truncate, Update
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,12 @@ class Query:
     Attributes:
         text: as written.
         tree: as parsed, in Flink's dialect; not to be changed.
+        source: the text that it stands in, in which the tree's parts have their places.
     """
 
     text: str
     tree: exp.Expr = field(compare=False, repr=False)
+    source: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ class AlterRenameColumn:
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """``FIRST`` or ``AFTER column``; without a column it is the first."""
 
     after: str | None = None
@@ -191,7 +194,7 @@ class AlterAdd:
     name: str
     columns: tuple[Column, ...]
     if_exists: bool = False
-    places: tuple[Place | None, ...] = ()
+    places: tuple[Position | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,7 @@ class AlterModify:
     name: str
     columns: tuple[Column, ...]
     if_exists: bool = False
-    places: tuple[Place | None, ...] = ()
+    places: tuple[Position | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,42 @@ class Insert:
     target: str
     query: Query
     columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Overwrite:
+    """``INSERT OVERWRITE``.
+
+    Attributes:
+        partition: columns of ``PARTITION (...)``, with the value of those that have one.
+    """
+
+    target: str
+    query: Query
+    columns: tuple[str, ...] = ()
+    partition: tuple[tuple[str, Expression | None], ...] = ()
+    place: Place = field(default=Place(), compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """``MERGE INTO``.
+
+    Attributes:
+        source: a table or view by name, or a query.
+    """
+
+    name: str
+    source: str | Query
+    on: Expression
+    clauses: tuple[MergeClause, ...]
+    alias: str = ""
+    source_alias: str = ""
+    place: Place = field(default=Place(), compare=False, repr=False)
+
+
+Verb = Delete | Update | Truncate | Overwrite | Merge
+"""Statements that change rows by what they hold."""
 
 
 @dataclass(frozen=True)
@@ -300,4 +339,5 @@ Statement = (
     | Explain
     | SetOption
     | ResetOption
+    | Verb
 )

@@ -1,79 +1,96 @@
-"""Queries over endless tables: what can be had, as a frame that goes on; what cannot, refused by name.
+"""Queries over endless tables: what can be had, as frames that go on; what cannot, refused by name.
 
-A continuous query's result is right or it is refused: nothing is answered that later rows would make wrong.
+A continuous query's result is right at the end of each micro-batch, or it is refused: nothing is answered that later
+rows would make wrong. A query is planned from the inside out: each table, view and query in FROM becomes a `Relation`,
+of which rows are only added, or change; ``appending.py`` plans a SELECT over the former, ``changing.py`` over the
+latter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import reduce
-from typing import Final, NoReturn
+from dataclasses import dataclass, replace
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from sqlglot import exp
 
 from snapshot.errors import InvalidInputError
-from snapshot.rowkind import CHANGE_TYPE
-from tablestore.sql.bound import connector_of
+from tablestore.sql import appending, changing
 from tablestore.sql.ddl import tables_in
-from tablestore.sql.explode import MARK, ROWS, counter, explode, groups_of, has_distinct
-from tablestore.sql.frames import batch_frame, of_view, open_table, over
+from tablestore.sql.errors import SqlError
+from tablestore.sql.frames import batch_frame, check_depth, names_of_view, over
+from tablestore.sql.lookups import looked_up, take_lookups
+from tablestore.sql.parts import Part, Parts
+from tablestore.sql.places import RefusedError, placed
+from tablestore.sql.refused import BATCH, check_endless, check_not_final, refuse
+from tablestore.sql.relation import APPEND, UPDATE, Relation, distinct, of_rows, tidied, union
 from tablestore.sql.scope import Scope
+from tablestore.sql.sources import is_endless, source
 from tablestore.sql.statements import CreateTable, CreateView, Query
-from tablestore.sql.tables import with_computed
-from tablestore.store import TableStore
+from tablestore.sql.window_types import names_of, windows_of
+from tablestore.sql.windows import windowed
 
-_BATCH: Final = "SET 'execution.runtime-mode' = 'batch' reads what is there now"
 _CHECK: Final = "spark.sql.streaming.unsupportedOperationCheck"
-APPEND: Final = "append"
-UPDATE: Final = "update"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A query's result.
+    """A query's result, ready to be shown or written.
 
     Attributes:
         frame: the rows; they go on where it is a streaming one.
-        mode: ``append``, or ``update`` where a row replaces an earlier one of its key.
-        keys: positions of the columns that make that key.
-        chained: whether it is a chain of stateful operators that Spark's check refuses though it does them right.
+        mode: ``append``, or ``update`` where rows change.
+        chained: whether Spark's check has to be off when it is started.
         changes: whether the last column says what each row does to the result.
+        each: what is still to be done with the rows of each micro-batch.
+        shape: a frame, not to be run, with the columns that ``each`` gives.
     """
 
     frame: DataFrame
     mode: str = APPEND
-    keys: tuple[int, ...] = ()
     chained: bool = False
     changes: bool = False
+    each: Callable[[DataFrame], DataFrame] | None = None
+    shape: DataFrame | None = None
 
 
-def plan(scope: Scope, query: Query, depth: int = 0) -> Plan:
-    """Plan a query in streaming mode.
+def plan(scope: Scope, query: Query) -> Plan:
+    """Plan a query whose result is shown: where rows change, with the rows that they replace.
 
     Raises:
-        InvalidInputError: it cannot be had as a continuous query; says why, and what to do instead.
+        InvalidInputError: it cannot be had as a continuous query; says where, why, and what to do instead.
     """
-    tables = {name: _source(scope, name, depth) for name in tables_in(query)}
-    if not any(each.frame.isStreaming for each in tables.values()):
-        return Plan(batch_frame(scope, query))
-    endless = {name for name, each in tables.items() if each.frame.isStreaming}
-    frames = {name: each.frame for name, each in tables.items()}
-    tree = query.tree
-    check(tree, endless)
-    changing = sorted(name for name, each in tables.items() if each.changes)
-    if changing:
-        return _changes(scope.spark, tree, frames, changing[0])
-    if isinstance(tree, exp.Select) and _is_grouped(tree):
-        return _grouped(scope.spark, tree, frames)
-    if isinstance(tree, exp.Select) and tree.args.get("distinct"):
-        rows = tree.copy()
-        rows.set("distinct", None)
-        return Plan(over(scope.spark, rows, frames).dropDuplicates())
-    return Plan(over(scope.spark, tree, frames))
+    found = relation(scope, query)
+    if found.rows is not None:
+        return Plan(found.rows, chained=found.chained, each=found.each, shape=found.shape)
+    return Plan(found.changes(), UPDATE, chained=True, changes=True)
+
+
+def plan_into(found: Relation, key: tuple[int, ...]) -> Plan | None:
+    """Plan a result that goes into a table where rows replace each other by key.
+
+    Args:
+        found: the result.
+        key: positions of the columns that become the table's key.
+
+    Returns:
+        Upserts and deletes; None where several rows of the result could have one key.
+    """
+    if found.rows is not None:
+        return Plan(found.rows, chained=found.chained, each=found.each, shape=found.shape)
+    if found.key is None or not set(found.key) <= set(key):
+        return None
+    if found.latest is not None and set(found.key) == set(key):
+        frame = found.latest()
+        return Plan(frame, UPDATE, found.chained, changes=len(frame.columns) > len(found.names))
+    changes = found.changes()
+    if set(found.key) != set(key):
+        names = [f"_{number}" for number in range(len(found.names))]
+        marked = changes.toDF(*names, changes.columns[-1])
+        changes = tidied(marked, [names[number] for number in key]).toDF(*changes.columns)
+    return Plan(changes, UPDATE, chained=True, changes=True)
 
 
 @contextmanager
@@ -90,138 +107,190 @@ def allowed(spark: SparkSession, chained: bool) -> Iterator[None]:
         spark.conf.set(_CHECK, before)
 
 
-def check(tree: exp.Expr, endless: set[str]) -> None:
-    """Refuse what has no answer, or none yet, where a table has no end.
+def relation(scope: Scope, query: Query, depth: int = 0, *, timed: bool = False) -> Relation:
+    """Plan a query, of which it is not yet known where its result goes.
+
+    Args:
+        scope: what the session sees.
+        query: the query.
+        depth: in how many views it is.
+        timed: whether the watermarks of its tables are needed, for something that it is part of.
 
     Raises:
-        InvalidInputError: with what to do instead.
+        InvalidInputError: it cannot be had as a continuous query; says where, why, and what to do instead.
     """
-    for node in tree.walk():
-        if isinstance(node, exp.Window):
-            _refuse("OVER (...)", f"it needs all rows; {_BATCH}")
-        if isinstance(node, exp.Order):
-            _refuse("ORDER BY", f"there is no last row to sort; {_BATCH}")
-        if isinstance(node, exp.Limit | exp.Fetch | exp.Offset):
-            _refuse("LIMIT", f"which rows come first is chance; {_BATCH}")
-        if isinstance(node, exp.SetOperation) and (not isinstance(node, exp.Union) or node.args.get("distinct")):
-            _refuse(node.key.upper(), f"say UNION ALL, or {_BATCH}")
-        if isinstance(node, exp.Having):
-            _refuse(
-                "HAVING",
-                f"a group that ceases to fulfil it would stay in the result; filter where it is read, or {_BATCH}",
-            )
-        if isinstance(node, exp.Select) and node is not tree and (_is_grouped(node) or node.args.get("distinct")):
-            _refuse("an aggregate within a query", f"INSERT it INTO a table and read that, or {_BATCH}")
-    for select in tree.find_all(exp.Select):
-        read = [table.name for table in select.find_all(exp.Table) if table.name in endless]
-        if len(read) > 1 and not select.find(exp.SetOperation):
-            _refuse(
-                f"a join of '{read[0]}' and '{read[1]}'", f"both have no end; write one into a store table, or {_BATCH}"
-            )
+    if not any(is_endless(scope, name) for name in tables_in(query)):
+        return of_rows(batch_frame(scope, query))
+    try:
+        return _Planner(scope, query, depth, timed or _needs_time(scope, query)).of(query.tree, {})
+    except RefusedError as error:
+        raise placed(error, query) from None
 
 
-def _refuse(what: str, why: str) -> NoReturn:
-    msg = f"{what} is not supported in a continuous query: {why}."
-    raise InvalidInputError(msg)
+def _needs_time(scope: Scope, query: Query) -> bool:
+    """Tell whether a query looks at the time of rows: windows do, and joins of endless tables.
 
-
-def _is_grouped(select: exp.Select) -> bool:
-    aggregates = (each for output in select.expressions for each in output.find_all(exp.AggFunc))
-    return select.args.get("group") is not None or any(each.find_ancestor(exp.Query) is select for each in aggregates)
-
-
-def _source(scope: Scope, name: str, depth: int) -> Plan:
-    """Plan a table or view of a query."""
-    made = scope.definition(name).made
-    if isinstance(made, CreateView):
-        planned: list[Plan] = []
-
-        def frame_of(query: Query) -> DataFrame:
-            planned.append(plan(scope, query, depth + 1))
-            return planned[0].frame
-
-        frame = of_view(made, frame_of, depth)
-        if planned[0].mode is not APPEND or planned[0].chained:
-            _refuse(f"view '{name}', which aggregates", f"INSERT its query INTO a table and read that, or {_BATCH}")
-        return Plan(frame, changes=planned[0].changes)
-    if not _is_endless(made):
-        return Plan(batch_frame(scope, _all_of(name)))
-    table = open_table(scope, name)
-    if not isinstance(table, TableStore):
-        return Plan(table.read_stream(), changes=bool(made.primary_key))
-    frame = table.read_stream()
-    # A table without a key only grows, so that its changes are its rows.
-    frame = frame if made.primary_key else frame.drop(CHANGE_TYPE)
-    return Plan(with_computed(frame, made), changes=bool(made.primary_key))
-
-
-def _is_endless(made: CreateTable) -> bool:
-    if connector_of(made) is None:
+    A watermark makes a source of each partition, so that queries that need none do without.
+    """
+    tables = list(query.tree.find_all(exp.Table))
+    if any(windows_of(table) is not None for table in tables):
         return True
-    return dict(made.options).get("scan.bounded.mode", "unbounded").lower() == "unbounded"
+    own = {cte.alias for cte in query.tree.find_all(exp.CTE)}
+    going_on = [each for each in tables if each.name in own or is_endless(scope, each.name)]
+    return query.tree.find(exp.Join) is not None and len(going_on) > 1
 
 
-def _all_of(name: str) -> Query:
-    tree = exp.select("*").from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
-    return Query("", tree)
+class _Planner:
+    """Plans one query; each of its tables is read once, however often it is named."""
+
+    def __init__(self, scope: Scope, query: Query, depth: int, timed: bool) -> None:
+        self._scope, self._query, self._depth, self._timed = scope, query, depth, timed
+        self._tables: dict[str, Relation] = {}
+
+    def of(self, tree: exp.Expr, known: Mapping[str, Relation]) -> Relation:
+        """Plan a query or a part of it.
+
+        Args:
+            tree: the query.
+            known: what ``WITH`` names.
+        """
+        known = self._with(tree, known)
+        if isinstance(tree, exp.Subquery):
+            return self.of(tree.this, known)
+        if isinstance(tree, exp.SetOperation):
+            return self._set_operation(tree, known)
+        if isinstance(tree, exp.Select):
+            return self._select(tree, known)
+        return of_rows(over(self._scope.spark, tree, {}))
+
+    def _with(self, tree: exp.Expr, known: Mapping[str, Relation]) -> Mapping[str, Relation]:
+        clause = tree.args.get("with_")
+        if clause is None:
+            return known
+        if clause.args.get("recursive"):
+            refuse(clause, "WITH RECURSIVE", BATCH)
+        known = dict(known)
+        for each in clause.expressions:
+            made = self.of(each.this, known)
+            known[each.alias] = _named(made, each.args["alias"], each)
+        return known
+
+    def _set_operation(self, tree: exp.SetOperation, known: Mapping[str, Relation]) -> Relation:
+        check_endless(tree)
+        if not isinstance(tree, exp.Union) or tree.args.get("by_name"):
+            refuse(tree.expression, tree.key.upper(), f"only UNION and UNION ALL; {BATCH}", tree.key.upper())
+        first, second = self.of(tree.this, known), self.of(tree.expression, known)
+        if first.each is not None or second.each is not None:
+            refuse(tree.expression, "UNION of what looks rows up", "INSERT each INTO the table by itself", "UNION")
+        if len(first.names) != len(second.names):
+            reason = f"UNION: the first query has {len(first.names)} columns, the second {len(second.names)}."
+            raise RefusedError(tree.expression, reason, "UNION")
+        if first.endless != second.endless:
+            why = "the rows of the table that has one would be added again and again. Put them INTO the other table"
+            refuse(tree.expression, "UNION of a table that has an end and one that has none", why, "UNION")
+        if tree.args.get("distinct") or not (first.grows and second.grows):
+            check_not_final(tree.expression, first.final or second.final)
+        both = union(first, second)
+        return distinct(both) if tree.args.get("distinct") else both
+
+    def _select(self, tree: exp.Select, known: Mapping[str, Relation]) -> Relation:
+        made = tree.copy()
+        made.set("with_", None)
+        looked = take_lookups(self._scope, made, self._query)
+        parts = self._parts(made, known, set(looked))
+        spark = self._scope.spark
+        if not looked and not any(each.relation.endless for each in parts.parts):
+            return of_rows(over(spark, made, parts.frames()))
+        check_endless(made)
+        if looked:
+            return looked_up(self._scope, made, parts, looked)
+        if all(each.relation.grows for each in parts.parts):
+            return appending.select(spark, made, parts)
+        return changing.select(spark, made, parts)
+
+    def _parts(self, select: exp.Select, known: Mapping[str, Relation], taken: set[str]) -> Parts:
+        """Plan what a SELECT reads, and put names of frames in its place; some it has taken already."""
+        found: list[Part] = []
+        clause = select.args.get("from_")
+        nodes = [clause.this] if clause is not None else []
+        nodes += [join.this for join in select.args.get("joins") or []]
+        for number, node in enumerate(nodes):
+            made = None if node.name in taken else self._source(node, known)
+            if made is None:
+                continue
+            if made.each is not None:
+                why = "INSERT its result INTO a table and read that"
+                refuse(node, f"'{node.alias or node.name}', which looks rows up, as part of a query", why)
+            alias = node.alias or node.name
+            key = f"{alias}@{number}"
+            place = exp.to_table("x")
+            place.set("this", exp.to_identifier(key, quoted=True))
+            place.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+            place.this.meta.update(_place_of(node))
+            node.replace(place)
+            found.append(Part(alias, key, made, place, windows_of(node)))
+        taken = taken | {each.key for each in found}
+        inner: dict[str, DataFrame] = {}
+        for table in select.find_all(exp.Table):
+            if table.name in taken or not isinstance(table.this, exp.Identifier):
+                continue
+            made = known.get(table.name) or self._table(table.name)
+            if made.rows is None or made.endless:
+                refuse(table, f"a query over '{table.name}' within an expression", "the table has no end; join it")
+            inner[table.name] = made.rows
+        return Parts(tuple(found), inner)
+
+    def _source(self, node: exp.Expr, known: Mapping[str, Relation]) -> Relation | None:
+        """Plan a part of FROM; None for what Spark reads by itself, such as VALUES."""
+        alias = node.args.get("alias")
+        if isinstance(node, exp.Subquery):
+            return _named(self.of(node, known), alias, node)
+        if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
+            return None
+        for part in ("sample", "pivots", "joins", "version"):
+            if node.args.get(part):
+                refuse(node, {"joins": "a join in brackets"}.get(part, part.upper()), BATCH)
+        made = known.get(node.name) or self._table(node.name)
+        windows = windows_of(node)
+        if windows is None:
+            return _named(made, alias, node)
+        if made.rows is None:
+            why = "a row could be taken back when its window is over; count them by FLOOR(time TO MINUTE), say, instead"
+            refuse(node, f"a window over '{node.name}', whose rows change,", why)
+        return replace(made, names=names_of(made.names, windows), rows=windowed(made.rows, windows, node))
+
+    def _table(self, name: str) -> Relation:
+        """Plan a table or view of the catalog."""
+        if name not in self._tables:
+            self._tables[name] = self._planned(name)
+        return self._tables[name]
+
+    def _planned(self, name: str) -> Relation:
+        made = self._scope.definition(name).made
+        if isinstance(made, CreateTable):
+            return source(self._scope, made, timed=self._timed)
+        return self._view(made)
+
+    def _view(self, made: CreateView) -> Relation:
+        check_depth(made, self._depth)
+        try:
+            planned = relation(self._scope, made.query, self._depth + 1, timed=self._timed)
+        except SqlError as error:
+            msg = f"view '{made.name}': {error}"
+            raise InvalidInputError(msg) from error
+        return planned.renamed(names_of_view(made, planned.names))
 
 
-def _changes(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame], name: str) -> Plan:
-    """Pass changes on, of which each still says what it does."""
-    simple = not any(
-        tree.args.get(part) for part in ("where", "group", "joins", "distinct", "having", "laterals", "with_")
-    )
-    if (
-        not isinstance(tree, exp.Select)
-        or not simple
-        or len(frames) != 1
-        or _is_grouped(tree)
-        or tree.find(exp.Subquery)
-    ):
-        _refuse(
-            f"more than columns of '{name}', whose rows change,",
-            f"filters, joins and aggregates would have to take rows back, which is not there yet; {_BATCH}",
-        )
-    passing = tree.copy()
-    table = passing.find(exp.Table)
-    column = exp.column(CHANGE_TYPE, table=table.alias_or_name if table else name, quoted=True)
-    stars = [each for each in passing.expressions if each.is_star]
-    if not stars:
-        passing = passing.select(column)
-    elif len(passing.expressions) > 1:
-        # The star brings the column of the changes, which has to be the last.
-        _refuse(f"* beside other columns of '{name}', whose rows change,", "name the columns")
-    return Plan(over(spark, passing, frames), mode=UPDATE, changes=True)
+def _place_of(node: exp.Expr) -> dict[str, object]:
+    return next((dict(each.meta) for each in node.walk() if "start" in each.meta), {})
 
 
-def _grouped(spark: SparkSession, tree: exp.Select, frames: Mapping[str, DataFrame]) -> Plan:
-    if tree.args.get("distinct"):
-        _refuse("SELECT DISTINCT with GROUP BY", "groups are distinct; leave one of them out")
-    groups = groups_of(tree)
-    outputs = [each.this if isinstance(each, exp.Alias) else each for each in tree.expressions]
-    keys = tuple(outputs.index(group) for group in groups if group in outputs)
-    # A result without all of its key does not say which row it replaces.
-    whole = keys if len(keys) == len(groups) else ()
-    if not has_distinct(tree):
-        return Plan(over(spark, tree, frames), UPDATE, whole)
-    parts = explode(tree)
-    rows = over(spark, parts.inner, frames)
-    kinds = {field.name: field.dataType for field in rows.schema}
-
-    def branch(frame: DataFrame, kept: tuple[str, ...], mark: int | None, own: int | None) -> DataFrame:
-        columns = [F.col(name) for name in parts.keys]
-        columns += [
-            (F.col(name) if name in kept else F.lit(None)).cast(kinds[name]).alias(name) for name in parts.plain
-        ]
-        columns.append(F.lit(mark).cast("bigint").alias(MARK))
-        numbers = range(len(parts.distinct))
-        columns += [F.lit(1 if number == own else None).cast("bigint").alias(counter(number)) for number in numbers]
-        return frame.select(*columns)
-
-    branches = [branch(rows, parts.plain, 1, None)]
-    for number, names in enumerate(parts.distinct):
-        there = reduce(lambda one, other: one & other, (F.col(name).isNotNull() for name in names))
-        new = rows.where(there).select(*parts.keys, *names).dropDuplicates()
-        branches.append(branch(new, (), None, number))
-    exploded = reduce(DataFrame.union, branches)
-    return Plan(over(spark, parts.outer, {ROWS: exploded}), UPDATE, whole, chained=True)
+def _named(made: Relation, alias: exp.Expr | None, node: exp.Expr) -> Relation:
+    """Give a relation the names of columns that stand behind its alias."""
+    names = [each.name for each in alias.args.get("columns") or []] if alias is not None else []
+    if not names:
+        return made
+    if len(names) != len(made.names):
+        reason = f"'{node.alias}' has {len(made.names)} columns, and {len(names)} names are given."
+        raise RefusedError(node, reason)
+    return made.renamed(names)

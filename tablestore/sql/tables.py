@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -11,8 +11,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from snapshot.rowkind import CHANGE_TYPE
+from snapshot.schema import SEQ
 from tablestore.connectors import read, read_changes, read_stream, write, write_stream
 from tablestore.connectors.names import Connector
+from tablestore.connectors.watermarks import read_with_watermark
 from tablestore.sql.bound import (
     SERVERS,
     Columns,
@@ -62,12 +64,29 @@ class ConnectorTable:
         frame = read(self._scope.spark, self.connector, self.schema, self._options())
         return with_computed(frame, self._made)
 
-    def read_stream(self) -> DataFrame:
-        """Follow the table; an upsert table's changes have a column ``_change_type`` at the end."""
+    def read_stream(self, *, ordered: bool = False) -> DataFrame:
+        """Follow the table; an upsert table's changes have a column ``_change_type`` at the end.
+
+        Args:
+            ordered: whether they have ``_seq`` behind it; see ``read_changes``.
+        """
         if self.connector is Connector.UPSERT:
-            frame = read_changes(self._scope.spark, self.schema, self._options())
+            frame = read_changes(self._scope.spark, self.schema, self._options(), ordered=ordered)
         else:
             frame = read_stream(self._scope.spark, self.connector, self.schema, self._options())
+        return with_computed(frame, self._made)
+
+    def read_timed(self) -> DataFrame:
+        """Follow the table with the watermark that its definition declares; see ``read_with_watermark``."""
+        watermark = self._made.watermark
+        assert watermark is not None, "only a table with a watermark is read with it"
+        frame = read_with_watermark(
+            self._scope.spark,
+            self.schema,
+            self._options(),
+            column=watermark.column,
+            delay=f"{watermark.delay_ms} milliseconds",
+        )
         return with_computed(frame, self._made)
 
     def write(self, frame: DataFrame) -> None:
@@ -83,11 +102,14 @@ class ConnectorTable:
         output_mode: str = "append",
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
+        each: Callable[[DataFrame], DataFrame] | None = None,
     ) -> StreamingQuery:
         """Start a query that writes a stream; see ``tablestore.connectors.write_stream``."""
         check_sink(self._made)
-        options = self._options(self._written(frame)) | {"checkpointLocation": checkpoint}
-        writer = write_stream(frame, self.connector, options, output_mode=output_mode)
+        # What is made of a micro-batch has the same columns whatever is in it.
+        columns = self._written(frame if each is None else each(frame))
+        options = self._options(columns) | {"checkpointLocation": checkpoint}
+        writer = write_stream(frame, self.connector, options, output_mode=output_mode, each=each)
         writer = writer.queryName(query_name) if query_name else writer
         return (writer.trigger(**trigger) if trigger else writer).start()
 
@@ -115,7 +137,7 @@ def with_computed(frame: DataFrame, made: CreateTable) -> DataFrame:
         else F.col(quoted(column.name))
         for column in made.columns
     ]
-    further = [F.col(quoted(name)) for name in frame.columns if name not in declared and name == CHANGE_TYPE]
+    further = [F.col(name) for name in (CHANGE_TYPE, SEQ) if name in frame.columns and name not in declared]
     return frame.select(*columns, *further)
 
 

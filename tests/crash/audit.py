@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from tests.parts import Change, drain_raw
 
 DELETE = 3
+GOES = (1, DELETE)
 MAINTENANCE = ("create", "compact")
 SETTLE_SECONDS = 5.0
 """The broker writes a transaction's marker into each partition a moment after it has answered the commit."""
@@ -66,12 +67,25 @@ def committed(path: Path, partitions: int, *, key: bool) -> Expected:
     for version in range(1, DeltaTable(folder).version() + 1):
         actions = list(map(json.loads, (folder / "_delta_log" / f"{version:020d}.json").read_text().splitlines()))
         adds = [a["add"] for a in actions if "add" in a and a["add"]["dataChange"]]
-        for number, add in enumerate(sorted(adds, key=lambda a: a["path"])):
-            partition = int(add["partitionValues"]["_bucket"]) if key else (version + number) % partitions
-            for row in pq.read_table(folder / add["path"], partitioning=None).to_pylist():
-                value = None if row.get("_kind") == DELETE else row["v"]
-                expected[partition].append((version, (row["id"], value)))
+        files = [(add["path"], add["partitionValues"].get("_bucket")) for add in sorted(adds, key=lambda a: a["path"])]
+        told = [json.loads(a["commitInfo"].get("tablestore", "{}")) for a in actions if "commitInfo" in a]
+        listed = told[0].get("changes") if told else None
+        gone = {entry["path"] for entry in listed or () if entry.get("deleted")}
+        if listed is not None:
+            files = [(entry["path"], None) for entry in listed]
+        for number, (name, bucket) in enumerate(files):
+            partition = int(bucket) if key else (version + number) % partitions
+            for row in pq.read_table(folder / name, partitioning=None).to_pylist():
+                kind = DELETE if name in gone else row.get("_kind", 0)
+                expected[partition].append((version, (row["id"], _value(row["v"], kind, key=key))))
     return expected
+
+
+def _value(value: str, kind: int, *, key: bool) -> str | None:
+    """Tell rows that go from rows that come: by nothing but a key, or by a sign."""
+    if key:
+        return None if kind == DELETE else value
+    return f"-{value}" if kind in GOES else value
 
 
 def audit(path: Path, servers: str, topic: str, partitions: int, *, key: bool, small: bool, complete: bool) -> Verdict:
@@ -169,4 +183,4 @@ def changes_in(record: Any, *, key: bool) -> list[Change]:
         row = json.loads(text)
         return [(row["id"], row["v"])]
     rows = pa.ipc.open_stream(text).read_all().to_pylist()
-    return [(row["id"], None if key and row["_kind"] == DELETE else row["v"]) for row in rows]
+    return [(row["id"], _value(row["v"], row["_kind"], key=key)) for row in rows]

@@ -60,6 +60,9 @@ class Case:
             return dice.randint(1, 2) if call in {"begin", "produce", "flush", "offsets", "end"} else 1
         if self.size == SMALL and call in ONCE:
             return 1
+        if self.kind == "rewrite" and call in {*STAGE, *COMMIT}:
+            # The first batch only appends: it stages twice, and writes two files.
+            return dice.randint(3, 4) if call in STAGE else dice.randint(2, 3)
         if call in {"begin", "offsets", "end"}:
             # A new table's first two transactions say that there are no tasks; those of snapshots follow.
             return dice.randint(1, 5)
@@ -74,6 +77,8 @@ def cases() -> Iterator[Case]:
         yield from _cross("recover", (*PUBLISH, *INDEX), DRIVER, "upsert", log_format, size)
         yield from _cross("write", (*COMMIT, *PUBLISH, *INDEX), BROKER, "upsert", log_format, size)
         yield from _cross("compact", COMPACT, DRIVER, "upsert", log_format, size)
+    for size in (SMALL, LARGE):
+        yield from _cross("write", (*STAGE, *COMMIT, *PUBLISH, *INDEX), DRIVER, "rewrite", "arrow", size)
     for log_format in ("json", "arrow"):
         for kind in ("append", "upsert"):
             yield from _cross("write", (*STAGE, *TASK_PUBLISH), TASK, kind, log_format, LARGE)

@@ -29,7 +29,7 @@ from tablestore.recover import recover
 from tablestore.write import Writer
 from tests.crash.nursery import Nursery
 from tests.doors import Trap, set_trap
-from tests.parts import Change, make_table, publisher_of, run_here
+from tests.parts import Change, Row, make_table, publisher_of, rewriting, run_here
 
 PARTITIONS = 2
 BATCHES = 3
@@ -44,7 +44,8 @@ class Job:
     Attributes:
         path: the table.
         verb: ``write``, ``recover``, ``compact``, ``create`` or ``drop``.
-        kind: ``append``, ``upsert`` or ``delete``: what the batches hold.
+        kind: ``append``, ``upsert`` or ``delete``: what the batches hold; ``rewrite``: the first appends, and each
+            other deletes some rows of a table without a key and updates the others.
         rows: of a batch.
         seed: of the batches.
         who: who dies.
@@ -66,17 +67,34 @@ class Job:
     @property
     def key(self) -> bool:
         """Whether the table has a primary key."""
-        return self.kind != "append"
+        return self.kind not in {"append", "rewrite"}
 
 
 def changes_of(job: Job, batch: int) -> list[Change]:
     """Make a batch's changes; the same for the same seed and number."""
     dice = random.Random(f"{job.seed}/{batch}")
-    if job.kind == "append":
+    if job.kind == "rewrite" and batch > 0:
+        old = _rewritten(job, batch - 1)
+        after = {row: rewrite_row(batch, row) for row in old}
+        return [*((key, f"-{value}") for key, value in old), *(row for row in after.values() if row is not None)]
+    if not job.key:
         return [(batch * job.rows + n, f"{batch}.{n}") for n in range(job.rows)]
     if job.kind == "delete" and batch > 0:
         return [(key, None) for key in dice.sample(range(KEYS), min(job.rows, KEYS))]
     return [(dice.randrange(KEYS), None if dice.random() < 0.2 else f"{batch}.{n}") for n in range(job.rows)]
+
+
+def rewrite_row(batch: int, row: Row) -> Row | None:
+    """Say what a batch makes of a row."""
+    return None if row[0] % (BATCHES + 1) == batch else (row[0], f"{batch}.{row[0]}")
+
+
+def _rewritten(job: Job, batch: int) -> list[Row]:
+    """Give the rows that there are after a batch."""
+    if batch == 0:
+        return [(key, str(value)) for key, value in changes_of(job, 0)]
+    after = (rewrite_row(batch, row) for row in _rewritten(job, batch - 1))
+    return [row for row in after if row is not None]
 
 
 def work(job: Job, pipe: Any) -> None:
@@ -118,7 +136,12 @@ def write_batches(job: Job, writer: Writer, nursery: Nursery | None, batches: ra
     for batch in batches:
         commit_id = CommitId("writer", batch, durable=True)
         writer.recover_once()
-        if not writer.publish_landed(commit_id):
+        if writer.publish_landed(commit_id):
+            continue
+        if job.kind == "rewrite" and batch > 0:
+            stage = rewriting(OpenedTable.open(job.path), partial(rewrite_row, batch))
+            writer.replace_by(stage, commit_id, kind="update")
+        else:
             writer.write_staged(_stage(job, writer.stager(whole_buckets=True), batch, nursery), commit_id)
 
 

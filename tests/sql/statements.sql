@@ -460,23 +460,38 @@ SELECT * FROM t /*+ OPTIONS('a' = 'b') */
 ---- error
 line 1, column 17: hints are not supported: set options with ALTER TABLE ... SET, or make a table LIKE this one
 
----- windows
-SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))
+---- a window without a size
+SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts)))
 
 ---- error
-line 1, column 21: TUMBLE windows are not supported yet: group by Spark's window(time, '10 minutes') in a query of catalog.table(name)
+line 1, column 51: TUMBLE: SIZE is missing
 
----- lookups
-SELECT * FROM a JOIN b FOR SYSTEM_TIME AS OF a.p ON a.x = b.x
+---- a window of months
+SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MONTH))
 
 ---- error
-line 1, column 1: FOR SYSTEM_TIME AS OF is not supported yet: read the table with catalog.table(name) and join in Spark
+line 1, column 53: expected an interval of one unit, such as INTERVAL '10' MINUTE
+
+---- a window that is no whole number of its steps
+SELECT * FROM TABLE(CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '3' MINUTE, INTERVAL '10' MINUTE))
+
+---- error
+line 1, column 36: CUMULATE: the window has to be a multiple of its step
 
 ---- INSERT OVERWRITE
-INSERT OVERWRITE t SELECT 1
+INSERT OVERWRITE t SELECT 1; INSERT OVERWRITE INTO t PARTITION (p = 'x', q) (b, a) SELECT 1, 2
+
+---- becomes
+INSERT OVERWRITE `t`
+SELECT 1;
+INSERT OVERWRITE `t` PARTITION (`p` = 'x', `q`) (`b`, `a`)
+SELECT 1, 2
+
+---- EXPLAIN INSERT OVERWRITE
+EXPLAIN INSERT OVERWRITE t SELECT 1
 
 ---- error
-line 1, column 8: INSERT OVERWRITE is not supported: INSERT INTO adds rows, of a key table it replaces them
+line 1, column 9: EXPLAIN goes with SELECT, INSERT INTO and STATEMENT SET
 
 ---- INSERT of nothing
 INSERT INTO t
@@ -497,13 +512,59 @@ EXECUTE STATEMENT SET BEGIN END
 line 1, column 29: a STATEMENT SET without an INSERT INTO
 
 ---- DELETE
-DELETE FROM t
+DELETE FROM t; delete from `t` as x where x.a > 1 and b in ('p', 'q')
+
+---- becomes
+DELETE FROM `t`;
+DELETE FROM `t` AS `x` WHERE x.a > 1 and b in ('p', 'q')
+
+---- DELETE with a query in it
+DELETE FROM t WHERE a IN (SELECT a FROM u)
 
 ---- error
-line 1, column 1: DELETE is not supported: say TableStore.open(...).delete(keys), or write rows with _change_type = 'delete'
+line 1, column 21: a query in a condition or value is not supported here: MERGE INTO ... USING (SELECT ...)
 
 ---- UPDATE
-UPDATE t SET a = 1
+UPDATE t SET a = 1; UPDATE t x SET a = x.a + 1, `b c` = CASE WHEN a = 1 THEN 'y' ELSE b END WHERE a IS NOT NULL
+
+---- becomes
+UPDATE `t` SET `a` = 1;
+UPDATE `t` AS `x` SET `a` = x.a + 1, `b c` = CASE WHEN a = 1 THEN 'y' ELSE b END WHERE a IS NOT NULL
+
+---- UPDATE of a field
+UPDATE t SET a.b = 1
 
 ---- error
-line 1, column 1: UPDATE is not supported: INSERT INTO a table with a PRIMARY KEY replaces rows
+line 1, column 14: set a column by its name alone; a field of a row cannot be set by itself
+
+---- TRUNCATE
+TRUNCATE TABLE t
+
+---- becomes
+TRUNCATE TABLE `t`
+
+---- MERGE
+MERGE INTO t AS a USING (SELECT id, v FROM u) b ON a.id = b.id WHEN MATCHED AND b.v IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET v = b.v WHEN NOT MATCHED BY TARGET THEN INSERT (id, v) VALUES (b.id, b.v) WHEN NOT MATCHED BY SOURCE THEN DELETE;
+MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *
+
+---- becomes
+MERGE INTO `t` AS `a` USING (SELECT id, v FROM u) AS `b` ON a.id = b.id
+WHEN MATCHED AND b.v IS NULL THEN DELETE
+WHEN MATCHED THEN UPDATE SET `v` = b.v
+WHEN NOT MATCHED THEN INSERT (`id`, `v`) VALUES (b.id, b.v)
+WHEN NOT MATCHED BY SOURCE THEN DELETE;
+MERGE INTO `t` USING `u` AS `u` ON t.id = u.id
+WHEN MATCHED THEN UPDATE SET *
+WHEN NOT MATCHED THEN INSERT *
+
+---- MERGE without a clause
+MERGE INTO t USING u ON t.id = u.id
+
+---- error
+line 1, column 36: unexpected end of statement: expected WHEN MATCHED or WHEN NOT MATCHED
+
+---- MERGE of too few values
+MERGE INTO t USING u ON t.id = u.id WHEN NOT MATCHED THEN INSERT (a, b) VALUES (1)
+
+---- error
+line 1, column 80: 2 columns are named, and 1 values given

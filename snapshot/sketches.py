@@ -1,0 +1,50 @@
+"""Unites HyperLogLog sketches of Apache DataSketches, as Spark's ``hll_sketch_agg`` makes them.
+
+The library is an optional dependency: only tables with ``aggregate-function=hll_sketch`` need it.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any, cast
+
+import duckdb
+import pyarrow as pa
+
+UNITE = "unite_sketches"
+"""Name of the function within DuckDB: of a list of sketches, one."""
+
+
+def has_sketches() -> bool:
+    """Tell whether the library is installed here."""
+    return find_spec("datasketches") is not None
+
+
+def register_sketches(session: duckdb.DuckDBPyConnection) -> None:
+    """Give a session the function ``unite_sketches``."""
+    # The stubs know neither of lists nor of Arrow functions.
+    cast(Any, session).create_function(UNITE, _unite, ["BLOB[]"], "BLOB", type="arrow")
+
+
+def _unite(lists: pa.ChunkedArray) -> pa.Array:
+    """Unite the sketches of each list; the library works on one at a time."""
+    return pa.array([_united(sketches) for sketches in lists.to_pylist()], pa.binary())
+
+
+def _united(sketches: list[bytes] | None) -> bytes | None:
+    from datasketches import hll_sketch, hll_union, tgt_hll_type  # noqa: PLC0415 - an optional dependency
+
+    if not sketches:
+        return None
+    try:
+        read = [hll_sketch.deserialize(each) for each in sketches]
+    except (RuntimeError, ValueError, IndexError) as error:
+        msg = f"hll_sketch: a value of {max(map(len, sketches))} bytes or fewer is no HLL sketch ({error})"
+        raise ValueError(msg) from error
+    if len(read) == 1:
+        return sketches[0]
+    # The coarsest decides, as in DataSketches' own unions, so that the order of uniting does not.
+    union = hll_union(min(each.lg_config_k for each in read))
+    for each in read:
+        union.update(each)
+    return bytes(union.get_result(tgt_hll_type.HLL_8).serialize_compact())

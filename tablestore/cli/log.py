@@ -1,0 +1,121 @@
+"""``tablestore log``: where the log has each snapshot, and how far it is behind the table."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated
+
+from rich.console import Console
+from rich.text import Text
+from typer import Option, Typer
+
+from log_system.index import IndexEntry
+from log_system.kafka.topic import earliest_offsets, latest_offsets
+from snapshot.errors import InvalidInputError
+from snapshot.records import Snapshot
+from tablestore.cli.base import AsJson
+from tablestore.cli.show import print_json, show_rows
+from tablestore.cli.table import Client, Path, client_options
+from tablestore.opened import OpenedTable
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far the log is behind the table.
+
+    Attributes:
+        newest: the newest snapshot.
+        published: the newest one that readers of the log may see.
+        rows: changes committed and not yet published.
+        seconds: since the first of them was committed; 0 where there is none.
+    """
+
+    newest: int
+    published: int
+    rows: int
+    seconds: float
+
+    @property
+    def snapshots(self) -> int:
+        """Snapshots committed and not yet published."""
+        return self.newest - self.published
+
+
+def lag_of(table: OpenedTable) -> Lag:
+    """Compare a table's snapshots with its log index."""
+    published = table.newest_visible()
+    newest = table.files.latest()
+    waiting = [table.files.snapshot(number) for number in range(published + 1, newest + 1)]
+    seconds = max(0.0, time.time() - waiting[0].timestamp_ms / 1000) if waiting else 0.0
+    return Lag(newest, published, sum(each.rows for each in waiting), seconds)
+
+
+def log(
+    path: Path,
+    limit: Annotated[int, Option(help="How many snapshots, newest first.", min=1)] = 20,
+    option: Client = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where the log has each snapshot, and how far it is behind the table."""
+    console = Console(highlight=False)
+    table = OpenedTable.open(path, client_options(option))
+    if table.log is None:
+        msg = f"table {table.path!r} has no log: its streams read the table's files. 'tablestore snapshots' lists them."
+        raise InvalidInputError(msg)
+    made = list(islice(table.files.snapshots(), limit))
+    entries = [(each, table.index.get(each.id)) for each in made]
+    lag = lag_of(table)
+    first = earliest_offsets(table.log.client, table.log.topic)
+    ends = latest_offsets(table.log.client, table.log.topic, read_committed=True)
+    if as_json:
+        for snapshot, entry in entries:
+            print_json(console, _fields(snapshot, entry))
+        print_json(
+            console,
+            {
+                "topic": table.log.topic,
+                "format": table.log.format,
+                "partitions": [{"partition": p, "first": first[p], "end": ends[p]} for p in sorted(ends)],
+                "newest": lag.newest,
+                "published": lag.published,
+                "lag": {"snapshots": lag.snapshots, "rows": lag.rows, "seconds": round(lag.seconds, 3)},
+            },
+        )
+        return
+    names = ("snapshot", "kind", "rows", "in the log", "offsets")
+    show_rows(console, names, (_cells(*each) for each in entries), as_json=False)
+    where = "  ".join(f"{p}: {first[p]}-{ends[p]}" for p in sorted(ends))
+    console.print(Text(f"Topic {table.log.topic!r} ({table.log.format}) has offsets {where}."), soft_wrap=True)
+    if not lag.snapshots:
+        console.print(Text(f"The log holds every snapshot up to {lag.newest}."))
+        return
+    behind = f"{lag.snapshots:,} snapshots, {lag.rows:,} changes, {lag.seconds:,.0f} s"
+    console.print(
+        Text(f"The log ends with snapshot {lag.published}, the table with {lag.newest}: it is {behind} behind."),
+        style="yellow",
+        soft_wrap=True,
+    )
+    console.print("A writer that is at work publishes them; else 'tablestore recover' does.", soft_wrap=True)
+
+
+def _fields(snapshot: Snapshot, entry: IndexEntry | None) -> dict[str, object]:
+    ranges = [] if entry is None else [(p, r) for p, r in enumerate(entry.partitions) if r.rows]
+    return {
+        "snapshot": snapshot.id,
+        "kind": snapshot.kind,
+        "rows": snapshot.rows,
+        "published": entry is not None,
+        "offsets": [{"partition": p, "start": r.start, "end": r.end, "rows": r.rows} for p, r in ranges],
+    }
+
+
+def _cells(snapshot: Snapshot, entry: IndexEntry | None) -> tuple[object, ...]:
+    ranges = [] if entry is None else [f"{p}: {r.start}-{r.end}" for p, r in enumerate(entry.partitions) if r.rows]
+    return snapshot.id, snapshot.kind, snapshot.rows, "not yet" if entry is None else "yes", "  ".join(ranges)
+
+
+def add_to(app: Typer) -> None:
+    """Put the command at the top level."""
+    app.command()(log)

@@ -1,0 +1,176 @@
+"""Runs statements for the command line: shows what they give, and what goes on until Ctrl-C."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
+from rich.text import Text
+
+from log_system.jars import waiting
+from snapshot.errors import InvalidInputError, TableStoreError
+from snapshot.rowkind import CHANGE_TYPE
+from tablestore.cli.constants import constant_row
+from tablestore.cli.live import LiveTable
+from tablestore.cli.progress import Screen, progress_text
+from tablestore.cli.show import RowPrinter, print_json, show_rows
+from tablestore.session import session
+from tablestore.sql.catalog import Catalog
+from tablestore.sql.parse import parse
+from tablestore.sql.results import Result
+from tablestore.sql.statements import Select, Statement
+
+_SIGNS = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
+_TEXTS = {("statement",), ("view",), ("plan",)}
+_WAIT_SECONDS = 1
+
+
+def statements_of(texts: Iterable[str]) -> list[Statement]:
+    """Read all texts before any of them is run.
+
+    Raises:
+        SqlError: one cannot be read; says where.
+    """
+    return [statement for text in texts for statement in parse(text)]
+
+
+class Runner:
+    """Statements of one command line or prompt, and the queries they have started."""
+
+    def __init__(self, catalog: Catalog, console: Console, *, as_json: bool, live: bool) -> None:
+        """Use ``of``."""
+        self.catalog = catalog
+        self.console = console
+        self.queries: list[StreamingQuery] = []
+        self._as_json = as_json
+        self._live = live
+        self._screen = Screen(console, silent=as_json)
+
+    @classmethod
+    def of(cls, warehouse: str, settings: Mapping[str, str], *, as_json: bool, live: bool) -> Runner:
+        """Open a warehouse; Spark starts when it is first needed.
+
+        Raises:
+            InvalidInputError: a setting is wrong, or ``--live`` and ``--json`` are both given.
+        """
+        if as_json and live:
+            msg = "--live and --json exclude each other: a table that changes is for people. Leave one out."
+            raise InvalidInputError(msg)
+        console = Console(highlight=False, soft_wrap=as_json)
+        return cls(Catalog(session, warehouse, settings=settings), console, as_json=as_json, live=live)
+
+    def run_all(self, statements: Sequence[Statement]) -> None:
+        """Run statements; let what they have started go on until it ends, fails, or Ctrl-C."""
+        try:
+            for statement in statements:
+                self.run(statement)
+            self.wait(self.queries)
+        except KeyboardInterrupt:
+            if not self._as_json:
+                self.console.print("Stopped. The same INSERT goes on where it was.")
+        finally:
+            self.stop()
+
+    def run(self, statement: Statement) -> StreamingQuery | None:
+        """Run a statement and show what it gives. Queries that go on are in ``queries``.
+
+        Returns:
+            The query that goes on showing the rows of a SELECT.
+
+        Raises:
+            TableStoreError: it failed.
+        """
+        constant = constant_row(statement) if isinstance(statement, Select) else None
+        if constant is not None:
+            show_rows(self.console, *constant, as_json=self._as_json)
+            return None
+        with _spark_errors():
+            result = self.catalog.execute(statement)
+            self.queries += result.queries
+            return self._show(result)
+
+    def wait(self, queries: Sequence[StreamingQuery]) -> None:
+        """Let queries run, and show how they do; one that fails ends the waiting, with its error."""
+        if not queries:
+            return
+        if not self._as_json:
+            self.console.print("Running. Ctrl-C ends it.", style="dim")
+        with self._screen, _spark_errors():
+            while any(query.isActive for query in queries):
+                for query in queries:
+                    query.awaitTermination(_WAIT_SECONDS)
+                    self._screen.tell(query.id, progress_text(query.lastProgress))
+            for query in queries:
+                error = query.exception()
+                if error is not None:
+                    raise error
+
+    def stop(self, queries: Sequence[StreamingQuery] | None = None) -> None:
+        """Stop queries; all of them without any named."""
+        for query in self.queries if queries is None else queries:
+            query.stop()
+
+    def _show(self, result: Result) -> StreamingQuery | None:
+        """Show what a statement gives; give the query that goes on showing it."""
+        if result.frame is not None and result.frame.isStreaming:
+            return self._follow(result, result.frame)
+        if result.frame is not None:
+            with waiting("Reading ..."):
+                rows = result.frame.toLocalIterator()
+            show_rows(self.console, result.frame.columns, map(tuple, rows), as_json=self._as_json)
+        elif result.columns in _TEXTS:
+            for row in result.rows:
+                self._say({result.columns[0]: row[0]}, f"{row[0]};")
+        elif result.columns:
+            show_rows(self.console, result.columns, result.rows, as_json=self._as_json)
+        else:
+            self._say({"message": result.message}, f"{result.message}.")
+        return None
+
+    def _follow(self, result: Result, frame: DataFrame) -> StreamingQuery:
+        """Start showing a continuous query's result: each change of it, or the whole as it is now."""
+        has_changes = CHANGE_TYPE in frame.columns
+        shown: list[LiveTable | RowPrinter] = []
+
+        def changes(batch: DataFrame) -> Iterator[tuple[object, ...]]:
+            for row in batch.toLocalIterator():
+                sign = _SIGNS[row[CHANGE_TYPE]] if has_changes else "+I"
+                yield (sign, *(row[number] for number, name in enumerate(batch.columns) if name != CHANGE_TYPE))
+
+        def show_batch(batch: DataFrame, number: int) -> None:
+            # A query that looks rows up gives its columns only here.
+            names = [name for name in batch.columns if name != CHANGE_TYPE]
+            if not shown:
+                printer = RowPrinter(self.console, ["op", *names], as_json=self._as_json)
+                shown.append(LiveTable(names, has_changes=has_changes) if self._live else printer)
+            view = shown[0]
+            if isinstance(view, LiveTable):
+                view.apply(changes(batch))
+                self._screen.show(view.view(self.console.height))
+            else:
+                view.show(changes(batch))
+
+        self._screen.keeps_last = self._live
+        query = self.catalog.follow(result, show_batch)
+        self.queries.append(query)
+        return query
+
+    def _say(self, fields: Mapping[str, object], text: str) -> None:
+        if self._as_json:
+            print_json(self.console, fields)
+        else:
+            self.console.print(Text(text), soft_wrap=True)
+
+
+@contextmanager
+def _spark_errors() -> Iterator[None]:
+    """Turn Spark's errors into the store's: Spark's message goes on with its plan and with Java's stack."""
+    try:
+        yield
+    except PySparkException as error:
+        text = str(error).split("\n\nJVM stacktrace")[0].split("\n\tat ")[0].strip()
+        raise TableStoreError(text) from error

@@ -1,0 +1,69 @@
+"""``tablestore compact`` and ``tablestore drop``: verbs of a table, without Spark or Java."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, TypeVar
+
+from rich.console import Console
+from typer import Option, Typer, confirm
+
+from log_system.jars import waiting
+from snapshot.errors import InvalidInputError
+from tablestore.cli.base import AsJson
+from tablestore.cli.show import print_json
+from tablestore.cli.table import Client, Path, client_options
+from tablestore.compact import compact as compact_table
+from tablestore.opened import OpenedTable
+from tablestore.threads import cores
+
+Task = TypeVar("Task")
+
+
+def compact(path: Path, option: Client = None, as_json: AsJson = False) -> None:
+    """Fold all changes into the root, so that any Delta reader sees the newest snapshot."""
+    console = Console(highlight=False)
+    table = OpenedTable.open(path, client_options(option))
+    with waiting("Compacting ..."):
+        made = compact_table(table, _run_in_threads)
+    done = made is not None
+    if as_json:
+        print_json(console, {"compacted": done, "snapshot": table.files.latest()})
+        return
+    what = "All changes are folded into the root" if done else "There was nothing to fold"
+    console.print(f"{what}; the newest snapshot is {table.files.latest()}.", soft_wrap=True)
+
+
+def drop(
+    path: Path,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
+    option: Client = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a table, and its topic if the table's creation made it."""
+    from tablestore.lifecycle import drop as drop_table  # noqa: PLC0415 - PySpark takes a second to import
+
+    console = Console(highlight=False)
+    table = OpenedTable.open(path, client_options(option))
+    topic = f" and its topic {table.log.topic!r}" if table.log is not None and table.spec.owns_topic else ""
+    if not yes and (as_json or not confirm(f"Remove table {table.path!r}{topic}?")):
+        msg = f"table {table.path!r} stays. To remove it, say --yes."
+        raise InvalidInputError(msg)
+    drop_table(table)
+    if as_json:
+        print_json(console, {"dropped": table.path})
+    else:
+        console.print(f"Removed {table.path!r}{topic}.", soft_wrap=True, markup=False)
+
+
+def add_to(app: Typer) -> None:
+    """Put the commands at the top level."""
+    app.command()(compact)
+    app.command()(drop)
+
+
+def _run_in_threads(tasks: Sequence[Task], work: Callable[[Task], str]) -> list[str]:
+    """Run tasks on this machine's cores; what the first that failed has raised is raised, after all have ended."""
+    with ThreadPoolExecutor(cores(), thread_name_prefix="tablestore-compact") as pool:
+        return list(pool.map(work, tasks))

@@ -1,0 +1,157 @@
+"""A table's changes, snapshot by snapshot: where a reader begins, and what the next snapshots are read from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from log_system.gate import Gate, PartitionSlice
+from log_system.kafka.topic import earliest_offsets
+from snapshot.adapt import Adapter
+from snapshot.changes import with_kind
+from snapshot.errors import DataLostError, NotFoundError
+from snapshot.spec import TableSpec
+from tablestore.opened import OpenedTable
+from tablestore.parts import RESTART, LogPart, LogPiece, Part
+from tablestore.plan import change_parts, seed_parts
+from tablestore.read_options import ScanMode
+
+logger = logging.getLogger("tablestore")
+
+BEFORE_FULL = -1
+"""Stands for "nothing yet, begin with a full snapshot"."""
+
+
+class Feed:
+    """Plans reads of a table's changes, from the log or, without one, from the table's files.
+
+    They have the columns that ``table`` has here, whatever the table had in their snapshots or has by now.
+
+    An eventual log does not keep snapshots apart, so its table's snapshots are read from the files too.
+    """
+
+    def __init__(self, table: OpenedTable, *, tasks: int = 2) -> None:
+        """Follow ``table``; the rows that a full read begins with are cut into about ``tasks`` parts."""
+        self._table = table
+        self._tasks = tasks
+        self._columns = table.spec.change_columns
+        self._gate = Gate(table.index)
+
+    def begin(
+        self, mode: ScanMode, *, snapshot: int | None = None, timestamp_ms: int | None = None, tag: str | None = None
+    ) -> int:
+        """Give the snapshot after which a reader begins; ``BEFORE_FULL`` where rows of a whole snapshot come first.
+
+        Args:
+            mode: where to begin.
+            snapshot: for ``from-snapshot``.
+            timestamp_ms: for ``from-timestamp``, in milliseconds since the epoch.
+            tag: for ``from-tag``.
+
+        Raises:
+            NotFoundError: the changes of that snapshot are not there, or not any more; or there is no such tag.
+            DataLostError: some of the changes since then have expired.
+        """
+        newest = self._table.newest_visible()
+        if mode is ScanMode.FULL:
+            return BEFORE_FULL
+        if mode is ScanMode.LATEST:
+            return newest
+        snapshots = list(self._table.files.snapshots())
+        if mode is ScanMode.EARLIEST:
+            return max(snapshots[-1].id - 1, 0)
+        if mode is ScanMode.FROM_SNAPSHOT:
+            wanted = snapshot or 0
+            if not snapshots[-1].id <= wanted <= newest + 1:
+                msg = (
+                    f"option 'snapshot'={wanted}: table {self._table.path!r} can be streamed from snapshot "
+                    f"{snapshots[-1].id} to {newest + 1} (the next)."
+                )
+                raise NotFoundError(msg)
+            return max(wanted - 1, 0)
+        if mode is ScanMode.FROM_TAG:
+            tagged = self._table.files.tags.get(tag or "").snapshot.id
+            if tagged + 1 < snapshots[-1].id:
+                raise DataLostError(self._gone(f"tag {tag!r} (snapshot {tagged})", snapshots[-1].id))
+            return tagged
+        time = timestamp_ms or 0
+        if time <= snapshots[-1].timestamp_ms and snapshots[-1].id:
+            raise DataLostError(self._gone("that time", snapshots[-1].id))
+        younger = [s.id for s in snapshots if s.timestamp_ms >= time and s.id <= newest]
+        return max(min(younger) - 1, 0) if younger else newest
+
+    def parts(self, after: int, through: int) -> Sequence[Part]:
+        """Plan the changes of snapshots ``after + 1`` to ``through``; after ``BEFORE_FULL`` the rows of ``through``.
+
+        Raises:
+            DataLostError: neither the log nor the table holds all of them any more.
+        """
+        files = self._table.files
+        if after == BEFORE_FULL:
+            return seed_parts(files, files.snapshot(through), tasks=self._tasks)
+        if self._table.log is not None and not self._table.is_eventual:
+            found = self._log_parts(after, through)
+            if found is not None:
+                return found
+        try:
+            return change_parts(files, after, through, self._table.options.buckets, self._columns)
+        except DataLostError as error:
+            msg = (
+                f"table {self._table.path!r}: snapshots {after + 1} to {through} are no longer in the log nor all in "
+                f"the table's files ({error}). Start a new query with scan_mode='full'."
+            )
+            raise DataLostError(msg) from error
+
+    def rows(self, snapshot: int) -> int:
+        """Give the number of changes in a snapshot."""
+        entry = None if self._table.log is None else self._table.index.get(snapshot)
+        return self._table.files.snapshot(snapshot).rows if entry is None else entry.rows
+
+    def _gone(self, since: str, oldest: int) -> str:
+        return (
+            f"table {self._table.path!r}: not all changes since {since} are there any more: snapshots before {oldest} "
+            "have expired. Begin with scan_mode='earliest', the oldest changes that are there, or with 'full'."
+        )
+
+    def _log_parts(self, after: int, through: int) -> list[Part] | None:
+        """Plan from the log; None where its retention has passed or the index has no entry."""
+        log = self._table.log
+        assert log is not None
+        options = self._table.options.log
+        compacted = options is not None and options.compacted
+        pieces: dict[int, list[LogPiece]] = {}
+        try:
+            for spec, first, last in self._epochs(after, through):
+                under = log.under(with_kind(spec.change_columns.named))
+                adapt = Adapter(spec.change_columns, self._columns, RESTART)
+                for piece in self._gate.slices(first - 1, last):
+                    pieces.setdefault(piece.partition, []).append(LogPiece(under, piece, adapt))
+        except DataLostError as error:
+            logger.warning("table %s: %s Reading the table's files instead.", self._table.path, error)
+            return None
+        slices = [each.piece for held in pieces.values() for each in held]
+        if slices and self._has_expired(slices):
+            logger.warning(
+                "table %s: the log's retention has passed snapshots %d to %d; reading the table's files instead.",
+                self._table.path,
+                after + 1,
+                through,
+            )
+            return None
+        return [LogPart(tuple(held), compacted=compacted) for _, held in sorted(pieces.items())]
+
+    def _epochs(self, after: int, through: int) -> Iterator[tuple[TableSpec, int, int]]:
+        """Part a run of snapshots where the table's columns were changed; give each part's first and last."""
+        newest, last = self._table.files.spec_at_least(through), through
+        found: list[tuple[TableSpec, int, int]] = []
+        while last > after:
+            spec = newest.at(last)
+            first = max(after + 1, spec.since)
+            found.append((spec, first, last))
+            last = first - 1
+        return reversed(found)
+
+    def _has_expired(self, slices: Sequence[PartitionSlice]) -> bool:
+        assert self._table.log is not None
+        first = earliest_offsets(self._table.log.client, self._table.log.topic)
+        return any(first[piece.partition] > piece.start and piece.records for piece in slices)

@@ -1,0 +1,140 @@
+"""The verbs of a table's life: time travel, tags, expiry, consumers, and looking inside."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from snapshot.tags import Tag
+from tablestore import orphans, read, tagging
+from tablestore.consumers import Consumer, Consumers, reset_consumer
+from tablestore.expire import Age, ExpireReport, expire, rules_of
+from tablestore.inspect import Inspector
+from tablestore.inspect_log import Progress
+from tablestore.opened import OpenedTable
+from tablestore.points import Point
+
+
+class Life:
+    """What ``TableStore`` can do with its own past."""
+
+    def __init__(self, spark: SparkSession, table: OpenedTable) -> None:
+        """Work on ``table``."""
+        self._spark = spark
+        self._opened = table
+
+    @property
+    def _table(self) -> OpenedTable:
+        """The table as it is defined now: another handle may have changed its columns or options."""
+        self._opened = self._opened.refreshed()
+        return self._opened
+
+    def changes(self, from_: Point, to: Point | None = None) -> DataFrame:
+        """Read what changed between two snapshots, in a batch, from the table's files.
+
+        Args:
+            from_: the changes after this snapshot (its id, a tag or a time).
+            to: up to this one; by default the newest.
+
+        Returns:
+            The table's columns, ``_change_type``, ``_commit_version``, ``_commit_timestamp``, as ``read_stream`` gives.
+
+        Raises:
+            NotFoundError: there is no such snapshot or tag.
+            DataLostError: changes in between have expired.
+            InvalidInputError: the second comes before the first.
+        """
+        return read.read_changes(self._spark, self._table, from_, to)
+
+    def tag(self, name: str, snapshot: Point | None = None) -> Tag:
+        """Name a snapshot, which can then be read after it has expired: ``read(tag=name)``.
+
+        Args:
+            name: a letter or ``_``, then letters, digits, ``.``, ``_`` or ``-``.
+            snapshot: its id, another tag, or a time; by default the newest.
+
+        Raises:
+            InvalidInputError: the name is not one.
+            AlreadyExistsError: there is a tag of this name.
+            NotFoundError: there is no such snapshot, or it has expired.
+        """
+        return tagging.make_tag(self._table, name, snapshot)
+
+    def tags(self) -> list[Tag]:
+        """List the tags, by their snapshots."""
+        return self._table.files.tags.all()
+
+    def delete_tag(self, name: str) -> None:
+        """Remove a tag and, where its snapshot has expired, the files that only it kept.
+
+        Raises:
+            NotFoundError: there is no such tag.
+        """
+        tagging.delete_tag(self._table, name)
+
+    def expire(
+        self,
+        *,
+        older_than: Age | None = None,
+        keep_last: int | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> ExpireReport:
+        """Expire old snapshots: they can no longer be read, and what only they needed is removed.
+
+        The newest snapshot stays, and what a named consumer has not read, what the log lacks, and what a tag names.
+
+        Args:
+            older_than: snapshots that were replaced so long ago (a timedelta or text such as ``"7 d"``) or before a
+                time. With ``keep_last`` alone 10 minutes, for readers under way; with neither, the table's options
+                decide (``snapshot.retention``, ``snapshot.retain-min``, ``snapshot.retain-max``).
+            keep_last: so many of the newest snapshots stay.
+            dry_run: only say what would be done.
+            progress: called with the files removed so far and in all.
+
+        Raises:
+            InvalidInputError: an argument is wrong.
+            ConflictError: other writers committed first too often; nothing has expired.
+            UnavailableError: the file system refused; expire again.
+        """
+        rules = rules_of(self._table, older_than, keep_last)
+        return expire(self._table, rules, dry_run=dry_run, progress=progress)
+
+    def consumers(self) -> list[Consumer]:
+        """List the named consumers, those that have read least first."""
+        return Consumers(self._table.files.storage).all()
+
+    def reset_consumer(self, name: str, snapshot: Point | None = None) -> None:
+        """Forget a named consumer, or set it to have read up to a snapshot.
+
+        A running query says again where it is; stop it first. A query goes on from its checkpoint; one with a new
+        checkpoint begins where the consumer is set.
+
+        Args:
+            name: of the consumer.
+            snapshot: its id, a tag or a time; None forgets the consumer.
+
+        Raises:
+            NotFoundError: there is no such consumer, or no such snapshot.
+        """
+        reset_consumer(self._table, name, snapshot)
+
+    def remove_orphans(
+        self, *, older_than: Age = orphans.AGE, dry_run: bool = False, progress: Progress | None = None
+    ) -> orphans.OrphanReport:
+        """Remove files that nothing points at, left by writers and expiries that died.
+
+        Args:
+            older_than: only files written so long ago; an hour at least. A younger one may be that of a writer that is
+                about to commit: choose more than the longest write takes.
+            dry_run: only say what would be removed.
+            progress: called with the files removed so far and in all.
+
+        Raises:
+            InvalidInputError: the age is less than an hour.
+        """
+        return orphans.remove_orphans(self._table, older_than, dry_run=dry_run, progress=progress)
+
+    @property
+    def inspect(self) -> Inspector:
+        """What is inside the table, as frames: ``inspect.snapshots()``, ``files()``, ``consumers()``, and so on."""
+        return Inspector(self._spark, self._table)

@@ -1,0 +1,301 @@
+"""``open_local``: a table read by this process alone, with deltalake, DuckDB and confluent-kafka; no Spark, no Java."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime
+from itertools import islice
+
+import duckdb
+import pyarrow as pa
+
+from snapshot.errors import CorruptedError, InvalidInputError, NotFoundError
+from snapshot.records import Snapshot
+from snapshot.rowkind import CHANGE_TYPE
+from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
+from tablestore.feed import Feed
+from tablestore.local_filter import parse_filter
+from tablestore.local_tail import followed, in_order
+from tablestore.opened import OpenedTable
+from tablestore.options import TableOptions
+from tablestore.plan import snapshot_parts
+from tablestore.read_options import parse_read_options, timestamp_millis
+from tablestore.threads import ReadAnew, cores, read_parts
+
+
+def open_local(path: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> LocalTable:
+    """Open a table to read it in this process, without Spark or Java.
+
+    Args:
+        path: the table's folder; a local path or the URL of an object store.
+        options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
+
+    Raises:
+        NotFoundError: there is no table at the path.
+        InvalidInputError: an option is not a client option, or the table has no log.
+    """
+    return LocalTable(OpenedTable.open(os.fspath(path), options))
+
+
+class LocalTable:
+    """A table's rows, snapshots and changes as Arrow and DuckDB give them. Get one with ``open_local(path)``.
+
+    Buckets are read by as many threads as there are cores, each in bounded memory (about 320 MB at most). A handle may
+    be used by one thread at a time; any number of handles may read a table at once.
+    """
+
+    def __init__(self, table: OpenedTable) -> None:
+        """Use ``open_local``."""
+        self._table = table
+        self._threads = cores()
+
+    @property
+    def path(self) -> str:
+        """The table's folder."""
+        return self._table.path
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns; those of the primary key are not nullable."""
+        return self._table.spec.arrow
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The key columns; empty for an append table."""
+        return self._table.spec.primary_key
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The partition columns."""
+        return self._table.spec.partition_by
+
+    @property
+    def options(self) -> TableOptions:
+        """The table's options."""
+        return self._table.options
+
+    @property
+    def feed_schema(self) -> pa.Schema:
+        """The columns of ``tail`` and ``changes``."""
+        changes = self._table.files.change_schema
+        columns = changes.remove(len(changes) - 1)
+        return pa.schema(
+            [
+                *columns,
+                pa.field(CHANGE_TYPE, pa.string()),
+                pa.field(COMMIT_VERSION, pa.int64()),
+                pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")),
+            ]
+        )
+
+    def schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
+        """Give the wanted columns, in the order in which they are named; None for all.
+
+        Raises:
+            InvalidInputError: one is unknown, or named twice, or none is named.
+        """
+        if columns is None:
+            return self.schema
+        unknown = [name for name in columns if name not in self.schema.names]
+        if unknown or not columns or len(set(columns)) != len(columns):
+            msg = f"columns: expected some of {self.schema.names}, each once; came {list(columns)}."
+            raise InvalidInputError(msg)
+        return pa.schema([self.schema.field(name) for name in columns])
+
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - what Arrow's readers call it
+        *,
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+    ) -> pa.Table:
+        """Read a snapshot into memory.
+
+        Args:
+            columns: the wanted columns, in this order; None for all.
+            filter: a condition in DuckDB's SQL, such as ``"price > 10 AND name LIKE 'a%'"``; None for every row.
+            snapshot: its id; None for the newest.
+            timestamp: the newest snapshot at or before this time; as in ``TableStore.read``.
+
+        Returns:
+            The rows, in no particular order.
+
+        Raises:
+            NotFoundError: there is no such snapshot.
+            InvalidInputError: a column is unknown, the filter is wrong, or snapshot and timestamp are both given.
+        """
+        read = self._reader(columns, filter, self._snapshot(snapshot, timestamp))
+        return pa.Table.from_batches(read(), schema=self.schema_of(columns))
+
+    def to_batches(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - as above
+        *,
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a snapshot batch by batch, in bounded memory, in no particular order; arguments as for ``to_arrow``."""
+        return self._reader(columns, filter, self._snapshot(snapshot, timestamp))()
+
+    def to_duckdb(
+        self,
+        connection: duckdb.DuckDBPyConnection | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - as above
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+    ) -> duckdb.DuckDBPyRelation:
+        """Give a snapshot as a DuckDB relation, which reads it anew, batch by batch, each time it is asked.
+
+        What DuckDB does to the relation it does to the rows that come: name ``columns`` and ``filter`` here, where they
+        spare reading.
+
+        Args:
+            connection: the connection that the relation belongs to; None for DuckDB's default one.
+            columns: as for ``to_arrow``.
+            filter: likewise.
+            snapshot: likewise.
+            timestamp: likewise.
+        """
+        read = self._reader(columns, filter, self._snapshot(snapshot, timestamp))
+        return (connection or duckdb.default_connection()).from_arrow(ReadAnew(self.schema_of(columns), read))
+
+    def count(
+        self,
+        filter: str | None = None,  # noqa: A002 - as above
+        *,
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+    ) -> int:
+        """Count the rows of a snapshot; without changes to merge, from Delta's statistics alone."""
+        found = self._snapshot(snapshot, timestamp)
+        known = None if filter else self._known_count(found)
+        if known is not None:
+            return known
+        narrow = list(self.primary_key or self.schema.names)[:1]
+        return sum(batch.num_rows for batch in self._reader(narrow, filter, found)())
+
+    def snapshots(self, limit: int | None = None) -> list[Snapshot]:
+        """List the table's snapshots, newest first, as far back as the Delta log goes."""
+        return list(islice(self._table.files.snapshots(), limit))
+
+    def changes(self, first: int, last: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Read the changes of some snapshots, in their order.
+
+        Args:
+            first: the first snapshot.
+            last: the last one; None for the newest that is visible.
+
+        Yields:
+            The columns of ``tail``.
+
+        Raises:
+            NotFoundError: one of the snapshots is not there, or not visible yet.
+            DataLostError: neither the log nor the table holds their changes any more.
+        """
+        newest = self._table.newest_visible()
+        end = newest if last is None else last
+        if not 0 <= first <= end <= newest:
+            msg = f"changes: expected snapshots from 0 to {newest}, the newest visible; came {first} to {end}."
+            raise NotFoundError(msg)
+        return in_order(Feed(self._table), max(first, 1) - 1, end, self.feed_schema)
+
+    def tail(
+        self,
+        *,
+        scan_mode: str | None = None,
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+        follow: bool = True,
+        poll_seconds: float = 0.2,
+    ) -> Iterator[pa.RecordBatch]:
+        """Follow the table's changes: whole, committed snapshots, in their order, from the log where there is one.
+
+        Args:
+            scan_mode: where to begin: ``latest`` (what comes from now on), ``earliest``, ``full`` (the newest
+                snapshot's rows as inserts, then what follows), ``from-snapshot`` or ``from-timestamp``. None follows
+                from ``snapshot`` or ``timestamp``, else it is ``latest``.
+            snapshot: for ``from-snapshot``: its changes come first.
+            timestamp: for ``from-timestamp``; as in ``TableStore.read``.
+            follow: whether to wait for more; else it ends with the newest snapshot that is visible now.
+            poll_seconds: how long to wait before looking for a new snapshot again.
+
+        Yields:
+            The table's columns, ``_change_type``, ``_commit_version`` (int64) and ``_commit_timestamp`` (timestamp,
+            UTC). A delete holds its key and, in formats that carry no more, NULL elsewhere.
+
+        Raises:
+            InvalidInputError: the arguments do not go together.
+            NotFoundError: that snapshot is not there.
+            DataLostError: neither the log nor the table holds the changes any more, or the table was made anew.
+        """
+        given = {"scan-mode": scan_mode, "snapshot": snapshot, "timestamp": timestamp}
+        if scan_mode is None and snapshot is None and timestamp is None:
+            given["scan-mode"] = "latest"
+        if timestamp is not None:
+            given["timestamp"] = timestamp_millis(timestamp)
+        options = parse_read_options({"path": self.path} | {k: str(v) for k, v in given.items() if v is not None})
+        feed = Feed(self._table, tasks=self._threads)
+        after = feed.begin(options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms)
+        if not follow:
+            return in_order(feed, after, self._table.newest_visible(), self.feed_schema)
+        return followed(self._table, feed, after, self.feed_schema, poll_seconds)
+
+    def _snapshot(self, snapshot: int | None, timestamp: datetime | str | int | None) -> int:
+        files = self._table.files
+        if snapshot is not None and timestamp is not None:
+            msg = "read: snapshot and timestamp exclude each other; give one."
+            raise InvalidInputError(msg)
+        if timestamp is not None:
+            return files.snapshot_as_of(timestamp_millis(timestamp)).id
+        return files.latest() if snapshot is None else files.snapshot(snapshot).id
+
+    def _known_count(self, snapshot: int) -> int | None:
+        """Sum the rows of the snapshot's files; None where changes have to be merged, or a file was not counted."""
+        files = self._table.files
+        if self.primary_key:
+            layout = files.layout(snapshot)
+            held = None if layout.changes else list(layout.base)
+        else:
+            held = files.root.files(snapshot)
+        if held is None or any(file.rows < 0 for file in held):
+            return None
+        return sum(file.rows for file in held)
+
+    def _reader(
+        self, columns: Sequence[str] | None, condition: str | None, snapshot: int
+    ) -> Callable[[], Iterator[pa.RecordBatch]]:
+        """Check what is asked for, now; give what reads it, each time it is called."""
+        wanted = self.schema_of(columns)
+        predicate = None if condition is None else parse_filter(condition, self.schema)
+        names = None if columns is None else tuple(dict.fromkeys(columns))
+        table = self._table
+
+        def read() -> Iterator[pa.RecordBatch]:
+            parts = snapshot_parts(table.files, snapshot, tasks=self._threads, columns=names, predicate=predicate)
+            try:
+                with closing(read_parts(parts, self._threads)) as batches:
+                    for batch in batches:
+                        yield batch if batch.schema.names == wanted.names else batch.select(wanted.names)
+            except CorruptedError as error:
+                if (
+                    predicate is None
+                    or not predicate.converts
+                    or not isinstance(error.__cause__, duckdb.ConversionException)
+                ):
+                    raise
+                reason = str(error.__cause__).splitlines()[0].rstrip(".")
+                msg = f"filter {condition!r} cannot be asked of every row: {reason}. TRY_CAST gives NULL there."
+                raise InvalidInputError(msg) from error
+
+        return read
+
+    def __repr__(self) -> str:
+        """Show path and key."""
+        key = f", primary_key={list(self.primary_key)}" if self.primary_key else ""
+        return f"LocalTable({self.path!r}{key})"

@@ -1,0 +1,93 @@
+"""Which partitions are old, by the time that their values say. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+from snapshot.errors import InvalidInputError
+
+_FIELDS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+_PARTS = re.compile(r"([a-zA-Z]+)|'([^']*)'|([^a-zA-Z']+)")
+_COLUMN = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+
+
+@dataclass(frozen=True)
+class PartitionTime:
+    """Reads a partition's time out of its values.
+
+    Attributes:
+        pattern: text in which ``$name`` stands for the value of a column, such as ``$day $hour:00:00``.
+        formatter: how that text writes a time, in Java's letters, such as ``yyyy-MM-dd HH:mm:ss``; None for ISO-8601.
+    """
+
+    pattern: str
+    formatter: str | None
+
+    def of(self, values: Mapping[str, object]) -> datetime | None:
+        """Give the time (in UTC) that a partition's values say; None where they say none."""
+        texts = {name: _text(value) for name, value in values.items()}
+        if any(texts.get(name) is None for name in columns_in(self.pattern)):
+            return None
+        text = _COLUMN.sub(lambda found: str(texts[found[1]]), self.pattern)
+        try:
+            if self.formatter is None:
+                moment = datetime.fromisoformat(text)
+            else:
+                moment = datetime.strptime(text, strptime_of(self.formatter))
+        except ValueError:
+            return None
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+def columns_in(pattern: str) -> list[str]:
+    """Name the columns that a pattern reads."""
+    return _COLUMN.findall(pattern)
+
+
+def check_time(pattern: str | None, formatter: str | None, partition_by: Sequence[str]) -> None:
+    """Refuse a pattern that reads what is no partition column, and a formatter that cannot be read.
+
+    Raises:
+        InvalidInputError: it does.
+    """
+    unknown = [name for name in columns_in(pattern or "") if name not in partition_by]
+    if unknown or (pattern and not columns_in(pattern)):
+        msg = (
+            f"option 'partition.timestamp-pattern': expected '$name' of partition columns ({', '.join(partition_by)}), "
+            f"came '{pattern}'."
+        )
+        raise InvalidInputError(msg)
+    strptime_of(formatter or "")
+
+
+def strptime_of(formatter: str) -> str:
+    """Say a formatter of Java's letters in Python's.
+
+    Raises:
+        InvalidInputError: it has a letter that is not known here.
+    """
+    said = ""
+    for letters, quoted, plain in _PARTS.findall(formatter):
+        if letters and not _split(letters):
+            msg = (
+                f"option 'partition.timestamp-formatter': expected a format of {', '.join(_FIELDS)} and other signs, "
+                f"came '{formatter}'. Put letters that stand for themselves in single quotes."
+            )
+            raise InvalidInputError(msg)
+        said += "".join(_FIELDS[each] for each in _split(letters)) if letters else (quoted or plain).replace("%", "%%")
+    return said
+
+
+def _split(letters: str) -> list[str]:
+    """Part letters that stand together, such as ``yyyyMMdd``; empty where one is not known."""
+    found = [match[0] for match in re.finditer(r"(.)\1*", letters)]
+    return found if all(each in _FIELDS for each in found) else []
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    return value.isoformat() if isinstance(value, date) else str(value)

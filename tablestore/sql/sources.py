@@ -1,0 +1,80 @@
+"""Tables of the catalog as a continuous query reads them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from snapshot.rowkind import CHANGE_TYPE
+from snapshot.schema import COMMIT_VERSION, SEQ
+from tablestore.normalize import changelog
+from tablestore.option_specs import Consistency
+from tablestore.sql.bound import connector_of
+from tablestore.sql.ddl import tables_in
+from tablestore.sql.frames import DEPTH_MAX, batch_table, open_table
+from tablestore.sql.parse import parse_query
+from tablestore.sql.refused import is_momentary
+from tablestore.sql.relation import Relation, first_and_last_of, last_of, of_changes, of_rows
+from tablestore.sql.scope import Scope
+from tablestore.sql.statements import ComputedColumn, CreateTable
+from tablestore.sql.tables import with_computed
+from tablestore.store import TableStore
+
+
+def is_endless(scope: Scope, name: str, depth: int = 0) -> bool:
+    """Tell whether a table goes on, or a view reads one that does."""
+    made = scope.definition(name).made
+    if isinstance(made, CreateTable):
+        return _goes_on(made)
+    # A view that reads itself is told where it is planned.
+    return depth < DEPTH_MAX and any(is_endless(scope, each, depth + 1) for each in tables_in(made.query))
+
+
+def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
+    """Plan a table: of one with a key its changes, with the rows that they replace.
+
+    Args:
+        scope: what the session sees.
+        made: the table.
+        timed: whether the watermark of its definition is needed.
+    """
+    if not _goes_on(made):
+        return of_rows(batch_table(scope, made.name, 0))
+    table = open_table(scope, made.name)
+    if not isinstance(table, TableStore):
+        has_watermark = timed and made.watermark is not None and not made.primary_key
+        frame = table.read_timed() if has_watermark else table.read_stream(ordered=bool(made.primary_key))
+        return _of_key_table(frame, made) if made.primary_key else of_rows(frame)
+    if not made.primary_key:
+        # A table without a key only grows, so that its changes are its rows.
+        return of_rows(with_computed(table.read_stream().drop(CHANGE_TYPE), made))
+    return _of_key_table(with_computed(_changes_of(table), made), made)
+
+
+def _changes_of(table: TableStore) -> DataFrame:
+    """Read the changes of a store table, at most one for each key of a micro-batch."""
+    changes, key = table.read_stream(), table.primary_key
+    log = table.options.log
+    if log is not None and log.consistency is Consistency.EVENTUAL:
+        return changes
+    order = F.col(COMMIT_VERSION)
+    if table.options.looks_up:
+        # Its changes hold what they replace; several snapshots of a micro-batch may change one key.
+        return first_and_last_of(changes, key, order).withColumn(SEQ, order)
+    return changelog(last_of(changes, key, order).withColumn(SEQ, order), table.schema, key, carried=(SEQ,))
+
+
+def _of_key_table(changes: DataFrame, made: CreateTable) -> Relation:
+    names = [column.name for column in made.columns]
+    computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
+    momentary = frozenset(each.name for each in computed if is_momentary(parse_query(f"SELECT {each.expression}").tree))
+    found = of_changes(changes, [names.index(name) for name in made.primary_key])
+    return replace(found, momentary=momentary)
+
+
+def _goes_on(made: CreateTable) -> bool:
+    if connector_of(made) is None:
+        return True
+    return dict(made.options).get("scan.bounded.mode", "unbounded").lower() == "unbounded"

@@ -1,0 +1,187 @@
+"""The door of the verbs: what was given is checked, then staged and committed as one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from snapshot.commit import CommitId
+from snapshot.errors import InvalidInputError
+from snapshot.records import Snapshot
+from snapshot.rowkind import CHANGE_TYPE
+from snapshot.stage import StagedFile, Stager
+from tablestore.opened import OpenedTable
+from tablestore.options import LogFormatName
+from tablestore.shape import check_columns
+from tablestore.verbs import keyed, rows
+from tablestore.verbs.clauses import Clause
+from tablestore.verbs.conditions import Condition, Value, checked_condition, checked_values, columns_read, empty
+from tablestore.verbs.joined import On, checked_merge
+from tablestore.write import Writer
+
+Batch = tuple[str, int] | None
+
+
+class Verbs:
+    """Changes rows of one table by what they hold. Each call is one snapshot."""
+
+    def __init__(self, spark: SparkSession, writer: Writer) -> None:
+        """Write with ``writer``."""
+        self._spark = spark
+        self._writer = writer
+
+    @property
+    def _table(self) -> OpenedTable:
+        return self._writer.table
+
+    def delete(self, where: Condition, batch: Batch) -> Snapshot | None:
+        """Delete the rows that a condition selects."""
+        self._check_table("delete")
+        condition = self._condition(where, "delete")
+        if self._table.spec.has_key:
+            return self._change("delete", batch, lambda base: keyed.delete(self._spark, self._table, base, condition))
+        return self._replace("delete", batch, partial(rows.delete, self._spark, self._table, condition))
+
+    def update(self, where: Condition, values: Mapping[str, Value], batch: Batch) -> Snapshot | None:
+        """Set columns of the rows that a condition selects."""
+        self._check_table("update")
+        condition = self._condition(where, "update")
+        schema = self._table.spec.schema
+        columns = checked_values(values, schema, empty(self._spark, schema), "update: set")
+        if self._table.spec.has_key:
+            return self._change(
+                "update", batch, lambda base: keyed.update(self._spark, self._table, base, condition, columns)
+            )
+        return self._replace("update", batch, partial(rows.update, self._spark, self._table, condition, columns))
+
+    def overwrite(self, frame: DataFrame, where: Condition | None, batch: Batch, *, dynamic: bool) -> Snapshot | None:
+        """Put rows in the place of those that a condition selects, of some partitions, or of all."""
+        self._check_table("overwrite")
+        self._check_rows(frame, "overwrite")
+        if dynamic:
+            return self._overwrite_partitions(frame, where, batch)
+        condition = None if where is None else self._condition(where, "overwrite")
+        if not self._table.spec.has_key:
+            return self._replace(
+                "overwrite", batch, lambda base: rows.overwrite(self._spark, self._table, frame, condition, base)
+            )
+        spec = self._table.spec
+
+        def changes(base: int | None) -> DataFrame:
+            columns = dict.fromkeys([*spec.primary_key, *columns_read(self._spark, spec.schema, condition)])
+            old = keyed.rows_at(self._spark, self._table, base, list(columns))
+            return keyed.overwrite(frame, old if condition is None else old.where(condition), spec, condition)
+
+        return self._change("overwrite", batch, changes)
+
+    def truncate(self, batch: Batch) -> Snapshot | None:
+        """Delete all rows."""
+        self._check_table("truncate")
+        if self._table.spec.has_key:
+            return self._change("truncate", batch, lambda base: keyed.delete(self._spark, self._table, base, None))
+        return self._replace("truncate", batch, partial(rows.truncate, self._table))
+
+    def merge(self, source: DataFrame, on: On, when: Sequence[Clause], batch: Batch) -> Snapshot | None:
+        """Change rows by those of a source."""
+        self._check_table("merge")
+        merge = checked_merge(self._spark, self._table.spec, source, on, when)
+        if self._table.spec.has_key:
+            return self._change("merge", batch, lambda base: keyed.merge(self._spark, self._table, base, merge))
+        with read_once(source) as held:
+            merge = replace(merge, source=held)
+            return self._replace("merge", batch, partial(rows.merge, self._spark, self._table, merge))
+
+    def _overwrite_partitions(self, frame: DataFrame, where: Condition | None, batch: Batch) -> Snapshot | None:
+        spec = self._table.spec
+        if where is not None:
+            msg = "overwrite: where and dynamic=True exclude each other; give one."
+            raise InvalidInputError(msg)
+        if not spec.partition_by:
+            msg = (
+                "overwrite: dynamic=True replaces the partitions that occur in the rows, and this table has none. "
+                "Give where, or leave dynamic out to replace all rows."
+            )
+            raise InvalidInputError(msg)
+        if not spec.has_key:
+            return self._replace("overwrite", batch, lambda base: rows.overwrite_partitions(self._table, frame, base))
+        with read_once(frame) as held:
+            return self._change(
+                "overwrite",
+                batch,
+                lambda base: keyed.overwrite(
+                    held, keyed.of_partitions(self._spark, self._table, base, held), spec, None
+                ),
+            )
+
+    def _change(self, kind: str, batch: Batch, changes: Callable[[int | None], DataFrame]) -> Snapshot | None:
+        """Write the changes that a verb makes of a snapshot's rows, in a table with a key."""
+
+        def stage(stager: Stager) -> list[StagedFile]:
+            return keyed.stage(changes(stager.base), self._table, stager)
+
+        return self._once(batch, lambda commit_id: self._writer.write_by(stage, commit_id, kind=kind))
+
+    def _replace(self, kind: str, batch: Batch, stage: Callable[[int], rows.Staging]) -> Snapshot | None:
+        """Replace files of a table without a key."""
+        return self._once(batch, lambda commit_id: self._writer.replace_by(stage, commit_id, kind=kind))
+
+    def _once(self, batch: Batch, write: Callable[[CommitId | None], Snapshot | None]) -> Snapshot | None:
+        """Write, unless the batch has landed before."""
+        self._writer.recover_once()
+        commit_id = None if batch is None else CommitId(batch[0], batch[1], durable=True)
+        if commit_id is not None and (landed := self._writer.publish_landed(commit_id)) is not None:
+            return landed
+        return write(commit_id)
+
+    def _condition(self, where: Condition, verb: str) -> Column:
+        return checked_condition(where, empty(self._spark, self._table.spec.schema), f"{verb}: where")
+
+    def _check_table(self, verb: str) -> None:
+        """Refuse a verb whose changes the log cannot hold, or which the merge engine would merge with what is there.
+
+        Raises:
+            InvalidInputError: the log's format has no place for a row that is gone, or the table has a merge engine.
+        """
+        self._writer.refresh()
+        if self._table.rule.merges:
+            msg = (
+                f"{verb}: table {self._table.path!r} merges rows (options 'merge-engine', 'sequence.field'), also "
+                "those of a verb with those that are there. Nothing was written. Use write(), or delete() by keys."
+            )
+            raise InvalidInputError(msg)
+        log = self._table.options.log
+        if log is not None and not self._table.spec.has_key and log.format is LogFormatName.JSON:
+            msg = (
+                f"{verb}: log.format='json' names a row that is gone by its primary key, and table "
+                f"{self._table.path!r} has none. Nothing was written. Make such a table with log.format='arrow' or "
+                "'debezium-json', or with a primary key."
+            )
+            raise InvalidInputError(msg)
+
+    def _check_rows(self, frame: DataFrame, verb: str) -> None:
+        """Refuse rows that are not the table's.
+
+        Raises:
+            InvalidInputError: columns are missing, unknown or of another type, or say what the row does.
+        """
+        if any(name.lower() == CHANGE_TYPE for name in frame.columns):
+            msg = f"{verb}: the rows come in whatever {CHANGE_TYPE!r} says; drop the column, or write() the changes."
+            raise InvalidInputError(msg)
+        check_columns(frame.schema, self._table.spec)
+
+
+@contextmanager
+def read_once(frame: DataFrame) -> Iterator[DataFrame]:
+    """Keep a frame's rows while several jobs need them: they have to be the same for all."""
+    if frame.isLocal():
+        yield frame
+        return
+    held = frame.persist()
+    try:
+        yield held
+    finally:
+        held.unpersist()

@@ -1,0 +1,155 @@
+"""Merge engines in plain Python: one row after the other, as they arrive. What the SQL has to equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Row = dict[str, Any]
+UPSERT, DELETE, PREIMAGE = "+", "-", "~"
+LAST, FILL = "last_value", "last_non_null_value"
+
+
+@dataclass(frozen=True)
+class Case:
+    """An engine and what the model knows of it.
+
+    Attributes:
+        options: the table's options.
+        functions: of each column that is not in the key.
+        sequence: ``sequence.field``.
+        groups: sequence columns, and the columns that they order.
+        removes: a delete removes the row.
+        retracts: a delete takes values back.
+        ignores: columns from which nothing is taken back.
+        any_order: the table is the same in whatever order rows with distinct sequences arrive.
+    """
+
+    options: Mapping[str, str]
+    functions: Mapping[str, str]
+    sequence: tuple[str, ...] = ()
+    groups: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    removes: bool = False
+    retracts: bool = False
+    ignores: frozenset[str] = frozenset()
+    any_order: bool = False
+
+
+@dataclass
+class _Known:
+    """What is known of a key."""
+
+    row: Row | None = None
+    newest: tuple[Any, ...] | None = None
+    deleted: tuple[Any, ...] | None = None
+
+
+class Model:
+    """A table as a dict."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self._keys: dict[int, _Known] = {}
+
+    def rows(self) -> dict[int, Row]:
+        return {key: known.row for key, known in self._keys.items() if known.row is not None}
+
+    def apply(self, kind: str, row: Row) -> None:
+        known = self._keys.setdefault(row["id"], _Known())
+        case = self.case
+        if kind != UPSERT and not (case.removes or case.retracts):
+            return
+        if kind == PREIMAGE and not case.retracts:
+            return
+        late = False
+        if case.sequence:
+            at = _at(row, case.sequence)
+            assert at is not None
+            if known.deleted is not None and at < known.deleted:
+                return
+            late = known.newest is not None and at < known.newest
+            if not late:
+                known.newest = at
+            if kind == DELETE and case.removes:
+                if not late:
+                    known.row, known.deleted = None, at
+                return
+        elif kind == DELETE and case.removes:
+            known.row = None
+            return
+        known.row = self._merged(kind, known.row, row, late=late)
+
+    def _merged(self, kind: str, old: Row | None, new: Row, *, late: bool) -> Row:
+        case, is_first = self.case, old is None
+        before: Row = dict.fromkeys(new) if old is None else old
+        merged: Row = {"id": new["id"]}
+        for name, function in case.functions.items():
+            group = next((fields for fields, members in case.groups.items() if name in (*fields, *members)), None)
+            is_late, has_any = late, not is_first
+            if group is not None:
+                mine, held = _at(new, group), _at(before, group)
+                if all(new[each] is None for each in group):
+                    merged[name] = before[name]
+                    continue
+                has_any = any(before[each] is not None for each in group)
+                is_late = has_any and mine < held
+            if name in (group or case.sequence):
+                merged[name] = before[name] if is_late else new[name]
+            elif kind != UPSERT:
+                empty = 0 if function == "count" else None
+                kept = empty if before[name] is None else before[name]
+                merged[name] = kept if name in case.ignores else _taken(function, before[name], new[name], late=is_late)
+            else:
+                fills = not case.groups and case.options.get("merge-engine") == "partial-update"
+                merged[name] = _added(function, before[name], new[name], late=is_late, first=not has_any, fills=fills)
+        return merged
+
+
+def _at(row: Row, fields: Sequence[str]) -> tuple[Any, ...]:
+    """Compare NULL as the smallest."""
+    return tuple((row[name] is not None, row[name]) for name in fields)
+
+
+def _added(function: str, old: Any, new: Any, *, late: bool, first: bool, fills: bool) -> Any:
+    if function == LAST:
+        return old if late else new
+    if function == FILL:
+        return old if new is None or (late and not (fills and old is None)) else new
+    if function == "first_value":
+        return new if first else old
+    if function == "count":
+        return (old or 0) + (new is not None)
+    if new is None or old is None:
+        return _once(function, new) if old is None else old
+    if function == "first_non_null_value":
+        return old
+    folds: dict[str, Any] = {
+        "sum": lambda: old + new,
+        "product": lambda: old * new,
+        "max": lambda: max(old, new),
+        "min": lambda: min(old, new),
+        "bool_or": lambda: old or new,
+        "bool_and": lambda: old and new,
+        "listagg": lambda: f"{old};{new}",
+        "collect": lambda: old + new,
+        "collect distinct": lambda: _once(function, old + new),
+    }
+    return folds[function]()
+
+
+def _once(function: str, value: Any) -> Any:
+    return list(dict.fromkeys(value)) if function == "collect distinct" and value is not None else value
+
+
+def _taken(function: str, old: Any, new: Any, *, late: bool) -> Any:
+    if function == LAST:
+        return old if late else None
+    if function == "count":
+        return (old or 0) - (new is not None)
+    if new is None:
+        return old
+    if function == FILL:
+        return old if late else None
+    assert function == "sum", function
+    return (old or 0) - new

@@ -1,0 +1,184 @@
+"""Continuous queries over changelogs, judged at the end of every micro-batch: DuckDB answers over the folded tables."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from tablestore.sql import Catalog
+from tablestore.sql.streaming import allowed
+from tests.connectors.wire import Record
+
+Row = dict[str, Any]
+SIGNS = {"insert": 1, "update_postimage": 1, "update_preimage": -1, "delete": -1}
+
+
+class PlannedFailureError(Exception):
+    """Ends a query in the middle of a micro-batch."""
+
+
+@dataclass
+class Side:
+    """A table of rows that change, as messages: values by key, None for a delete.
+
+    Attributes:
+        name: of the table.
+        messages: pairs of a key and the other columns.
+    """
+
+    name: str
+    messages: list[tuple[int, Row | None]] = field(default_factory=list)
+
+    def records(self) -> list[Record]:
+        """Say the messages as the topic has them."""
+        return [
+            Record(None if row is None else json.dumps({"k": key, **row}).encode(), key=json.dumps({"k": key}).encode())
+            for key, row in self.messages
+        ]
+
+    def folded(self, count: int) -> list[Row]:
+        """Give the rows after so many messages."""
+        rows: dict[int, Row | None] = {}
+        rows.update(self.messages[:count])
+        return [{"k": key, **row} for key, row in rows.items() if row is not None]
+
+
+def random_side(name: str, seed: int, count: int, keys: int = 6) -> Side:
+    """Make upserts and deletes of few keys, with NULLs, so that each is changed often."""
+    chance = random.Random(seed)
+
+    def row() -> Row | None:
+        if chance.random() < 0.25:
+            return None
+        return {
+            "g": chance.choice(["a", "b", "c", None]),
+            "n": chance.choice([0, 1, 2, 3, -4, None]),
+            "m": chance.choice([1.5, 0.25, -2.0, None]),
+            "j": chance.randrange(keys),
+        }
+
+    return Side(name, [(chance.randrange(keys), row()) for _ in range(count)])
+
+
+def answer(sides: Sequence[Side], count: int, text: str) -> Counter[tuple[Any, ...]]:
+    """Let DuckDB answer a query over what so many messages of each table make."""
+    with duckdb.connect() as db:
+        for side in sides:
+            db.execute(f"CREATE TABLE {side.name} (k INT, g VARCHAR, n BIGINT, m DECIMAL(6, 2), j INT)")
+            for row in side.folded(count):
+                db.execute(f"INSERT INTO {side.name} VALUES (?, ?, ?, ?, ?)", [row[c] for c in "kgnmj"])
+        return Counter(tuple(map(plain, row)) for row in db.sql(text).fetchall())
+
+
+def plain(value: Any) -> Any:
+    """Make values of both engines alike: all as text in Spark, averages of decimals as doubles in DuckDB."""
+    try:
+        return None if value is None else round(float(value), 4)
+    except ValueError:
+        return value
+
+
+@dataclass
+class Follower:
+    """Adds up the changes of several queries that run as one, and compares each after each micro-batch.
+
+    Attributes:
+        step: messages of each table in a micro-batch.
+        queries: the queries.
+        sides: the tables.
+        fail_at: the micro-batch in which the query fails, once.
+    """
+
+    step: int
+    queries: Sequence[str]
+    sides: Sequence[Side]
+    fail_at: int | None = None
+    state: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    batches: int = 0
+
+    def take(self, frame: DataFrame, number: int) -> None:
+        """Take a micro-batch."""
+        rows = frame.collect()
+        if self.fail_at == number:
+            self.fail_at = None
+            raise PlannedFailureError
+        for query, whole, kind in rows:
+            values = (None if value == "NULL" else value for value in whole.split("|"))
+            self.state[query, *map(plain, values)] += SIGNS[kind]
+        self.state = Counter({row: count for row, count in self.state.items() if count})
+        self.batches = number + 1
+        wrong = []
+        for query, text in enumerate(self.queries):
+            wanted = answer(self.sides, self.step * self.batches, text)
+            found = Counter({row[1:]: count for row, count in self.state.items() if row[0] == query})
+            if found != wanted:
+                wrong.append((text, "too many", dict(found - wanted), "missing", dict(wanted - found)))
+        assert not wrong, (f"after micro-batch {number}", wrong)
+
+
+def as_one(sides: Sequence[Side], queries: Sequence[str]) -> str:
+    """Say queries as one, so that each table is read once: the number of each, and its row as text."""
+    parts = []
+    for number, text in enumerate(queries):
+        names = [f"c{n}" for n in range(len(next(iter(answer(sides, 100, text)))))]
+        row = " || '|' || ".join(f"COALESCE(CAST({name} AS STRING), 'NULL')" for name in names)
+        parts.append(f"SELECT {number} AS query, {row} AS whole FROM ({text}) AS q{number} ({', '.join(names)})")
+    return " UNION ALL ".join(parts)
+
+
+def run(catalog: Catalog, follower: Follower, checkpoint: Path) -> None:
+    """Follow the queries to the end of what is there; a failure, if planned, is let pass."""
+    frame = catalog.sql(as_one(follower.sides, follower.queries)).frame
+    assert frame is not None
+    writer = frame.writeStream.outputMode("update").foreachBatch(follower.take)
+    planned = follower.fail_at
+    with allowed(frame.sparkSession, True):
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination(170)
+    except StreamingQueryException as error:
+        if planned is None or "PlannedFailureError" not in str(error):
+            raise
+
+
+def random_query(chance: random.Random) -> str:
+    """Make a query over ``u`` and ``v``: filters, aggregates, HAVING, DISTINCT, unions, queries in queries."""
+    where = chance.choice(["", " WHERE n > 0", " WHERE g <> 'b'", " WHERE n IS NULL OR m > 0", " WHERE k % 2 = 0"])
+    keys = chance.choice([["g"], ["n % 2"], ["g", "n"], []])
+    aggregates = ["COUNT(*)", "COUNT(n)", "SUM(n)", "AVG(n)", "SUM(m)", "AVG(m)", "COUNT(DISTINCT n)", "SUM(DISTINCT n)", "COUNT(DISTINCT g)", "COUNT(*) FILTER (WHERE n > 1)", "COUNT(*) + SUM(n)", "AVG(DISTINCT m)"]  # fmt: skip  # noqa: E501
+    chosen = chance.sample(aggregates, chance.randint(1, 3))
+    having = chance.choice(["", " HAVING COUNT(*) > 1", " HAVING SUM(n) > 0"]) if keys else ""
+    group = f" GROUP BY {', '.join(keys)}" if keys else ""
+    grouped = f"SELECT {', '.join([*keys, *chosen])} FROM u{where}{group}{having}"
+    return chance.choice(
+        [
+            grouped,
+            grouped,
+            f"SELECT k, g, n * 2 FROM u{where}",
+            f"SELECT g, n FROM u{where}",
+            f"SELECT DISTINCT g, n FROM u{where}",
+            f"SELECT g, n FROM u{where} UNION SELECT g, n + 1 FROM v",
+            f"SELECT g, n FROM u{where} UNION ALL SELECT g, n FROM v",
+            f"SELECT c, COUNT(*), SUM(s) FROM (SELECT g, COUNT(*) AS c, SUM(n) AS s FROM u{where} GROUP BY g) AS q GROUP BY c",  # noqa: E501
+            f"WITH q AS (SELECT g, n FROM u{where} UNION ALL SELECT g, n FROM v) SELECT g, COUNT(*), COUNT(DISTINCT n) FROM q GROUP BY g",  # noqa: E501
+        ]
+    )
+
+
+def ddl(sides: Mapping[str, str], step: int) -> str:
+    """Declare the tables over their topics."""
+    return "; ".join(
+        f"CREATE TABLE {name} (k INT, g STRING, n BIGINT, m DECIMAL(6, 2), j INT, PRIMARY KEY (k) NOT ENFORCED) WITH ("
+        f"'connector' = 'upsert-kafka', 'topic' = '{topic}', 'properties.bootstrap.servers' = '...', "
+        f"'key.format' = 'json', 'value.format' = 'json', 'maxRowsPerTrigger' = '{step}')"
+        for name, topic in sides.items()
+    )

@@ -1,0 +1,120 @@
+"""Continuous queries over tables whose rows change: right at the end of every micro-batch, or refused."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from log_system.kafka.local import LocalKafka
+from tablestore.sql import Catalog
+from tests.connectors.wire import Wire
+from tests.sql.changes import Follower, Row, Side, ddl, random_query, random_side, run
+from tests.sql.test_run import finish, rows
+
+STEP, COUNT = 8, 24
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+#: What every run tries; the rest is tried at night.
+FIXED = [
+    "SELECT k, g, n FROM u WHERE n > 0",
+    "SELECT g, COUNT(*), SUM(n), AVG(m), COUNT(DISTINCT n) FROM u GROUP BY g HAVING COUNT(*) > 1",
+    "SELECT c, COUNT(*) FROM (SELECT g, COUNT(*) AS c FROM u GROUP BY g) AS q GROUP BY c",
+    "SELECT g, n FROM u UNION SELECT g, n FROM v",
+    "SELECT COALESCE(u.k, v.k), u.n, v.m FROM u FULL JOIN v ON u.k = v.k",
+    "SELECT u.k, u.n, v.g, v.m FROM u JOIN v ON u.j = v.k WHERE v.n > 0",
+]
+NIGHTLY_FIXED = [
+    "SELECT COUNT(*), SUM(n), COUNT(DISTINCT g) FROM u WHERE k > 1",
+    "SELECT u.k, u.n, v.n FROM u LEFT JOIN v ON u.k = v.k WHERE u.g <> 'c'",
+    "SELECT v.g, COUNT(*), SUM(u.n) FROM u JOIN v ON u.j = v.j GROUP BY v.g",
+]
+#: Micro-batches of a few rows spend their time in the compiler otherwise.
+QUICK = "SET 'spark.sql.shuffle.partitions' = '2'; SET 'spark.sql.codegen.wholeStage' = 'false'"
+
+
+@pytest.fixture(scope="module")
+def wire(kafka: LocalKafka) -> Wire:
+    return Wire(kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
+    made = Catalog(spark, tmp_path / "warehouse")
+    made.sql(f"SET 'tablestore.addresses' = '...={wire.servers}'; {QUICK}")
+    yield made
+    made.sql("RESET")
+
+
+def tables(catalog: Catalog, wire: Wire, topic: Callable[[], str], seed: int) -> list[Side]:
+    """Make two tables of which each micro-batch reads `STEP` messages each."""
+    sides = [random_side("u", seed, COUNT), random_side("v", seed + 1, COUNT)]
+    topics = {side.name: wire.make(topic()) for side in sides}
+    for side in sides:
+        wire.send(topics[side.name], side.records())
+    catalog.sql(ddl(topics, STEP))
+    return sides
+
+
+def test_every_micro_batch_gives_what_duckdb_gives(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str], tmp_path: Path
+) -> None:
+    """Filters, aggregates, HAVING, DISTINCT, unions, joins, queries in queries; all fail in the middle and go on."""
+    seed = random.randrange(10**6) if NIGHTLY else 5
+    chance = random.Random(seed + 1)
+    for _ in range(20 if NIGHTLY else 1):
+        sides = tables(catalog, wire, topic, seed)
+        queries = (NIGHTLY_FIXED if NIGHTLY else FIXED) + [random_query(chance) for _ in range(1 + 3 * NIGHTLY)]
+        follower = Follower(STEP, queries, sides, fail_at=1)
+        for _ in range(2):
+            run(catalog, follower, tmp_path / f"checkpoint-{seed}")
+        assert follower.batches == COUNT // STEP
+        catalog.sql("DROP TABLE u; DROP TABLE v")
+        seed += 1
+
+
+def test_groups_that_end_are_deleted_where_they_were_written(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    """Into an upsert topic and into store tables, of which one is read on; over restarts, with a key that is wider."""
+    sides = {"u": wire.make(topic()), "per_g": wire.make(topic())}
+    catalog.sql(ddl({"u": sides["u"]}, 100))
+    catalog.sql(
+        "CREATE TABLE per_g (g STRING, c BIGINT, s BIGINT, PRIMARY KEY (g) NOT ENFORCED) WITH ('connector' = "
+        f"'upsert-kafka', 'topic' = '{sides['per_g']}', 'properties.bootstrap.servers' = '...', 'key.format' = 'json', "
+        "'value.format' = 'json'); CREATE TABLE wide (k INT, g STRING, PRIMARY KEY (k, g) NOT ENFORCED); "
+        "CREATE TABLE looked (k INT, n BIGINT, PRIMARY KEY (k) NOT ENFORCED) WITH ('changelog-producer' = 'lookup'); "
+        "CREATE TABLE copy (k INT, n BIGINT, PRIMARY KEY (k) NOT ENFORCED); "
+        "CREATE TABLE total (one INT, c BIGINT, s BIGINT, PRIMARY KEY (one) NOT ENFORCED); "
+        "SET 'tablestore.trigger' = 'available-now'"
+    )
+    inserts = (
+        "EXECUTE STATEMENT SET BEGIN "
+        "INSERT INTO per_g SELECT g, COUNT(*), SUM(n) FROM u GROUP BY g HAVING COUNT(*) < 3; "
+        "INSERT INTO wide SELECT k, g FROM u; INSERT INTO looked SELECT k, n FROM u WHERE n > 0; END"
+    )
+    onward = "INSERT INTO copy SELECT k, n + 1 FROM looked WHERE n <> 3"
+    total = "INSERT INTO total SELECT 1, COUNT(*), SUM(n) FROM copy"
+
+    def send(*messages: tuple[int, Row | None]) -> None:
+        wire.send(sides["u"], Side("u", list(messages)).records())
+        for text in (inserts, onward, total):
+            finish(catalog, text)
+
+    def row(g: str, n: int) -> Row:
+        return {"g": g, "n": n, "m": None, "j": 0}
+
+    send((1, row("a", 1)), (2, row("b", 2)), (3, row("b", 3)))
+    assert rows(catalog, "SELECT * FROM per_g") == [("a", 1, 1), ("b", 2, 5)]
+    assert rows(catalog, "SELECT * FROM copy") == [(1, 2), (2, 3)]
+    assert rows(catalog, "SELECT c, s FROM total") == [(2, 5)]
+    send((1, row("b", 4)), (2, None), (4, row("b", 1)), (5, row("c", 0)))
+    assert rows(catalog, "SELECT * FROM per_g") == [("c", 1, 0)]
+    assert [key for key, value in wire.pairs(sides["per_g"]) if value is None] == [b'{"g":"a"}', b'{"g":"b"}']
+    assert rows(catalog, "SELECT * FROM wide") == [(1, "b"), (3, "b"), (4, "b"), (5, "c")]
+    assert rows(catalog, "SELECT * FROM looked") == [(1, 4), (3, 3), (4, 1)]
+    assert rows(catalog, "SELECT * FROM copy") == [(1, 5), (4, 2)]
+    assert rows(catalog, "SELECT c, s FROM total") == [(2, 7)]

@@ -1,0 +1,176 @@
+"""Windows, interval joins and lookups: what continuous queries do with time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from log_system.kafka.local import LocalKafka
+from snapshot.errors import InvalidInputError
+from tablestore.sql import Catalog
+from tests.connectors.wire import Wire
+from tests.sql.test_changes import QUICK
+
+#: Three messages a micro-batch. What is late is counted until the micro-batch after the one that made it late.
+EVENTS = [("a", 1), ("b", 5), ("a", 8), ("a", 12), ("b", 14), ("a", 31), ("b", 28), ("a", 70), ("b", 34), ("a", 4), ("a", 71), ("a", 72)]  # fmt: skip  # noqa: E501
+LATE, WATERMARK = ("a", 4), 70
+
+
+@pytest.fixture(scope="module")
+def wire(kafka: LocalKafka) -> Wire:
+    return Wire(kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
+    made = Catalog(spark, tmp_path / "warehouse")
+    made.sql(f"SET 'tablestore.addresses' = '...={wire.servers}'; {QUICK}")
+    yield made
+    made.sql("RESET")
+
+
+def stream(catalog: Catalog, wire: Wire, topic: str, name: str, columns: str, rows: list[dict[str, Any]], **more: str) -> None:  # fmt: skip  # noqa: E501
+    """Make a table over a new topic that holds some rows."""
+    wire.make(topic)
+    wire.send(topic, [json.dumps(row).encode() for row in rows])
+    options = {"scan.startup.mode": "earliest-offset", **{key.replace("_", "."): value for key, value in more.items()}}
+    given = "".join(f", '{key}' = '{value}'" for key, value in options.items())
+    catalog.sql(
+        f"CREATE TABLE {name} ({columns}) WITH ('connector' = 'kafka', 'topic' = '{topic}', 'format' = 'json', "
+        f"'properties.bootstrap.servers' = '...'{given})"
+    )
+
+
+def at(second: int) -> str:
+    return f"2024-01-01 00:{second // 60:02}:{second % 60:02}"
+
+
+def seen(catalog: Catalog, text: str) -> Counter[tuple[Any, ...]]:
+    """Follow a query to the end of what is there; its rows as text."""
+    catalog.sql("SET 'tablestore.trigger' = 'available-now'")
+    found: Counter[tuple[Any, ...]] = Counter()
+    query = catalog.follow(
+        catalog.sql(text), lambda frame, _: found.update(tuple(map(str, r)) for r in frame.collect())
+    )
+    assert query.awaitTermination(150)
+    assert query.exception() is None
+    return found
+
+
+def windows(kind: str) -> Counter[tuple[Any, ...]]:
+    """Count by hand what is over when the watermark is where it ends."""
+    rows = sorted(event for event in EVENTS if event != LATE)
+    found: Counter[tuple[int, int, str]] = Counter()
+    if kind == "session":
+        for key in "ab":
+            times = [second for each, second in rows if each == key]
+            begin = times[0]
+            for second, following in zip(times, [*times[1:], 10**6], strict=True):
+                found[begin, -1, key] += 1
+                if following > second + 5:
+                    found[begin, second + 5, key] = found.pop((begin, -1, key))
+                    begin = following
+    for key, second in rows if kind != "session" else []:
+        begin = second - second % 10
+        if kind == "tumble":
+            found[begin, begin + 10, key] += 1
+        if kind == "cumulate":
+            for end in range(second - second % 5 + 5, begin + 11, 5):
+                found[begin, end, key] += 1
+        if kind == "hop":
+            for start in (second - second % 5 - 5, second - second % 5):
+                found[start, start + 10, key] += 1
+    rows_ = ((kind, stamp(a), stamp(b), key, str(n)) for (a, b, key), n in found.items() if b <= WATERMARK)
+    return Counter(rows_)
+
+
+def stamp(second: int) -> str:
+    return f"2023-12-31 23:59:{60 + second}" if second < 0 else at(second)
+
+
+def test_windows_come_once_when_the_watermark_passes(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    rows = [{"k": key, "ts": at(second), "n": 1} for key, second in EVENTS]
+    columns = "k STRING, ts TIMESTAMP(3), n INT, WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"
+    stream(catalog, wire, topic(), "t", columns, rows, maxRowsPerTrigger="3")
+    group = "GROUP BY window_start, window_end, k"
+    outputs = "window_start, window_end, k, COUNT(*)"
+    by_time = "TABLE t, DESCRIPTOR(ts), "
+    calls = {
+        "tumble": f"TUMBLE({by_time} INTERVAL '10' SECOND)",
+        "hop": f"HOP({by_time} INTERVAL '5' SECONDS, INTERVAL '10' SECONDS)",
+        "cumulate": f"CUMULATE({by_time} INTERVAL '5' SECOND, INTERVAL '10' SECOND)",
+        "session": "SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '5' SECOND)",
+    }
+    texts = [f"SELECT '{kind}', {outputs} FROM TABLE({call}) AS w {group}" for kind, call in calls.items()]
+    size = "(ts, INTERVAL '10' SECOND)"
+    older = f"SELECT 'older', TUMBLE_START{size}, TUMBLE_END{size}, k, COUNT(*) FROM t GROUP BY k, TUMBLE{size}"
+    found = seen(catalog, " UNION ALL ".join([*texts, f"{older} HAVING COUNT(*) > 1"]))
+    expected = windows("tumble") + windows("hop") + windows("cumulate") + windows("session")
+    expected += Counter({("older", *row[1:]): 1 for row in windows("tumble") if int(row[4]) > 1})
+    assert found == expected, (found - expected, expected - found)
+    # In batch mode all windows are there.
+    catalog.sql("SET 'execution.runtime-mode' = 'batch'")
+    frame = catalog.sql(
+        f"SELECT {outputs} FROM TABLE(SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '5' SECOND)) {group} "
+        "ORDER BY k, window_start LIMIT 2"
+    ).frame
+    assert frame is not None
+    assert [(str(row[0]), str(row[1]), *row[2:]) for row in frame.collect()] == [(at(1), at(17), "a", 4), (at(31), at(36), "a", 1)]  # fmt: skip  # noqa: E501
+
+
+def test_streams_join_by_time_and_look_tables_up(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    orders = [{"id": n, "ts": at(second)} for n, second in enumerate([1, 2, 3, 100])]
+    ships = [{"oid": 0, "st": at(5)}, {"oid": 1, "st": at(30)}, {"oid": 3, "st": at(101)}]
+    watermark = "WATERMARK FOR {0} AS {0} - INTERVAL '1' SECOND"
+    orders_topic = topic()
+    stream(
+        catalog, wire, orders_topic, "o", f"id INT, ts TIMESTAMP(3), p AS PROCTIME(), {watermark.format('ts')}", orders
+    )
+    stream(catalog, wire, topic(), "s", f"oid INT, st TIMESTAMP(3), {watermark.format('st')}", ships)
+    between = "o.id = s.oid AND s.st BETWEEN o.ts AND o.ts + INTERVAL '10' SECOND"
+    found = seen(catalog, f"SELECT o.id, s.st FROM o JOIN s ON {between}")
+    assert found == {("0", at(5)): 1, ("3", at(101)): 1}
+    found = seen(catalog, f"SELECT o.id, s.st FROM o LEFT JOIN s ON {between}")
+    assert found == {("0", at(5)): 1, ("3", at(101)): 1, ("1", "None"): 1, ("2", "None"): 1}
+    with pytest.raises(InvalidInputError, match="column 30: a LEFT JOIN of 'o' and 's' without bounds of time"):
+        catalog.sql("SELECT o.id, s.st FROM o LEFT JOIN s ON o.id = s.oid")
+
+    catalog.sql("CREATE TABLE price (id INT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO price VALUES (0, 'old'), (3, 'old')")
+    out = topic()
+    stream(catalog, wire, out, "out", "id INT, v STRING", [])
+    catalog.sql("SET 'tablestore.trigger' = '0'")
+    lookup = "SELECT o.id, q.v FROM o LEFT JOIN price FOR SYSTEM_TIME AS OF o.p AS q ON o.id = q.id WHERE o.id <> 1"
+    (query,) = catalog.sql(f"INSERT INTO out {lookup}").queries
+    try:
+        values(wire, out, [(0, "old"), (2, None), (3, "old")])
+        catalog.sql("INSERT INTO price VALUES (3, 'new')")
+        wire.send(orders_topic, [json.dumps({"id": 3, "ts": at(200)}).encode()])
+        values(wire, out, [(0, "old"), (2, None), (3, "new"), (3, "old")])
+    finally:
+        query.stop()
+    for text, match in [
+        (f"SELECT v, COUNT(*) FROM ({lookup}) AS l GROUP BY v", "which looks rows up, as part of a query"),
+        (lookup.replace("o.p", "o.ts"), "a time that is not PROCTIME"),
+        (lookup.replace("price", "s"), "only store tables can be looked up"),
+    ]:
+        with pytest.raises(InvalidInputError, match=match):
+            catalog.sql(text)
+
+
+def values(wire: Wire, topic: str, wanted: list[tuple[Any, ...]]) -> None:
+    """Wait until a topic has these rows."""
+    until = time.monotonic() + 90
+    while time.monotonic() < until:
+        found = sorted((tuple(json.loads(value or b"").values()) for value in wire.values(topic)), key=str)
+        if found == wanted:
+            return
+        time.sleep(0.3)
+    assert found == wanted

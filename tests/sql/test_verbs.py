@@ -1,0 +1,82 @@
+"""DELETE, UPDATE, INSERT OVERWRITE, TRUNCATE and MERGE on store tables; other tables are refused, with the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from snapshot.errors import InvalidInputError, NotFoundError
+from tablestore.sql import Catalog, SqlError
+
+TABLES = """
+CREATE TABLE k (id BIGINT, day STRING, n INT, price DECIMAL(10, 2), PRIMARY KEY (id) NOT ENFORCED)
+    PARTITIONED BY (day);
+CREATE TABLE a (id BIGINT, v STRING);
+CREATE TABLE topic (id BIGINT) WITH ('connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 'h:1',
+    'format' = 'json');
+CREATE VIEW w AS SELECT 2 AS id, 'new' AS v;
+SET 'execution.runtime-mode' = 'batch';
+"""
+
+
+def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = Catalog(spark, tmp_path / "warehouse")
+    catalog.sql(TABLES)
+
+    def rows(name: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row) for row in catalog.table(name).read().collect())
+
+    def run(text: str, name: str) -> list[tuple[Any, ...]]:
+        catalog.sql(text)
+        return rows(name)
+
+    catalog.sql("INSERT INTO k VALUES (1, 'mo', 1, 1.5), (2, 'mo', 2, 2.5), (3, 'tu', 3, 3.5), (4, 'we', 4, 4.5)")
+    catalog.sql("INSERT INTO a VALUES (1, 'x'), (2, 'y'), (3, 'z')")
+    assert catalog.sql("DELETE FROM k AS t WHERE t.day = 'we' AND k.n > 3").message == "1 changes, snapshot 2"
+    assert catalog.sql("DELETE FROM k WHERE n > 99").message == "nothing to change"
+    updated = run("UPDATE k t SET n = t.n + CAST(10 AS BIGINT), price = price * 2 WHERE id <> 3", "k")
+    assert [(i, d, n, str(p)) for i, d, n, p in updated] == [
+        (1, "mo", 11, "3.00"), (2, "mo", 12, "5.00"), (3, "tu", 3, "3.50"),
+    ]  # fmt: skip
+    # Partitions that occur in the rows; one partition by its value; all rows of a table without partitions.
+    catalog.sql("INSERT OVERWRITE k SELECT 7, 'tu', 7, 7")
+    assert [row[:3] for row in rows("k")] == [(1, "mo", 11), (2, "mo", 12), (7, "tu", 7)]
+    catalog.sql("INSERT OVERWRITE k PARTITION (day = 'mo') (n, id) SELECT 8, 8")
+    assert [row[:3] for row in rows("k")] == [(7, "tu", 7), (8, "mo", 8)]
+    assert run("INSERT OVERWRITE a VALUES (1, 'x'), (5, 'five')", "a") == [(1, "x"), (5, "five")]
+    merge = """
+        MERGE INTO a USING (SELECT id, v FROM w UNION ALL SELECT 1, 'gone') AS s ON a.id = s.id
+        WHEN MATCHED AND s.v = 'gone' THEN DELETE
+        WHEN MATCHED THEN UPDATE SET v = s.v
+        WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, UPPER(s.v))
+        WHEN NOT MATCHED BY SOURCE THEN UPDATE SET v = CONCAT(a.v, '!')
+    """
+    assert run(merge, "a") == [(2, "NEW"), (5, "five!")]
+    assert run("MERGE INTO a USING w ON a.id = w.id WHEN MATCHED THEN UPDATE SET *", "a") == [(2, "new"), (5, "five!")]
+    assert run("DELETE FROM a", "a") == []
+    assert run("TRUNCATE TABLE k", "k") == []
+    assert [s.kind for s in catalog.table("a").snapshots()][:2] == ["delete", "merge"]
+
+    for text, message in (
+        ("DELETE FROM topic", r"line 1, column 13: rows of a store table can be changed; 'topic' is a 'kafka' table"),
+        ("TRUNCATE TABLE w", r"line 1, column 16: .*'w' is a view"),
+        ("\nUPDATE w SET v = 1", r"line 2, column 8: "),
+    ):
+        with pytest.raises(SqlError, match=message):
+            catalog.sql(text)
+    for text, message in (
+        ("UPDATE a SET v = 1", r"column 'v' is string, came int. Say CAST"),
+        ("UPDATE a SET id = 1.5", r"column 'id' is bigint"),
+        ("UPDATE a SET w = 1", r"'w' is no column"),
+        ("UPDATE a SET v = u.v", r"cannot be evaluated here"),
+        ("DELETE FROM a WHERE nothing = 1", r"delete: where 'nothing = 1' cannot be evaluated"),
+        ("INSERT OVERWRITE k PARTITION (id = 1) SELECT 1", r"\['id'\] are no partition columns"),
+        ("INSERT OVERWRITE k SELECT 1", r"Different number of columns"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            catalog.sql(text)
+    with pytest.raises(NotFoundError):
+        catalog.sql("DELETE FROM nobody")

@@ -1,0 +1,132 @@
+"""Merge engines and the log: what is published is the merged row, after any crash and with several writers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from log_system.index import LogIndex
+from snapshot.commit import CommitId
+from tablestore.compact import compact
+from tablestore.opened import OpenedTable
+from tablestore.recover import recover
+from tablestore.verify import verify
+from tablestore.write import Writer
+from tests import parts
+from tests.checks import assert_log_is_table
+from tests.faults import Crash, failing
+from tests.parts import Change, drain, fold, make_table, publisher_of, rows_of, run_here
+
+PARTITIONS = 2
+JOINED = {
+    "merge_engine": "aggregation",
+    "fields__v__aggregate_function": "listagg",
+    "aggregation__remove_record_on_delete": True,
+}
+"""Each value of a key is appended to those before it: whatever is lost, doubled or out of order shows."""
+
+
+def joined(rows: dict[int, str], changes: list[Change]) -> dict[int, str]:
+    """Do what ``JOINED`` does."""
+    now = dict(rows)
+    for key, value in changes:
+        if value is None:
+            now.pop(key, None)
+        else:
+            now[key] = f"{now[key]},{value}" if key in now else value
+    return now
+
+
+@pytest.mark.parametrize("options", [{}, {"changelog_producer": "lookup", "log__format": "arrow"}])
+def test_the_log_holds_the_merged_rows_after_any_crash(
+    kafka: Any, tmp_path: Path, topic: Callable[[], str], options: dict[str, str]
+) -> None:
+    servers, name = kafka.bootstrap_servers, topic()
+    table = make_table(tmp_path / "t", servers, name, **JOINED, **options)
+    publisher = publisher_of(table)
+    dice = random.Random(name[:5])
+    expected: dict[int, str] = {}
+    crashes = [(LogIndex, "put", False), (type(publisher), "publish", False), (LogIndex, "put", True)]
+    for number in range(8):
+        batch: list[Change] = [(dice.randrange(4), dice.choice([f"{number}", "x", None])) for _ in range(5)]
+        batch.append((9, f"{number}"))
+        writer = Writer(table, publisher)
+        if number % 2:
+            owner, step, after = crashes[number // 2 % 3]
+            with failing(owner, step, after=after), pytest.raises(Crash):
+                parts.write(writer, batch, CommitId("q", number, durable=True))
+            publisher.discard()
+            table = OpenedTable.open(table.path)
+            publisher = publisher_of(table)
+            writer = Writer(table, publisher)
+        parts.write(writer, batch, CommitId("q", number, durable=True))
+        expected = joined(expected, batch)
+        assert rows_of(table) == expected, "a repeated batch is merged once"
+        if number == 4:
+            compact(OpenedTable.open(table.path), run_here)
+    recover(table.files, publisher, table.index, buckets=PARTITIONS)
+    publisher.discard()
+    assert expected[9] == "0,1,2,3,4,5,6,7"
+    if not options:
+        assert_log_is_table(tmp_path / "t", servers, name, PARTITIONS)
+    report = verify(OpenedTable.open(table.path))
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("consistency", ["transactional", "eventual"])
+def test_writers_at_once_merge_every_row_once(
+    kafka: Any, tmp_path: Path, topic: Callable[[], str], consistency: str
+) -> None:
+    servers, name = kafka.bootstrap_servers, topic()
+    made = make_table(tmp_path / "t", servers, name, **JOINED, log__consistency=consistency)
+
+    def run(who: str) -> None:
+        table = OpenedTable.open(made.path)
+        publisher = publisher_of(table)
+        writer = Writer(table, publisher)
+        for number in range(4):
+            parts.write(writer, [(key, f"{who}{number}") for key in range(3)])
+        publisher.discard()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, "ab"))
+    publisher = publisher_of(made)
+    recover(made.files, publisher, made.index, buckets=PARTITIONS)
+    publisher.discard()
+    rows = rows_of(made)
+    for values in rows.values():
+        held = values.split(",")
+        assert sorted(held) == sorted(f"{who}{number}" for who in "ab" for number in range(4))
+        assert all([v for v in held if v[0] == who] == [f"{who}{n}" for n in range(4)] for who in "ab")
+    assert fold(change for partition in drain(servers, name, PARTITIONS) for change in partition) == rows
+    report = verify(OpenedTable.open(made.path))
+    assert report.ok, str(report)
+
+
+def test_an_attempt_that_becomes_nothing_leaves_no_word_in_an_eventual_log(
+    kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    """What a first attempt has sent is undone at once, although no commit of its own follows."""
+    servers, name = kafka.bootstrap_servers, topic()
+    options = {"merge_engine": "first-row", "log__consistency": "eventual"}
+    table = make_table(tmp_path / "t", servers, name, **options)
+    publisher = publisher_of(table)
+    writer, others = Writer(table, publisher), iter([True])
+
+    def staged(stager: Any) -> Any:
+        files = parts.staged(stager, [(1, "mine")])
+        if next(others, False):
+            parts.write(Writer(OpenedTable.open(table.path), None), [(1, "first")])
+        return files
+
+    writer.recover_once()
+    assert writer.write_by(staged) is None
+    publisher.discard()
+    assert rows_of(table) == {1: "first"}
+    assert fold(change for partition in drain(servers, name, PARTITIONS) for change in partition) == {1: "first"}
+    assert verify(OpenedTable.open(table.path)).ok

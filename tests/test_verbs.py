@@ -1,0 +1,295 @@
+"""Delete, update, overwrite, truncate, merge: each is one snapshot, and files, log and streams hold what it changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from snapshot.errors import ConflictError, InvalidInputError
+from snapshot.records import Snapshot
+from tablestore import TableStore, when_matched, when_not_matched, when_not_matched_by_source, write
+from tablestore.opened import OpenedTable
+from tablestore.verbs import keyed
+from tablestore.verbs import rows as unkeyed
+from tests import tables
+from tests.checks import assert_log_is_table
+from tests.tables import DDL, Follower, frame, log_options, rows, state
+from tests.test_changelog import check_changelog, told
+
+JSON: dict[str, object] = {}
+LOOKUP: dict[str, object] = {"changelog_producer": "lookup", "log__format": "arrow"}
+EVENTUAL: dict[str, object] = {"log__consistency": "eventual"}
+SOURCE = "id int, v string, gone boolean"
+
+
+@pytest.fixture
+def servers(kafka: object) -> str:
+    return kafka.bootstrap_servers
+
+
+def make(
+    spark: SparkSession, path: Path, servers: str = "", topic: str = "", *, key: bool = True, **options: object
+) -> TableStore:
+    """A table of ``(id, v)``, partitioned by ``v``."""
+    given = {n: v for n, v in log_options(servers, topic, **options).items() if topic or not n.startswith("kafka.")}
+    return TableStore.create(
+        spark,
+        path,
+        DDL,
+        primary_key=["id"] if key else [],
+        partition_by=["v"],
+        log_system="kafka" if topic else None,
+        options=given,
+    )
+
+
+def merging(table: TableStore, source: DataFrame, **more: Any) -> Snapshot | None:
+    return table.merge(
+        source,
+        "id",
+        [
+            when_matched("source.gone").delete(),
+            when_matched().update({"v": "source.v"}),
+            when_not_matched("not source.gone").insert({"id": "source.id", "v": "source.v"}),
+            when_not_matched_by_source("target.v = 'c'").delete(),
+        ],
+        **more,
+    )
+
+
+@pytest.mark.parametrize("options", [JSON, LOOKUP, EVENTUAL], ids=["json", "lookup", "eventual"])
+def test_verbs_of_a_table_with_a_key(
+    spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str], options: dict[str, object]
+) -> None:
+    table = make(spark, tmp_path / "t", servers, name := topic(), **options)
+    history: dict[int, dict[int, Any]] = {0: {}}
+
+    def see(made: Snapshot | None, kind: str, now: dict[int, Any], changes: int) -> None:
+        assert made is not None
+        # With ``lookup`` an update is two changes, with the row before.
+        assert (made.kind, made.rows) == (kind, changes) or options is LOOKUP
+        assert rows(table.read()) == now
+        history[made.id] = now
+
+    see(table.write(frame(spark, [(1, "a"), (2, "b"), (3, "c"), (4, "a"), (5, "n")])), "upsert",
+        {1: "a", 2: "b", 3: "c", 4: "a", 5: "n"}, 5)  # fmt: skip
+    see(table.delete("v = 'b' or id = 77"), "delete", {1: "a", 3: "c", 4: "a", 5: "n"}, 1)
+    assert table.delete(F.col("v") == "gone") is None
+    see(table.update(F.col("id") > 3, {"V": "concat(v, '!')"}), "update",
+        {1: "a", 3: "c", 4: "a!", 5: "n!"}, 2)  # fmt: skip
+    table.compact()
+    see(table.update("v in ('a', 'c')", {"id": "if(id = 1, 3, id + 10)"}), "update",
+        {3: "a", 13: "c", 4: "a!", 5: "n!"}, 3)  # fmt: skip
+    see(table.overwrite(frame(spark, [(3, "x"), (20, "c"), (20, "c")]), "v in ('a', 'c', 'x')"), "overwrite",
+        {3: "x", 20: "c", 4: "a!", 5: "n!"}, 3)  # fmt: skip
+    see(table.overwrite(frame(spark, [(21, "c"), (4, "n!")]), dynamic=True), "overwrite",
+        {3: "x", 21: "c", 4: "n!"}, 4)  # fmt: skip
+    source = frame(spark, [(4, "z", False), (3, "", True), (30, "new", False), (31, "", True)], SOURCE)
+    see(merging(table, source), "merge", {4: "z", 30: "new"}, 4)
+    see(table.overwrite(frame(spark, [(1, "q"), (4, "z")])), "overwrite", {1: "q", 4: "z"}, 3)
+    see(table.update("true", {"v": F.lit("r")}, batch=("job", 1)), "update", {1: "r", 4: "r"}, 2)
+    again = table.update("true", {"v": F.lit("s")}, batch=("job", 1))
+    assert again == table.snapshots(1)[0], "a batch that has landed is not done again"
+    see(table.truncate(), "truncate", {}, 2)
+    assert table.truncate() is None
+    assert {s: rows(table.read(snapshot=s)) for s in history} == history
+    assert table.verify().ok
+    if options is JSON:
+        assert_log_is_table(Path(table.path), servers, name, 2)
+    elif options is EVENTUAL:
+        tables.assert_log_is_table(table, servers, name)
+    else:
+        now: dict[int, Any] = {}
+        for each in sorted(history)[1:]:
+            now = check_changelog(now, told(OpenedTable.open(table.path), each))
+            assert now == history[each]
+
+
+@pytest.mark.parametrize("log", ["debezium-json", None])
+def test_verbs_of_a_table_without_a_key(
+    spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str], log: str | None
+) -> None:
+    """Only files that hold rows concerned are touched; a stream sees the true changes, with a log and without."""
+    given = {"log__format": log} if log else {}
+    table = make(spark, tmp_path / "t", servers if log else "", topic() if log else "", key=False, **given)
+    now: Counter[tuple[int, Any]] = Counter()
+    expected: dict[int, Counter[tuple[int, Any, str]]] = {}
+
+    def see(made: Snapshot | None, kind: str, *changes: tuple[int, Any, str], adds: int, removes: int) -> None:
+        assert made is not None
+        assert (made.kind, made.rows) == (kind, len(changes))
+        for key, value, change in changes:
+            now[key, value] += -1 if change in ("-D", "-U") else 1
+        assert Counter(map(tuple, table.read().collect())) == +now
+        plain = DeltaTable(table.path)
+        assert Counter((r["id"], r["v"]) for r in plain.to_pyarrow_table().to_pylist()) == +now
+        done = OpenedTable.open(table.path).files.log.commit_at(made.id)
+        assert (len(done.added), len(done.removed)) == (adds, removes)
+        # ``debezium-json`` says an update as a delete and an insert.
+        splits = log == "debezium-json"
+        names = {
+            "+I": "insert",
+            "-D": "delete",
+            "-U": "delete" if splits else "update_preimage",
+            "+U": "insert" if splits else "update_postimage",
+        }
+        expected[made.id] = Counter((key, value, names[change]) for key, value, change in changes)
+
+    see(table.write(frame(spark, [(1, "a"), (2, "a"), (3, "b"), (3, "b")])), "append",
+        (1, "a", "+I"), (2, "a", "+I"), (3, "b", "+I"), (3, "b", "+I"), adds=2, removes=0)  # fmt: skip
+    see(table.write(frame(spark, [(4, "b"), (5, None)])), "append",
+        (4, "b", "+I"), (5, None, "+I"), adds=2, removes=0)  # fmt: skip
+    see(table.delete("id = 1"), "delete", (1, "a", "-D"), adds=1, removes=1)
+    see(table.delete("v = 'b' and id < 4"), "delete", (3, "b", "-D"), (3, "b", "-D"), adds=0, removes=1)
+    assert table.delete("id = 77") is None
+    see(table.update("id in (2, 5)", {"v": "coalesce(v, 'n')", "id": "id * 10"}), "update",
+        (2, "a", "-U"), (20, "a", "+U"), (5, None, "-U"), (50, "n", "+U"), adds=2, removes=2)  # fmt: skip
+    see(table.overwrite(frame(spark, [(6, "b"), (7, "n")]), "v = 'b' or v = 'n'"), "overwrite",
+        (4, "b", "-D"), (50, "n", "-D"), (6, "b", "+I"), (7, "n", "+I"), adds=2, removes=2)  # fmt: skip
+    see(table.overwrite(frame(spark, [(8, "b"), (9, "m")]), dynamic=True), "overwrite",
+        (6, "b", "-D"), (8, "b", "+I"), (9, "m", "+I"), adds=2, removes=1)  # fmt: skip
+    source = frame(spark, [(20, "A", False), (9, "", True), (30, "new", False), (31, "", True)], SOURCE)
+    see(merging(table, source), "merge",
+        (20, "a", "-U"), (20, "A", "+U"), (9, "m", "-D"), (30, "new", "+I"), adds=2, removes=2)  # fmt: skip
+    made = table.overwrite(frame(spark, [(1, "q")]), batch=("job", 1))
+    see(made, "overwrite", (20, "A", "-D"), (7, "n", "-D"), (8, "b", "-D"), (30, "new", "-D"), (1, "q", "+I"),
+        adds=1, removes=4)  # fmt: skip
+    assert table.overwrite(frame(spark, [(2, "q")]), batch=("job", 1)) == made
+    see(table.truncate(), "truncate", (1, "q", "-D"), adds=0, removes=1)
+    assert table.truncate() is None
+    feed = Follower(tmp_path / "c", lambda: table.read_stream(scan_mode="earliest")).rows()
+    seen: dict[int, Counter[tuple[int, Any, str]]] = {}
+    for key, value, change, version, _ in feed:
+        seen.setdefault(version, Counter())[key, value, change] += 1
+    assert seen == expected
+    if log:
+        report = table.verify()
+        assert report.ok, report
+        assert not report.pending
+
+
+def test_rows_that_would_share_a_key_are_refused_and_moves_that_do_not_go_through(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = make(spark, tmp_path / "t")
+    table.write(frame(spark, [(1, "a"), (2, "b"), (3, "c")]))
+    before = state(table)
+    twice = frame(spark, [(1, "x", False), (1, "y", False)], SOURCE)
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("two rows would have one primary key", lambda: table.update("id = 1", {"id": F.lit(2)})),
+        ("two rows would have one primary key", lambda: table.update("id < 3", {"id": F.lit(9)})),
+        ("must not hold NULL", lambda: table.update("id = 1", {"id": F.lit(None)})),
+        ("every row must be one that where selects", lambda: table.overwrite(frame(spark, [(1, "z")]), "v = 'a'")),
+        ("ambiguous", lambda: table.merge(twice, "id", [when_matched().update({"v": "source.v"})])),
+        (
+            "two rows would have one primary key",
+            lambda: table.merge(twice, "target.v = source.v", [when_not_matched().insert({"id": "7", "v": "'n'"})]),
+        ),
+        (
+            "two rows would have one primary key",
+            lambda: table.merge(
+                twice, "target.v = source.v", [when_not_matched("source.v = 'x'").insert({"id": "1", "v": "'n'"})]
+            ),
+        ),
+    ]
+    for message, act in refused:
+        with pytest.raises(InvalidInputError, match=message):
+            act()
+        assert state(table) == before
+    assert table.merge(twice, "id", [when_matched().delete()]).rows == 1, "deleted twice is deleted"
+    table.update("true", {"id": "5 - id"})
+    assert rows(table.read()) == {3: "b", 2: "c"}, "two rows may change places"
+    again = frame(spark, [(3, "b"), (2, "c")])
+    table.merge(
+        again, "target.v = source.v", [when_matched("source.id = 3").delete(), when_matched().update({"id": "3"})]
+    )
+    assert rows(table.read()) == {3: "c"}, "a key that is deleted is free"
+
+
+def test_what_is_wrong_is_said_before_anything_is_written(
+    spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    keyed_, plain = make(spark, tmp_path / "k"), tables.make(spark, tmp_path / "a", key=False)
+    logged = tables.make(spark, tmp_path / "l", servers, topic(), key=False)
+    one = frame(spark, [(1, "a")])
+    for table in (keyed_, plain, logged):
+        table.write(one)
+    before = [state(table) for table in (keyed_, plain, logged)]
+    feed = one.withColumn("_change_type", F.lit("insert"))
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("delete: where 'w = 1' cannot be evaluated here: .*w", lambda: keyed_.delete("w = 1")),
+        ("delete: where 'id \\+' cannot", lambda: plain.delete("id +")),
+        ("delete: where 'id' cannot", lambda: plain.delete("id")),
+        ("delete: where: expected a Spark column or SQL text, came int", lambda: plain.delete(3)),
+        ("delete: this table has no primary key", lambda: plain.delete(one)),
+        ("update: set: 'w' is no column", lambda: keyed_.update("true", {"w": "1"})),
+        ("update: set: 'ID' is set twice", lambda: keyed_.update("true", {"id": "1", "ID": "2"})),
+        ("update: set: expected columns and what they are set to", lambda: plain.update("true", {})),
+        ("column 'v' is string, came int; say cast", lambda: plain.update("true", {"v": "1"})),
+        ("missing \\['v'\\]", lambda: plain.overwrite(one.select("id"))),
+        ("drop the column, or write\\(\\) the changes", lambda: keyed_.overwrite(feed)),
+        ("exclude each other", lambda: keyed_.overwrite(one, "id = 1", dynamic=True)),
+        ("this table has none", lambda: plain.overwrite(one, dynamic=True)),
+        ("every row must be one that where selects; 1 of 1", lambda: plain.overwrite(one, "id = 2")),
+        ("merge: when expects clauses", lambda: keyed_.merge(one, "id", [])),
+        (
+            "'when matched then delete' is never reached",
+            lambda: keyed_.merge(one, "id", [when_matched().update(), when_matched().delete()]),
+        ),
+        ("merge: on expects columns of both", lambda: keyed_.merge(one, ["w"], [when_matched().delete()])),
+        (
+            "sets all columns, and the source lacks \\['v'\\]",
+            lambda: keyed_.merge(one.select("id"), "id", [when_matched().update()]),
+        ),
+        (
+            "merge: when not matched 'target.id = 1' cannot",
+            lambda: keyed_.merge(one, "id", [when_not_matched("target.id = 1").insert()]),
+        ),
+        ("log.format='arrow' or 'debezium-json', or with a primary key", lambda: logged.delete("id = 1")),
+        ("truncate: log.format='json'", logged.truncate),
+    ]
+    for message, act in refused:
+        with pytest.raises(InvalidInputError, match=message):
+            act()
+    assert [state(table) for table in (keyed_, plain, logged)] == before
+
+
+def test_who_commits_in_between(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table with a key looks again; without one, an append comes after the verb, and a delete makes it look again."""
+    keys, plain = make(spark, tmp_path / "k"), tables.make(spark, tmp_path / "a", key=False)
+    between: list[Callable[[], object]] = []
+
+    def meanwhile(real: Callable[..., Any]) -> Callable[..., Any]:
+        def staged(*args: Any) -> Any:
+            found = real(*args)
+            if between:
+                between.pop(0)()
+            return found
+
+        return staged
+
+    other, others = TableStore.open(spark, keys.path), TableStore.open(spark, plain.path)
+    for table in (keys, plain):
+        table.write(frame(spark, [(1, "a"), (2, "a"), (3, "b")]))
+    monkeypatch.setattr(keyed, "run_staging", meanwhile(keyed.run_staging))
+    between += [lambda: other.write(frame(spark, [(4, "a")])), other.compact]
+    made = keys.delete("v = 'a'")
+    assert (made.rows, rows(keys.read())) == (3, {3: "b"})
+    monkeypatch.setattr(unkeyed, "run_staging", meanwhile(unkeyed.run_staging))
+    between += [lambda: others.write(frame(spark, [(4, "a")]))]
+    assert plain.delete("id in (1, 4)").rows == 1
+    between += [lambda: others.delete("id = 4")]
+    assert plain.update("v = 'a'", {"v": "'A'"}).rows == 2
+    assert sorted(map(tuple, plain.read().collect())) == [(2, "A"), (3, "b")]
+    monkeypatch.setattr(write, "RESTAGE_MAX", 2)
+    between += [lambda: other.write(frame(spark, [(5, "a")])), lambda: other.write(frame(spark, [(6, "a")]))]
+    with pytest.raises(ConflictError, match="other writers committed 2 times"):
+        keys.truncate()
+    assert rows(keys.read()) == {3: "b", 5: "a", 6: "a"}
