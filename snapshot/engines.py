@@ -112,6 +112,13 @@ class MergeRule:
         whole = [each for each in self.sequences if not each.is_group]
         return whole[0].fields if whole and self.deletes is Deletes.REMOVE and not self.ignore_delete else ()
 
+    def as_set(self) -> MergeRule:
+        """Give the rule for changes that are what is wanted, as those of ``update`` are: nothing is merged.
+
+        What they delete is remembered with the sequence that the row had.
+        """
+        return MergeRule(sequences=self.sequences if self.buries else (), name=self.name)
+
     @property
     def why_refused(self) -> str:
         """Why deletes are refused; empty where they are not."""

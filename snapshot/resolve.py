@@ -99,6 +99,8 @@ class Lookup:
             for bucket in sorted(buckets):
                 self._look_up(session, engine, bucket, rule)
                 new = f"new{bucket}"
+                if rule.buries and not rule.merges:
+                    session.execute(f"CREATE TEMP TABLE buried AS {_deleted(new, self.spec, rule)}")
                 if rule.merges:
                     merge(session, self.spec, rule, new, f"settled{bucket}")
                     session.execute(f"DROP TABLE {new}")
@@ -136,7 +138,7 @@ class Lookup:
             asked = session.sql(f"SELECT DISTINCT {keys} FROM new{bucket}").to_arrow_table()
             old = self._rows(engine, bucket, asked)
         load_numbered(session, "old", self.spec.arrow, old)
-        if rule.buries:
+        if rule.buries and rule.merges:
             load_graves(session, self.spec, rule, self.tombstones.get(bucket, ()), self.storage, f"new{bucket}")
 
     def _engine(self) -> MergeEngine:
@@ -146,6 +148,14 @@ class Lookup:
     @property
     def _filesystem(self) -> fsspec.AbstractFileSystem | None:
         return None if self.storage.is_local else self.storage.filesystem
+
+
+def _deleted(new: str, spec: TableSpec, rule: MergeRule) -> str:
+    """Write the query of the key and the sequence of rows that are deleted without a sequence of the delete's own."""
+    keys = keys_of(spec)
+    held = ", ".join(f"old.{c}" for c in [*keys, *names_in(spec, rule.buries)])
+    joined = f"{new} AS new JOIN old ON {same_key(keys, 'old', 'new')}"
+    return f"SELECT {held} FROM {joined} WHERE new.c{len(spec.arrow)} = {RowKind.DELETE:d}"
 
 
 def _tombstones(spec: TableSpec, rule: MergeRule) -> tuple[str, list[int], pa.Schema]:

@@ -60,7 +60,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """
     if batch.schema.equals(schema):
         return batch
-    columns = [batch.column(batch.schema.get_field_index(field.name)) for field in schema]
+    columns = [batch.column(field.name) for field in schema]
     return pa.RecordBatch.from_arrays(
         [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
     )

@@ -6,10 +6,10 @@ The library is an optional dependency: only tables with ``aggregate-function=hll
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
+from duckdb.func import PythonUDFType
 
 UNITE = "unite_sketches"
 """Name of the function within DuckDB: of a list of sketches, one."""
@@ -22,8 +22,7 @@ def has_sketches() -> bool:
 
 def register_sketches(session: duckdb.DuckDBPyConnection) -> None:
     """Give a session the function ``unite_sketches``."""
-    # The stubs know neither of lists nor of Arrow functions.
-    cast(Any, session).create_function(UNITE, _unite, ["BLOB[]"], "BLOB", type="arrow")
+    session.create_function(UNITE, _unite, ["BLOB[]"], "BLOB", type=PythonUDFType.ARROW)
 
 
 def _unite(lists: pa.ChunkedArray) -> pa.Array:

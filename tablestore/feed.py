@@ -30,9 +30,16 @@ class Feed:
     An eventual log does not keep snapshots apart, so its table's snapshots are read from the files too.
     """
 
-    def __init__(self, table: OpenedTable, *, tasks: int = 2) -> None:
-        """Follow ``table``; the rows that a full read begins with are cut into about ``tasks`` parts."""
+    def __init__(self, table: OpenedTable, *, tasks: int = 2, from_files: bool = False) -> None:
+        """Follow ``table``.
+
+        Args:
+            table: the table.
+            tasks: into about how many parts the rows are cut that a full read begins with.
+            from_files: leave the log alone, and read what is committed.
+        """
         self._table = table
+        self._from_log = table.log is not None and not table.is_eventual and not from_files
         self._tasks = tasks
         self._columns = table.spec.change_columns
         self._gate = Gate(table.index)
@@ -89,7 +96,7 @@ class Feed:
         files = self._table.files
         if after == BEFORE_FULL:
             return seed_parts(files, files.snapshot(through), tasks=self._tasks)
-        if self._table.log is not None and not self._table.is_eventual:
+        if self._from_log:
             found = self._log_parts(after, through)
             if found is not None:
                 return found

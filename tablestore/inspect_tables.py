@@ -14,6 +14,7 @@ from log_system.kafka.topic import earliest_offsets, latest_offsets
 from snapshot.delta import DataFile
 from snapshot.errors import InvalidInputError
 from snapshot.schema import BUCKET, SNAPSHOT
+from snapshot.schema_json import sql_columns
 from snapshot.table import TableFiles
 from tablestore.consumers import Consumers
 from tablestore.opened import OpenedTable
@@ -143,20 +144,20 @@ def buckets(table: OpenedTable) -> pa.Table:
 def schemas(table: OpenedTable) -> pa.Table:
     """List the columns.
 
-    Columns: ``position``, ``name``, ``type`` (Spark's), ``nullable``, ``key_position`` and ``partition_position``
+    Columns: ``position``, ``name``, ``type`` (SQL's), ``nullable``, ``key_position`` and ``partition_position``
     (from 0; NULL where the column is in neither).
     """
     spec = table.spec
     rows = [
         {
             "position": number,
-            "name": field.name,
-            "type": field.dataType.simpleString(),
-            "nullable": field.nullable,
-            "key_position": spec.primary_key.index(field.name) if field.name in spec.primary_key else None,
-            "partition_position": spec.partition_by.index(field.name) if field.name in spec.partition_by else None,
+            "name": name,
+            "type": kind,
+            "nullable": nullable,
+            "key_position": spec.primary_key.index(name) if name in spec.primary_key else None,
+            "partition_position": spec.partition_by.index(name) if name in spec.partition_by else None,
         }
-        for number, field in enumerate(spec.schema.fields)
+        for number, (name, kind, nullable) in enumerate(sql_columns(spec.schema_json))
     ]
     schema = [("position", pa.int32()), ("name", pa.string()), ("type", pa.string()), ("nullable", pa.bool_())]
     return _table(rows, [*schema, ("key_position", pa.int32()), ("partition_position", pa.int32())])

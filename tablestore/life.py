@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from snapshot.records import Snapshot
 from snapshot.tags import Tag
-from tablestore import orphans, read, tagging
+from tablestore import orphans, read, rollback, tagging
 from tablestore.consumers import Consumer, Consumers, reset_consumer
 from tablestore.expire import Age, ExpireReport, expire, rules_of
+from tablestore.expire_partitions import PartitionsReport, expire_partitions
 from tablestore.inspect import Inspector
 from tablestore.inspect_log import Progress
+from tablestore.metrics import Hook
 from tablestore.opened import OpenedTable
 from tablestore.points import Point
+from tablestore.write import Writer
 
 
-class Life:
+class Life(ABC):
     """What ``TableStore`` can do with its own past."""
+
+    _writer: Writer
+    _run_tasks: Callable[[Sequence[Any], Callable[[Any], str]], list[str]]
 
     def __init__(self, spark: SparkSession, table: OpenedTable) -> None:
         """Work on ``table``."""
@@ -27,6 +38,51 @@ class Life:
         """The table as it is defined now: another handle may have changed its columns or options."""
         self._opened = self._opened.refreshed()
         return self._opened
+
+    @abstractmethod
+    def delete(self, where: Column) -> Snapshot | None:
+        """Delete the rows that a condition selects."""
+
+    @abstractmethod
+    def _done(self, made: Snapshot | None) -> Snapshot | None:
+        """Do what is due after a write."""
+
+    def rollback(self, to: Point) -> Snapshot | None:
+        """Make the table what it was, by one new snapshot; what that changes is published.
+
+        In a table with a key these are the rows that differ. Without a key files are compared: an append that commits
+        at the same time stays, and rows that a compaction has copied since go and come back.
+
+        Args:
+            to: a snapshot's id, a tag or a time.
+
+        Returns:
+            The snapshot; None where nothing differs.
+
+        Raises:
+            NotFoundError: there is no such snapshot or tag, or the snapshot has expired.
+            InvalidInputError: the log's format cannot say a delete.
+            ConflictError: others wrote at the same time too often; nothing was written.
+        """
+        return self._done(rollback.rollback(self._table, self._writer, self._run_tasks, to))
+
+    def expire_partitions(self, *, dry_run: bool = False, progress: Progress | None = None) -> PartitionsReport:
+        """Delete partitions that are older than ``partition.expiration-time``, by one snapshot, which is published.
+
+        Args:
+            dry_run: only say what would be deleted.
+            progress: called with the partitions deleted so far and in all.
+
+        Raises:
+            InvalidInputError: the table has no partitions or no such option, or the log's format cannot say a delete.
+            ConflictError: other writers committed first too often; nothing was deleted.
+        """
+        names = self._table.spec.partition_by
+
+        def rows() -> DataFrame:
+            return read.read(self._spark, self._table, snapshot=None, timestamp=None, columns=names)
+
+        return expire_partitions(self._table, rows, self.delete, dry_run=dry_run, progress=progress)
 
     def changes(self, from_: Point, to: Point | None = None) -> DataFrame:
         """Read what changed between two snapshots, in a batch, from the table's files.
@@ -133,6 +189,19 @@ class Life:
             InvalidInputError: the age is less than an hour.
         """
         return orphans.remove_orphans(self._table, older_than, dry_run=dry_run, progress=progress)
+
+    @property
+    def metrics(self) -> Hook | None:
+        """A function that is told of each write, publish, compaction and expiry of this handle; None for none.
+
+        It gets a ``tablestore.metrics.Measured``. What it raises is logged and stops nothing. Reads and streams are
+        measured by Spark: by its observable metrics and a query's progress.
+        """
+        return self._writer.meter.hook
+
+    @metrics.setter
+    def metrics(self, hook: Hook | None) -> None:
+        self._writer.meter.hook = hook
 
     @property
     def inspect(self) -> Inspector:

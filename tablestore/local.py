@@ -7,22 +7,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
 
-from snapshot.errors import CorruptedError, InvalidInputError, NotFoundError
+from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.feed import Feed
-from tablestore.local_filter import parse_filter
+from tablestore.inspect_tables import inspected
 from tablestore.local_tail import followed, in_order
 from tablestore.opened import OpenedTable
 from tablestore.options import TableOptions
 from tablestore.plan import snapshot_parts
+from tablestore.points import Point, between, snapshot_at
 from tablestore.read_options import parse_read_options, timestamp_millis
 from tablestore.threads import ReadAnew, cores, read_parts
+
+if TYPE_CHECKING:
+    from tablestore.local_filter import TextPredicate
 
 
 def open_local(path: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> LocalTable:
@@ -109,25 +114,23 @@ class LocalTable:
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - what Arrow's readers call it
         *,
-        snapshot: int | None = None,
-        timestamp: datetime | str | int | None = None,
+        snapshot: Point | None = None,
     ) -> pa.Table:
         """Read a snapshot into memory.
 
         Args:
             columns: the wanted columns, in this order; None for all.
             filter: a condition in DuckDB's SQL, such as ``"price > 10 AND name LIKE 'a%'"``; None for every row.
-            snapshot: its id; None for the newest.
-            timestamp: the newest snapshot at or before this time; as in ``TableStore.read``.
+            snapshot: its id, a tag, or a time: then it is the newest that was there; None for the newest.
 
         Returns:
             The rows, in no particular order.
 
         Raises:
-            NotFoundError: there is no such snapshot.
-            InvalidInputError: a column is unknown, the filter is wrong, or snapshot and timestamp are both given.
+            NotFoundError: there is no such snapshot or tag.
+            InvalidInputError: a column is unknown, or the filter is wrong.
         """
-        read = self._reader(columns, filter, self._snapshot(snapshot, timestamp))
+        read = self._reader(columns, filter, self._snapshot(snapshot))
         return pa.Table.from_batches(read(), schema=self.schema_of(columns))
 
     def to_batches(
@@ -135,11 +138,10 @@ class LocalTable:
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - as above
         *,
-        snapshot: int | None = None,
-        timestamp: datetime | str | int | None = None,
+        snapshot: Point | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Read a snapshot batch by batch, in bounded memory, in no particular order; arguments as for ``to_arrow``."""
-        return self._reader(columns, filter, self._snapshot(snapshot, timestamp))()
+        return self._reader(columns, filter, self._snapshot(snapshot))()
 
     def to_duckdb(
         self,
@@ -147,8 +149,7 @@ class LocalTable:
         *,
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - as above
-        snapshot: int | None = None,
-        timestamp: datetime | str | int | None = None,
+        snapshot: Point | None = None,
     ) -> duckdb.DuckDBPyRelation:
         """Give a snapshot as a DuckDB relation, which reads it anew, batch by batch, each time it is asked.
 
@@ -160,20 +161,18 @@ class LocalTable:
             columns: as for ``to_arrow``.
             filter: likewise.
             snapshot: likewise.
-            timestamp: likewise.
         """
-        read = self._reader(columns, filter, self._snapshot(snapshot, timestamp))
+        read = self._reader(columns, filter, self._snapshot(snapshot))
         return (connection or duckdb.default_connection()).from_arrow(ReadAnew(self.schema_of(columns), read))
 
     def count(
         self,
         filter: str | None = None,  # noqa: A002 - as above
         *,
-        snapshot: int | None = None,
-        timestamp: datetime | str | int | None = None,
+        snapshot: Point | None = None,
     ) -> int:
         """Count the rows of a snapshot; without changes to merge, from Delta's statistics alone."""
-        found = self._snapshot(snapshot, timestamp)
+        found = self._snapshot(snapshot)
         known = None if filter else self._known_count(found)
         if known is not None:
             return known
@@ -184,26 +183,31 @@ class LocalTable:
         """List the table's snapshots, newest first, as far back as the Delta log goes."""
         return list(islice(self._table.files.snapshots(), limit))
 
-    def changes(self, first: int, last: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Read the changes of some snapshots, in their order.
-
-        Args:
-            first: the first snapshot.
-            last: the last one; None for the newest that is visible.
-
-        Yields:
-            The columns of ``tail``.
+    def inspect(self, name: str) -> pa.Table:
+        """Look inside: ``snapshots``, ``files``, ``log`` and so on; see ``inspect_tables``.
 
         Raises:
-            NotFoundError: one of the snapshots is not there, or not visible yet.
-            DataLostError: neither the log nor the table holds their changes any more.
+            InvalidInputError: there is nothing of this name.
         """
-        newest = self._table.newest_visible()
-        end = newest if last is None else last
-        if not 0 <= first <= end <= newest:
-            msg = f"changes: expected snapshots from 0 to {newest}, the newest visible; came {first} to {end}."
-            raise NotFoundError(msg)
-        return in_order(Feed(self._table), max(first, 1) - 1, end, self.feed_schema)
+        return inspected(self._table, name)
+
+    def changes(self, from_: Point, to: Point | None = None) -> Iterator[pa.RecordBatch]:
+        """Read what changed between two snapshots, from the table's files, as ``TableStore.changes`` does.
+
+        Args:
+            from_: the changes after this snapshot (its id, a tag or a time).
+            to: up to this one; None for the newest.
+
+        Yields:
+            The columns of ``tail``, in the order of the snapshots.
+
+        Raises:
+            NotFoundError: there is no such snapshot or tag.
+            DataLostError: changes in between have expired.
+            InvalidInputError: the second comes before the first.
+        """
+        after, through = between(self._table.files, from_, to)
+        return in_order(Feed(self._table, from_files=True), after, through, self.feed_schema)
 
     def tail(
         self,
@@ -211,6 +215,7 @@ class LocalTable:
         scan_mode: str | None = None,
         snapshot: int | None = None,
         timestamp: datetime | str | int | None = None,
+        tag: str | None = None,
         follow: bool = True,
         poll_seconds: float = 0.2,
     ) -> Iterator[pa.RecordBatch]:
@@ -218,10 +223,11 @@ class LocalTable:
 
         Args:
             scan_mode: where to begin: ``latest`` (what comes from now on), ``earliest``, ``full`` (the newest
-                snapshot's rows as inserts, then what follows), ``from-snapshot`` or ``from-timestamp``. None follows
-                from ``snapshot`` or ``timestamp``, else it is ``latest``.
+                snapshot's rows as inserts, then what follows), ``from-snapshot``, ``from-timestamp`` or ``from-tag``.
+                None follows from ``snapshot``, ``timestamp`` or ``tag``, else it is ``latest``.
             snapshot: for ``from-snapshot``: its changes come first.
             timestamp: for ``from-timestamp``; as in ``TableStore.read``.
+            tag: for ``from-tag``: what came after it.
             follow: whether to wait for more; else it ends with the newest snapshot that is visible now.
             poll_seconds: how long to wait before looking for a new snapshot again.
 
@@ -231,38 +237,30 @@ class LocalTable:
 
         Raises:
             InvalidInputError: the arguments do not go together.
-            NotFoundError: that snapshot is not there.
+            NotFoundError: that snapshot or tag is not there.
             DataLostError: neither the log nor the table holds the changes any more, or the table was made anew.
         """
-        given = {"scan-mode": scan_mode, "snapshot": snapshot, "timestamp": timestamp}
-        if scan_mode is None and snapshot is None and timestamp is None:
+        time = None if timestamp is None else timestamp_millis(timestamp)
+        given = {"scan-mode": scan_mode, "snapshot": snapshot, "timestamp": time, "tag": tag}
+        if all(value is None for value in given.values()):
             given["scan-mode"] = "latest"
-        if timestamp is not None:
-            given["timestamp"] = timestamp_millis(timestamp)
         options = parse_read_options({"path": self.path} | {k: str(v) for k, v in given.items() if v is not None})
         feed = Feed(self._table, tasks=self._threads)
-        after = feed.begin(options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms)
+        after = feed.begin(
+            options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms, tag=options.tag
+        )
         if not follow:
             return in_order(feed, after, self._table.newest_visible(), self.feed_schema)
         return followed(self._table, feed, after, self.feed_schema, poll_seconds)
 
-    def _snapshot(self, snapshot: int | None, timestamp: datetime | str | int | None) -> int:
+    def _snapshot(self, point: Point | None) -> int:
         files = self._table.files
-        if snapshot is not None and timestamp is not None:
-            msg = "read: snapshot and timestamp exclude each other; give one."
-            raise InvalidInputError(msg)
-        if timestamp is not None:
-            return files.snapshot_as_of(timestamp_millis(timestamp)).id
-        return files.latest() if snapshot is None else files.snapshot(snapshot).id
+        return files.latest() if point is None else snapshot_at(files, point).id
 
     def _known_count(self, snapshot: int) -> int | None:
         """Sum the rows of the snapshot's files; None where changes have to be merged, or a file was not counted."""
-        files = self._table.files
-        if self.primary_key:
-            layout = files.layout(snapshot)
-            held = None if layout.changes else list(layout.base)
-        else:
-            held = files.root.files(snapshot)
+        layout = self._table.files.layout(snapshot)
+        held = None if layout.changes else layout.base
         if held is None or any(file.rows < 0 for file in held):
             return None
         return sum(file.rows for file in held)
@@ -272,7 +270,7 @@ class LocalTable:
     ) -> Callable[[], Iterator[pa.RecordBatch]]:
         """Check what is asked for, now; give what reads it, each time it is called."""
         wanted = self.schema_of(columns)
-        predicate = None if condition is None else parse_filter(condition, self.schema)
+        predicate = None if condition is None else _parsed(condition, self.schema)
         names = None if columns is None else tuple(dict.fromkeys(columns))
         table = self._table
 
@@ -299,3 +297,9 @@ class LocalTable:
         """Show path and key."""
         key = f", primary_key={list(self.primary_key)}" if self.primary_key else ""
         return f"LocalTable({self.path!r}{key})"
+
+
+def _parsed(condition: str, schema: pa.Schema) -> TextPredicate:
+    from tablestore.local_filter import parse_filter  # noqa: PLC0415 - sqlglot takes a while to load
+
+    return parse_filter(condition, schema)

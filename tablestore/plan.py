@@ -108,7 +108,9 @@ def seed_parts(table: TableFiles, snapshot: Snapshot, *, tasks: int) -> list[Par
     return [SeedPart(part, snapshot) for part in snapshot_parts(table, snapshot.id, tasks=tasks)]
 
 
-def change_parts(table: TableFiles, after: int, through: int, buckets: int, wanted: Columns) -> list[Part]:
+def change_parts(
+    table: TableFiles, after: int, through: int, buckets: int, wanted: Columns | None = None
+) -> list[Part]:
     """Plan the changes of snapshots ``after + 1`` to ``through`` from the table's files, one part a bucket.
 
     Args:
@@ -116,11 +118,12 @@ def change_parts(table: TableFiles, after: int, through: int, buckets: int, want
         after: the last snapshot before.
         through: the last snapshot.
         buckets: the table's number of buckets.
-        wanted: the columns to give.
+        wanted: the columns to give; None for those that the table has.
 
     Raises:
         DataLostError: a snapshot has left the Delta log.
     """
+    wanted = wanted or table.spec.change_columns
     changes = tuple(table.changes(snapshot, buckets) for snapshot in range(after + 1, through + 1))
     filled = [bucket for bucket in range(buckets) if any(bucket in c.files for c in changes)]
     return [FilesPart(tuple(c for c in changes if bucket in c.files), bucket, wanted) for bucket in filled]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from snapshot.errors import InvalidInputError
+from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.records import Snapshot
 from snapshot.table import TableFiles
 from tablestore.read_options import timestamp_millis
@@ -33,6 +33,32 @@ def snapshot_at(files: TableFiles, point: Point) -> Snapshot:
     if is_tag(point):
         return files.tags.get(point).snapshot
     return files.snapshot_as_of(timestamp_millis(point))
+
+
+def between(files: TableFiles, from_: Point, to: Point | None) -> tuple[int, int]:
+    """Find the snapshots after one point, up to another; without one up to the newest.
+
+    Returns:
+        The snapshot before the first of them, and the last of them.
+
+    Raises:
+        NotFoundError: there is no such snapshot or tag.
+        DataLostError: changes in between have expired.
+        InvalidInputError: the second comes before the first.
+    """
+    after = snapshot_at(files, from_).id
+    through = files.latest() if to is None else snapshot_at(files, to).id
+    if through < after:
+        msg = f"changes: from snapshot {after} to {through}: expected the older one first. Swap them."
+        raise InvalidInputError(msg)
+    oldest = files.oldest(fresh=False)
+    if after + 1 < oldest and after < through:
+        msg = (
+            f"table {files.storage.root!r}: the changes of snapshots {after + 1} to {min(through, oldest - 1)} have "
+            f"expired; those after snapshot {oldest - 1} are there."
+        )
+        raise DataLostError(msg)
+    return after, through
 
 
 def is_tag(text: str) -> bool:

@@ -8,13 +8,13 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from snapshot.errors import DataLostError, InvalidInputError
+from snapshot.errors import InvalidInputError
 from snapshot.table import TableFiles
 from snapshot.tags import check_name
 from tablestore import overlay
 from tablestore.normalize import normalize as normalized
 from tablestore.opened import OpenedTable
-from tablestore.points import Point, is_tag, snapshot_at
+from tablestore.points import Point, between, is_tag
 from tablestore.read_options import FORMAT, NEWEST, parse_read_options, parse_schema_choice, timestamp_millis
 from tablestore.root_columns import root_columns
 from tablestore.shape import quoted
@@ -159,19 +159,7 @@ def read_changes(spark: SparkSession, table: OpenedTable, from_: Point, to: Poin
         DataLostError: changes in between have expired.
         InvalidInputError: the second comes before the first.
     """
-    files = table.files
-    after = snapshot_at(files, from_).id
-    through = files.latest() if to is None else snapshot_at(files, to).id
-    if through < after:
-        msg = f"changes: from snapshot {after} to {through}: expected the older one first. Swap them."
-        raise InvalidInputError(msg)
-    oldest = files.oldest(fresh=False)
-    if after + 1 < oldest and after < through:
-        msg = (
-            f"table {table.path!r}: the changes of snapshots {after + 1} to {min(through, oldest - 1)} have expired; "
-            f"those after snapshot {oldest - 1} are there."
-        )
-        raise DataLostError(msg)
+    after, through = between(table.files, from_, to)
     given = {"changesAfter": after, "changesThrough": through, "readChangeFeed": "true"}
     options = _base_options(spark, table) | {name: str(value) for name, value in given.items()}
     return spark.read.format(FORMAT).options(**options).load()

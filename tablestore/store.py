@@ -62,7 +62,9 @@ class TableStore(RowVerbs, Altering, Life):
             if self._publisher is not None:
                 self._publisher.discard()
             self._publisher = open_publisher(now, self._spark)
+            hook = self._writer.meter.hook
             self._writer = Writer(now, self._publisher)
+            self._writer.meter.hook = hook
             self._verbs = Verbs(self._spark, self._writer)
         return now
 
@@ -353,8 +355,12 @@ class TableStore(RowVerbs, Altering, Life):
     def _done(self, made: Snapshot | None) -> Snapshot | None:
         """Fold changes into the root after a write, where they have grown, and drop what has expired."""
         if made is not None:
-            compact_if_due(self._table, self._run_tasks)
-            expire_if_due(self._table)
+            meter = self._writer.meter
+            meter.made("compact", lambda: compact_if_due(self._table, self._run_tasks))
+            with meter.measured("expire") as tell:
+                report = expire_if_due(self._table)
+                if report is not None:
+                    tell(report.oldest, report.snapshots)
         return made
 
     def __repr__(self) -> str:

@@ -22,6 +22,7 @@ from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
 from snapshot.stage import STAGED, Role, StagedFile, Stager, StagesRows, staged_to_arrow
+from tablestore.metrics import Meter
 from tablestore.opened import OpenedTable
 from tablestore.plan import lookup_in
 from tablestore.recover import publish_through, recover
@@ -59,6 +60,7 @@ class Writer:
         self._batch = 0
         self._recovered = publisher is None
         self._turns = Turns()
+        self.meter = Meter(table.path)
 
     def write(self, frame: DataFrame, commit_id: CommitId | None = None) -> Snapshot | None:
         """Write a frame's rows as one snapshot.
@@ -129,7 +131,7 @@ class Writer:
                 self._recover()
             return made
 
-        return until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX)
+        return self.meter.made(kind or "write", lambda: until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX))
 
     def replace_by(
         self,
@@ -162,7 +164,7 @@ class Writer:
                 self.stager(whole_buckets=False).remove(staged)
                 raise
 
-        return until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX)
+        return self.meter.made(kind, lambda: until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX))
 
     def _stage(self, frame: DataFrame, stager: Stager) -> list[StagedFile]:
         """Shape and stage: in a Spark job, or right here where the rows are in this process anyway."""
@@ -271,10 +273,11 @@ class Writer:
 
         Args:
             whole_buckets: every row of a bucket reaches the same task.
-            pinned: the rows are made from the newest snapshot.
+            pinned: the rows are made from the newest snapshot, and are stored as they are.
         """
         files = self._table.files
-        looks_up = whole_buckets and self._table.looks_up
+        rule = self._table.rule.as_set() if pinned else self._table.rule
+        looks_up = whole_buckets and (self._table.options.looks_up or rule.merges or bool(rule.buries))
         base = files.latest() if looks_up or pinned else None
         lookup = lookup_in(files, base) if looks_up and base is not None else None
         return Stager(
@@ -286,7 +289,7 @@ class Writer:
             tap=KafkaTapFactory(self._table.log) if self._table.log and self._table.is_eventual else None,
             lookup=lookup,
             changelog=self._table.options.looks_up,
-            rule=self._table.rule,
+            rule=rule,
             base=base,
         )
 
@@ -294,7 +297,12 @@ class Writer:
         if self._publisher is not None:
             table = self._table
             buckets = table.options.buckets
-            publish_through(table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns)
+            with self.meter.measured("publish") as tell:
+                done = publish_through(
+                    table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns
+                )
+                if done:
+                    tell(snapshot, sum(entry.rows for entry in done))
 
     def _next_id(self) -> CommitId:
         self._batch += 1

@@ -57,12 +57,12 @@ def test_a_table_is_described_read_followed_compacted_and_dropped(
 
     assert sorted(each["id"] for each in told("read", path)) == [0, 2, 3, 4]
     assert told("read", path, "--where", "id = 2", "-c", "v") == [{"v": "new"}]
-    assert told("read", path, "--count", "--at", "1") == [{"rows": 5}]
+    assert told("read", path, "--count", "--snapshot", "1") == [{"rows": 5}]
     assert len(told("read", path, "--limit", "3")) == 3
     assert "new" in run("read", path).stdout
     assert "there is no column 'nothing'" in run("read", path, "--where", "nothing = 1", code=1).output
 
-    second = told("changes", path, "--from", "2", "--to", "2")
+    second = told("changes", path, "--from", "1", "--to", "2")
     assert {(c["id"], c["_change_type"], c["_commit_version"]) for c in second} == {
         (1, "delete", 2), (2, "update_postimage", 2), (7, "delete", 2),
     }  # fmt: skip
@@ -71,6 +71,22 @@ def test_a_table_is_described_read_followed_compacted_and_dropped(
     assert told("tail", path, "--no-follow") == []
     assert len(told("tail", path, "--from", table.files.snapshot(2).time.isoformat(), "--no-follow")) == 3
     assert "update_postimage" in run("tail", path, "--from", "2", "--no-follow").stdout
+
+    assert told("tag", path, "second", "--snapshot", "1") == [{"tag": "second", "snapshot": 1}]
+    assert told("tail", path, "--from", "second", "--no-follow") == second
+    publisher.discard()
+
+
+def test_the_log_s_lag_is_shown_and_a_table_is_kept(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    path, name = str(tmp_path / "t"), topic()
+    table = make_table(tmp_path / "t", kafka.bootstrap_servers, name, compaction__auto="false")
+    publisher = publisher_of(table)
+    writer = Writer(table, publisher)
+    write(writer, [(n, f"v{n}") for n in range(5)])
+    write(writer, [(1, None), (2, "new"), (7, None)])
+    publisher.discard()
 
     write(Writer(table, None), [(9, "late")])
     *snapshots, summary = told("log", path)

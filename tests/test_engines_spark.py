@@ -105,3 +105,20 @@ def test_distinct_counts_are_written_and_read_by_functions_of_spark(spark: Spark
         table.write(visits.groupBy("page").agg(F.hll_sketch_agg("visitor").alias("visitors")))
     found = table.read().select("page", F.hll_sketch_estimate("visitors")).collect()
     assert {page: pytest.approx(800, rel=0.03) for page in ("p0", "p1")} == dict(map(tuple, found))
+
+
+def test_verbs_say_what_rows_are_to_be(spark: SparkSession, tmp_path: Path) -> None:
+    ddl = "customer string, amount bigint, orders bigint"
+    sums = totals(spark, tmp_path / "sums", **{"fields.orders.aggregate-function": "max"})
+    sums.write(frame(spark, [("ann", 10, 1), ("bob", 5, 1), ("eve", 1, 1)], ddl))
+    sums.update("customer = 'ann'", {"amount": 3})
+    sums.delete("customer = 'bob'")
+    assert {tuple(row) for row in sums.read().collect()} == {("ann", 3, 1), ("eve", 1, 1)}
+    ddl = "id bigint, v string, at int"
+    late = TableStore.create(spark, tmp_path / "late", ddl, primary_key=["id"], options={"sequence.field": "at"})
+    late.write(frame(spark, [(1, "a", 5), (2, "a", 5), (3, "a", 5)], ddl))
+    late.delete("id = 1")
+    late.update("id = 2", {"at": 2})
+    late.compact()
+    late.write(frame(spark, [(1, "late", 4), (2, "newer", 3), (3, "late", 4)], ddl))
+    assert {tuple(row) for row in late.read().collect()} == {(2, "newer", 3), (3, "a", 5)}

@@ -27,6 +27,7 @@ from snapshot.stage import change_file_schema
 from tablestore import lifecycle, local_tail, open_local
 from tablestore.compact import compact
 from tablestore.opened import OpenedTable
+from tablestore.tagging import make_tag
 from tablestore.threads import read_parts
 from tablestore.write import Writer
 from tests.parts import Change, fold_into, make_table, publisher_of, rows_of, run_here, write
@@ -111,7 +112,7 @@ def test_the_rows_of_every_snapshot_are_there(written) -> None:
         assert local.count(snapshot=snapshot) == len(rows)
     newest = local.snapshots()[0]
     assert newest.id == len(states) - 1
-    assert local.count(timestamp=newest.time + dt.timedelta(minutes=1)) == len(states[-1])
+    assert local.count(snapshot=newest.time + dt.timedelta(minutes=1)) == len(states[-1])
     assert local.to_arrow(["price", "id"]).column_names == ["price", "id"]
     assert sum(batch.num_rows for batch in local.to_batches(["region"])) == len(states[-1])
 
@@ -184,12 +185,16 @@ def test_what_is_wrong_is_named(written, tmp_path: Path) -> None:
         local.to_arrow(["id", "id"])
     with pytest.raises(NotFoundError, match="there is no snapshot 99"):
         local.to_arrow(snapshot=99)
-    with pytest.raises(InvalidInputError, match="exclude each other"):
-        local.count(snapshot=1, timestamp=0)
+    with pytest.raises(NotFoundError, match="missing"):
+        local.count(snapshot="missing")
     with pytest.raises(NotFoundError, match="there is no table"):
         open_local(tmp_path / "none")
-    with pytest.raises(NotFoundError, match="came 3 to 99"):
-        local.changes(3, 99)
+    with pytest.raises(NotFoundError, match="99"):
+        local.changes(0, 99)
+    with pytest.raises(InvalidInputError, match="older one first"):
+        local.changes(1, 0)
+    with pytest.raises(InvalidInputError, match="expected one of snapshots"):
+        local.inspect("nothing")
     with pytest.raises(InvalidInputError, match="needs option 'snapshot'"):
         local.tail(scan_mode="from-snapshot")
     first = sorted(Path(written[0].files.log.storage.root).rglob("*.parquet"))[0]
@@ -241,6 +246,16 @@ def folded(batches: list[pa.RecordBatch]) -> tuple[dict[int, str], list[int]]:
     return fold_into({}, changes), [r["_commit_version"] for r in rows]
 
 
+def assert_tags_name_snapshots(table: OpenedTable) -> None:
+    local = open_local(table.path)
+    make_tag(table, "first", 1)
+    tailed = folded(list(local.tail(tag="first", follow=False)))
+    assert tailed[1]
+    assert tailed == folded(list(local.changes("first", 2)))
+    assert local.count(snapshot="first") == local.count(snapshot=1) == len(FIRST)
+    assert local.inspect("snapshots").column("snapshot_id").to_pylist() == [2, 1, 0]
+
+
 @pytest.mark.parametrize("kind", TAILED)
 def test_changes_come_whole_in_order_and_only_when_they_are_visible(
     kind: str, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
@@ -266,9 +281,10 @@ def test_changes_come_whole_in_order_and_only_when_they_are_visible(
     assert order == sorted(order)
     assert set(order) == {1, 2}
     assert batches[0].schema == local.feed_schema
-    assert folded(list(local.changes(2)))[1] == [2] * len([1 for each in order if each == 2])
+    assert folded(list(local.changes(1)))[1] == [2] * len([1 for each in order if each == 2])
     assert folded(list(local.tail(scan_mode="full", follow=False)))[0] == expected
     assert list(local.tail(follow=False)) == []
+    assert_tags_name_snapshots(table)
 
     got: list[pa.RecordBatch] = []
     ready = threading.Event()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyspark.sql.utils import StreamingQueryException
 
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
 from tablestore import TableStore
+from tablestore.metrics import Measured
 from tests.tables import Follower, changes, fold, frame, make, rows, versions
 
 
@@ -70,6 +71,7 @@ def test_what_was_is_read_by_tag_as_changes_and_as_a_stream(
 
     look_inside(table)
     after_expiry(spark, table, then, tmp_path)
+    take_back(spark, table)
 
 
 def look_inside(table: TableStore) -> None:
@@ -105,6 +107,59 @@ def after_expiry(spark: SparkSession, table: TableStore, then: dict[int, str], t
     for name in ("2", "2026-01-01", "a/b", ""):
         with pytest.raises(InvalidInputError, match="tag"):
             table.tag(name)
+
+
+def take_back(spark: SparkSession, table: TableStore) -> None:
+    """A rollback is a snapshot of changes, and is told to the metrics hook as any write is."""
+    told: list[Measured] = []
+    table.metrics = told.append
+    before, at = rows(table.read()), table.snapshots()[0].id
+    table.write(frame(spark, [(50, "x"), (51, "y")]))
+    if table.primary_key:
+        table.compact()
+    made = table.rollback(at)
+    assert made is not None
+    assert (made.kind, rows(table.read())) == ("rollback", before)
+    assert {row[2] for row in feed(table.changes(made.id - 1, made.id))} == {"delete"}
+    assert table.rollback(made.id) is None
+    assert [each.what for each in told if each.what != "publish"] == ["write", "rollback"]
+    assert [each.rows for each in told if each.what == "publish"] == ([2, 2] if table.primary_key else [])
+    assert all(each.seconds > 0 for each in told)
+
+    def broken(_: Measured) -> None:
+        raise ValueError
+
+    table.metrics = broken
+    assert table.write(frame(spark, [(52, "z")])) is not None
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["key", "no key"])
+def test_partitions_expire_by_the_time_in_their_values(spark: SparkSession, tmp_path: Path, key: bool) -> None:
+    today = f"{datetime.now(UTC):%Y%m%d}"
+    options = {"partition.expiration-time": "7 d", "partition.timestamp-pattern": "$day", "bucket": 2}
+    made = TableStore.create(
+        spark, tmp_path / "t", "id bigint, day string, v string", primary_key=["id"] if key else [],
+        partition_by=["day"], options={**options, "partition.timestamp-formatter": "yyyyMMdd"},
+    )  # fmt: skip
+    days = ["20200101", "20200102", today, "someday", None]
+    made.write(frame(spark, [(n, days[n % 5], str(n)) for n in range(10)], "id bigint, day string, v string"))
+    made.compact()
+    plan = made.expire_partitions(dry_run=True)
+    assert plan.partitions == ("day=20200101", "day=20200102")
+    assert plan.timeless == ("day=NULL", "day=someday")
+    assert made.read().count() == 10
+    done = made.expire_partitions()
+    assert (done.partitions, done.rows, done.snapshot) == (plan.partitions, 4, made.snapshots()[0].id)
+    assert {row.day for row in made.read().collect()} == {today, "someday", None}
+    assert {row[3] for row in made.changes(done.snapshot - 1).collect()} == {"delete"}
+    assert made.expire_partitions().partitions == ()
+    with pytest.raises(InvalidInputError, match=r"'partition.timestamp-pattern': expected '\$name' of partition"):
+        TableStore.create(
+            spark, tmp_path / "u", "id bigint, day string", partition_by=["day"],
+            options={"partition.timestamp-pattern": "$dt"},
+        )  # fmt: skip
+    with pytest.raises(InvalidInputError, match=r"needs option 'partition\.expiration-time' and partition columns"):
+        make(spark, tmp_path / "w").expire_partitions()
 
 
 def test_a_named_consumer_keeps_what_it_has_not_read(spark: SparkSession, table: TableStore, tmp_path: Path) -> None:

@@ -206,6 +206,18 @@ def test_rows_that_would_share_a_key_are_refused_and_moves_that_do_not_go_throug
     assert table.merge(twice, "id", [when_matched().delete()]).rows == 1, "deleted twice is deleted"
     table.update("true", {"id": "5 - id"})
     assert rows(table.read()) == {3: "b", 2: "c"}, "two rows may change places"
+    sums = TableStore.create(
+        spark,
+        tmp_path / "s",
+        "id bigint, n int",
+        primary_key=["id"],
+        options={"merge-engine": "aggregation", "fields.n.aggregate-function": "sum"},
+    )
+    for _ in range(2):
+        sums.write(frame(spark, [(1, 5), (2, 7)], "id bigint, n int"))
+    sums.update("id = 1", {"n": "n + 1"})
+    sums.delete("id = 2")
+    assert rows(sums.read()) == {1: 11}, "a verb says what a row becomes; nothing is added to it"
     again = frame(spark, [(3, "b"), (2, "c")])
     table.merge(
         again, "target.v = source.v", [when_matched("source.id = 3").delete(), when_matched().update({"id": "3"})]

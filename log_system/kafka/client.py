@@ -26,6 +26,8 @@ Setting = str | int | float | bool
 _COMMON: Final[Mapping[str, Setting]] = {
     "client.id": "tablestore",
     "socket.connection.setup.timeout.ms": 10_000,
+    # Each coordinator is a connection that begins with this wait: by default a take-over is 60 ms of waiting for each.
+    "reconnect.backoff.ms": 5,
     "reconnect.backoff.max.ms": 2_000,
 }
 
@@ -59,6 +61,9 @@ _CONSUMER_ONLY: Final = re.compile(
 
 _ALL_BROKERS_DOWN: Final = codes("_ALL_BROKERS_DOWN")
 
+_VARYING: Final = re.compile(r", \d+ identical error\(s\) suppressed|\d+")
+"""What differs between log lines that say the same."""
+_TRANSACTIONS: Final = "__transaction_state"
 _TROUBLE_AGE_SECONDS_MAX: Final = 60.0
 
 
@@ -74,7 +79,7 @@ class _Watch:
     def log(self, level: int, text: str, *args: object) -> None:
         """Pass a log line of librdkafka on; what repeats itself or is tried again anyway goes to the debug level."""
         line = redact(text % args if args else text, self.config)
-        same = re.sub(r"\d+", "", line)
+        same = _VARYING.sub("", line)
         minor = same == self._last_line or line.endswith("retrying")
         self._last_line = same
         logger.log(logging.DEBUG if minor else level, "%s", line)
@@ -202,6 +207,24 @@ class KafkaClient:
     ) -> dict[str, Any]:
         mine = {name: value for name, value in resolve(self.config, self.prefix).items() if not foreign.match(name)}
         return {**_COMMON, **defaults, **mine, **must, "error_cb": self._watch.error}
+
+
+def take_over(producer: Producer, seconds: float) -> None:
+    """Make a producer the owner of its transactional id: the owner before is fenced, and what it has open is aborted.
+
+    The client looks for the id's coordinator at once and, where it is not connected yet, again half a second later. So
+    it is connected first (measured: 20 ms, now and then 510 ms; without that half of the time 510 ms).
+
+    Args:
+        producer: a transactional producer that is new.
+        seconds: how long each of both may take.
+
+    Raises:
+        KafkaException: the broker does not answer or refuses.
+    """
+    # Asking for a topic of the log would make it anew where it was deleted and the broker makes topics by itself.
+    producer.list_topics(_TRANSACTIONS, seconds)
+    producer.init_transactions(seconds)
 
 
 def _fatal_behind(error: SystemError) -> KafkaException:

@@ -14,7 +14,7 @@ from typing import Final
 
 from confluent_kafka import TopicPartition
 
-from log_system.kafka.client import KafkaClient, kafka_errors
+from log_system.kafka.client import KafkaClient, kafka_errors, take_over
 from log_system.kafka.codec import EncodedMessages
 from log_system.kafka.offsets import GroupOffsets
 from log_system.kafka.send import OFFSETS_SECONDS, send_offsets
@@ -101,7 +101,7 @@ class OnceWriter:
             sender = MessageSender(self.client, self.topic, None, name, **timeout)
             producer = sender.producer
             with kafka_errors(doing, self.client, handle=producer):
-                producer.init_transactions(TAKE_OVER_SECONDS)
+                take_over(producer, TAKE_OVER_SECONDS)
             # Step 2.
             at = (self.topic, 0)
             if register.committed([at]).get(at, 0) > batch.number:

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition
 
 from log_system.formats import LogFormat
 from log_system.index import IndexEntry, LogIndex, OffsetRange
-from log_system.kafka.client import kafka_errors
+from log_system.kafka.client import kafka_errors, take_over
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
 from log_system.kafka.send import OFFSETS_SECONDS, Sender, send_offsets
@@ -96,7 +96,7 @@ class KafkaPublisher:
             # Step 1.
             timeout = {"transaction.timeout.ms": log.transaction_timeout_ms}
             producer = log.client.producer(log.transactional_id(), **timeout)
-            producer.init_transactions(TAKE_OVER_SECONDS)
+            take_over(producer, TAKE_OVER_SECONDS)
             # Step 2.
             token, self._tasks_group = tasks_token(log)
             if token != "":
@@ -241,7 +241,7 @@ class KafkaPublisher:
 
         def fence(partition: int) -> None:
             with kafka_errors(f"fence tasks of topic {self._log.topic!r}", self._log.client):
-                self._log.client.producer(self._log.transactional_id(partition)).init_transactions(TAKE_OVER_SECONDS)
+                take_over(self._log.client.producer(self._log.transactional_id(partition)), TAKE_OVER_SECONDS)
 
         with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
             list(pool.map(fence, range(self._log.partitions)))

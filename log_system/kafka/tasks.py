@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import TopicPartition
 
-from log_system.kafka.client import kafka_errors
+from log_system.kafka.client import kafka_errors, take_over
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
 from log_system.kafka.send import OFFSETS_SECONDS, Sender, send_offsets
@@ -53,7 +53,7 @@ def publish_partition(task: PartitionTask) -> Position:
         # Step 1.
         timeout = {"transaction.timeout.ms": log.transaction_timeout_ms}
         producer = log.client.producer(log.transactional_id(task.partition), **timeout)
-        producer.init_transactions(_SECONDS)
+        take_over(producer, _SECONDS)
         # Step 2.
         consumer = log.client.consumer(log.group)
         try:

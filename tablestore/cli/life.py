@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import pyarrow as pa
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option, Typer
 
+from log_system.jars import waiting
 from tablestore import orphans
 from tablestore.cli.audit import progress_bar
-from tablestore.cli.base import console
+from tablestore.cli.base import AsJson, console
+from tablestore.cli.show import print_json, show_rows
 from tablestore.cli.table import Client, Path, client_options
+from tablestore.cli.verbs import run_in_threads
 from tablestore.consumers import reset_consumer as reset
 from tablestore.expire import expire as expire_table
 from tablestore.expire import rules_of
@@ -26,7 +25,6 @@ from tablestore.orphans import AGE
 from tablestore.tagging import delete_tag as remove_tag
 from tablestore.tagging import make_tag
 
-Json = Annotated[bool, Option("--json", help="One JSON object a line instead of tables.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Only say what would be done.")]
 Point = Annotated[str | None, Option("--snapshot", "-s", help="A snapshot's id, a tag or a time; else the newest.")]
 
@@ -36,7 +34,7 @@ def expire(
     older_than: Annotated[str | None, Option(help="Replaced so long ago ('7 d') or before this time.")] = None,
     keep_last: Annotated[int | None, Option(help="So many of the newest snapshots stay.", min=1)] = None,
     dry_run: DryRun = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
     option: Client = None,
 ) -> None:
     """Expire old snapshots and what only they need; without limits, by the table's options."""
@@ -51,7 +49,7 @@ def remove_orphans(
     path: Path,
     older_than: Annotated[str, Option(help="Only files written so long ago; an hour at least.")] = AGE,
     dry_run: DryRun = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove files that nothing points at, left by writers that died."""
     with progress_bar("Removing files") as progress:
@@ -59,30 +57,68 @@ def remove_orphans(
     tell(report, as_json)
 
 
-def tag(path: Path, name: str, snapshot: Point = None, as_json: Json = False) -> None:
+def rollback(
+    path: Path,
+    to: Annotated[str, Argument(help="A snapshot's id, a tag or a time.")],
+    as_json: AsJson = False,
+    option: Client = None,
+) -> None:
+    """Make the table what it was, by one new snapshot; what that changes is published."""
+    # PySpark takes a second to import.
+    from tablestore.publisher import open_publisher  # noqa: PLC0415
+    from tablestore.rollback import rollback as rollback_table  # noqa: PLC0415
+    from tablestore.write import Writer  # noqa: PLC0415
+
+    table = OpenedTable.open(path, client_options(option))
+    publisher = open_publisher(table, None)
+    try:
+        made = rollback_table(table, Writer(table, publisher), run_in_threads, to)
+    finally:
+        if publisher is not None:
+            publisher.discard()
+    if as_json:
+        print_json(console, {"snapshot": None if made is None else made.id, "rows": 0 if made is None else made.rows})
+    elif made is None:
+        console.print("Nothing differs.", highlight=False)
+    else:
+        console.print(f"Snapshot {made.id} takes {made.rows:,} changes back.", highlight=False)
+
+
+def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = False, option: Client = None) -> None:
+    """Delete partitions that are older than 'partition.expiration-time'. Starts Spark."""
+    from tablestore.session import session  # noqa: PLC0415 - PySpark takes a second to import
+    from tablestore.store import TableStore  # noqa: PLC0415
+
+    with waiting("Looking at partitions ..."):
+        table = TableStore.open(session(), path, options=client_options(option))
+        report = table.expire_partitions(dry_run=dry_run)
+    tell(report, as_json)
+
+
+def tag(path: Path, name: str, snapshot: Point = None, as_json: AsJson = False) -> None:
     """Name a snapshot, which can then be read after it has expired."""
     made = make_tag(OpenedTable.open(path), name, snapshot)
     if as_json:
-        print_json({"tag": made.name, "snapshot": made.snapshot.id})
+        print_json(console, {"tag": made.name, "snapshot": made.snapshot.id})
     else:
         console.print(f"Tag {made.name} is snapshot {made.snapshot.id}.", highlight=False)
 
 
-def tags(path: Path, as_json: Json = False) -> None:
+def tags(path: Path, as_json: AsJson = False) -> None:
     """List the tags."""
     show(inspected(OpenedTable.open(path), "tags"), as_json)
 
 
-def delete_tag(path: Path, name: str, as_json: Json = False) -> None:
+def delete_tag(path: Path, name: str, as_json: AsJson = False) -> None:
     """Remove a tag and, where its snapshot has expired, the files that only it kept."""
     gone = remove_tag(OpenedTable.open(path), name)
     if as_json:
-        print_json({"tag": gone.name, "snapshot": gone.snapshot.id})
+        print_json(console, {"tag": gone.name, "snapshot": gone.snapshot.id})
     else:
         console.print(f"Tag {gone.name} (snapshot {gone.snapshot.id}) is gone.", highlight=False)
 
 
-def consumers(path: Path, as_json: Json = False, option: Client = None) -> None:
+def consumers(path: Path, as_json: AsJson = False, option: Client = None) -> None:
     """List the named consumers and how far each is behind."""
     show(inspected(OpenedTable.open(path, client_options(option)), "consumers"), as_json)
 
@@ -97,7 +133,7 @@ def reset_consumer(path: Path, name: str, snapshot: Point = None) -> None:
 def inspect(
     path: Path,
     what: Annotated[str, Argument(help=f"One of {', '.join(INSPECTED)}.")],
-    as_json: Json = False,
+    as_json: AsJson = False,
     option: Client = None,
 ) -> None:
     """Look inside a table."""
@@ -106,44 +142,23 @@ def inspect(
 
 def add_to(app: Typer) -> None:
     """Put the commands at the top level."""
-    for command in (expire, tag, tags, consumers, inspect):
+    for command in (expire, rollback, tag, tags, consumers, inspect):
         app.command()(command)
     app.command("delete-tag")(delete_tag)
     app.command("remove-orphans")(remove_orphans)
+    app.command("expire-partitions")(expire_partitions)
     app.command("reset-consumer")(reset_consumer)
 
 
 def tell(report: Any, as_json: bool) -> None:
     """Show what was done, or would be."""
     if as_json:
-        print_json(asdict(report))
+        print_json(console, asdict(report))
     else:
         console.print(Text(str(report)), soft_wrap=True)
 
 
 def show(found: pa.Table, as_json: bool) -> None:
     """Show a small table."""
-    rows: Iterable[Mapping[str, object]] = found.to_pylist()
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return
-    view = Table()
-    for name in found.column_names:
-        view.add_column(Text(name))
-    for row in rows:
-        view.add_row(*(Text(_text(value)) for value in row.values()))
-    console.print(view)
-
-
-def print_json(value: Mapping[str, object]) -> None:
-    """Print an object as one line."""
-    Console(soft_wrap=True).print(json.dumps(value, default=str), markup=False, highlight=False)
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+    show_rows(console, found.column_names, rows, as_json=as_json)

@@ -13,10 +13,12 @@ from typer import Option, Typer
 
 from snapshot.schema_json import sql_columns
 from tablestore.cli.base import AsJson
+from tablestore.cli.life import Point
 from tablestore.cli.show import BatchPrinter, print_json, show_batches, show_rows
 from tablestore.cli.table import Client, Path, client_options
 from tablestore.local import LocalTable, open_local
 from tablestore.opened import OpenedTable
+from tablestore.points import is_tag
 
 _STARTS = ("latest", "earliest", "full")
 
@@ -55,7 +57,7 @@ def read(
     path: Path,
     column: Annotated[list[str] | None, Option("--column", "-c", help="A column that is wanted; all without.")] = None,
     where: Annotated[str | None, Option("--where", help="Which rows: a condition in DuckDB's SQL.")] = None,
-    at: Annotated[str | None, Option(help="A snapshot's id, or a time (ISO 8601); the newest without.")] = None,
+    snapshot: Point = None,
     limit: Annotated[int | None, Option(help="How many rows, in no particular order.", min=1)] = None,
     count: Annotated[bool, Option("--count", help="Only how many rows there are.")] = False,
     option: Client = None,
@@ -64,11 +66,10 @@ def read(
     """Show the rows of a table."""
     console = Console(highlight=False)
     table = open_local(path, options=client_options(option))
-    snapshot, time = (int(at), None) if at is not None and at.isdigit() else (None, at)
     if count:
-        show_rows(console, ("rows",), [(table.count(where, snapshot=snapshot, timestamp=time),)], as_json=as_json)
+        show_rows(console, ("rows",), [(table.count(where, snapshot=snapshot),)], as_json=as_json)
         return
-    batches = table.to_batches(column, where, snapshot=snapshot, timestamp=time)
+    batches = table.to_batches(column, where, snapshot=snapshot)
     schema = table.schema_of(column)
     printer, left = BatchPrinter(console, schema, as_json=as_json), limit
     for batch in batches:
@@ -82,12 +83,12 @@ def read(
 
 def changes(
     path: Path,
-    first: Annotated[int, Option("--from", help="The first snapshot.", min=0)] = 0,
-    last: Annotated[int | None, Option("--to", help="The last one; the newest without.", min=0)] = None,
+    first: Annotated[str, Option("--from", help="The changes after this: a snapshot's id, a tag or a time.")] = "0",
+    last: Annotated[str | None, Option("--to", help="Up to this one; the newest without.")] = None,
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the changes of some snapshots."""
+    """Show what changed between two snapshots."""
     table = open_local(path, options=client_options(option))
     show_batches(Console(highlight=False), table.feed_schema, table.changes(first, last), as_json=as_json)
 
@@ -95,7 +96,8 @@ def changes(
 def tail(
     path: Path,
     start: Annotated[
-        str, Option("--from", help="latest, earliest, full (all rows first), a snapshot's id, or a time (ISO 8601).")
+        str,
+        Option("--from", help="latest, earliest, full (all rows first), a snapshot's id, a tag, or a time."),
     ] = "latest",
     follow: Annotated[bool, Option(help="Wait for more, until Ctrl-C.")] = True,
     option: Client = None,
@@ -118,6 +120,8 @@ def _tailed(table: LocalTable, start: str, follow: bool) -> Iterator[pa.RecordBa
         return table.tail(scan_mode=start, follow=follow)
     if start.isdigit():
         return table.tail(snapshot=int(start), follow=follow)
+    if is_tag(start):
+        return table.tail(tag=start, follow=follow)
     return table.tail(timestamp=start, follow=follow)
 
 

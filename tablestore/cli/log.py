@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from dataclasses import asdict
 from itertools import islice
 from typing import Annotated
 
@@ -18,38 +17,8 @@ from snapshot.records import Snapshot
 from tablestore.cli.base import AsJson
 from tablestore.cli.show import print_json, show_rows
 from tablestore.cli.table import Client, Path, client_options
+from tablestore.inspect_tables import lag
 from tablestore.opened import OpenedTable
-
-
-@dataclass(frozen=True)
-class Lag:
-    """How far the log is behind the table.
-
-    Attributes:
-        newest: the newest snapshot.
-        published: the newest one that readers of the log may see.
-        rows: changes committed and not yet published.
-        seconds: since the first of them was committed; 0 where there is none.
-    """
-
-    newest: int
-    published: int
-    rows: int
-    seconds: float
-
-    @property
-    def snapshots(self) -> int:
-        """Snapshots committed and not yet published."""
-        return self.newest - self.published
-
-
-def lag_of(table: OpenedTable) -> Lag:
-    """Compare a table's snapshots with its log index."""
-    published = table.newest_visible()
-    newest = table.files.latest()
-    waiting = [table.files.snapshot(number) for number in range(published + 1, newest + 1)]
-    seconds = max(0.0, time.time() - waiting[0].timestamp_ms / 1000) if waiting else 0.0
-    return Lag(newest, published, sum(each.rows for each in waiting), seconds)
 
 
 def log(
@@ -66,7 +35,8 @@ def log(
         raise InvalidInputError(msg)
     made = list(islice(table.files.snapshots(), limit))
     entries = [(each, table.index.get(each.id)) for each in made]
-    lag = lag_of(table)
+    newest, published = table.files.latest(), table.newest_visible()
+    behind = lag(table.files, published, newest)
     first = earliest_offsets(table.log.client, table.log.topic)
     ends = latest_offsets(table.log.client, table.log.topic, read_committed=True)
     if as_json:
@@ -78,9 +48,9 @@ def log(
                 "topic": table.log.topic,
                 "format": table.log.format,
                 "partitions": [{"partition": p, "first": first[p], "end": ends[p]} for p in sorted(ends)],
-                "newest": lag.newest,
-                "published": lag.published,
-                "lag": {"snapshots": lag.snapshots, "rows": lag.rows, "seconds": round(lag.seconds, 3)},
+                "newest": newest,
+                "published": published,
+                "lag": asdict(behind),
             },
         )
         return
@@ -88,12 +58,12 @@ def log(
     show_rows(console, names, (_cells(*each) for each in entries), as_json=False)
     where = "  ".join(f"{p}: {first[p]}-{ends[p]}" for p in sorted(ends))
     console.print(Text(f"Topic {table.log.topic!r} ({table.log.format}) has offsets {where}."), soft_wrap=True)
-    if not lag.snapshots:
-        console.print(Text(f"The log holds every snapshot up to {lag.newest}."))
+    if not behind.snapshots:
+        console.print(Text(f"The log holds every snapshot up to {newest}."))
         return
-    behind = f"{lag.snapshots:,} snapshots, {lag.rows:,} changes, {lag.seconds:,.0f} s"
+    what = f"{behind.snapshots:,} snapshots, {behind.rows:,} changes, {behind.seconds:,.0f} s"
     console.print(
-        Text(f"The log ends with snapshot {lag.published}, the table with {lag.newest}: it is {behind} behind."),
+        Text(f"The log ends with snapshot {published}, the table with {newest}: it is {what} behind."),
         style="yellow",
         soft_wrap=True,
     )

@@ -11,7 +11,7 @@ from typing import Final
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
@@ -80,7 +80,7 @@ def converse(runner: Runner, source: Input | None = None, sink: Output | None = 
 def prompt_session(catalog: Catalog, source: Input | None = None, sink: Output | None = None) -> PromptSession[str]:
     """Make a prompt that knows a catalog's tables."""
     return PromptSession(
-        history=SafeHistory(history_file()),
+        history=_history(),
         completer=SqlCompleter(catalog),
         complete_while_typing=False,
         multiline=True,
@@ -134,6 +134,14 @@ class SafeHistory(FileHistory):
     def store_string(self, string: str) -> None:
         """Keep a text."""
         super().store_string(without_credentials(string))
+
+
+def _history() -> History:
+    try:
+        return SafeHistory(history_file())
+    except OSError:
+        # A home that cannot be written costs the history, not the prompt.
+        return InMemoryHistory()
 
 
 class SqlCompleter(Completer):

@@ -133,7 +133,8 @@ def text_of(value: object) -> str:
         return "NULL"
     if isinstance(value, datetime):
         # Times with a zone come in UTC.
-        return value.replace(tzinfo=None).isoformat(" ") + ("Z" if value.tzinfo else "")
+        text = value.replace(tzinfo=None).isoformat(" ")
+        return (text.rstrip("0").rstrip(".") if "." in text else text) + ("Z" if value.tzinfo else "")
     if isinstance(value, bytes | bytearray):
         return "0x" + bytes(value).hex()
     if isinstance(value, bool):

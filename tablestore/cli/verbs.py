@@ -26,7 +26,7 @@ def compact(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     console = Console(highlight=False)
     table = OpenedTable.open(path, client_options(option))
     with waiting("Compacting ..."):
-        made = compact_table(table, _run_in_threads)
+        made = compact_table(table, run_in_threads)
     done = made is not None
     if as_json:
         print_json(console, {"compacted": done, "snapshot": table.files.latest()})
@@ -63,7 +63,7 @@ def add_to(app: Typer) -> None:
     app.command()(drop)
 
 
-def _run_in_threads(tasks: Sequence[Task], work: Callable[[Task], str]) -> list[str]:
+def run_in_threads(tasks: Sequence[Task], work: Callable[[Task], str]) -> list[str]:
     """Run tasks on this machine's cores; what the first that failed has raised is raised, after all have ended."""
     with ThreadPoolExecutor(cores(), thread_name_prefix="tablestore-compact") as pool:
         return list(pool.map(work, tasks))

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from snapshot.errors import InvalidInputError
+from tablestore.inspect_tables import INSPECTED
 from tablestore.sql.ddl import tables_in
 from tablestore.sql.dialect import to_spark
 from tablestore.sql.places import RefusedError, placed
@@ -67,7 +68,9 @@ def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr,
 
 
 def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
-    """Give the rows of a table or view that are there now."""
+    """Give the rows of a table or view that are there now, or of what is inside a table, such as ``t$snapshots``."""
+    if is_inside(scope, name):
+        return _inside(scope, name)
     made = scope.definition(name).made
     if isinstance(made, CreateView):
         check_depth(made, depth)
@@ -75,6 +78,26 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
         return frame.toDF(*names_of_view(made, frame.columns))
     table = open_table(scope, name)
     return with_computed(table.read(), made) if isinstance(table, TableStore) else table.read()
+
+
+def is_inside(scope: Scope, name: str) -> bool:
+    """Tell whether a name is that of something inside a table, and no table's or view's own."""
+    table, _, what = name.rpartition("$")
+    return bool(table) and what in INSPECTED and scope.find(name) is None
+
+
+def _inside(scope: Scope, name: str) -> DataFrame:
+    """Give what ``table$what`` names.
+
+    Raises:
+        InvalidInputError: a table of a connector has nothing inside.
+    """
+    table, _, what = name.rpartition("$")
+    opened = open_table(scope, table)
+    if not isinstance(opened, TableStore):
+        msg = f"'{name}': '{table}' is a table of a connector; only store tables can be looked into."
+        raise InvalidInputError(msg)
+    return opened.inspect.of(what)
 
 
 def check_depth(made: CreateView, depth: int) -> None:

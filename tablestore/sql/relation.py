@@ -163,7 +163,8 @@ def of_groups(groups: Groups, key: Sequence[int] | None) -> Relation:
 def distinct(relation: Relation) -> Relation:
     """Leave each row once."""
     if relation.rows is not None:
-        return of_rows(relation.rows.dropDuplicates(), chained=relation.chained, final=relation.final)
+        # What is put on it, such as groups, makes a chain.
+        return of_rows(relation.rows.dropDuplicates(), chained=not relation.final, final=relation.final)
     outputs = tuple(f"_output_{number}" for number in range(len(relation.names)))
     rows = signed(_named(relation.changes(), outputs))
     counted = rows.groupBy(*outputs).agg(F.sum(_SIGN).alias(_NET), F.count(F.lit(1)).alias(SEQ))

@@ -13,7 +13,7 @@ from tablestore.normalize import changelog
 from tablestore.option_specs import Consistency
 from tablestore.sql.bound import connector_of
 from tablestore.sql.ddl import tables_in
-from tablestore.sql.frames import DEPTH_MAX, batch_table, open_table
+from tablestore.sql.frames import DEPTH_MAX, batch_table, is_inside, open_table
 from tablestore.sql.parse import parse_query
 from tablestore.sql.refused import is_momentary
 from tablestore.sql.relation import Relation, first_and_last_of, last_of, of_changes, of_rows
@@ -25,6 +25,8 @@ from tablestore.store import TableStore
 
 def is_endless(scope: Scope, name: str, depth: int = 0) -> bool:
     """Tell whether a table goes on, or a view reads one that does."""
+    if is_inside(scope, name):
+        return False
     made = scope.definition(name).made
     if isinstance(made, CreateTable):
         return _goes_on(made)

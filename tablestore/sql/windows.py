@@ -92,6 +92,10 @@ def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
     select.args["group"].set("expressions", [*(each for each in by if each not in ends), session])
     for column in list(select.find_all(exp.Column)):
         if column.table == alias and column.name in {START, END, TIME}:
+            if column.find_ancestor(exp.Order) is not None:
+                # What is sorted is the result, which has the column by its name.
+                column.replace(exp.column(column.name))
+                continue
             made: exp.Expr = exp.column("start" if column.name == START else "end", table="session_window")
             if column.name == TIME:
                 made = exp.Paren(this=exp.Sub(this=made, expression=exp.Interval(this=exp.Literal.string("0.001"), unit=exp.var("SECOND"))))  # fmt: skip  # noqa: E501

@@ -10,6 +10,7 @@ from functools import partial
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from snapshot.commit import CommitId
+from snapshot.engines import LAST_ROW
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE
@@ -118,10 +119,13 @@ class Verbs:
             )
 
     def _change(self, kind: str, batch: Batch, changes: Callable[[int | None], DataFrame]) -> Snapshot | None:
-        """Write the changes that a verb makes of a snapshot's rows, in a table with a key."""
+        """Write the changes that a verb makes of a snapshot's rows, in a table with a key.
+
+        They say what the rows become, so no merge engine has a say.
+        """
 
         def stage(stager: Stager) -> list[StagedFile]:
-            return keyed.stage(changes(stager.base), self._table, stager)
+            return keyed.stage(changes(stager.base), self._table, replace(stager, rule=LAST_ROW))
 
         return self._once(batch, lambda commit_id: self._writer.write_by(stage, commit_id, kind=kind))
 
@@ -141,26 +145,20 @@ class Verbs:
         return checked_condition(where, empty(self._spark, self._table.spec.schema), f"{verb}: where")
 
     def _check_table(self, verb: str) -> None:
-        """Refuse a verb whose changes the log cannot hold, or which the merge engine would merge with what is there.
+        """Refuse a verb whose changes the log cannot hold, or whose deletes could not be told from late rows.
 
         Raises:
-            InvalidInputError: the log's format has no place for a row that is gone, or the table has a merge engine.
+            InvalidInputError: the log's format has no place for a row that is gone, or the table remembers the sequence
+                of deletes.
         """
         self._writer.refresh()
-        if self._table.rule.merges:
+        if self._table.rule.buries:
             msg = (
-                f"{verb}: table {self._table.path!r} merges rows (options 'merge-engine', 'sequence.field'), also "
-                "those of a verb with those that are there. Nothing was written. Use write(), or delete() by keys."
+                f"{verb}: table {self._table.path!r} has option 'sequence.field', by which rows that come late lose, "
+                "and what a verb does has no sequence. Nothing was written. Use write(), or delete() with a frame."
             )
             raise InvalidInputError(msg)
-        log = self._table.options.log
-        if log is not None and not self._table.spec.has_key and log.format is LogFormatName.JSON:
-            msg = (
-                f"{verb}: log.format='json' names a row that is gone by its primary key, and table "
-                f"{self._table.path!r} has none. Nothing was written. Make such a table with log.format='arrow' or "
-                "'debezium-json', or with a primary key."
-            )
-            raise InvalidInputError(msg)
+        check_says_deletes(self._table, verb)
 
     def _check_rows(self, frame: DataFrame, verb: str) -> None:
         """Refuse rows that are not the table's.
@@ -172,6 +170,22 @@ class Verbs:
             msg = f"{verb}: the rows come in whatever {CHANGE_TYPE!r} says; drop the column, or write() the changes."
             raise InvalidInputError(msg)
         check_columns(frame.schema, self._table.spec)
+
+
+def check_says_deletes(table: OpenedTable, verb: str) -> None:
+    """Refuse a verb whose changes the log cannot hold.
+
+    Raises:
+        InvalidInputError: the log's format has no place for a row that is gone.
+    """
+    log = table.options.log
+    if log is not None and not table.spec.has_key and log.format is LogFormatName.JSON:
+        msg = (
+            f"{verb}: log.format='json' names a row that is gone by its primary key, and table {table.path!r} has "
+            "none. Nothing was written. Make such a table with log.format='arrow' or 'debezium-json', or with a "
+            "primary key."
+        )
+        raise InvalidInputError(msg)
 
 
 @contextmanager

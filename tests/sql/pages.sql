@@ -155,7 +155,7 @@ line 3, column 1: expected SELECT, VALUES or WITH, came 'FROM'
   'value.fields-include' = 'EXCEPT_KEY'
 
 ---- error
-line 1, column 3: expected a statement (CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT INTO, EXECUTE STATEMENT SET, SELECT, VALUES, WITH, EXPLAIN, SET, RESET), came '`ts`'
+line 1, column 3: expected a statement (CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT, DELETE, UPDATE, TRUNCATE, MERGE, EXECUTE STATEMENT SET, SELECT, VALUES, WITH, EXPLAIN, SET, RESET), came '`ts`'
 
 ---- Q09 T (table store with Kafka log)
 CREATE TABLE T (...)

@@ -142,6 +142,9 @@ def test_q09_a_store_table_with_its_log(catalog: Catalog, wire: Wire, topic: Cal
     catalog.sql("INSERT INTO T VALUES (1, 'a'), (2, 'b'); INSERT INTO T (v, id) SELECT UPPER(v), id FROM (SELECT 2 AS id, 'c' AS v) AS q")  # fmt: skip  # noqa: E501
     assert rows(catalog, "SELECT * FROM T WHERE id > 0") == [(1, "a"), (2, "C")]
     assert len(wire.values(name)) >= 3
+    assert rows(catalog, "SELECT kind, published FROM T$snapshots WHERE rows > 0") == [("upsert", True)] * 2
+    frame = catalog.sql("SELECT s.* FROM `T$log` AS s ORDER BY 1").frame
+    assert [(row.topic, row.lag_rows) for row in frame.collect()] == [(name, 0)]
     catalog.sql("DROP TABLE T")
     assert name not in wire.topics()
 

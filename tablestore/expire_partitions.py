@@ -1,0 +1,106 @@
+"""Partitions whose time has come are deleted, which is published as any delete is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from snapshot.errors import InvalidInputError
+from snapshot.records import Snapshot
+from tablestore.inspect_log import Progress
+from tablestore.opened import OpenedTable
+from tablestore.partition_time import PartitionTime
+from tablestore.shape import quoted
+
+
+@dataclass(frozen=True)
+class PartitionsReport:
+    """What was deleted or, in a dry run, would be.
+
+    Attributes:
+        path: the table's folder.
+        dry_run: whether nothing was done.
+        partitions: the old partitions, as ``name=value/...``.
+        timeless: partitions whose values say no time; they stay.
+        snapshot: the snapshot that deletes the old ones; None where there was none to make.
+        rows: changes in it.
+    """
+
+    path: str
+    dry_run: bool
+    partitions: tuple[str, ...]
+    timeless: tuple[str, ...]
+    snapshot: int | None = None
+    rows: int = 0
+
+    def __str__(self) -> str:
+        """Show it in a line."""
+        what = "would delete" if self.dry_run else "deleted"
+        timeless = f" {len(self.timeless):,} partitions say no time and stay." if self.timeless else ""
+        return f"{self.path}: {what} {len(self.partitions):,} partitions, {self.rows:,} rows.{timeless}"
+
+
+def expire_partitions(
+    table: OpenedTable,
+    read: Callable[[], DataFrame],
+    delete: Callable[[Column], Snapshot | None],
+    *,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> PartitionsReport:
+    """Delete the partitions that are older than ``partition.expiration-time``, in one snapshot.
+
+    1. List the partitions: a scan of the partition columns alone.
+    2. Delete the rows of the old ones. A crash before its commit leaves all as it was.
+
+    Args:
+        table: the table.
+        read: gives the newest rows' partition columns.
+        delete: deletes the rows that a condition selects.
+        dry_run: look only.
+        progress: told how many partitions have been deleted, of how many.
+
+    Raises:
+        InvalidInputError: the table has no partitions, or no ``partition.expiration-time``.
+    """
+    options, names = table.options.partition, table.spec.partition_by
+    if options.expiration_ms is None or not names:
+        msg = (
+            f"expire_partitions: table {table.path!r} needs option 'partition.expiration-time' and partition columns; "
+            f"it has {'no such option' if names else 'no partitions'}. Make the table with both."
+        )
+        raise InvalidInputError(msg)
+    pattern = PartitionTime(options.pattern or f"${names[0]}", options.formatter)
+    before = datetime.now(UTC) - timedelta(milliseconds=options.expiration_ms)
+    # Step 1.
+    found = [row.asDict() for row in read().select(*map(quoted, names)).distinct().collect()]
+    times = [(values, pattern.of(values)) for values in found]
+    old = [values for values, time in times if time is not None and time < before]
+    timeless = tuple(sorted(_named(values) for values, time in times if time is None))
+    made = None
+    # Step 2.
+    if old and not dry_run:
+        made = delete(reduce(Column.__or__, map(_condition, old)))
+        if progress is not None:
+            progress(len(old), len(old))
+    return PartitionsReport(
+        table.path,
+        dry_run,
+        tuple(sorted(map(_named, old))),
+        timeless,
+        None if made is None else made.id,
+        0 if made is None else made.rows,
+    )
+
+
+def _condition(values: dict[str, object]) -> Column:
+    return reduce(Column.__and__, [F.col(quoted(name)).eqNullSafe(F.lit(value)) for name, value in values.items()])
+
+
+def _named(values: dict[str, object]) -> str:
+    return "/".join(f"{name}={'NULL' if value is None else value}" for name, value in values.items())
