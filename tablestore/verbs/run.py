@@ -29,15 +29,18 @@ Batch = tuple[str, int] | None
 class Verbs:
     """Changes rows of one table by what they hold. Each call is one snapshot."""
 
-    def __init__(self, spark: SparkSession, table: OpenedTable, writer: Writer) -> None:
+    def __init__(self, spark: SparkSession, writer: Writer) -> None:
         """Write with ``writer``."""
         self._spark = spark
-        self._table = table
         self._writer = writer
+
+    @property
+    def _table(self) -> OpenedTable:
+        return self._writer.table
 
     def delete(self, where: Condition, batch: Batch) -> Snapshot | None:
         """Delete the rows that a condition selects."""
-        check_says_deletes(self._table, "delete")
+        self._check_table("delete")
         condition = self._condition(where, "delete")
         if self._table.spec.has_key:
             return self._change("delete", batch, lambda base: keyed.delete(self._spark, self._table, base, condition))
@@ -45,7 +48,7 @@ class Verbs:
 
     def update(self, where: Condition, values: Mapping[str, Value], batch: Batch) -> Snapshot | None:
         """Set columns of the rows that a condition selects."""
-        check_says_deletes(self._table, "update")
+        self._check_table("update")
         condition = self._condition(where, "update")
         schema = self._table.spec.schema
         columns = checked_values(values, schema, empty(self._spark, schema), "update: set")
@@ -57,7 +60,7 @@ class Verbs:
 
     def overwrite(self, frame: DataFrame, where: Condition | None, batch: Batch, *, dynamic: bool) -> Snapshot | None:
         """Put rows in the place of those that a condition selects, of some partitions, or of all."""
-        check_says_deletes(self._table, "overwrite")
+        self._check_table("overwrite")
         self._check_rows(frame, "overwrite")
         if dynamic:
             return self._overwrite_partitions(frame, where, batch)
@@ -77,14 +80,14 @@ class Verbs:
 
     def truncate(self, batch: Batch) -> Snapshot | None:
         """Delete all rows."""
-        check_says_deletes(self._table, "truncate")
+        self._check_table("truncate")
         if self._table.spec.has_key:
             return self._change("truncate", batch, lambda base: keyed.delete(self._spark, self._table, base, None))
         return self._replace("truncate", batch, partial(rows.truncate, self._table))
 
     def merge(self, source: DataFrame, on: On, when: Sequence[Clause], batch: Batch) -> Snapshot | None:
         """Change rows by those of a source."""
-        check_says_deletes(self._table, "merge")
+        self._check_table("merge")
         merge = checked_merge(self._spark, self._table.spec, source, on, when)
         if self._table.spec.has_key:
             return self._change("merge", batch, lambda base: keyed.merge(self._spark, self._table, base, merge))
@@ -136,6 +139,15 @@ class Verbs:
 
     def _condition(self, where: Condition, verb: str) -> Column:
         return checked_condition(where, empty(self._spark, self._table.spec.schema), f"{verb}: where")
+
+    def _check_table(self, verb: str) -> None:
+        """Take a schema that has changed meanwhile, and refuse a verb whose changes the log cannot hold.
+
+        Raises:
+            InvalidInputError: the log's format has no place for a row that is gone.
+        """
+        self._writer.refresh()
+        check_says_deletes(self._table, verb)
 
     def _check_rows(self, frame: DataFrame, verb: str) -> None:
         """Refuse rows that are not the table's.
