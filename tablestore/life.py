@@ -34,10 +34,9 @@ class Life(ABC):
         self._opened = table
 
     @property
+    @abstractmethod
     def _table(self) -> OpenedTable:
-        """The table as it is defined now: another handle may have changed its columns or options."""
-        self._opened = self._opened.refreshed()
-        return self._opened
+        """The table as it is defined now."""
 
     @abstractmethod
     def delete(self, where: Column) -> Snapshot | None:

@@ -57,7 +57,7 @@ class TableStore(RowVerbs, Altering, Life):
     def _table(self) -> OpenedTable:
         """The table as it is defined now: another handle may have changed its columns or options."""
         before = self._opened
-        now = super()._table
+        now = self._opened = before.refreshed()
         if now.options != before.options:
             if self._publisher is not None:
                 self._publisher.discard()
