@@ -74,7 +74,8 @@ class TableStoreDataSource(DataSource):
         """Append rows, or upsert them in a table with a key."""
         if overwrite:
             msg = (
-                f"format({FORMAT!r}) does not overwrite; write with mode('append'), which upserts where there is a key."
+                f"format({FORMAT!r}) does not overwrite; TableStore.overwrite() does. Write with mode('append'), which "
+                "upserts where there is a key."
             )
             raise InvalidInputError(msg)
         return BatchWriter(_Sink.open(self._options(), schema))

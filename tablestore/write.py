@@ -205,10 +205,11 @@ class Writer:
         if not staged and not (replaced and replaced.files):
             return None
         log = self._table.files.log
+        then: Callable[[int], None] | None = None
         if replaced is not None:
             then = partial(check_files, log, replaced.base)
-        else:
-            then = None if base is None else partial(check_rows, log, base)
+        elif base is not None:
+            then = partial(check_rows, log, base)
         # Step 3.
         try:
             made = commit(
