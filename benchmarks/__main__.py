@@ -28,6 +28,7 @@ class Group(StrEnum):
     LATENCY = "latency"
     MEMORY = "memory"
     VERIFY = "verify"
+    SQL = "sql"
     LIFE = "life"
 
 

@@ -7,16 +7,19 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampNTZType
 from sqlglot import exp
 
 from snapshot.schema import SEQ
 from tablestore.connectors.watermarks import MARK as WATERMARK
+from tablestore.connectors.watermarks import instant
 from tablestore.sql.explode import MARK, ROWS, counter, explode, groups_of, has_distinct, key_name
 from tablestore.sql.frames import over
 from tablestore.sql.parts import Part, Parts
 from tablestore.sql.refused import BATCH, check_not_final, refuse
 from tablestore.sql.relation import Groups, Relation, distinct, of_groups, of_rows
 from tablestore.sql.spelled import kept_groups, output_names, own_nodes, spelled
+from tablestore.sql.types import quoted
 from tablestore.sql.window_types import Kind
 from tablestore.sql.windows import over_windows
 
@@ -36,18 +39,21 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
         RefusedError: it cannot be had as a continuous query.
     """
     is_outer = _check_joins(tree, parts)
+    frames = parts.frames()
+    if len(parts.endless) > 1:
+        tree, frames = _with_instants(spelled(tree, parts.sources()), parts)
     chained = any(each.relation.chained for each in parts.parts) or (len(parts.endless) > 1 and not is_outer)
     final = is_outer or any(each.relation.final for each in parts.parts)
-    over_time = _windows(spark, tree, parts, chained)
+    over_time = _windows(spark, tree, parts, frames, chained)
     if over_time is not None:
         return distinct(over_time) if tree.args.get("distinct") else over_time
     if is_grouped(tree):
         check_not_final(tree.expressions[0], final)
-        made = of_groups(*_grouped(spark, tree, parts, chained))
+        made = of_groups(*_grouped(spark, tree, parts, frames, chained))
     else:
         rows = tree.copy()
         rows.set("distinct", None)
-        made = of_rows(over(spark, rows, parts.frames()), chained=chained, final=final)
+        made = of_rows(over(spark, rows, frames), chained=chained, final=final)
     return distinct(made) if tree.args.get("distinct") else made
 
 
@@ -80,7 +86,7 @@ def prepared(select: exp.Select) -> tuple[exp.Select, tuple[str, ...]]:
 
 
 def _grouped(
-    spark: SparkSession, tree: exp.Select, parts: Parts, chained: bool
+    spark: SparkSession, tree: exp.Select, parts: Parts, frames: dict[str, DataFrame], chained: bool
 ) -> tuple[Groups, tuple[int, ...] | None]:
     said = spelled(tree, parts.sources())
     groups = groups_of(said)
@@ -91,22 +97,24 @@ def _grouped(
     if has_distinct(made):
         taken = explode(made)
         outer = taken.outer.select(*(exp.column(key) for key in keys), counted)
-        frame = over(spark, outer, {ROWS: _exploded(spark, made, parts)})
+        frame = over(spark, outer, {ROWS: _exploded(spark, made, frames)})
         chained = True
     else:
         made = made.select(*(exp.alias_(group.copy(), key) for group, key in zip(groups, keys, strict=True)), counted)
-        frame = over(spark, made, parts.frames())
+        frame = over(spark, made, frames)
     return Groups(frame, output_names(said), outputs, keys, kept, chained), kept_groups(said, groups)
 
 
-def _windows(spark: SparkSession, tree: exp.Select, parts: Parts, chained: bool) -> Relation | None:
+def _windows(
+    spark: SparkSession, tree: exp.Select, parts: Parts, frames: dict[str, DataFrame], chained: bool
+) -> Relation | None:
     """Plan groups over windows of time, which come when the watermark has passed; None where there are none."""
     part = next((each for each in parts.parts if each.windows is not None), None)
     if part is None or part.windows is None:
         return None
     said = spelled(tree, parts.sources())
     if not is_grouped(said) and part.windows.kind is not Kind.SESSION:
-        return of_rows(over(spark, said, parts.frames()), chained=chained, final=part.relation.final)
+        return of_rows(over(spark, said, frames), chained=chained, final=part.relation.final)
     groups_of(said)
     if not over_windows(said, part.alias, part.windows):
         return None
@@ -115,13 +123,13 @@ def _windows(spark: SparkSession, tree: exp.Select, parts: Parts, chained: bool)
             why = "Spark counts them wrongly; use APPROX_COUNT_DISTINCT, or INSERT the rows INTO a table and group that"
             refuse(node, f"{node.sql('spark')} in windows", why)
     said.set("distinct", None)
-    return of_rows(over(spark, said, parts.frames()), chained=chained, final=True)
+    return of_rows(over(spark, said, frames), chained=chained, final=True)
 
 
-def _exploded(spark: SparkSession, select: exp.Select, parts: Parts) -> DataFrame:
+def _exploded(spark: SparkSession, select: exp.Select, frames: dict[str, DataFrame]) -> DataFrame:
     """Make the rows of which distinct counts are sums."""
     taken = explode(select)
-    rows = over(spark, taken.inner, parts.frames())
+    rows = over(spark, taken.inner, frames)
     kinds = {field.name: field.dataType for field in rows.schema}
 
     def branch(frame: DataFrame, kept: tuple[str, ...], mark: int | None, own: int | None) -> DataFrame:
@@ -140,6 +148,31 @@ def _exploded(spark: SparkSession, select: exp.Select, parts: Parts) -> DataFram
         new = rows.where(there).select(*taken.keys, *names).dropDuplicates()
         branches.append(branch(new, (), None, number))
     return reduce(DataFrame.union, branches)
+
+
+def _with_instants(select: exp.Select, parts: Parts) -> tuple[exp.Select, dict[str, DataFrame]]:
+    """Say the bounds of time in ON by instants, since Spark understands no others when it forgets rows.
+
+    Args:
+        select: spelled out; it is changed.
+        parts: what it reads.
+
+    Returns:
+        The SELECT, and its frames, which have an instant beside each time without a zone that has a watermark.
+    """
+    frames, instants = parts.frames(), {}
+    for part in parts.endless:
+        for field in frames[part.key].schema:
+            if WATERMARK in field.metadata and isinstance(field.dataType, TimestampNTZType):
+                name = f"_instant_{field.name}"
+                time = instant(F.col(quoted(field.name)), field.dataType).alias(name, metadata={WATERMARK: 0})
+                frames[part.key] = frames[part.key].withColumn(name, time)
+                instants[part.alias, field.name] = name
+    for join in select.args.get("joins") or []:
+        for column in list(join.args["on"].find_all(exp.Column)) if join.args.get("on") else []:
+            if (column.table, column.name) in instants:
+                column.set("this", exp.to_identifier(instants[column.table, column.name], quoted=True))
+    return select, frames
 
 
 def _check_joins(tree: exp.Select, parts: Parts) -> bool:
@@ -163,10 +196,12 @@ def _check_joins(tree: exp.Select, parts: Parts) -> bool:
             continue
         seen.append(part)
         what = f"JOIN of '{before[0].alias}' and '{part.alias}'"
+        if join.args.get("using"):
+            refuse(part.place, f"USING in a {what}", "say ON")
         if join.method or join.kind not in {"", "INNER", "CROSS", "OUTER"}:
             refuse(part.place, f"a {join.method or join.kind} {what}", "say INNER, LEFT, RIGHT or FULL JOIN ... ON")
         condition = join.args.get("on") or tree.args.get("where")
-        if not join.args.get("using") and (condition is None or condition.find(exp.EQ) is None):
+        if condition is None or condition.find(exp.EQ) is None:
             why = f"both have no end, and each row would meet every other; give an equality, or {BATCH}"
             refuse(part.place, f"a {what} without an equality", why)
         if join.side:

@@ -139,7 +139,7 @@ def test_streams_join_by_time_and_look_tables_up(catalog: Catalog, wire: Wire, t
     assert found == {("0", at(5)): 1, ("3", at(101)): 1}
     found = seen(catalog, f"SELECT o.id, s.st FROM o LEFT JOIN s ON {between}")
     assert found == {("0", at(5)): 1, ("3", at(101)): 1, ("1", "None"): 1, ("2", "None"): 1}
-    with pytest.raises(InvalidInputError, match="column 30: a LEFT JOIN of 'o' and 's' without bounds of time"):
+    with pytest.raises(InvalidInputError, match="column 36: a LEFT JOIN of 'o' and 's' without bounds of time"):
         catalog.sql("SELECT o.id, s.st FROM o LEFT JOIN s ON o.id = s.oid")
 
     catalog.sql("CREATE TABLE price (id INT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
