@@ -21,11 +21,11 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 #: What every run tries, each time from its first to its last micro-batch; some fail in the middle and go on.
 FIXED = [
     "SELECT g, COUNT(*), SUM(n), AVG(m), COUNT(DISTINCT n) FROM u WHERE k > 0 GROUP BY g HAVING COUNT(*) > 1",
-    "SELECT c, COUNT(*) FROM (SELECT g, COUNT(*) AS c FROM u GROUP BY g UNION SELECT g, n FROM v) AS q GROUP BY c",
     "SELECT COALESCE(u.k, v.k), u.n, v.m FROM u FULL JOIN v ON u.k = v.k WHERE u.n IS NULL OR u.n <> 3",
     "SELECT u.k, u.n, v.g, v.m FROM u JOIN v ON u.j = v.k WHERE v.n > 0",
 ]
 MORE = [
+    "SELECT c, COUNT(*) FROM (SELECT g, COUNT(*) AS c FROM u GROUP BY g UNION SELECT g, n FROM v) AS q GROUP BY c",
     "SELECT k, g, n FROM u WHERE n > 0",
     "SELECT COUNT(*), SUM(n), COUNT(DISTINCT g) FROM u WHERE k > 1",
     "SELECT g, n FROM u UNION SELECT g, n FROM v",
@@ -72,7 +72,7 @@ def test_every_micro_batch_gives_what_duckdb_gives(
     sides = tables(catalog, wire, topic, seed)
     queries = [*FIXED, *MORE, *(random_query(chance) for _ in range(50))] if NIGHTLY else FIXED
     for number, text in enumerate(queries):
-        follower = Follower(STEP, [text], sides, fail_at=1 if NIGHTLY or number % 2 == 0 else None)
+        follower = Follower(STEP, [text], sides, fail_at=1 if NIGHTLY or number == 0 else None)
         try:
             while follower.batches < COUNT // STEP:
                 run(catalog, follower, tmp_path / f"checkpoint-{number}")
