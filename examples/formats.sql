@@ -55,5 +55,5 @@ CREATE TABLE csv_lines (line STRING) WITH (
 );
 
 SELECT line FROM csv_lines ORDER BY line;
--- 1;"rice; ""white""";1.5;2026-01-02
+-- 1;"rice; ""white""";1.5;"2026-01-02"
 -- 2;none;-0.25;

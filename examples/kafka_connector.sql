@@ -67,7 +67,8 @@ CREATE TABLE keyed_events (
   'value.fields-include'         = 'EXCEPT_KEY'
 );
 
-INSERT INTO keyed_events VALUES (5, 'x'), (5, 'y');
+INSERT INTO keyed_events VALUES (5, 'x');
+INSERT INTO keyed_events VALUES (5, 'y');
 
 SELECT user_id, payload, at_partition, at_offset, double_id FROM keyed_events ORDER BY at_offset;
 -- 5 | x | 0 | 0 | 10

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from snapshot.delta import DataFile
 from snapshot.parquet import ParquetFiles
 from snapshot.rowkind import KIND, RowKind
-from snapshot.schema import BUCKET
+from snapshot.schema import BUCKET, relabelled
 from snapshot.storage import Storage
 
 TOMBSTONES = "tombstones"
@@ -25,7 +25,7 @@ class BucketedChanges:
     """Writes changes, and tombstones, into files of their bucket."""
 
     def __init__(self, storage: Storage, schema: pa.Schema, *, task: int, target_bytes: int) -> None:
-        """Write changes of a schema into the folder of the changes."""
+        """Write changes into the folder of the changes; the schema has the names that files have."""
         self._storage = storage
         self._schema = schema
         self._task = task
@@ -35,7 +35,7 @@ class BucketedChanges:
 
     def write(self, bucket: int, changes: pa.RecordBatch) -> None:
         """Add changes of a bucket."""
-        self._writer("", bucket, self._schema).write(changes)
+        self._writer("", bucket, self._schema).write(relabelled(changes, self._schema))
         kinds = changes.column(changes.schema.get_field_index(KIND))
         found = pc.sum(pc.equal(kinds, int(RowKind.DELETE))).as_py() or 0
         self._deletes[bucket] = self._deletes.get(bucket, 0) + found

@@ -10,17 +10,19 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from snapshot.adapt import fit
 from snapshot.bucketed import is_tombstones
+from snapshot.columns import Columns
 from snapshot.commit import as_snapshot
 from snapshot.delta import Commit, DataFile
 from snapshot.errors import CorruptedError, DataLostError
 from snapshot.records import Snapshot
 from snapshot.rowkind import KIND, RowKind
-from snapshot.schema import BUCKET, conform
+from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 
-MAINTENANCE = ("create", "compact", "expire")
+MAINTENANCE = ("create", "compact", "expire", "alter")
 """Kinds of snapshots without changes."""
 LISTED = "changes"
 """Fact of a commit that replaces files of an append table: where its changes are, in order (``listed``)."""
@@ -35,23 +37,29 @@ class SnapshotChanges:
     Attributes:
         snapshot: the snapshot.
         storage: folder of the commit table.
-        schema: the table's columns, then ``_kind``.
+        columns: the columns that the table had in this snapshot.
         files: for each bucket, its files in order.
         deleted: paths of files whose rows are deletes: the snapshot holds them no more.
     """
 
     snapshot: Snapshot
     storage: Storage
-    schema: pa.Schema
+    columns: Columns
     files: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
     deleted: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, found: Commit, storage: Storage, schema: pa.Schema, spec: TableSpec, buckets: int) -> SnapshotChanges:
+    def of(cls, found: Commit, storage: Storage, spec: TableSpec, buckets: int) -> SnapshotChanges:
         """Sort a commit's files into buckets; files of an append table go round the buckets.
 
         A commit that replaces files of an append table says itself which files hold its changes: some of those that
         it adds hold rows that were there before.
+
+        Args:
+            found: the commit.
+            storage: folder of the commit table.
+            spec: the table as it was in this snapshot.
+            buckets: the table's number of buckets.
         """
         snapshot = as_snapshot(found)
         files: dict[int, list[DataFile]] = {}
@@ -62,7 +70,13 @@ class SnapshotChanges:
             bucket = int(file.partition[BUCKET] or 0) if spec.has_key else (snapshot.id + number) % buckets
             files.setdefault(bucket, []).append(file)
         deleted = frozenset(each["path"] for each in told or () if each.get("deleted"))
-        return cls(snapshot, storage, schema, {bucket: tuple(held) for bucket, held in files.items()}, deleted)
+        dealt = {bucket: tuple(held) for bucket, held in files.items()}
+        return cls(snapshot, storage, spec.change_columns, dealt, deleted)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the table had in this snapshot, then ``_kind``."""
+        return with_kind(self.columns.named)
 
     def rows(self, bucket: int) -> int:
         """Give the number of changes in a bucket; files of a foreign writer without statistics are opened to count.
@@ -98,7 +112,7 @@ class SnapshotChanges:
             if 0 <= file.rows != parquet.metadata.num_rows:
                 msg = f"it should have {file.rows} rows, it has {parquet.metadata.num_rows}"
                 raise pa.ArrowInvalid(msg)
-            names = [n for n in self.schema.names if n in parquet.schema_arrow.names]
+            names = [n for n in (*self.columns.stored.names, KIND) if n in parquet.schema_arrow.names]
             yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
 
     def _count(self, file: DataFile) -> int:
@@ -120,17 +134,22 @@ class SnapshotChanges:
 
     def _complete(self, batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
         """Add the columns that are not in the file: partition values, and ``_kind`` in an append table."""
-        for field_ in self.schema:
-            if field_.name in batch.schema.names:
-                continue
-            if field_.name == KIND:
-                kind = RowKind.DELETE if file.path in self.deleted else RowKind.INSERT
-                column = pa.repeat(pa.scalar(int(kind), pa.int8()), batch.num_rows)
-            else:
-                value = file.partition.get(field_.name)
-                column = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows).cast(field_.type)
-            batch = batch.append_column(field_, column)
-        return conform(batch, self.schema)
+        for name, value in file.partition.items():
+            if name in self.columns.stored.names and name not in batch.schema.names:
+                kind = self.columns.stored.field(name).type
+                batch = batch.append_column(name, pa.repeat(pa.scalar(value, pa.string()), batch.num_rows).cast(kind))
+        if KIND in batch.schema.names:
+            kinds = batch.column(batch.schema.get_field_index(KIND))
+        else:
+            kind = RowKind.DELETE if file.path in self.deleted else RowKind.INSERT
+            kinds = pa.repeat(pa.scalar(int(kind), pa.int8()), batch.num_rows)
+        named = fit(batch, self.columns)
+        return pa.RecordBatch.from_arrays([*named.columns, kinds], schema=self.schema)
+
+
+def with_kind(columns: pa.Schema) -> pa.Schema:
+    """Give columns of a table, then ``_kind``: what is published and what streams read."""
+    return columns.append(pa.field(KIND, pa.int8()))
 
 
 def listed(

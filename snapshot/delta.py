@@ -15,10 +15,11 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from snapshot import delta_actions as actions_of
 from snapshot.delta_errors import has_no_room, plain
 from snapshot.errors import (
     AlreadyExistsError,
@@ -137,6 +138,17 @@ class DeltaLog:
         """Give the table's Delta properties."""
         return dict(self._fresh().metadata().configuration)
 
+    def seen(self, least: int) -> tuple[int, dict[str, str]]:
+        """Give a version from ``least`` on, and the properties as of it; asks for newer ones only if it has to."""
+        table = self._table
+        if table is None or table.version() < least:
+            table = self._fresh()
+        return int(table.version()), dict(table.metadata().configuration)
+
+    def has_schema(self, schema: pa.Schema) -> bool:
+        """Tell whether the newest version's columns are these."""
+        return bool(self._fresh().schema() == Schema.from_arrow(_without_invariants(schema)))
+
     def transaction_version(self, app_id: str, *, fresh: bool = True) -> int | None:
         """Give the last version an application has recorded with its commits (Delta's ``txn`` action).
 
@@ -203,13 +215,7 @@ class DeltaLog:
             UnavailableError: the file system has no room; the version was not made.
             OutcomeUnknownError: the file system failed; the version may exist or not.
         """
-        # The state last seen is enough where it is the one before: if it is old by now, putting the version fails.
-        table = self._table
-        if table is None or table.version() != version - 1:
-            table = self._fresh()
-        if table.version() != version - 1:
-            msg = f"{self.storage.root}: version {version} was made by another commit."
-            raise ConflictError(msg)
+        table = self._at(version - 1)
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
             AddAction(f.path, f.size, dict(f.partition), now_ms, data_change, f.stats or _rows(f)) for f in add
@@ -243,6 +249,66 @@ class DeltaLog:
                 raise UnavailableError(msg) from error
             msg = f"{self.storage.root}: commit of version {version} gave no answer: {plain(error)}"
             raise OutcomeUnknownError(msg) from error
+
+    def alter(
+        self,
+        version: int,
+        *,
+        schema: pa.Schema,
+        configuration: Mapping[str, str],
+        info: Mapping[str, Any],
+        add: Sequence[DataFile] = (),
+        remove: Sequence[DataFile] = (),
+    ) -> None:
+        """Make ``version`` with other columns or properties, and files with them; delta-rs has no way to do it in one.
+
+        Args:
+            version: the version.
+            schema: all columns, those of partitions too, which stay what they are.
+            configuration: properties to set; others stay.
+            info: our facts about the commit.
+            add: files of new data.
+            remove: files whose data is removed.
+
+        Raises:
+            ConflictError: the version exists. It may be this very commit, whose first answer was lost.
+            UnavailableError: the file system refused.
+        """
+        table = self._at(version - 1)
+        before, now_ms = table.metadata(), int(time.time() * 1000)
+        lines = [actions_of.commit_info(now_ms, "CHANGE COLUMNS", {INFO_KEY: json.dumps(dict(info))})]
+        features = table.protocol().reader_features or []
+        if any(map(_has_local_time, schema.types)) and actions_of.NTZ_FEATURE not in features:
+            lines.append(actions_of.ntz_protocol())
+        lines.append(
+            actions_of.metadata(
+                table_id=str(before.id),
+                schema_json=Schema.from_arrow(_without_invariants(schema)).to_json(),
+                partition_by=before.partition_columns,
+                configuration={**before.configuration, **configuration},
+                created_ms=before.created_time,
+            )
+        )
+        lines += [actions_of.remove(f, now_ms) for f in remove]
+        lines += [actions_of.add(f, now_ms, f.stats or _rows(f)) for f in add]
+        if not self.storage.put_new(f"_delta_log/{version:020d}.json", actions_of.entry(lines)):
+            msg = f"{self.storage.root}: version {version} was made by another commit."
+            raise ConflictError(msg)
+
+    def _at(self, version: int) -> DeltaTable:
+        """Give the newest state, which has to be this version.
+
+        Raises:
+            ConflictError: it is another.
+        """
+        # The state last seen is enough where it is the one before: if it is old by now, putting the version fails.
+        table = self._table
+        if table is None or table.version() != version:
+            table = self._fresh()
+        if table.version() != version:
+            msg = f"{self.storage.root}: version {version + 1} was made by another commit."
+            raise ConflictError(msg)
+        return table
 
     def _fresh(self) -> DeltaTable:
         try:

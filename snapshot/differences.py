@@ -61,7 +61,9 @@ class BucketDifference:
         with (
             errors_mapped("compare two snapshots"),
             spilling("difference-", memory_limit=_MEMORY) as session,
-            MergeEngine(self.spec.arrow, self.spec.primary_key, filesystem=filesystem) as engine,
+            MergeEngine(
+                self.spec.arrow, self.spec.primary_key, stored=self.spec.stored, filesystem=filesystem
+            ) as engine,
         ):
             asked = None if self.between is None else self._keys(session, engine, self.between)
             for name, state in (("now", self.now), ("was", self.then)):

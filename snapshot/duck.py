@@ -20,6 +20,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, UnavailableError
+from snapshot.schema import relabelled
 
 BATCH_ROWS = 65_536
 """Rows of an Arrow batch that DuckDB gives out."""
@@ -251,22 +252,10 @@ def shaped(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Recor
     same_buffers = all(_same_buffers(came, wanted) for came, wanted in types)
     for batch in reader:
         if same_buffers:
-            yield pa.record_batch(_Relabelled(batch, schema))
+            yield relabelled(batch, schema)
         else:
             arrays = [array.cast(wanted) for array, wanted in zip(batch.columns, schema.types, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-class _Relabelled:
-    """A batch shown under another schema of the same buffers, through Arrow's C data interface."""
-
-    def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
-        self._batch = batch
-        self._schema = schema
-
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        _, array = self._batch.__arrow_c_array__()
-        return self._schema.__arrow_c_schema__(), array
 
 
 def _same_buffers(came: pa.DataType, wanted: pa.DataType) -> bool:

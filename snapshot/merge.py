@@ -78,6 +78,7 @@ class MergeEngine:
         schema: pa.Schema,
         primary_key: Sequence[str],
         *,
+        stored: pa.Schema | None = None,
         memory_limit: str = "320MB",
         filesystem: fsspec.AbstractFileSystem | None = None,
         temp_directory: str | None = None,
@@ -87,11 +88,14 @@ class MergeEngine:
         Args:
             schema: The table's columns.
             primary_key: Names of the key columns; empty for a table without a key, which can only be ordered.
+            stored: The same columns in the same order as files hold them; None where they are called alike. A column
+                that a file lacks is NULL, and one of a narrower type is cast.
             memory_limit: What DuckDB may hold in memory.
             filesystem: Opens the files; None when they are local.
             temp_directory: Folder in which a folder for spilled data is made; None for the system's.
         """
         self._schema = schema
+        self._in_files = schema if stored is None else stored
         self._primary_key = tuple(primary_key)
         self._memory_limit = memory_limit
         self._filesystem = filesystem
@@ -286,7 +290,8 @@ class MergeEngine:
         return f"(SELECT {selected} FROM {scan})", [[ranks[file.snapshot] for file in files], paths]
 
     def _stored(self, columns: Iterable[str]) -> list[tuple[str, str, str]]:
-        return [(name, self._internal(name), type_name(self._schema.field(name).type)) for name in columns]
+        fields = [(name, self._in_files.field(self._schema.get_field_index(name))) for name in columns]
+        return [(field.name, self._internal(name), type_name(field.type)) for name, field in fields]
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         """Open a session of its own, so that its temporary tables and results are those of one call."""

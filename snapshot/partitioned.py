@@ -12,7 +12,7 @@ import pyarrow as pa
 from snapshot.bucket import bucket_of
 from snapshot.delta import DataFile
 from snapshot.parquet import ParquetFiles
-from snapshot.schema import BUCKET, SEQ
+from snapshot.schema import BUCKET, SEQ, relabelled
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 
@@ -29,13 +29,13 @@ class PartitionedFiles:
         self._prefix = prefix
         self._target_bytes = target_bytes
         self._fixed = {} if bucket is None else {BUCKET: str(bucket)}
-        self._schema = pa.schema([f for f in spec.arrow if f.name not in spec.partition_by])
+        self._schema = pa.schema([f for f in spec.stored if f.name not in spec.partition_by])
         self.writers: dict[tuple[str | None, ...], ParquetFiles] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows (the table's columns in schema order)."""
         for values, part in split_by_values(batch, self._spec.partition_by):
-            self._writer(values).write(part.select(self._schema.names))
+            self._writer(values).write(relabelled(part, self._spec.stored).select(self._schema.names))
 
     def close(self) -> list[DataFile]:
         """Finish all files and describe them."""

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from snapshot.columns import Columns
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -80,6 +82,16 @@ class ChangeSet(Protocol):
     @property
     def snapshot(self) -> Snapshot:
         """The snapshot."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the table had in this snapshot, then ``_kind``."""
+        ...
+
+    @property
+    def columns(self) -> Columns:
+        """The same columns, by their names and by their stored names."""
         ...
 
     def rows(self, bucket: int) -> int:

@@ -142,7 +142,8 @@ class Lookup:
             load_graves(session, self.spec, rule, self.tombstones.get(bucket, ()), self.storage, f"new{bucket}")
 
     def _engine(self) -> MergeEngine:
-        return MergeEngine(self.spec.arrow, self.spec.primary_key, filesystem=self._filesystem)
+        spec = self.spec
+        return MergeEngine(spec.arrow, spec.primary_key, stored=spec.stored, filesystem=self._filesystem)
 
     @property
     def _filesystem(self) -> fsspec.AbstractFileSystem | None:

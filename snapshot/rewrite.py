@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapshot.changes import with_kind
 from snapshot.parquet import ParquetFiles, removed_on_error
 from snapshot.partitioned import PartitionedFiles
 from snapshot.rowkind import KIND, RowKind
-from snapshot.schema import conform
+from snapshot.schema import conform, relabelled
 from snapshot.spec import TableSpec
 from snapshot.stage import (
     CHANGES,
@@ -67,7 +68,11 @@ class Rewriter:
         kept = self._data(task)
         new = self._data(task)
         changes = ParquetFiles(
-            self.storage, self._changes, prefix=f"{task:05d}", folder=CHANGES, target_bytes=self.target_bytes
+            self.storage,
+            with_kind(self.spec.stored),
+            prefix=f"{task:05d}",
+            folder=CHANGES,
+            target_bytes=self.target_bytes,
         )
         width = len(self.spec.arrow)
         with (
@@ -101,7 +106,7 @@ class Rewriter:
 
     @property
     def _changes(self) -> pa.Schema:
-        return self.spec.arrow.append(pa.field(KIND, pa.int8()))
+        return with_kind(self.spec.arrow)
 
     def _data(self, task: int) -> PartitionedFiles:
         return PartitionedFiles(self.storage, self.spec, prefix=f"part-{task:05d}", target_bytes=self.target_bytes)
@@ -121,7 +126,7 @@ class Rewriter:
 
     def _as_changes(self, rows: pa.RecordBatch, kind: RowKind) -> pa.RecordBatch:
         kinds = pa.repeat(pa.scalar(int(kind), pa.int8()), rows.num_rows)
-        return conform(rows.append_column(KIND, kinds), self._changes)
+        return relabelled(conform(rows.append_column(KIND, kinds), self._changes), with_kind(self.spec.stored))
 
     def _pairs(self, before: pa.RecordBatch, after: pa.RecordBatch) -> pa.RecordBatch:
         """Put each row before an update next to the row after it."""

@@ -27,6 +27,7 @@ __all__ = [
     "can_widen",
     "check_schema",
     "conform",
+    "relabelled",
     "table_schema",
 ]
 
@@ -59,7 +60,24 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """
     if batch.schema.equals(schema):
         return batch
-    columns = [batch.column(batch.schema.get_field_index(field.name)) for field in schema]
+    columns = [batch.column(field.name) for field in schema]
     return pa.RecordBatch.from_arrays(
         [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
     )
+
+
+def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Show a batch under another schema of the same buffers: other names, also of struct fields, other nullability."""
+    return batch if batch.schema.equals(schema) else pa.record_batch(_Relabelled(batch, schema))
+
+
+class _Relabelled:
+    """A batch shown under another schema of the same buffers, through Arrow's C data interface."""
+
+    def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+        self._batch = batch
+        self._schema = schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        _, array = self._batch.__arrow_c_array__()
+        return self._schema.__arrow_c_schema__(), array

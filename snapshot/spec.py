@@ -1,23 +1,41 @@
-"""What a table is: its columns, key, partitions and options, kept in the commit table's Delta properties."""
+"""What a table is: its columns, key, partitions and options, kept in the commit table's Delta properties.
+
+A table whose columns were changed also keeps those it had before, each with the snapshot that brought them; so what was
+written under them, and published, can be read for ever. Programs from before schema change refuse such a table.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from snapshot.columns import Columns, compact, visible_json
 from snapshot.errors import CorruptedError
 from snapshot.schema import BUCKET
-from snapshot.schema_json import arrow_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SPEC_PROPERTY = "tablestore.spec"
 _FORMAT = 1
+_FORMAT_ALTERED = 2
+
+
+@dataclass(frozen=True)
+class PastSchema:
+    """Columns that a table had.
+
+    Attributes:
+        since: the snapshot that brought them.
+        schema_json: the columns, as ``TableSpec.schema_json``.
+    """
+
+    since: int
+    schema_json: str
 
 
 @dataclass(frozen=True)
@@ -26,11 +44,13 @@ class TableSpec:
 
     Attributes:
         table_id: unique for each ``create``; names the table's transactional id and consumer group.
-        schema_json: the user's columns, as Spark's schema JSON.
+        schema_json: the user's columns, as Spark's schema JSON, with their stored names (``columns.py``).
         primary_key: key columns in the order they were declared; empty for an append table.
         partition_by: the user's partition columns.
         properties: options as stored strings; never a secret.
         owns_topic: whether ``create`` made the log's topic, so that ``drop`` removes it.
+        since: the snapshot that brought these columns; 0 where they are those of ``create``.
+        past: the columns before, oldest first.
     """
 
     table_id: str
@@ -39,18 +59,56 @@ class TableSpec:
     partition_by: tuple[str, ...]
     properties: dict[str, str] = field(default_factory=dict)
     owns_topic: bool = False
+    since: int = 0
+    past: tuple[PastSchema, ...] = ()
 
     @cached_property
     def schema(self) -> StructType:
         """The user's columns as Spark types."""
         from pyspark.sql.types import StructType  # noqa: PLC0415 - who reads without Spark never waits for PySpark
 
-        return StructType.fromJson(json.loads(self.schema_json))
+        return StructType.fromJson(json.loads(visible_json(self.schema_json)))
 
     @cached_property
+    def columns(self) -> Columns:
+        """The user's columns as Arrow types, by their names and as files hold them."""
+        return Columns.of(self.schema_json)
+
+    @property
     def arrow(self) -> pa.Schema:
         """The user's columns as Arrow types."""
-        return arrow_columns(self.schema_json)
+        return self.columns.named
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The same columns in the same order as files hold them: their stored names, of struct fields too."""
+        return self.columns.stored
+
+    @cached_property
+    def change_columns(self) -> Columns:
+        """The same columns as changes have them: a delete may have its key only, so every other one may be NULL."""
+        return self.columns.loosened(self.primary_key) if self.has_key else self.columns
+
+    @cached_property
+    def added(self) -> frozenset[str]:
+        """The names of columns that ``create`` did not make: writers from before may leave them out."""
+        first = set(self.at(0).stored.names)
+        return frozenset(
+            name for name, held in zip(self.arrow.names, self.stored.names, strict=True) if held not in first
+        )
+
+    def at(self, snapshot: int) -> TableSpec:
+        """Give the definition with the columns under which a snapshot was made; options are today's."""
+        if snapshot >= self.since:
+            return self
+        number = max((n for n, past in enumerate(self.past) if past.since <= snapshot), default=0)
+        found = self.past[number]
+        return replace(self, schema_json=found.schema_json, since=found.since, past=self.past[:number])
+
+    def with_columns(self, schema_json: str, since: int) -> TableSpec:
+        """Give the definition with other columns, from a snapshot on."""
+        past = (*self.past, PastSchema(self.since, self.schema_json))
+        return replace(self, schema_json=schema_json, since=since, past=past)
 
     @property
     def has_key(self) -> bool:
@@ -64,17 +122,19 @@ class TableSpec:
 
     def to_json(self) -> str:
         """Give the text that ``from_json`` reads."""
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "table_id": self.table_id,
-                "schema": json.loads(self.schema_json),
-                "primary_key": list(self.primary_key),
-                "partition_by": list(self.partition_by),
-                "properties": self.properties,
-                "owns_topic": self.owns_topic,
-            }
-        )
+        content = {
+            "format": _FORMAT_ALTERED if self.past else _FORMAT,
+            "table_id": self.table_id,
+            "schema": json.loads(self.schema_json),
+            "primary_key": list(self.primary_key),
+            "partition_by": list(self.partition_by),
+            "properties": self.properties,
+            "owns_topic": self.owns_topic,
+        }
+        if self.past:
+            content["since"] = self.since
+            content["past"] = [{"since": p.since, "schema": json.loads(p.schema_json)} for p in self.past]
+        return json.dumps(content)
 
     @classmethod
     def from_json(cls, text: str, path: str) -> TableSpec:
@@ -85,16 +145,19 @@ class TableSpec:
         """
         try:
             raw = json.loads(text)
-            if raw["format"] != _FORMAT:
-                msg = f"{path}: table format {raw['format']} is not {_FORMAT}; open it with the version that wrote it."
+            if raw["format"] not in (_FORMAT, _FORMAT_ALTERED):
+                known = f"{_FORMAT} or {_FORMAT_ALTERED}"
+                msg = f"{path}: table format {raw['format']} is not {known}; open it with the version that wrote it."
                 raise CorruptedError(msg)
             return cls(
                 table_id=raw["table_id"],
-                schema_json=json.dumps(raw["schema"]),
+                schema_json=compact(raw["schema"]),
                 primary_key=tuple(raw["primary_key"]),
                 partition_by=tuple(raw["partition_by"]),
                 properties=dict(raw["properties"]),
                 owns_topic=bool(raw["owns_topic"]),
+                since=int(raw.get("since", 0)),
+                past=tuple(PastSchema(int(p["since"]), compact(p["schema"])) for p in raw.get("past", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             msg_0 = f"{path}: Delta property {SPEC_PROPERTY!r} is not a table spec: {error}."

@@ -28,7 +28,7 @@ from snapshot.partitioned import PartitionedFiles, split_by_bucket
 from snapshot.records import LogTapFactory, SentRange
 from snapshot.resolve import Lookup
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
-from snapshot.schema import SEQ, conform
+from snapshot.schema import SEQ, conform, relabelled
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 
@@ -206,10 +206,11 @@ class Stager:
 
     def read(self, staged: Iterable[StagedFile]) -> Iterator[pa.RecordBatch]:
         """Read staged changes back."""
-        folder = self.storage.child(CHANGES)
+        folder, schema = self.storage.child(CHANGES), change_file_schema(self.spec)
         for path in sorted(s.file.path for s in staged):
             with folder.filesystem.open(folder.path(path), "rb") as source:
-                yield from pq.ParquetFile(source).iter_batches(use_threads=False)
+                for batch in pq.ParquetFile(source).iter_batches(use_threads=False):
+                    yield relabelled(conform(batch, stored_change_schema(self.spec)), schema)
 
     def remove(self, staged: Iterable[StagedFile]) -> None:
         """Remove staged files that no commit will use."""
@@ -242,7 +243,8 @@ class Stager:
     def _stage_changes(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         schema = change_file_schema(self.spec)
         folder = self.storage.child(CHANGES)
-        files = BucketedChanges(folder, schema, task=task, target_bytes=self.target_bytes)
+        in_files = stored_change_schema(self.spec)
+        files = BucketedChanges(folder, in_files, task=task, target_bytes=self.target_bytes)
         rows = (self._admitted(conform(batch, schema)) for batch in batches)
         with removed_on_error(files.writers, self.storage):
             if not self.whole_buckets:
@@ -315,6 +317,11 @@ def change_file_schema(spec: TableSpec) -> pa.Schema:
     """Give the columns of a change file: the table's (all may be NULL in a delete), ``_kind`` and ``_seq``."""
     columns = [f if f.name in spec.primary_key else f.with_nullable(True) for f in spec.arrow]
     return pa.schema([*columns, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])
+
+
+def stored_change_schema(spec: TableSpec) -> pa.Schema:
+    """Give the same columns as files hold them."""
+    return pa.schema([*spec.change_columns.stored, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])
 
 
 def staged_to_arrow(stager: StagesRows, batches: Iterable[pa.RecordBatch], task: int) -> pa.RecordBatch:

@@ -8,17 +8,16 @@ from functools import cached_property
 import pyarrow as pa
 
 from snapshot.bucketed import is_tombstones
-from snapshot.changes import LISTED, MAINTENANCE, SnapshotChanges
+from snapshot.changes import LISTED, MAINTENANCE, SnapshotChanges, with_kind
 from snapshot.commit import ATTEMPTS_MAX, as_snapshot
 from snapshot.delta import DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError
 from snapshot.layout import Layout
 from snapshot.merge import ChangeFile
 from snapshot.records import Snapshot
-from snapshot.rowkind import KIND
 from snapshot.schema import BUCKET, SNAPSHOT
 from snapshot.spec import SPEC_PROPERTY, TableSpec
-from snapshot.stage import CHANGES, change_file_schema
+from snapshot.stage import CHANGES, stored_change_schema
 from snapshot.storage import Storage
 from snapshot.tags import Tags
 
@@ -41,6 +40,8 @@ class TableFiles:
         self.root = DeltaLog(storage)
         self.log = DeltaLog(storage.child(CHANGES)) if spec.has_key else self.root
         self.tags = Tags(storage)
+        self._known = spec
+        self._known_at = -1
 
     @classmethod
     def open(cls, storage: Storage) -> TableFiles:
@@ -70,15 +71,13 @@ class TableFiles:
         keeping = {"delta.checkpointInterval": "20", "delta.enableExpiredLogCleanup": "false"}
         properties = {SPEC_PROPERTY: spec.to_json(), **keeping}
         if spec.has_key:
-            columns = pa.schema([*spec.arrow, pa.field(BUCKET, pa.int32())])
             info = {"kind": "create", MERGED_THROUGH: 0}
             # Of two who make a table here at once, this decides.
+            columns = root_schema(spec)
             DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration=keeping, info=info)
-            columns = change_file_schema(spec)
-            columns = columns.append(pa.field(SNAPSHOT, pa.int64())).append(pa.field(BUCKET, pa.int32()))
             DeltaLog.create(
                 storage.child(CHANGES),
-                columns,
+                log_schema(spec),
                 partition_by=(SNAPSHOT, BUCKET),
                 configuration=properties,
                 info={"kind": "create"},
@@ -86,12 +85,52 @@ class TableFiles:
         else:
             DeltaLog.create(
                 storage,
-                spec.arrow,
+                root_schema(spec),
                 partition_by=spec.partition_by,
                 configuration=properties,
                 info={"kind": "create"},
             )
         return cls(storage, spec)
+
+    def refreshed(self) -> TableFiles:
+        """Give the table as it is defined now: this very object unless its columns or options were changed."""
+        newest = self.spec_at_least(self.latest())
+        if newest == self.spec:
+            return self
+        found = TableFiles(self.storage, newest)
+        found.root, found.log = self.root, self.log
+        found._known, found._known_at = self._known, self._known_at
+        return found
+
+    def spec_of(self, snapshot_id: int) -> TableSpec:
+        """Give the definition with the columns that the table had in a snapshot, which may be newer than ``spec``."""
+        return self.spec_at_least(snapshot_id).at(snapshot_id)
+
+    def spec_at_least(self, snapshot_id: int) -> TableSpec:
+        """Give the definition as of a snapshot or a later one."""
+        if self._known_at < snapshot_id:
+            version, properties = self.log.seen(snapshot_id)
+            text = properties[SPEC_PROPERTY]
+            if text != self._known.to_json():
+                self._known = TableSpec.from_json(text, self.storage.root)
+            self._known_at = version
+        return self._known
+
+    def alter(self, spec: TableSpec, snapshot_id: int, commit_id: str) -> Snapshot:
+        """Make a snapshot that changes the table's definition and no row.
+
+        Args:
+            spec: the new definition.
+            snapshot_id: the id of the snapshot; the next after the newest.
+            commit_id: the name by which the commit is known again.
+
+        Raises:
+            ConflictError: another commit has made that snapshot.
+            UnavailableError: the file system refused.
+        """
+        info = {"kind": "alter", "rows": 0, "commit": commit_id}
+        self.log.alter(snapshot_id, schema=log_schema(spec), configuration={SPEC_PROPERTY: spec.to_json()}, info=info)
+        return self.snapshot(snapshot_id)
 
     def latest(self) -> int:
         """Give the id of the newest snapshot."""
@@ -160,7 +199,7 @@ class TableFiles:
                 f"{len(found.removed)} files; only appends can be published. Restore the version before it."
             )
             raise CorruptedError(msg)
-        return SnapshotChanges.of(found, self.log.storage, self.change_schema, self.spec, buckets)
+        return SnapshotChanges.of(found, self.log.storage, self.spec_of(snapshot_id), buckets)
 
     def layout(self, snapshot_id: int) -> Layout:
         """Find what a snapshot is made of.
@@ -265,11 +304,20 @@ class TableFiles:
     @cached_property
     def change_schema(self) -> pa.Schema:
         """The table's columns, then ``_kind``: what is published and what streams read."""
-        nullable = self.spec.has_key
-        columns = [
-            f.with_nullable(True) if nullable and f.name not in self.spec.primary_key else f for f in self.spec.arrow
-        ]
-        return pa.schema([*columns, pa.field(KIND, pa.int8())])
+        return with_kind(self.spec.change_columns.named)
+
+
+def root_schema(spec: TableSpec) -> pa.Schema:
+    """Give the columns of the root Delta table."""
+    return spec.stored.append(pa.field(BUCKET, pa.int32())) if spec.has_key else spec.stored
+
+
+def log_schema(spec: TableSpec) -> pa.Schema:
+    """Give the columns of the commit table."""
+    if not spec.has_key:
+        return root_schema(spec)
+    columns = stored_change_schema(spec)
+    return columns.append(pa.field(SNAPSHOT, pa.int64())).append(pa.field(BUCKET, pa.int32()))
 
 
 def _changes_in(files: Sequence[DataFile], merged_through: int, snapshot_id: int) -> tuple[DataFile, ...]:

@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from log_system.kafka.local import LocalKafka
+    from snapshot.evolve import (
+        AddColumn,
+        AllowNull,
+        CommentColumn,
+        DropColumn,
+        MoveColumn,
+        RenameColumn,
+        WidenColumn,
+    )
     from snapshot.records import Snapshot
     from tablestore.local import LocalTable, open_local
     from tablestore.recover import PublishPendingError
@@ -21,12 +30,19 @@ if TYPE_CHECKING:
     from tablestore.verbs.clauses import when_matched, when_not_matched, when_not_matched_by_source
 
 __all__ = [
+    "AddColumn",
+    "AllowNull",
     "Catalog",
+    "CommentColumn",
+    "DropColumn",
     "LocalKafka",
     "LocalTable",
+    "MoveColumn",
     "PublishPendingError",
+    "RenameColumn",
     "Snapshot",
     "TableStore",
+    "WidenColumn",
     "open_local",
     "register",
     "session",
@@ -36,12 +52,19 @@ __all__ = [
 ]
 
 _PLACES = {
+    "AddColumn": "snapshot.evolve",
+    "AllowNull": "snapshot.evolve",
     "Catalog": "tablestore.sql.catalog",
+    "CommentColumn": "snapshot.evolve",
+    "DropColumn": "snapshot.evolve",
     "LocalKafka": "log_system.kafka.local",
     "LocalTable": "tablestore.local",
+    "MoveColumn": "snapshot.evolve",
     "PublishPendingError": "tablestore.recover",
+    "RenameColumn": "snapshot.evolve",
     "Snapshot": "snapshot.records",
     "TableStore": "tablestore.store",
+    "WidenColumn": "snapshot.evolve",
     "open_local": "tablestore.local",
     "register": "tablestore.session",
     "session": "tablestore.session",

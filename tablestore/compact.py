@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from snapshot.delta import DataFile
 from snapshot.errors import ConflictError, OutcomeUnknownError, UnavailableError
@@ -19,7 +19,7 @@ from snapshot.records import Snapshot
 from snapshot.schema import BUCKET, SNAPSHOT
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
-from snapshot.table import MERGED_THROUGH
+from snapshot.table import MERGED_THROUGH, TableFiles, root_schema
 from snapshot.tombstones import GatherTask, gather
 from tablestore.compact_files import groups_of, replace_files
 from tablestore.opened import OpenedTable
@@ -69,10 +69,13 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     if not table.spec.has_key:
         return _compact_files(table, run_tasks)
     layout = files.layout(files.latest())
+    # The columns of that very snapshot: those that come meanwhile have no rows in it, those that go still have theirs.
+    spec = files.spec_of(layout.snapshot)
     if not layout.changes:
+        _commit_columns(table, spec, layout)
         return None
     # Step 1.
-    tasks = _tasks(table, layout)
+    tasks = _tasks(table, spec, layout)
     results = run_tasks(tasks, _merge_bucket)
     added = [DataFile(**each) for result in results for each in json.loads(result)]
     # Step 2.
@@ -80,7 +83,7 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     removed = [f for f in layout.base if f.partition[BUCKET] in touched]
     info = {"kind": "compact", MERGED_THROUGH: layout.snapshot}
     try:
-        files.root.commit(layout.root_version + 1, add=added, remove=removed, info=info)
+        _commit_root(files, spec, layout.root_version + 1, info, add=added, remove=removed)
     except ConflictError:
         logger.info("table %s: another compaction was faster; this one's files are dropped", table.path)
         files.storage.delete(*[f.path for f in added])
@@ -92,6 +95,35 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     gathered, scattered = _gather_tombstones(table, layout, run_tasks)
     version = files.trim(add=gathered, remove=scattered)
     return None if version is None else files.snapshot(version)
+
+
+def _commit_root(
+    files: TableFiles,
+    spec: TableSpec,
+    version: int,
+    info: Mapping[str, Any],
+    *,
+    add: Sequence[DataFile] = (),
+    remove: Sequence[DataFile] = (),
+) -> None:
+    """Make a version of the root, with the table's columns."""
+    columns = root_schema(spec)
+    if not spec.past or files.root.has_schema(columns):
+        files.root.commit(version, add=add, remove=remove, info=info)
+    else:
+        files.root.alter(version, schema=columns, configuration={}, info=info, add=add, remove=remove)
+
+
+def _commit_columns(table: OpenedTable, spec: TableSpec, layout: Layout) -> None:
+    """Give the root the table's columns, where they were changed and nothing has to be folded."""
+    files = table.files
+    if not spec.past or files.root.has_schema(root_schema(spec)):
+        return
+    try:
+        info = {"kind": "alter", MERGED_THROUGH: layout.merged_through}
+        _commit_root(files, spec, layout.root_version + 1, info)
+    except ConflictError:
+        logger.info("table %s: another compaction was faster, and has given the root its columns", table.path)
 
 
 def compact_if_due(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
@@ -121,12 +153,13 @@ def _compact_files(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
         ConflictError: other writers committed first too often; readers find the same rows as before.
     """
     files, target_bytes = table.files, table.options.write.target_file_size_bytes
-    groups = groups_of(files.root.files(), target_bytes)
+    newest = files.latest()
+    spec, groups = files.spec_of(newest), groups_of(files.root.files(newest), target_bytes)
     if not groups:
         return None
     # Step 1.
     tasks = [
-        BucketTask(files.storage, table.spec, None, tuple(base_file(files, f) for f in group), (), target_bytes)
+        BucketTask(files.storage, spec, None, tuple(base_file(files, f) for f in group), (), target_bytes)
         for group in groups
     ]
     results = run_tasks(tasks, _merge_bucket)
@@ -159,12 +192,12 @@ def _is_past_ratio(table: OpenedTable, snapshot: int, ratio: float) -> bool:
     return sum(f.rows for f in layout.changes) > ratio * sum(f.rows for f in layout.base)
 
 
-def _tasks(table: OpenedTable, layout: Layout) -> Sequence[BucketTask]:
+def _tasks(table: OpenedTable, spec: TableSpec, layout: Layout) -> Sequence[BucketTask]:
     buckets = sorted({int(f.partition[BUCKET] or 0) for f in layout.changes})
     return [
         BucketTask(
             storage=table.files.storage,
-            spec=table.spec,
+            spec=spec,
             bucket=bucket,
             base=tuple(base_file(table.files, f) for f in layout.base if f.partition[BUCKET] == str(bucket)),
             changes=tuple(table.files.change_file(f) for f in layout.changes if f.partition[BUCKET] == str(bucket)),
@@ -221,7 +254,7 @@ def _merge_bucket(task: BucketTask) -> str:
     )
     with (
         removed_on_error(writer.writers, task.storage),
-        MergeEngine(task.spec.arrow, task.spec.primary_key, filesystem=filesystem) as engine,
+        MergeEngine(task.spec.arrow, task.spec.primary_key, stored=task.spec.stored, filesystem=filesystem) as engine,
     ):
         for batch in engine.merged(task.base, task.changes):
             writer.write(batch)

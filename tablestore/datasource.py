@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -20,11 +21,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from snapshot.commit import CommitId
-from snapshot.errors import InvalidInputError
+from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.filters import split_filters
 from snapshot.predicate import Predicate
 from snapshot.schema import SEQ, arrow_schema, conform
-from snapshot.stage import Stager, staged_to_arrow
+from snapshot.spec import TableSpec
+from snapshot.stage import StagedFile, Stager, staged_to_arrow
 from tablestore.checkpoint import commit_id_of
 from tablestore.opened import OpenedTable
 from tablestore.parts import Part, as_feed
@@ -50,7 +52,8 @@ class TableStoreDataSource(DataSource):
     def schema(self) -> StructType:
         """Give the table's columns; with ``readChangeFeed`` also those of its change feed."""
         options = self._options()
-        spec = OpenedTable.open(options.path, options.runtime).spec
+        table = OpenedTable.open(options.path, options.runtime)
+        spec = _spec(table, options)
         if options.change_feed:
             feed = feed_schema(spec)
             return feed.add(SEQ, "long") if options.normalize else feed
@@ -71,7 +74,8 @@ class TableStoreDataSource(DataSource):
         """Append rows, or upsert them in a table with a key."""
         if overwrite:
             msg = (
-                f"format({FORMAT!r}) does not overwrite; write with mode('append'), which upserts where there is a key."
+                f"format({FORMAT!r}) does not overwrite; TableStore.overwrite() does. Write with mode('append'), which "
+                "upserts where there is a key."
             )
             raise InvalidInputError(msg)
         return BatchWriter(_Sink.open(self._options(), schema))
@@ -109,38 +113,36 @@ class SnapshotReader(DataSourceReader):
         """
         if not self._options.push_filters:
             return filters
-        table = OpenedTable.open(self._options.path, self._options.runtime)
-        self._predicate, left = split_filters(filters, table.spec.arrow)
+        spec = _spec(OpenedTable.open(self._options.path, self._options.runtime), self._options)
+        # Fields of structs are looked for by name, and may have others in files.
+        plain = [field for field, held in zip(spec.arrow, spec.stored, strict=True) if field.type == held.type]
+        self._predicate, left = split_filters(filters, pa.schema(plain))
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the snapshot: one part a bucket or several."""
         table = OpenedTable.open(self._options.path, self._options.runtime)
-        snapshot = self._options.snapshot
         if self._options.changes_after is not None:
             return self._changes(table, self._options.changes_after)
-        if self._options.timestamp_ms is not None:
-            snapshot = table.files.snapshot_as_of(self._options.timestamp_ms).id
-        elif self._options.tag is not None:
-            snapshot = table.files.tags.get(self._options.tag).snapshot.id
-        elif snapshot is not None:
-            table.files.snapshot(snapshot)
-        else:
-            snapshot = table.files.latest()
+        snapshot, spec = _snapshot(table, self._options), _spec(table, self._options)
         tasks, columns = self._options.tasks, self._schema.names
         parts: Sequence[Part]
         if self._options.overlay is not None:
             merged, overlay = self._options.merged_through, self._options.overlay
-            parts = overlay_parts(table.files, snapshot, merged, overlay, tasks=tasks, columns=columns)
+            parts = overlay_parts(table.files, snapshot, merged, overlay, tasks=tasks, columns=columns, spec=spec)
         else:
-            parts = snapshot_parts(table.files, snapshot, tasks=tasks, columns=columns, predicate=self._predicate)
+            predicate = self._predicate
+            parts = snapshot_parts(table.files, snapshot, tasks=tasks, columns=columns, predicate=predicate, spec=spec)
         return [ReadPart(part) for part in parts]
 
     def _changes(self, table: OpenedTable, after: int) -> Sequence[InputPartition]:
         """Plan the changes after a snapshot: one part a bucket."""
         through = self._options.changes_through
         through = table.files.latest() if through is None else through
-        return [ReadPart(part) for part in change_parts(table.files, after, through, table.options.buckets)]
+        return [
+            ReadPart(part)
+            for part in change_parts(table.files, after, through, table.options.buckets, table.spec.change_columns)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in a task."""
@@ -152,6 +154,20 @@ class SnapshotReader(DataSourceReader):
             return
         for batch in partition.part.read():
             yield conform(batch, self._schema)
+
+
+def _spec(table: OpenedTable, options: ReadOptions) -> TableSpec:
+    """Give the table with the columns that are to be read."""
+    return table.files.spec_of(_snapshot(table, options)) if options.own_schema else table.spec
+
+
+def _snapshot(table: OpenedTable, options: ReadOptions) -> int:
+    """Give the snapshot that is to be read."""
+    if options.timestamp_ms is not None:
+        return table.files.snapshot_as_of(options.timestamp_ms).id
+    if options.tag is not None:
+        return table.files.tags.get(options.tag).snapshot.id
+    return table.files.latest() if options.snapshot is None else table.files.snapshot(options.snapshot).id
 
 
 @dataclass
@@ -194,13 +210,22 @@ class _Sink:
                 self.stager.remove(staged)
             elif table.looks_up:
                 # Spark hands a data source rows in any order, so a bucket's are together only now.
-                writer.write_by(lambda stager: stager.stage(stager.read(staged), 0), commit_id)
+                writer.write_by(partial(self._stage_again, staged), commit_id)
                 self.stager.remove(staged)
             else:
-                writer.write_staged(staged, commit_id)
+                writer.write_staged(staged, commit_id, spec=self.stager.spec)
         finally:
             if publisher is not None:
                 publisher.discard()
+
+    def _stage_again(self, staged: Sequence[StagedFile], stager: Stager) -> list[StagedFile]:
+        if stager.spec.since != self.stager.spec.since:
+            msg = (
+                f"table {self.options.path!r}: its columns were changed, by snapshot {stager.spec.since}, while rows "
+                "were staged; nothing was written. Write again."
+            )
+            raise ConflictError(msg)
+        return stager.stage(stager.read(staged), 0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what tasks staged before the job failed."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from log_system.gate import Gate, PartitionSlice
 from log_system.kafka.topic import earliest_offsets
+from snapshot.adapt import Adapter
+from snapshot.changes import with_kind
 from snapshot.errors import DataLostError, NotFoundError
+from snapshot.spec import TableSpec
 from tablestore.opened import OpenedTable
-from tablestore.parts import LogPart, Part
+from tablestore.parts import RESTART, LogPart, LogPiece, Part
 from tablestore.plan import change_parts, seed_parts
 from tablestore.read_options import ScanMode
 
@@ -21,6 +24,8 @@ BEFORE_FULL = -1
 
 class Feed:
     """Plans reads of a table's changes, from the log or, without one, from the table's files.
+
+    They have the columns that ``table`` has here, whatever the table had in their snapshots or has by now.
 
     An eventual log does not keep snapshots apart, so its table's snapshots are read from the files too.
     """
@@ -36,6 +41,7 @@ class Feed:
         self._table = table
         self._from_log = table.log is not None and not table.is_eventual and not from_files
         self._tasks = tasks
+        self._columns = table.spec.change_columns
         self._gate = Gate(table.index)
 
     def begin(
@@ -95,7 +101,7 @@ class Feed:
             if found is not None:
                 return found
         try:
-            return change_parts(files, after, through, self._table.options.buckets)
+            return change_parts(files, after, through, self._table.options.buckets, self._columns)
         except DataLostError as error:
             msg = (
                 f"table {self._table.path!r}: snapshots {after + 1} to {through} are no longer in the log nor all in "
@@ -118,11 +124,19 @@ class Feed:
         """Plan from the log; None where its retention has passed or the index has no entry."""
         log = self._table.log
         assert log is not None
+        options = self._table.options.log
+        compacted = options is not None and options.compacted
+        pieces: dict[int, list[LogPiece]] = {}
         try:
-            slices = self._gate.slices(after, through)
+            for spec, first, last in self._epochs(after, through):
+                under = log.under(with_kind(spec.change_columns.named))
+                adapt = Adapter(spec.change_columns, self._columns, RESTART)
+                for piece in self._gate.slices(first - 1, last):
+                    pieces.setdefault(piece.partition, []).append(LogPiece(under, piece, adapt))
         except DataLostError as error:
             logger.warning("table %s: %s Reading the table's files instead.", self._table.path, error)
             return None
+        slices = [each.piece for held in pieces.values() for each in held]
         if slices and self._has_expired(slices):
             logger.warning(
                 "table %s: the log's retention has passed snapshots %d to %d; reading the table's files instead.",
@@ -131,8 +145,18 @@ class Feed:
                 through,
             )
             return None
-        options = self._table.options.log
-        return [LogPart(log, piece, compacted=options is not None and options.compacted) for piece in slices]
+        return [LogPart(tuple(held), compacted=compacted) for _, held in sorted(pieces.items())]
+
+    def _epochs(self, after: int, through: int) -> Iterator[tuple[TableSpec, int, int]]:
+        """Part a run of snapshots where the table's columns were changed; give each part's first and last."""
+        newest, last = self._table.files.spec_at_least(through), through
+        found: list[tuple[TableSpec, int, int]] = []
+        while last > after:
+            spec = newest.at(last)
+            first = max(after + 1, spec.since)
+            found.append((spec, first, last))
+            last = first - 1
+        return reversed(found)
 
     def _has_expired(self, slices: Sequence[PartitionSlice]) -> bool:
         assert self._table.log is not None

@@ -31,7 +31,12 @@ class Life(ABC):
     def __init__(self, spark: SparkSession, table: OpenedTable) -> None:
         """Work on ``table``."""
         self._spark = spark
-        self._table = table
+        self._opened = table
+
+    @property
+    @abstractmethod
+    def _table(self) -> OpenedTable:
+        """The table as it is defined now."""
 
     @abstractmethod
     def delete(self, where: Column) -> Snapshot | None:

@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.tail import read_tail, tail_schema
+from snapshot.adapt import Adapter
+from snapshot.columns import Columns
 from snapshot.duck import errors_mapped, read, spilling
 from snapshot.merge import MergeEngine
 from snapshot.numbered import columns_of, keys_of, load_numbered, same_key, same_row
@@ -58,9 +60,8 @@ class Repairs:
         Yields:
             The table's columns, then ``_kind``.
         """
-        columns = self.files.change_schema.names
         for batch in self.differences(partition, start, end, unsettled, whole=whole):
-            yield batch.select(columns)
+            yield batch.select([name for name in batch.schema.names if name not in (SAID, AT, FRESH)])
 
     def differences(
         self,
@@ -82,35 +83,40 @@ class Repairs:
         Yields:
             The table's columns, ``_kind``, ``_said``, ``_at`` and ``_fresh``.
         """
-        spec = self.files.spec
+        # Records of an eventual log are of any age: what they lack of the table's columns is NULL.
+        files = self.files.refreshed()
+        spec, log = files.spec, self.log.under(files.change_schema)
         with spilling("repair-", memory_limit=_MEMORY) as session, errors_mapped("repair"):
             # Step 1.
             with MergeEngine(spec.arrow, spec.primary_key) as engine:
-                last = engine.last_per_key(read_tail(self.log, partition, start, end))
-                load_numbered(session, "seen", tail_schema(self.log), last)
+                last = engine.last_per_key(read_tail(log, partition, start, end))
+                load_numbered(session, "seen", tail_schema(log), last)
             # Step 2.
-            load_numbered(session, "changed", self.files.change_schema, _changes(unsettled, partition))
+            load_numbered(session, "changed", files.change_schema, _changes(unsettled, partition, spec.change_columns))
             keys = ", ".join(keys_of(spec))
             session.execute(f"CREATE TEMP TABLE keys AS SELECT {keys} FROM seen UNION SELECT {keys} FROM changed")
             if not whole and session.sql("SELECT count(*) FROM keys").fetchall() == [(0,)]:
                 return
             # Step 3.
-            self._look_up(session, partition, snapshot, whole=whole)
+            _look_up(files, session, partition, snapshot, whole=whole)
             # Step 4.
             told = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(FRESH, pa.bool_())]
-            schema = pa.schema([*self.files.change_schema, *told])
+            schema = pa.schema([*files.change_schema, *told])
             yield from read(session, _differences(spec), [], schema)
 
-    def _look_up(self, session: duckdb.DuckDBPyConnection, bucket: int, snapshot: int | None, *, whole: bool) -> None:
-        """Make the table ``alive`` of the committed rows whose keys are asked for, or of all."""
-        lookup = lookup_in(self.files, self.files.latest() if snapshot is None else snapshot)
-        keys = None if whole else session.sql("SELECT * FROM keys").to_arrow_table()
-        load_numbered(session, "alive", self.files.spec.arrow, lookup.rows(bucket, keys))
+
+def _look_up(
+    files: TableFiles, session: duckdb.DuckDBPyConnection, bucket: int, snapshot: int | None, *, whole: bool
+) -> None:
+    """Make the table ``alive`` of the committed rows whose keys are asked for, or of all."""
+    lookup = lookup_in(files, files.latest() if snapshot is None else snapshot)
+    keys = None if whole else session.sql("SELECT * FROM keys").to_arrow_table()
+    load_numbered(session, "alive", files.spec.arrow, lookup.rows(bucket, keys))
 
 
-def _changes(unsettled: Sequence[ChangeSet], bucket: int) -> Iterator[pa.RecordBatch]:
+def _changes(unsettled: Sequence[ChangeSet], bucket: int, wanted: Columns) -> Iterator[pa.RecordBatch]:
     for changes in unsettled:
-        yield from changes.batches(bucket, 0)
+        yield from map(Adapter(changes.columns, wanted), changes.batches(bucket, 0))
 
 
 def _differences(spec: TableSpec) -> str:

@@ -64,6 +64,13 @@ class OpenedTable:
         log = None if options.log is None else kafka_log(files.spec, options, options.log, runtime, files)
         return cls(files, options, log, LogIndex(files.storage), runtime)
 
+    def refreshed(self) -> OpenedTable:
+        """Give the table as it is defined now: this very object unless somebody has changed its columns or options."""
+        files = self.files.refreshed()
+        if files is self.files:
+            return self
+        return self.of(files, parse_options(files.spec.properties, primary_key=files.spec.primary_key), self.runtime)
+
     @property
     def path(self) -> str:
         """The table's folder."""
@@ -111,4 +118,5 @@ def kafka_log(
         transaction_timeout_ms=log.transaction_timeout_ms,
         driver_rows_max=options.publish.driver_rows_max,
         transaction_rows_max=options.publish.transaction_rows_max,
+        mixed=log.consistency is Consistency.EVENTUAL,
     )

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from snapshot.spec import TableSpec
 from snapshot.table import Layout
 from tablestore.read_options import FORMAT, Overlay
+from tablestore.root_columns import root_columns
 from tablestore.shape import quoted
 
 _BASE_BYTES_MIN = 32 << 20
@@ -29,18 +30,22 @@ def is_worth_it(layout: Layout) -> bool:
 
 def overlaid(
     spark: SparkSession, path: str, spec: TableSpec, layout: Layout, wanted: Sequence[str], options: Mapping[str, str]
-) -> DataFrame:
-    """Read a snapshot of a key table.
+) -> DataFrame | None:
+    """Read a snapshot of a key table; None where Spark cannot give the base these columns.
 
     Args:
         spark: the session.
         path: the table's folder.
-        spec: the table.
+        spec: the table, with the columns to give.
         layout: what the snapshot is made of.
         wanted: the columns.
         options: of ``format("tablestore")``, with the snapshot.
     """
     base = spark.read.format("delta").option("versionAsOf", layout.root_version).load(path)
+    given = root_columns(base.schema, spec, list(dict.fromkeys([*spec.primary_key, *wanted])))
+    if given is None:
+        return None
+    base = base.select(*given)
 
     def changes(part: Overlay, columns: Sequence[str]) -> DataFrame:
         given = {**options, "overlay": part, "merged-through": str(layout.merged_through)}

@@ -11,7 +11,9 @@ import pyarrow as pa
 from log_system.gate import PartitionSlice
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.source import read_slice
+from snapshot.adapt import Adapter
 from snapshot.changes import SnapshotChanges
+from snapshot.columns import Columns
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
 from snapshot.predicate import Predicate
 from snapshot.records import Snapshot
@@ -19,6 +21,8 @@ from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, conform
 from snapshot.storage import Storage
 
+RESTART = "the table's columns were changed in a way that a running query cannot follow; start it again: "
+"""Begins the message of a stream that keeps the columns it began with."""
 _NAMES = pa.array(CHANGE_TYPE_NAMES, pa.string())
 
 
@@ -35,11 +39,14 @@ class MergedPart:
     """Rows of a snapshot of a key table: some base files and all changes of their bucket.
 
     Attributes:
+        schema: the columns to give.
+        stored: the same as files hold them.
         emit_changes: False where another part of the same bucket emits the changed rows.
     """
 
     storage: Storage
     schema: pa.Schema
+    stored: pa.Schema
     primary_key: tuple[str, ...]
     base: tuple[BaseFile, ...]
     changes: tuple[ChangeFile, ...]
@@ -50,7 +57,7 @@ class MergedPart:
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the merged rows, only the wanted columns, in schema order."""
         filesystem = None if self.storage.is_local else self.storage.filesystem
-        with MergeEngine(self.schema, self.primary_key, filesystem=filesystem) as engine:
+        with MergeEngine(self.schema, self.primary_key, stored=self.stored, filesystem=filesystem) as engine:
             yield from engine.merged(
                 self.base,
                 self.changes,
@@ -78,29 +85,46 @@ class ChangedKeysPart:
 
 @dataclass(frozen=True)
 class FilesPart:
-    """Changes of several snapshots in one bucket, from the table's files."""
+    """Changes of several snapshots in one bucket, from the table's files.
+
+    Attributes:
+        changes: the snapshots, in order.
+        bucket: the bucket.
+        wanted: the columns to give.
+    """
 
     changes: tuple[SnapshotChanges, ...]
     bucket: int
+    wanted: Columns
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes, in order, with ``_kind``, ``_commit_version`` and ``_commit_timestamp``."""
         for changes in self.changes:
+            adapt = Adapter(changes.columns, self.wanted, RESTART)
             for batch in changes.batches(self.bucket):
-                yield stamped(batch, changes.snapshot)
+                yield stamped(adapt(batch), changes.snapshot)
+
+
+@dataclass(frozen=True)
+class LogPiece:
+    """Changes of snapshots of one schema in one log partition; ``log`` codes that schema."""
+
+    log: KafkaLog
+    piece: PartitionSlice
+    adapt: Adapter
 
 
 @dataclass(frozen=True)
 class LogPart:
-    """Changes of several snapshots in one log partition."""
+    """Changes of several snapshots in one log partition, in pieces where the table's columns were changed."""
 
-    log: KafkaLog
-    piece: PartitionSlice
+    pieces: tuple[LogPiece, ...]
     compacted: bool
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes, in order, with ``_kind``, ``_commit_version`` and ``_commit_timestamp``."""
-        return read_slice(self.log, self.piece, compacted=self.compacted)
+        for each in self.pieces:
+            yield from map(each.adapt, read_slice(each.log, each.piece, compacted=self.compacted))
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from snapshot.columns import Columns
 from snapshot.delta import DataFile
 from snapshot.merge import BaseFile
 from snapshot.predicate import Predicate
 from snapshot.records import Snapshot
 from snapshot.resolve import Lookup
 from snapshot.schema import BUCKET
+from snapshot.spec import TableSpec
 from snapshot.table import TableFiles
 from tablestore.parts import ChangedKeysPart, FilesPart, MergedPart, Part, SeedPart, spread
 from tablestore.read_options import Overlay
@@ -27,6 +29,7 @@ def snapshot_parts(
     tasks: int,
     columns: Sequence[str] | None = None,
     predicate: Predicate | None = None,
+    spec: TableSpec | None = None,
 ) -> list[MergedPart]:
     """Plan the rows of a snapshot: one part a bucket, or several where there are fewer buckets than tasks.
 
@@ -36,12 +39,14 @@ def snapshot_parts(
         tasks: how many parts are worth having.
         columns: the wanted columns; None for all.
         predicate: which rows are wanted.
+        spec: the table, with the columns to give; None for those it has.
 
     Raises:
         NotFoundError: the snapshot's files are no longer known.
     """
-    if not table.spec.has_key:
-        return _parts(table, table.layout(snapshot_id).base, [], tasks, columns, predicate)
+    spec = spec or table.spec
+    if not spec.has_key:
+        return _parts(table, spec, table.layout(snapshot_id).base, [], tasks, columns, predicate)
     layout = table.layout(snapshot_id)
     base = _by_bucket(layout.base)
     changes = _by_bucket(layout.changes)
@@ -49,12 +54,19 @@ def snapshot_parts(
     parts: list[MergedPart] = []
     for bucket in buckets:
         share = max(1, tasks // len(buckets))
-        parts += _parts(table, base.get(bucket, []), changes.get(bucket, []), share, columns, predicate)
+        parts += _parts(table, spec, base.get(bucket, []), changes.get(bucket, []), share, columns, predicate)
     return parts
 
 
 def overlay_parts(
-    table: TableFiles, snapshot_id: int, merged_through: int, overlay: Overlay, *, tasks: int, columns: Sequence[str]
+    table: TableFiles,
+    snapshot_id: int,
+    merged_through: int,
+    overlay: Overlay,
+    *,
+    tasks: int,
+    columns: Sequence[str],
+    spec: TableSpec,
 ) -> list[Part]:
     """Plan what changes after ``merged_through`` put over a base, a task for some buckets each.
 
@@ -65,15 +77,16 @@ def overlay_parts(
         overlay: the keys, or the rows that they have in the snapshot.
         tasks: how many parts are worth having.
         columns: the wanted columns of the rows.
+        spec: the table, with the columns to give.
     """
     buckets = _by_bucket(table.changes_after(merged_through, snapshot_id))
     heaps: list[list[DataFile]] = [[] for _ in range(min(tasks, len(buckets)))]
     for number, files in enumerate(buckets.values()):
         heaps[number % len(heaps)] += files
     if overlay is Overlay.ROWS:
-        return [_part(table, (), heap, columns=columns) for heap in heaps]
+        return [_part(table, spec, (), heap, columns=columns) for heap in heaps]
     changes = [tuple(map(table.change_file, heap)) for heap in heaps]
-    return [ChangedKeysPart(table.storage, table.spec.arrow, table.spec.primary_key, each) for each in changes]
+    return [ChangedKeysPart(table.storage, spec.arrow, spec.primary_key, each) for each in changes]
 
 
 def lookup_in(table: TableFiles, snapshot_id: int) -> Lookup:
@@ -95,19 +108,30 @@ def seed_parts(table: TableFiles, snapshot: Snapshot, *, tasks: int) -> list[Par
     return [SeedPart(part, snapshot) for part in snapshot_parts(table, snapshot.id, tasks=tasks)]
 
 
-def change_parts(table: TableFiles, after: int, through: int, buckets: int) -> list[Part]:
+def change_parts(
+    table: TableFiles, after: int, through: int, buckets: int, wanted: Columns | None = None
+) -> list[Part]:
     """Plan the changes of snapshots ``after + 1`` to ``through`` from the table's files, one part a bucket.
+
+    Args:
+        table: the table.
+        after: the last snapshot before.
+        through: the last snapshot.
+        buckets: the table's number of buckets.
+        wanted: the columns to give; None for those that the table has.
 
     Raises:
         DataLostError: a snapshot has left the Delta log.
     """
+    wanted = wanted or table.spec.change_columns
     changes = tuple(table.changes(snapshot, buckets) for snapshot in range(after + 1, through + 1))
     filled = [bucket for bucket in range(buckets) if any(bucket in c.files for c in changes)]
-    return [FilesPart(tuple(c for c in changes if bucket in c.files), bucket) for bucket in filled]
+    return [FilesPart(tuple(c for c in changes if bucket in c.files), bucket, wanted) for bucket in filled]
 
 
 def _parts(
     table: TableFiles,
+    spec: TableSpec,
     base: Sequence[DataFile],
     changes: Sequence[DataFile],
     tasks: int,
@@ -118,7 +142,7 @@ def _parts(
     count = max(1, min(tasks, size // _SPLIT_BYTES_MIN))
     heaps = spread([base_file(table, f) for f in base], [f.size for f in base], count) or [[]]
     return [
-        _part(table, heap, changes, columns=columns, predicate=predicate, emit_changes=number == 0)
+        _part(table, spec, heap, changes, columns=columns, predicate=predicate, emit_changes=number == 0)
         for number, heap in enumerate(heaps)
         if heap or changes
     ]
@@ -126,6 +150,7 @@ def _parts(
 
 def _part(
     table: TableFiles,
+    spec: TableSpec,
     base: Sequence[BaseFile],
     changes: Sequence[DataFile],
     *,
@@ -135,8 +160,9 @@ def _part(
 ) -> MergedPart:
     return MergedPart(
         storage=table.storage,
-        schema=table.spec.arrow,
-        primary_key=table.spec.primary_key,
+        schema=spec.arrow,
+        stored=spec.stored,
+        primary_key=spec.primary_key,
         base=tuple(base),
         changes=tuple(map(table.change_file, changes)),
         columns=None if columns is None else tuple(columns),

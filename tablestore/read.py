@@ -15,7 +15,8 @@ from tablestore import overlay
 from tablestore.normalize import normalize as normalized
 from tablestore.opened import OpenedTable
 from tablestore.points import Point, between, is_tag
-from tablestore.read_options import FORMAT, parse_read_options, timestamp_millis
+from tablestore.read_options import FORMAT, NEWEST, parse_read_options, parse_schema_choice, timestamp_millis
+from tablestore.root_columns import root_columns
 from tablestore.shape import quoted
 
 
@@ -28,6 +29,7 @@ def read(
     columns: Sequence[str] | None,
     push_filters: bool = False,
     tag: str | None = None,
+    schema: str = NEWEST,
 ) -> DataFrame:
     """Read a snapshot: with Spark's own Delta reader where nothing or little has to be merged, else bucket by bucket.
 
@@ -39,18 +41,16 @@ def read(
         columns: the columns wanted; None for all.
         tag: in the snapshot's place, its tag.
         push_filters: the caller scans the frame once only, so its filters may be applied in the files.
+        schema: ``newest`` for the columns that the table has, ``own`` for those it had in the snapshot.
 
     Raises:
         NotFoundError: there is no such snapshot.
-        InvalidInputError: two of snapshot, timestamp and tag are given, or a column is unknown.
+        InvalidInputError: two of snapshot, timestamp and tag are given, a column is unknown, or ``schema`` is neither
+            word.
     """
+    is_own = parse_schema_choice(schema)
     if (snapshot is not None) + (timestamp is not None) + (tag is not None) > 1:
         msg = "read: snapshot, timestamp and tag exclude each other; give one."
-        raise InvalidInputError(msg)
-    names = table.spec.schema.fieldNames()
-    unknown = [name for name in columns or () if name not in names]
-    if unknown:
-        msg = f"read: unknown columns {unknown}; the table has {names}."
         raise InvalidInputError(msg)
     files = table.files
     if timestamp is not None:
@@ -61,6 +61,12 @@ def read(
         snapshot = files.snapshot(snapshot).id
     else:
         snapshot = files.latest()
+    spec = files.spec_of(snapshot) if is_own else table.spec
+    names = spec.schema.fieldNames()
+    unknown = [name for name in columns or () if name not in names]
+    if unknown:
+        msg = f"read: unknown columns {unknown}; the table has {names}."
+        raise InvalidInputError(msg)
     wanted = list(columns) if columns is not None else names
     # Delta may have forgotten the versions of a snapshot that has expired and is kept by a tag, which lists its files.
     tagged = snapshot < files.oldest(fresh=False)
@@ -68,10 +74,14 @@ def read(
     if not tagged and (layout is None or not layout.changes):
         version = snapshot if layout is None else layout.root_version
         frame = spark.read.format("delta").option("versionAsOf", version).load(table.path)
-        return frame.select(*[quoted(name) for name in wanted])
-    options = {**_base_options(spark, table), "snapshot": str(snapshot)}
-    if layout is not None and not tagged and overlay.is_worth_it(layout):
-        return overlay.overlaid(spark, table.path, table.spec, layout, wanted, options)
+        selected = root_columns(frame.schema, spec, wanted)
+        if selected is not None:
+            return frame.select(*selected)
+    options = {**_base_options(spark, table), "snapshot": str(snapshot), "schema": schema}
+    if layout is not None and layout.changes and not tagged and overlay.is_worth_it(layout):
+        found = overlay.overlaid(spark, table.path, spec, layout, wanted, options)
+        if found is not None:
+            return found
     if columns is not None:
         options["columns"] = "\x1f".join(wanted)
     if push_filters:

@@ -11,6 +11,8 @@ from enum import StrEnum
 from snapshot.errors import InvalidInputError
 
 FORMAT = "tablestore"
+NEWEST, OWN = "newest", "own"
+"""With which columns an old snapshot is read: those that the table has, or those that it had."""
 
 
 class ScanMode(StrEnum):
@@ -49,6 +51,7 @@ class ReadOptions:
         push_filters: let the source apply a batch query's filters before rows reach Spark.
         overlay: only the keys that were changed after ``merged_through``, or the rows that they have in the snapshot.
         merged_through: newest snapshot that the base holds.
+        own_schema: a batch read has the columns that the table had in the snapshot, not those of today.
         normalize: the rows of a stream go into the normalize operator: one a key in a micro-batch, with ``_seq``.
         runtime: Kafka client options that are not stored with the table.
         tag: the tag a batch read shows, or a stream begins after (``from-tag``).
@@ -72,6 +75,7 @@ class ReadOptions:
     push_filters: bool = False
     overlay: Overlay | None = None
     merged_through: int = 0
+    own_schema: bool = False
     normalize: bool = False
     runtime: Mapping[str, str] = field(default_factory=dict)
     tag: str | None = None
@@ -96,6 +100,7 @@ _NAMES = {
     "pushfilters": "pushFilters",
     "overlay": "overlay",
     "merged-through": "merged-through",
+    "schema": "schema",
     "normalize": "normalize",
     "tag": "tag",
     "until": "until",
@@ -152,6 +157,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         push_filters=_flag(given, "pushfilters"),
         overlay=Overlay(given["overlay"]) if "overlay" in given else None,
         merged_through=_count(given, "merged-through", 0) or 0,
+        own_schema=parse_schema_choice(given.get("schema", NEWEST)),
         normalize=_flag(given, "normalize"),
         runtime=runtime,
         tag=tag,
@@ -161,6 +167,18 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         changes_after=_count(given, "changesafter", 0),
         changes_through=_count(given, "changesthrough", 0),
     )
+
+
+def parse_schema_choice(text: str) -> bool:
+    """Read whether a snapshot is wanted with the columns it had (``own``), or with the table's (``newest``).
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    if text not in (OWN, NEWEST):
+        msg = f"option 'schema': expected '{NEWEST}' (the table's columns) or '{OWN}' (the snapshot's), came {text!r}."
+        raise InvalidInputError(msg)
+    return text == OWN
 
 
 def timestamp_millis(value: str | int | datetime) -> int:

@@ -22,9 +22,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from log_system.gate import limited
-from snapshot.errors import DataLostError, InvalidInputError
+from snapshot.errors import ConflictError, DataLostError, InvalidInputError
 from snapshot.rowkind import CHANGE_TYPE
-from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema
+from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED, arrow_schema
 from snapshot.spec import TableSpec
 from tablestore.consumers import ConsumerProgress
 from tablestore.feed import BEFORE_FULL, Feed
@@ -64,6 +64,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             InvalidInputError: a key table is read without the columns that tell deletes from inserts.
+            ConflictError: the table's columns were changed while the query began.
         """
         self._options = options
         self._table = OpenedTable.open(options.path, options.runtime)
@@ -73,6 +74,10 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"set option 'readChangeFeed'='true' to get {CHANGE_TYPE!r}, or use TableStore.read_stream()."
             )
             raise InvalidInputError(msg)
+        missing = [n for n in schema.fieldNames() if n not in (*self._table.spec.arrow.names, *RESERVED)]
+        if missing:
+            msg = f"table {options.path!r}: columns {missing} were renamed or dropped just now; start the query again."
+            raise ConflictError(msg)
         self._schema: pa.Schema = arrow_schema(schema)
         self._feed = Feed(self._table, tasks=options.tasks)
         self._target: int | None = None

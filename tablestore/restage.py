@@ -13,12 +13,13 @@ from snapshot.delta import DataFile, DeltaLog
 from snapshot.errors import ConflictError
 from snapshot.records import Snapshot
 from snapshot.stage import Role, StagedFile
+from snapshot.table import TableFiles
 
 _WAIT_SECONDS = 0.05
 
 
 class StaleError(ConflictError):
-    """Somebody committed after the snapshot that a write was made from."""
+    """Somebody committed after the snapshot that a write was made from, or changed the table's columns."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,29 @@ class Replaced:
             by_role[each.role].append(each.file)
         told = listed(deleted=self.deleted, changed=by_role[Role.CHANGES], inserted=by_role[Role.NEW])
         return Replacement(self.files, told)
+
+
+def check_columns_of(files: TableFiles, since: int, then: Callable[[int], None] | None, newest: int) -> None:
+    """See that a table has the columns that rows were staged for.
+
+    Args:
+        files: the table.
+        since: the snapshot that brought those columns.
+        then: what else is to be seen.
+        newest: the newest snapshot.
+
+    Raises:
+        StaleError: it has others.
+    """
+    now = files.spec_of(newest).since
+    if now != since:
+        msg = (
+            f"table {files.storage.root!r}: its columns were changed, by snapshot {now}, while rows were staged; "
+            "nothing was written. Write again."
+        )
+        raise StaleError(msg)
+    if then is not None:
+        then(newest)
 
 
 def check_rows(log: DeltaLog, base: int, newest: int) -> None:

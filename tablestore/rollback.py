@@ -77,7 +77,7 @@ def rollback(table: OpenedTable, writer: Writer, run_tasks: RunTasks, to: Point)
         assert stager.base is not None
         # What a row was is what it is to be, whatever the merge engine would make of the two.
         exact = replace(stager, rule=LAST_ROW, lookup=stager.lookup if stager.changelog else None)
-        results = run_tasks(_tasks(files, exact, stager.base, then), _stage_bucket)
+        results = run_tasks(_tasks(writer.table.files, exact, stager.base, then), _stage_bucket)
         return accept_staged(stager, [row for result in results for row in json.loads(result)])
 
     return writer.write_by(stage, kind="rollback")

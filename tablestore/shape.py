@@ -65,7 +65,10 @@ def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
     came = check_columns(schema, spec)
     columns = []
     for field in spec.schema.fields:
-        source = came[field.name.lower()]
+        source = came.get(field.name.lower())
+        if source is None:
+            columns.append(F.lit(None).cast(field.dataType).alias(field.name))
+            continue
         column = F.col(quoted(source.name))
         columns.append((column if source.dataType == field.dataType else column.cast(field.dataType)).alias(field.name))
     return columns
@@ -73,6 +76,8 @@ def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
 
 def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]:
     """Check a frame's columns against the table's, by name in any case.
+
+    Columns that were added to the table may be missing, so that those who wrote before go on: their rows have NULL.
 
     Returns:
         The frame's columns by their names in lower case.
@@ -89,7 +94,7 @@ def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]
             "this table has none. Drop the column to append the rows."
         )
         raise InvalidInputError(msg)
-    missing = [f.name for f in spec.schema.fields if f.name.lower() not in came]
+    missing = [f.name for f in spec.schema.fields if f.name.lower() not in came and f.name not in spec.added]
     extra = [f.name for f in schema.fields if f.name.lower() not in allowed]
     if missing or extra:
         parts = [f"missing {missing}" if missing else "", f"unknown {extra}" if extra else ""]
@@ -99,8 +104,8 @@ def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]
         )
         raise InvalidInputError(msg)
     for field in spec.schema.fields:
-        source = came[field.name.lower()]
-        if not can_widen(source.dataType, field.dataType):
+        source = came.get(field.name.lower())
+        if source is not None and not can_widen(source.dataType, field.dataType):
             msg = (
                 f"column {field.name!r}: expected {field.dataType.simpleString()}, "
                 f"came {source.dataType.simpleString()}; cast it before writing."

@@ -25,7 +25,12 @@ def shape_batches(
     row = task << _TASK_SHIFT
     for batch in batches:
         names = {name.lower(): number for number, name in enumerate(batch.schema.names)}
-        columns = {field.name: batch.column(names[field.name.lower()]) for field in spec.arrow}
+        columns = {
+            field.name: batch.column(names[field.name.lower()])
+            if field.name.lower() in names
+            else pa.nulls(batch.num_rows, field.type)
+            for field in spec.arrow
+        }
         keep = None
         if spec.has_key:
             columns[KIND] = pa.repeat(pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), batch.num_rows)

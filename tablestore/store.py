@@ -17,6 +17,7 @@ from log_system.index import IndexEntry
 from snapshot.commit import CommitId
 from snapshot.records import Snapshot
 from tablestore import lifecycle, read
+from tablestore.altering import Altering
 from tablestore.compact import compact, compact_if_due
 from tablestore.expire import expire_if_due
 from tablestore.inspect_log import Progress
@@ -25,7 +26,7 @@ from tablestore.opened import OpenedTable
 from tablestore.options import TableOptions
 from tablestore.points import Point
 from tablestore.publisher import open_publisher
-from tablestore.read_options import ScanMode
+from tablestore.read_options import NEWEST, ScanMode
 from tablestore.recover import recover
 from tablestore.repair import repair
 from tablestore.report import RepairReport, Report
@@ -37,7 +38,7 @@ from tablestore.write import Writer
 from tablestore.write_stream import start_stream
 
 
-class TableStore(RowVerbs, Life):
+class TableStore(RowVerbs, Altering, Life):
     """One table: its snapshots in Delta files, its changes in a Kafka log.
 
     Get one with ``TableStore.create(spark, path, schema, ...)`` or ``TableStore.open(spark, path)``. A handle may be
@@ -50,7 +51,22 @@ class TableStore(RowVerbs, Life):
         self._publisher = open_publisher(table, spark)
         self._writer = Writer(table, self._publisher)
         self._run_tasks = partial(run_tasks, spark)
-        self._verbs = Verbs(spark, table, self._writer)
+        self._verbs = Verbs(spark, self._writer)
+
+    @property
+    def _table(self) -> OpenedTable:
+        """The table as it is defined now: another handle may have changed its columns or options."""
+        before = self._opened
+        now = self._opened = before.refreshed()
+        if now.options != before.options:
+            if self._publisher is not None:
+                self._publisher.discard()
+            self._publisher = open_publisher(now, self._spark)
+            hook = self._writer.meter.hook
+            self._writer = Writer(now, self._publisher)
+            self._writer.meter.hook = hook
+            self._verbs = Verbs(self._spark, self._writer)
+        return now
 
     @classmethod
     def create(
@@ -109,7 +125,7 @@ class TableStore(RowVerbs, Life):
     @property
     def path(self) -> str:
         """The table's folder."""
-        return self._table.path
+        return self._opened.path
 
     @property
     def schema(self) -> StructType:
@@ -131,7 +147,9 @@ class TableStore(RowVerbs, Life):
         """The table's options."""
         return self._table.options
 
-    def write(self, frame: DataFrame, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
+    def write(
+        self, frame: DataFrame, *, batch: tuple[str, int] | None = None, merge_schema: bool = False
+    ) -> Snapshot | None:
         """Write rows as one snapshot: append them or, in a table with a key, upsert them.
 
         Args:
@@ -141,6 +159,8 @@ class TableStore(RowVerbs, Life):
             batch: name and increasing number of the write, for callers that may repeat it after a crash: a number that
                 has landed under that name, or is below one that has, is not written again, and a warning says so. A
                 query that begins anew, its checkpoint deleted, counts from 0 again and needs a new name.
+            merge_schema: first add the columns and fields that the table lacks and widen the types that are too narrow,
+                as a snapshot of its own; what the frame lacks is NULL.
 
         Returns:
             The snapshot, committed and published; None when the frame has no rows.
@@ -150,6 +170,7 @@ class TableStore(RowVerbs, Life):
             ConflictError: other writers committed first too often; nothing was written.
             PublishPendingError: committed, but the log's broker fails; the next write or ``recover()`` publishes it.
         """
+        frame = self._merged(frame) if merge_schema else frame
         return self.write_as(frame, None if batch is None else CommitId(batch[0], batch[1], durable=True))
 
     def write_as(self, frame: DataFrame, commit_id: CommitId | None) -> Snapshot | None:
@@ -198,6 +219,7 @@ class TableStore(RowVerbs, Life):
         timestamp: datetime | str | int | None = None,
         tag: str | None = None,
         columns: Sequence[str] | None = None,
+        schema: str = NEWEST,
     ) -> DataFrame:
         """Read the rows of a snapshot, by default the newest.
 
@@ -206,11 +228,15 @@ class TableStore(RowVerbs, Life):
             timestamp: the newest snapshot at or before this time (datetime, ISO-8601 text, or epoch milliseconds).
             tag: its tag.
             columns: the columns wanted; naming them here saves reading the others where changes are merged.
+            schema: ``newest``: an old snapshot has the columns that the table has now, NULL where it had none; ``own``:
+                those that the table had then.
 
         Raises:
             NotFoundError: there is no such snapshot or tag, or the snapshot has expired.
         """
-        return read.read(self._spark, self._table, snapshot=snapshot, timestamp=timestamp, tag=tag, columns=columns)
+        return read.read(
+            self._spark, self._table, snapshot=snapshot, timestamp=timestamp, tag=tag, columns=columns, schema=schema
+        )
 
     def read_stream(  # noqa: PLR0913 - this is where every option of a stream has its name
         self,
@@ -321,9 +347,10 @@ class TableStore(RowVerbs, Life):
 
     def drop(self) -> None:
         """Remove the table, and the topic if ``create`` made it."""
+        table = self._table
         if self._publisher is not None:
             self._publisher.discard()
-        lifecycle.drop(self._table)
+        lifecycle.drop(table)
 
     def _done(self, made: Snapshot | None) -> Snapshot | None:
         """Fold changes into the root after a write, where they have grown, and drop what has expired."""
@@ -338,6 +365,7 @@ class TableStore(RowVerbs, Life):
 
     def __repr__(self) -> str:
         """Show path, key and log."""
-        key = f", primary_key={list(self.primary_key)}" if self.primary_key else ""
-        log = f", log_system='kafka', topic={self._table.log.topic!r}" if self._table.log else ""
+        spec, of_log = self._opened.spec, self._opened.log
+        key = f", primary_key={list(spec.primary_key)}" if spec.primary_key else ""
+        log = f", log_system='kafka', topic={of_log.topic!r}" if of_log else ""
         return f"TableStore({self.path!r}{key}{log})"

@@ -169,7 +169,8 @@ class Contents:
             if named >= NAMED_MAX:
                 raise _EnoughError
 
-        records = reader.decoded(*offsets, unreadable)
+        # Each snapshot was published with the columns that the table had then.
+        records = reader.decoded(*offsets, unreadable, None if changes is None else changes.schema)
         comparison = Comparison(records, self._changes(changes, partition, limit))
         try:
             for parted in comparison.parted(gaps=self._compacted):

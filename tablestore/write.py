@@ -20,12 +20,13 @@ from snapshot.delta import DataFile
 from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
+from snapshot.spec import TableSpec
 from snapshot.stage import STAGED, Role, StagedFile, Stager, StagesRows, staged_to_arrow
 from tablestore.metrics import Meter
 from tablestore.opened import OpenedTable
 from tablestore.plan import lookup_in
 from tablestore.recover import publish_through, recover
-from tablestore.restage import Replaced, StaleError, check_files, check_rows, until_fresh
+from tablestore.restage import Replaced, StaleError, check_columns_of, check_files, check_rows, until_fresh
 from tablestore.shape import check_columns, shape_changes, shape_rows
 from tablestore.shape_arrow import shape_batches
 from tablestore.turns import Turns
@@ -101,7 +102,8 @@ class Writer:
         """Stage, commit and publish (steps 1 to 4 of ``write``).
 
         Changes that depend on what the table holds (those of a verb, of a merge engine, and all with
-        ``changelog-producer=lookup``) are staged again when somebody else commits before they do.
+        ``changelog-producer=lookup``) are staged again when somebody else commits before they do; all are when
+        somebody changes the table's columns.
 
         Args:
             stage: stages the rows, as often as it is called; those of a verb are made from snapshot ``base`` of what
@@ -116,10 +118,11 @@ class Writer:
 
         def attempt() -> Snapshot | None:
             before = next(tries)
+            self.refresh()
             stager = self.stager(whole_buckets=True, pinned=kind is not None)
             staged = stage(stager)
             try:
-                made = self.write_staged(staged, commit_id, stager.base, kind=kind)
+                made = self.write_staged(staged, commit_id, stager.base, kind=kind, spec=stager.spec)
             except StaleError:
                 stager.remove(staged)
                 raise
@@ -152,9 +155,11 @@ class Writer:
         """
 
         def attempt() -> Snapshot | None:
+            self.refresh()
+            spec = self._table.spec
             staged, replaced = stage(self._table.files.latest())
             try:
-                return self.write_staged(staged, commit_id, kind=kind, replaced=replaced)
+                return self.write_staged(staged, commit_id, kind=kind, replaced=replaced, spec=spec)
             except StaleError:
                 self.stager(whole_buckets=False).remove(staged)
                 raise
@@ -163,7 +168,7 @@ class Writer:
 
     def _stage(self, frame: DataFrame, stager: Stager) -> list[StagedFile]:
         """Shape and stage: in a Spark job, or right here where the rows are in this process anyway."""
-        spec, buckets = self._table.spec, self._table.options.buckets
+        spec, buckets = stager.spec, stager.buckets
         preimages = stager.rule.takes_preimages
         if frame.isLocal():
             check_columns(frame.schema, spec)
@@ -181,6 +186,7 @@ class Writer:
         *,
         kind: str | None = None,
         replaced: Replaced | None = None,
+        spec: TableSpec | None = None,
     ) -> Snapshot | None:
         """Commit staged files and publish the snapshot (steps 3 and 4 of ``write``).
 
@@ -190,11 +196,20 @@ class Writer:
             base: the snapshot that their changes were made from or resolved against; None where they were not.
             kind: the snapshot's kind; None for that of a write.
             replaced: files of an append table in whose place they come.
+            spec: the table as they were staged for; None for as this writer knows it.
+
+        Raises:
+            ConflictError: the table's columns were changed since, or its rows, where they were looked up; the files are
+                of no use.
         """
         if not staged and not (replaced and replaced.files):
             return None
         log = self._table.files.log
-        check = None if base is None else partial(check_rows, log, base)
+        then: Callable[[int], None] | None = None
+        if replaced is not None:
+            then = partial(check_files, log, replaced.base)
+        elif base is not None:
+            then = partial(check_rows, log, base)
         # Step 3.
         try:
             made = commit(
@@ -204,7 +219,7 @@ class Writer:
                 kind=kind or _kind(staged, has_key=self._table.spec.has_key),
                 by_snapshot=self._table.spec.has_key,
                 replacement=None if replaced is None else replaced.replacement(staged),
-                check=check if replaced is None else partial(check_files, log, replaced.base),
+                check=partial(check_columns_of, self._table.files, (spec or self._table.spec).since, then),
             )
         except UnavailableError:
             # The disk is full: what is staged would only keep it so.
@@ -215,6 +230,20 @@ class Writer:
             self._publisher.expect(made.id, _sent(staged))
         self._publish(made.id)
         return made
+
+    @property
+    def table(self) -> OpenedTable:
+        """The table as this writer knows it."""
+        return self._table
+
+    def refresh(self) -> OpenedTable:
+        """Learn what the table is by now: somebody may have changed its columns or options."""
+        self._table = self._table.refreshed()
+        return self._table
+
+    def publish(self, snapshot: int) -> None:
+        """See that a committed snapshot, and all before it, are in the log; does nothing without a log."""
+        self._publish(snapshot)
 
     def publish_landed(self, commit_id: CommitId) -> Snapshot | None:
         """Find the snapshot of a write that an earlier process made, and see that it is published."""

@@ -26,23 +26,30 @@ from log_system.kafka.local import LocalKafka
 from tests.crash.audit import Verdict
 from tests.crash.cases import Case, chosen
 from tests.crash.matrix import Result, run_case, run_fleet
-from tests.crash.worker import BROKER, DRIVER, ORPHAN, TASK
+from tests.crash.worker import BROKER, DRIVER, ORPHAN, STREAMS, TASK
 
 WHO = (DRIVER, TASK, ORPHAN, BROKER)
 AT_ONCE = 8
+SPARKS = 2
+"""How many sessions of Spark run at once."""
 FLEET = 14
 
 
 def run_all(cases: Sequence[Case], seed: int) -> Iterator[Result]:
     """Run combinations, several at once; those in which the broker dies on a broker of their own."""
     fleets = [case for case in cases if case.who == BROKER]
-    rest = [case for case in cases if case.who != BROKER]
+    streams = [case for case in cases if case.verb in STREAMS]
+    rest = [case for case in cases if case.who != BROKER and case.verb not in STREAMS]
     with tempfile.TemporaryDirectory(prefix="crash-") as name, ThreadPoolExecutor(AT_ONCE) as pool:
         folder = Path(name)
         with LocalKafka() as kafka:
             running = [pool.submit(run_case, case, seed, folder, kafka.bootstrap_servers) for case in rest]
             for done in as_completed(running):
                 yield done.result()
+            with ThreadPoolExecutor(SPARKS) as few:
+                running = [few.submit(run_case, case, seed, folder, kafka.bootstrap_servers) for case in streams]
+                for done in as_completed(running):
+                    yield done.result()
         if fleets:
             with LocalKafka() as kafka, ThreadPoolExecutor(FLEET) as wide:
                 for start in range(0, len(fleets), FLEET):

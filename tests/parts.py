@@ -77,9 +77,7 @@ def rewriting(
 
     def stage(base: int) -> tuple[Sequence[StagedFile], Replaced]:
         files = table.files.root.files(base)
-        held = SnapshotChanges(
-            table.files.snapshot(base), table.files.storage, table.files.change_schema, {0: tuple(files)}
-        )
+        held = SnapshotChanges(table.files.snapshot(base), table.files.storage, table.spec.columns, {0: tuple(files)})
         rows = [(row["id"], row["v"]) for batch in held.batches(0) for row in batch.to_pylist()]
         after = [change(row) for row in rows]
         acts = [

@@ -111,7 +111,8 @@ def test_a_live_table_follows_its_changes() -> None:
     assert appended.view(16).caption == "and 40 rows before"
     changes = LiveTable(["k", "n"], has_changes=True)
     changes.apply([("-D", "a", 1), ("+I", "a", 1), ("+I", "a", 1), ("-U", "a", 1), ("+U", "a", 2)])
-    assert changes.rows() == [("a", 2)]
+    changes.apply([("+I", "b", None), ("+I", "a", 10)])
+    assert changes.rows() == [("a", 2), ("a", 10), ("b", None)]
     with pytest.raises(InvalidInputError, match="take back a row"):
         changes.apply([("-D", "z", 1)])
 

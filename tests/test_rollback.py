@@ -123,3 +123,18 @@ def test_without_a_key_files_come_and_go(kafka: Any, tmp_path: Path, topic: Call
     life.check(oldest=back.id)
     assert on_disk(life.path) == needed(life.table)
     assert remove_orphans(life.table).young == 0
+
+
+def test_what_a_row_was_is_not_merged_with_what_it_is(kafka: Any, tmp_path: Path, topic: Callable[[], str]) -> None:
+    options = {"merge_engine": "aggregation", "fields__v__aggregate_function": "listagg", "compaction__auto": False}
+    table = make_table(tmp_path / "t", kafka.bootstrap_servers, topic(), **options)
+    writer = Writer(table, publisher_of(table))
+    write(writer, [(1, "a"), (2, "x")])
+    then = rows_of(table)
+    write(writer, [(1, "b"), (3, "c")])
+    assert rows_of(table) == {1: "a,b", 2: "x", 3: "c"}
+    rollback(table, writer, run_here, 1)
+    assert rows_of(table) == then
+    write(writer, [(1, "d")])
+    assert rows_of(table) == {**then, 1: "a,d"}
+    assert verify(table).ok

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F
 
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.records import Snapshot
+from snapshot.rowkind import RowKind
 from tablestore import TableStore, when_matched, when_not_matched, when_not_matched_by_source, write
 from tablestore.opened import OpenedTable
 from tablestore.verbs import keyed
@@ -23,7 +25,6 @@ from tests.checks import assert_log_is_table
 from tests.tables import DDL, Follower, frame, log_options, rows, state
 from tests.test_changelog import check_changelog, told
 
-JSON: dict[str, object] = {}
 LOOKUP: dict[str, object] = {"changelog_producer": "lookup", "log__format": "arrow"}
 EVENTUAL: dict[str, object] = {"log__consistency": "eventual"}
 SOURCE = "id int, v string, gone boolean"
@@ -64,26 +65,38 @@ def merging(table: TableStore, source: DataFrame, **more: Any) -> Snapshot | Non
     )
 
 
-@pytest.mark.parametrize("options", [JSON, LOOKUP, EVENTUAL], ids=["json", "lookup", "eventual"])
-def test_verbs_of_a_table_with_a_key(
-    spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str], options: dict[str, object]
-) -> None:
-    table = make(spark, tmp_path / "t", servers, name := topic(), **options)
-    history: dict[int, dict[int, Any]] = {0: {}}
+@dataclass
+class Story:
+    """What became of a table with a key, snapshot by snapshot."""
 
-    def see(made: Snapshot | None, kind: str, now: dict[int, Any], changes: int) -> None:
+    table: TableStore
+    history: dict[int, dict[int, Any]] = field(default_factory=lambda: {0: {}})
+
+    def see(self, made: Snapshot | None, kind: str, now: dict[int, Any], changes: int | None = None) -> None:
+        """A verb has made one snapshot of its kind, with so many changes, and these rows are there now."""
         assert made is not None
-        # With ``lookup`` an update is two changes, with the row before.
-        assert (made.kind, made.rows) == (kind, changes) or options is LOOKUP
-        assert rows(table.read()) == now
-        history[made.id] = now
+        assert made.kind == kind
+        assert changes is None or made.rows == changes
+        assert rows(self.table.read()) == now
+        self.history[made.id] = now
 
+    def check(self) -> None:
+        """Every snapshot can be read, and the log is the table."""
+        assert {s: rows(self.table.read(snapshot=s)) for s in self.history} == self.history
+        assert self.table.verify().ok
+
+
+def test_each_verb_of_a_table_with_a_key_is_one_snapshot(
+    spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    table = make(spark, tmp_path / "t", servers, name := topic())
+    story = Story(table)
+    see = story.see
     see(table.write(frame(spark, [(1, "a"), (2, "b"), (3, "c"), (4, "a"), (5, "n")])), "upsert",
         {1: "a", 2: "b", 3: "c", 4: "a", 5: "n"}, 5)  # fmt: skip
     see(table.delete("v = 'b' or id = 77"), "delete", {1: "a", 3: "c", 4: "a", 5: "n"}, 1)
     assert table.delete(F.col("v") == "gone") is None
-    see(table.update(F.col("id") > 3, {"V": "concat(v, '!')"}), "update",
-        {1: "a", 3: "c", 4: "a!", 5: "n!"}, 2)  # fmt: skip
+    see(table.update(F.col("id") > 3, {"V": "concat(v, '!')"}), "update", {1: "a", 3: "c", 4: "a!", 5: "n!"}, 2)
     table.compact()
     see(table.update("v in ('a', 'c')", {"id": "if(id = 1, 3, id + 10)"}), "update",
         {3: "a", 13: "c", 4: "a!", 5: "n!"}, 3)  # fmt: skip
@@ -96,31 +109,44 @@ def test_verbs_of_a_table_with_a_key(
     see(table.overwrite(frame(spark, [(1, "q"), (4, "z")])), "overwrite", {1: "q", 4: "z"}, 3)
     see(table.update("true", {"v": F.lit("r")}, batch=("job", 1)), "update", {1: "r", 4: "r"}, 2)
     again = table.update("true", {"v": F.lit("s")}, batch=("job", 1))
-    assert again == table.snapshots(1)[0], "a batch that has landed is not done again"
+    assert again == table.snapshots(limit=1)[0], "a batch that has landed is not done again"
     see(table.truncate(), "truncate", {}, 2)
     assert table.truncate() is None
-    assert {s: rows(table.read(snapshot=s)) for s in history} == history
-    assert table.verify().ok
-    if options is JSON:
-        assert_log_is_table(Path(table.path), servers, name, 2)
-    elif options is EVENTUAL:
-        tables.assert_log_is_table(table, servers, name)
-    else:
-        now: dict[int, Any] = {}
-        for each in sorted(history)[1:]:
-            now = check_changelog(now, told(OpenedTable.open(table.path), each))
-            assert now == history[each]
+    story.check()
+    assert_log_is_table(Path(table.path), servers, name, 2)
 
 
-@pytest.mark.parametrize("log", ["debezium-json", None])
-def test_verbs_of_a_table_without_a_key(
-    spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str], log: str | None
+@pytest.mark.parametrize("options", [LOOKUP, EVENTUAL], ids=["lookup", "eventual"])
+def test_verbs_with_the_rows_before_them_and_before_the_commit(
+    spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str], options: dict[str, object]
 ) -> None:
-    """Only files that hold rows concerned are touched; a stream sees the true changes, with a log and without."""
-    given = {"log__format": log} if log else {}
-    table = make(spark, tmp_path / "t", servers if log else "", topic() if log else "", key=False, **given)
+    table = make(spark, tmp_path / "t", servers, name := topic(), **options)
+    story = Story(table)
+    see = story.see
+    see(table.write(frame(spark, [(1, "a"), (2, "b"), (3, "c"), (4, "d")])), "upsert", {1: "a", 2: "b", 3: "c", 4: "d"})
+    see(table.update("id < 3", {"id": "3 - id"}), "update", {2: "a", 1: "b", 3: "c", 4: "d"})
+    see(table.overwrite(frame(spark, [(1, "b"), (5, "a")]), "v in ('a', 'b')"), "overwrite",
+        {1: "b", 5: "a", 3: "c", 4: "d"})  # fmt: skip
+    source = frame(spark, [(4, "z", False), (1, "", True), (30, "new", False)], SOURCE)
+    see(merging(table, source), "merge", {4: "z", 5: "a", 30: "new"})
+    see(table.truncate(), "truncate", {})
+    story.check()
+    if options is EVENTUAL:
+        tables.assert_log_is_table(table, servers, name)
+        return
+    now: dict[int, Any] = {}
+    for each in sorted(story.history)[1:]:
+        now = check_changelog(now, told(OpenedTable.open(table.path), each))
+        assert now == story.history[each]
+
+
+def test_verbs_of_a_table_without_a_key(
+    spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    """Only files that hold rows concerned are touched; files and log hold the true changes."""
+    table = make(spark, tmp_path / "t", servers, topic(), key=False, log__format="debezium-json")
     now: Counter[tuple[int, Any]] = Counter()
-    expected: dict[int, Counter[tuple[int, Any, str]]] = {}
+    expected: dict[int, Counter[tuple[int, Any, RowKind]]] = {}
 
     def see(made: Snapshot | None, kind: str, *changes: tuple[int, Any, str], adds: int, removes: int) -> None:
         assert made is not None
@@ -132,15 +158,8 @@ def test_verbs_of_a_table_without_a_key(
         assert Counter((r["id"], r["v"]) for r in plain.to_pyarrow_table().to_pylist()) == +now
         done = OpenedTable.open(table.path).files.log.commit_at(made.id)
         assert (len(done.added), len(done.removed)) == (adds, removes)
-        # ``debezium-json`` says an update as a delete and an insert.
-        splits = log == "debezium-json"
-        names = {
-            "+I": "insert",
-            "-D": "delete",
-            "-U": "delete" if splits else "update_preimage",
-            "+U": "insert" if splits else "update_postimage",
-        }
-        expected[made.id] = Counter((key, value, names[change]) for key, value, change in changes)
+        kinds = {"+I": RowKind.INSERT, "-D": RowKind.DELETE, "-U": RowKind.UPDATE_BEFORE, "+U": RowKind.UPDATE_AFTER}
+        expected[made.id] = Counter((key, value, kinds[change]) for key, value, change in changes)
 
     see(table.write(frame(spark, [(1, "a"), (2, "a"), (3, "b"), (3, "b")])), "append",
         (1, "a", "+I"), (2, "a", "+I"), (3, "b", "+I"), (3, "b", "+I"), adds=2, removes=0)  # fmt: skip
@@ -164,15 +183,20 @@ def test_verbs_of_a_table_without_a_key(
     assert table.overwrite(frame(spark, [(2, "q")]), batch=("job", 1)) == made
     see(table.truncate(), "truncate", (1, "q", "-D"), adds=0, removes=1)
     assert table.truncate() is None
+    # What a stream reads where there is no log, or its retention has passed.
+    assert {s: Counter(told(OpenedTable.open(table.path), s)) for s in expected} == expected
+    # ``debezium-json`` says an update as a delete and an insert.
+    splits = {RowKind.UPDATE_BEFORE: RowKind.DELETE, RowKind.UPDATE_AFTER: RowKind.INSERT}
+    logged = [
+        (key, value, splits.get(kind, kind).change_type, s)
+        for s, changes in expected.items()
+        for key, value, kind in changes.elements()
+    ]
     feed = Follower(tmp_path / "c", lambda: table.read_stream(scan_mode="earliest")).rows()
-    seen: dict[int, Counter[tuple[int, Any, str]]] = {}
-    for key, value, change, version, _ in feed:
-        seen.setdefault(version, Counter())[key, value, change] += 1
-    assert seen == expected
-    if log:
-        report = table.verify()
-        assert report.ok, report
-        assert not report.pending
+    assert Counter(row[:4] for row in feed) == Counter(logged)
+    report = table.verify()
+    assert report.ok, report
+    assert not report.pending
 
 
 def test_rows_that_would_share_a_key_are_refused_and_moves_that_do_not_go_through(
@@ -206,18 +230,6 @@ def test_rows_that_would_share_a_key_are_refused_and_moves_that_do_not_go_throug
     assert table.merge(twice, "id", [when_matched().delete()]).rows == 1, "deleted twice is deleted"
     table.update("true", {"id": "5 - id"})
     assert rows(table.read()) == {3: "b", 2: "c"}, "two rows may change places"
-    sums = TableStore.create(
-        spark,
-        tmp_path / "s",
-        "id bigint, n int",
-        primary_key=["id"],
-        options={"merge-engine": "aggregation", "fields.n.aggregate-function": "sum"},
-    )
-    for _ in range(2):
-        sums.write(frame(spark, [(1, 5), (2, 7)], "id bigint, n int"))
-    sums.update("id = 1", {"n": "n + 1"})
-    sums.delete("id = 2")
-    assert rows(sums.read()) == {1: 11}, "a verb says what a row becomes; nothing is added to it"
     again = frame(spark, [(3, "b"), (2, "c")])
     table.merge(
         again, "target.v = source.v", [when_matched("source.id = 3").delete(), when_matched().update({"id": "3"})]

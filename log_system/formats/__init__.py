@@ -27,6 +27,7 @@ def open_format(
     primary_key: Sequence[str],
     *,
     changelog: bool = False,
+    mixed: bool = False,
     max_record_bytes: int = 900_000,
     memory_limit: str = "256MB",
 ) -> LogFormat:
@@ -37,6 +38,7 @@ def open_format(
         schema: the table's columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``.
         primary_key: the key's columns in order; empty for a table without one.
         changelog: the changes are all that there are, rows before an update included (``debezium-json``).
+        mixed: records may be older than the table's columns (``arrow``; what is text has no width anyway).
         max_record_bytes: the most bytes of one record's value (``arrow``; in ``json`` a row is a record).
         memory_limit: how much memory DuckDB may use (``json``, ``debezium-json``).
 
@@ -49,7 +51,7 @@ def open_format(
     if name == "json":
         return JsonFormat(schema, primary_key, memory_limit=memory_limit)
     if name == "arrow":
-        return ArrowFormat(schema, primary_key, max_record_bytes=max_record_bytes)
+        return ArrowFormat(schema, primary_key, max_record_bytes=max_record_bytes, mixed=mixed)
     if name == "debezium-json":
         return DebeziumFormat(schema, primary_key, changelog=changelog, memory_limit=memory_limit)
     msg = f"log.format must be one of {', '.join(map(repr, FORMATS))}, got {name!r}"

@@ -37,6 +37,7 @@ class ArrowFormat:
         primary_key: Sequence[str],
         *,
         max_record_bytes: int = 900_000,
+        mixed: bool = False,
         compression: str = "lz4",
     ) -> None:
         """Prepare to code a table's changes.
@@ -46,6 +47,7 @@ class ArrowFormat:
             primary_key: the key's columns; only checked, for records of this format have no key.
             max_record_bytes: the most bytes of a record's value. A single row that is larger is one record all the
                 same; Kafka's own limits (``max.request.size``, ``message.max.bytes``) decide on that.
+            mixed: records may be older than the table's columns, and have narrower whole numbers.
             compression: ``lz4`` or ``zstd``.
 
         Raises:
@@ -60,6 +62,7 @@ class ArrowFormat:
             raise InvalidInputError(msg)
         self._changes = changes_schema(schema)
         self._record_bytes_max = max_record_bytes
+        self._mixed = mixed
         self._compression = compression
 
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
@@ -157,7 +160,15 @@ class ArrowFormat:
                 msg = f"column {field.name!r} is missing and must not be NULL"
                 raise ValueError(msg)
             columns.append(pa.nulls(len(batch), field.type) if position < 0 else batch.column(position))
+            if self._mixed and _is_narrower(columns[-1].type, field.type):
+                columns[-1] = columns[-1].cast(field.type)
             if layout(columns[-1].type) != layout(field.type):
                 msg = f"column {field.name!r} must be of type {field.type}, the record has {columns[-1].type}"
                 raise ValueError(msg)
         return relabel(pa.RecordBatch.from_arrays(columns, names=self._changes.names), self._changes)
+
+
+def _is_narrower(came: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell whether a type of whole numbers is one that was widened to another."""
+    signed = pa.types.is_signed_integer(came) and pa.types.is_signed_integer(wanted)
+    return bool(signed and came.bit_width < wanted.bit_width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ class KafkaLog:
         transaction_timeout_ms: how long the broker keeps an open transaction of a publisher that is gone.
         driver_rows_max: larger snapshots are published by tasks, one partition each.
         transaction_rows_max: changes a task puts into one transaction.
+        mixed: records do not say with which columns they were sent (an eventual log).
     """
 
     table_id: str
@@ -41,6 +42,7 @@ class KafkaLog:
     transaction_timeout_ms: int
     driver_rows_max: int
     transaction_rows_max: int
+    mixed: bool = False
 
     @property
     def group(self) -> str:
@@ -56,8 +58,11 @@ class KafkaLog:
         """Name the publisher of all partitions, or of one partition's tasks."""
         return self.group if partition is None else f"{self.group}-{partition}"
 
+    def under(self, schema: pa.Schema) -> KafkaLog:
+        """Give the same log for records of other columns: those that the table had in a snapshot, then ``_kind``."""
+        return self if schema == self.schema else replace(self, schema=schema)
+
     def codec(self) -> LogFormat:
         """Make a coder for this log's records."""
-        return open_format(
-            self.format, self.schema.remove(len(self.schema) - 1), self.primary_key, changelog=self.changelog
-        )
+        columns = self.schema.remove(len(self.schema) - 1)
+        return open_format(self.format, columns, self.primary_key, changelog=self.changelog, mixed=self.mixed)

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import TopicPartition
 
 from log_system.formats import LogFormat
@@ -53,6 +54,7 @@ class KafkaPublisher:
         self._log = log
         self._index = index
         self._run_tasks = run_tasks
+        self._coded: pa.Schema | None = None
         self._codec: LogFormat | None = None
         self._producer: Any = None
         self._group: Any = None
@@ -114,7 +116,6 @@ class KafkaPublisher:
             finally:
                 consumer.close()
             self._producer = producer
-            self._codec = log.codec()
 
     def publish(self, changes: ChangeSet) -> IndexEntry:
         """Put a snapshot into the log and the index, unless it is there.
@@ -162,7 +163,7 @@ class KafkaPublisher:
     def discard(self) -> None:
         """Throw the producer away; its open transaction ends at the next take-over or at its time-out."""
         if self._producer is not None:
-            producer, self._producer, self._codec = self._producer, None, None
+            producer, self._producer = self._producer, None
             producer.purge()
 
     @contextmanager
@@ -187,13 +188,12 @@ class KafkaPublisher:
 
     def _publish_here(self, changes: ChangeSet, missing: Sequence[int]) -> None:
         """Publish into all partitions that lack the snapshot, in one transaction."""
-        snapshot = changes.snapshot.id
-        assert self._codec is not None
+        snapshot, codec = changes.snapshot.id, self._codec_of(changes.schema)
         senders: dict[int, Sender] = {}
         with kafka_errors(f"publish snapshot {snapshot} to topic {self._log.topic!r}", self._log.client):
             self._producer.begin_transaction()
             for partition in missing:
-                senders[partition] = Sender(self._log, self._producer, self._codec, partition)
+                senders[partition] = Sender(self._log, self._producer, codec, partition)
                 position = self._register[partition].part_of(snapshot)
                 senders[partition].send(changes, position, changes.rows(partition))
             self._producer.flush(COMMIT_SECONDS)
@@ -214,6 +214,12 @@ class KafkaPublisher:
         for partition, position in zip(missing, self._run_tasks(tasks), strict=True):
             self._register[partition] = position
         self._announce_tasks(self._producer, "")
+
+    def _codec_of(self, schema: pa.Schema) -> LogFormat:
+        """Give the coder of changes with these columns, which are those that the table had in their snapshot."""
+        if self._codec is None or self._coded != schema:
+            self._coded, self._codec = schema, self._log.under(schema).codec()
+        return self._codec
 
     def _announce_tasks(self, producer: Any, token: str) -> None:
         """Say in a transaction of the owner whose tasks may write; only an owner that is not fenced can."""

@@ -144,6 +144,7 @@ class LogReader:
 
     def __init__(self, log: KafkaLog, partition: int, start: int, end: int, progress: Progress) -> None:
         """Read the committed records from ``start`` on that lie before ``end``; see ``Progress``."""
+        self._log = log
         self._codec = log.codec()
         self._messages = _until(log, partition, start, end)
         self._ahead: Any = None
@@ -151,7 +152,7 @@ class LogReader:
         self._progress = progress
 
     def decoded(
-        self, start: int, end: int, unreadable: Callable[[int, str], None]
+        self, start: int, end: int, unreadable: Callable[[int, str], None], schema: pa.Schema | None = None
     ) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
         """Decode the records between two offsets, a few megabytes at a time. Ranges are asked for in order.
 
@@ -159,13 +160,17 @@ class LogReader:
             start: where to begin; what lies before is passed over.
             end: where to stop.
             unreadable: told the offset and the cause for each record that cannot be decoded; it may raise to stop.
+            schema: the columns that the records have, then ``_kind``; None for those of the range before.
 
         Yields:
-            The table's columns and ``_kind``, and for each row the offset of its record (int64).
+            The columns and ``_kind``, and for each row the offset of its record (int64).
 
         Raises:
             UnavailableError: the broker does not answer.
         """
+        if schema is not None and schema != self._log.schema:
+            self._log = self._log.under(schema)
+            self._codec = self._log.codec()
         for messages in _chunks(self._range(start, end)):
             offsets = np.array([m.offset() for m in messages], np.int64)
             keys, values = [m.key() for m in messages], [m.value() for m in messages]

@@ -163,7 +163,6 @@ class EventualPublisher(KafkaPublisher):
             For each partition to which something was sent, how many changes.
         """
         log = self._log
-        assert self._codec is not None
         with kafka_errors(f"repair the log in topic {log.topic!r}", log.client):
             streams: dict[int, RecordStream] = {}
             split: set[int] = set()
@@ -176,7 +175,7 @@ class EventualPublisher(KafkaPublisher):
                         is_open = True
                     if partition not in streams:
                         streams[partition] = RecordStream(log.topic, partition, self._producer)
-                    streams[partition].send(self._codec.encode(batch))
+                    streams[partition].send(self._codec_of(batch.schema).encode(batch))
                     sent[partition] += batch.num_rows
                     rows += batch.num_rows
                     if rows >= log.transaction_rows_max:

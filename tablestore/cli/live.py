@@ -57,8 +57,15 @@ class LiveTable:
             self._take_back(row)
 
     def rows(self) -> list[tuple[object, ...]]:
-        """Give the rows as they are now."""
-        return list(self._last) if self._appends else [row for rows in self._rows.values() for row in rows]
+        """Give the rows as they are now: the last that came, or all in the order of their values."""
+        if self._appends:
+            return list(self._last)
+        held = [row for rows in self._rows.values() for row in rows]
+        try:
+            return sorted(held, key=lambda row: [(value is None, value) for value in row])
+        except TypeError:
+            # Values that have no order, such as maps.
+            return sorted(held, key=repr)
 
     def view(self, lines: int) -> Table:
         """Draw as many rows as fit into so many lines of the screen: the last ones, or the first groups."""

@@ -21,6 +21,8 @@ from tablestore.sql.scope import GiveSpark, Scope
 from tablestore.sql.settings import Mode
 from tablestore.sql.statements import (
     AlterAdd,
+    AlterDrop,
+    AlterModify,
     AlterRename,
     AlterRenameColumn,
     AlterReset,
@@ -139,7 +141,7 @@ class Catalog:
             case AlterRename():
                 done = ddl.rename(scope, statement)
                 return Result(statement, _done(done, f"'{statement.name}' is called '{statement.to}' now"))
-            case AlterSet() | AlterReset() | AlterAdd() | AlterRenameColumn():
+            case AlterSet() | AlterReset() | AlterAdd() | AlterModify() | AlterDrop() | AlterRenameColumn():
                 return Result(statement, _done(ddl.alter(scope, statement), f"table '{statement.name}' was changed"))
 
     def _insert(self, statement: Insert | StatementSet) -> Result:

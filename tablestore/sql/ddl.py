@@ -12,30 +12,30 @@ from typing import Final
 from sqlglot import exp
 
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from snapshot.storage import Storage
 from tablestore import lifecycle
+from tablestore.alter import alter as change_table
 from tablestore.opened import OpenedTable
 from tablestore.publisher import open_publisher
+from tablestore.sql.alters import Altered, StoreChanges, altered, store_changes
 from tablestore.sql.bound import LOG_SERVERS, LOG_SYSTEM, check_table, connector_of, schema_of, stored_columns
 from tablestore.sql.definitions import CHECKPOINTS_FOLDER, FOLDER, Definition, taken
 from tablestore.sql.likeness import merged
 from tablestore.sql.scope import Scope
 from tablestore.sql.statements import (
-    AlterAdd,
     AlterRename,
-    AlterRenameColumn,
-    AlterReset,
-    AlterSet,
     CreateTable,
     CreateView,
     Drop,
     PhysicalColumn,
     Query,
 )
+from tablestore.sql.stored import as_stored
 from tablestore.sql.types import FlinkType
+from tablestore.write import Writer
 
 _RESERVED: Final = (FOLDER, CHECKPOINTS_FOLDER)
-Definer = CreateTable | CreateView | Drop | AlterRename | AlterSet | AlterReset | AlterRenameColumn | AlterAdd
-Altered = AlterSet | AlterReset | AlterRenameColumn | AlterAdd
+Definer = CreateTable | CreateView | Drop | AlterRename | Altered
 
 
 def create_table(scope: Scope, made: CreateTable) -> bool:
@@ -125,34 +125,49 @@ def drop(scope: Scope, dropped: Drop) -> bool:
     return True
 
 
-def alter(scope: Scope, altered: Altered) -> bool:
-    """Change a table of a connector.
+def alter(scope: Scope, statement: Altered) -> bool:
+    """Change a table.
+
+    A store table itself is changed first, and then its definition: what a crash between leaves is a definition whose
+    columns are behind the table's, which `Scope.find` puts right.
 
     Returns:
         Whether it was there.
     """
-    there = scope.find(altered.name)
+    there = scope.find(statement.name)
     if there is None:
-        if altered.if_exists:
+        if statement.if_exists:
             return False
-        raise scope.missing(altered.name)
+        raise scope.missing(statement.name)
+    if not isinstance(there.made, CreateTable):
+        msg = f"'{statement.name}' is a view: DROP VIEW and CREATE VIEW change it."
+        raise InvalidInputError(msg)
+    if there.path is not None:
+        after = altered(there.made, statement)
+        check_table(after)
+        _alter_store_table(scope, there, store_changes(there.made, statement))
+        scope.change(there, lambda before: _in_words(scope, before, statement, after))
+        return True
 
     def change(before: Definition) -> Definition:
-        if not isinstance(before.made, CreateTable):
-            msg = f"'{altered.name}' is a view: DROP VIEW and CREATE VIEW change it."
-            raise InvalidInputError(msg)
-        if before.path is not None:
-            msg = (
-                f"table '{altered.name}': columns and options of a store table are fixed when it is made. Make a "
-                f"new one LIKE this one, INSERT INTO it from this one, and rename."
-            )
-            raise InvalidInputError(msg)
-        after = _altered(before.made, altered)
-        check_table(after)
-        return replace(before, made=after)
+        assert isinstance(before.made, CreateTable)
+        changed = altered(before.made, statement)
+        check_table(changed)
+        return replace(before, made=changed)
 
     scope.change(there, change)
     return True
+
+
+def _in_words(scope: Scope, before: Definition, statement: Altered, after: CreateTable) -> Definition:
+    """Give a store table's definition its columns as they are by now, in the words of the statement."""
+    assert isinstance(before.made, CreateTable)
+    try:
+        made = altered(before.made, statement)
+    except (InvalidInputError, NotFoundError):
+        # The definition was behind the table, where the statement went well.
+        made = after
+    return replace(before, made=as_stored(made, Storage.at(scope.place_of(before))))
 
 
 def rename(scope: Scope, renamed: AlterRename) -> bool:
@@ -213,23 +228,6 @@ def _with_key_not_null(made: CreateTable) -> CreateTable:
     return replace(made, columns=columns)
 
 
-def _altered(made: CreateTable, altered: Altered) -> CreateTable:
-    if isinstance(altered, AlterSet):
-        return replace(made, options=tuple((dict(made.options) | dict(altered.options)).items()))
-    if isinstance(altered, AlterReset):
-        return replace(made, options=tuple(pair for pair in made.options if pair[0] not in altered.keys))
-    if isinstance(altered, AlterAdd):
-        return replace(made, columns=(*made.columns, *altered.columns))
-    if altered.column not in [column.name for column in made.columns]:
-        msg = f"table '{made.name}': there is no column '{altered.column}'."
-        raise NotFoundError(msg)
-    if altered.column in made.primary_key or (made.watermark and made.watermark.column == altered.column):
-        msg = f"table '{made.name}': column '{altered.column}' is in the PRIMARY KEY or has the WATERMARK; it stays."
-        raise InvalidInputError(msg)
-    renamed = (replace(each, name=altered.to) if each.name == altered.column else each for each in made.columns)
-    return replace(made, columns=tuple(renamed))
-
-
 def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -> None:
     options: Mapping[str, str] = dict(made.options)
     log_system = options.get(LOG_SYSTEM)
@@ -244,6 +242,25 @@ def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -
         log_system=log_system,
         options=given,
     )
+
+
+def _alter_store_table(scope: Scope, there: Definition, changes: StoreChanges) -> None:
+    table = OpenedTable.open(scope.place_of(there), scope.runtime_of(there))
+    publisher = open_publisher(table, None)
+    options = {
+        key: scope.settings.servers(value) if key == LOG_SERVERS else value for key, value in changes.options.items()
+    }
+    try:
+        change_table(
+            table,
+            changes.columns,
+            set_options=options,
+            reset_options=changes.reset,
+            publish=Writer(table, publisher).publish,
+        )
+    finally:
+        if publisher is not None:
+            publisher.discard()
 
 
 def _is_unfinished(scope: Scope, there: Definition) -> bool:

@@ -13,6 +13,8 @@ from tablestore.sql.read_queries import QueryReader
 from tablestore.sql.read_types import TypeReader
 from tablestore.sql.statements import (
     AlterAdd,
+    AlterDrop,
+    AlterModify,
     AlterRename,
     AlterRenameColumn,
     AlterReset,
@@ -25,6 +27,7 @@ from tablestore.sql.statements import (
     Like,
     MetadataColumn,
     PhysicalColumn,
+    Position,
     Statement,
     Strategy,
     Watermark,
@@ -226,21 +229,46 @@ class DdlReader(TypeReader, QueryReader):
             self._need("TO")
             return AlterRenameColumn(name, column, self._name("the new name"), if_exists)
         if self._take("ADD"):
-            return AlterAdd(name, self._added(), if_exists)
-        if self._is_word("MODIFY") or self._is_word("DROP"):
-            self.raise_error("ALTER TABLE ... MODIFY and DROP are not supported: make a new table LIKE this one")
-        what = "SET, RESET, RENAME or ADD"
+            columns, places = self._placed("added to a table")
+            return AlterAdd(name, columns, if_exists, places)
+        if self._take("MODIFY"):
+            columns, places = self._placed("changed")
+            return AlterModify(name, columns, if_exists, places)
+        if self._take("DROP"):
+            return AlterDrop(name, self._dropped_columns(), if_exists)
+        what = "SET, RESET, RENAME, ADD, MODIFY or DROP"
         raise self._unexpected(what)
 
-    def _added(self) -> tuple[Column, ...]:
+    def _placed(self, done: str) -> tuple[tuple[Column, ...], tuple[Position | None, ...]]:
+        """Take columns, and where they go; no places where none is said."""
         self._take("COLUMN")
         start = self._curr
-        found = self._list_of(self._column) if self._is_word("(") else (self._column(),)
-        if any(is_key for _, is_key in found):
-            self.raise_error("a PRIMARY KEY cannot be added to a table: make a new table LIKE this one", start)
-        if self._is_word("FIRST") or self._is_word("AFTER"):
-            self.raise_error("columns are added at the end: leave FIRST and AFTER out")
-        return tuple(column for column, _ in found)
+        found = self._list_of(self._placed_column) if self._is_word("(") else (self._placed_column(),)
+        if any(is_key for _, is_key, _ in found):
+            self.raise_error(f"a PRIMARY KEY cannot be {done}: make a new table LIKE this one", start)
+        places = tuple(place for _, _, place in found)
+        return tuple(column for column, _, _ in found), places if any(places) else ()
+
+    def _placed_column(self) -> tuple[Column, bool, Position | None]:
+        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",), ("WATERMARK", "FOR"))
+        column, is_key = self._column()
+        if self._take("FIRST"):
+            return column, is_key, Position()
+        if self._take("AFTER"):
+            return column, is_key, Position(self._name("the name of a column"))
+        return column, is_key, None
+
+    def _dropped_columns(self) -> tuple[str, ...]:
+        self._take("COLUMN")
+        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",), ("WATERMARK",), ("PARTITION",))
+        if self._is_word("("):
+            return self._list_of(lambda: self._name("the name of a column"))
+        return (self._name("the name of a column"),)
+
+    def _refuse(self, *phrases: tuple[str, ...]) -> None:
+        for words in phrases:
+            if self._is_word(*words):
+                self.raise_error(f"ALTER TABLE cannot change the {words[0]}: make a new table LIKE this one")
 
 
 def _delay_ms(tree: exp.Expr, column: str) -> int | None:

@@ -9,6 +9,8 @@ from typing import Final
 from log_system.kafka.secrets import MASK, holds_secret
 from tablestore.sql.statements import (
     AlterAdd,
+    AlterDrop,
+    AlterModify,
     AlterRename,
     AlterRenameColumn,
     AlterReset,
@@ -24,6 +26,7 @@ from tablestore.sql.statements import (
     Merge,
     MetadataColumn,
     Overwrite,
+    Position,
     ResetOption,
     Select,
     SetOption,
@@ -118,7 +121,17 @@ def _(altered: AlterRenameColumn) -> str:
 
 @render.register
 def _(altered: AlterAdd) -> str:
-    return f"{_altered(altered)} ADD ({', '.join(map(_column, altered.columns))})"
+    return f"{_altered(altered)} ADD ({_placed(altered)})"
+
+
+@render.register
+def _(altered: AlterModify) -> str:
+    return f"{_altered(altered)} MODIFY ({_placed(altered)})"
+
+
+@render.register
+def _(altered: AlterDrop) -> str:
+    return f"{_altered(altered)} DROP ({_names(altered.columns)})"
 
 
 @render.register
@@ -222,7 +235,18 @@ def _where(where: Expression | None) -> str:
     return "" if where is None else f" WHERE {where.text}"
 
 
-def _altered(altered: AlterSet | AlterReset | AlterRename | AlterRenameColumn | AlterAdd) -> str:
+def _placed(altered: AlterAdd | AlterModify) -> str:
+    places = altered.places or (None,) * len(altered.columns)
+    return ", ".join(_column(column) + _place(place) for column, place in zip(altered.columns, places, strict=True))
+
+
+def _place(place: Position | None) -> str:
+    return "" if place is None else " FIRST" if place.after is None else f" AFTER {quoted(place.after)}"
+
+
+def _altered(
+    altered: AlterSet | AlterReset | AlterRename | AlterRenameColumn | AlterAdd | AlterModify | AlterDrop,
+) -> str:
     kind = "VIEW" if isinstance(altered, AlterRename) and altered.is_view else "TABLE"
     return f"ALTER {kind} {'IF EXISTS ' * altered.if_exists}{quoted(altered.name)}"
 

@@ -7,6 +7,7 @@ import hashlib
 import re
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -18,6 +19,7 @@ from tablestore.sql.bound import LOG_SERVERS
 from tablestore.sql.definitions import Definition, Definitions, taken
 from tablestore.sql.settings import IN_SPARK, SPARK, Settings, shown
 from tablestore.sql.statements import CreateTable
+from tablestore.sql.stored import as_stored
 
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 _SPECIAL: Final = re.compile(r"[^A-Za-z0-9_]")
@@ -89,7 +91,10 @@ class Scope:
         """
         if temporary is not False and name in self._temporary:
             return self._temporary[name]
-        return None if temporary else self._definitions.get(name)
+        there = None if temporary else self._definitions.get(name)
+        if there is None or there.path is None or not isinstance(there.made, CreateTable):
+            return there
+        return replace(there, made=as_stored(there.made, Storage.at(self.place_of(there))))
 
     def definition(self, name: str) -> Definition:
         """Give a definition.

@@ -177,11 +177,42 @@ class AlterRenameColumn:
 
 
 @dataclass(frozen=True)
+class Position:
+    """``FIRST`` or ``AFTER column``; without a column it is the first."""
+
+    after: str | None = None
+
+
+@dataclass(frozen=True)
 class AlterAdd:
-    """``ALTER TABLE ... ADD``."""
+    """``ALTER TABLE ... ADD``.
+
+    Attributes:
+        places: where each column goes, None for the end; empty where none says it.
+    """
 
     name: str
     columns: tuple[Column, ...]
+    if_exists: bool = False
+    places: tuple[Position | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class AlterModify:
+    """``ALTER TABLE ... MODIFY``; ``places`` as for ``AlterAdd``, None for where the column is."""
+
+    name: str
+    columns: tuple[Column, ...]
+    if_exists: bool = False
+    places: tuple[Position | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class AlterDrop:
+    """``ALTER TABLE ... DROP``."""
+
+    name: str
+    columns: tuple[str, ...]
     if_exists: bool = False
 
 
@@ -297,6 +328,8 @@ Statement = (
     | AlterRename
     | AlterRenameColumn
     | AlterAdd
+    | AlterModify
+    | AlterDrop
     | ShowTables
     | ShowCreate
     | Describe

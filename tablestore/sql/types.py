@@ -6,7 +6,7 @@ many; so a column keeps Flink's own words beside Spark's type.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql.types import (
@@ -132,6 +132,32 @@ def row_of(fields: tuple[tuple[str, FlinkType], ...]) -> FlinkType:
     """Make ``ROW<name type, ...>``."""
     inner = ", ".join(f"{quoted(name)} {kind.declared}" for name, kind in fields)
     return FlinkType(f"ROW<{inner}>", StructType([StructField(n, k.spark, k.nullable) for n, k in fields]))
+
+
+def of_spark(kind: DataType, *, nullable: bool = True) -> FlinkType:
+    """Say a type of Spark's in Flink's words.
+
+    Raises:
+        ValueError: Flink has none.
+    """
+    found: FlinkType | None = None
+    if isinstance(kind, DecimalType):
+        found = _decimal((kind.precision, kind.scale))
+    elif isinstance(kind, ArrayType):
+        found = array_of(of_spark(kind.elementType, nullable=kind.containsNull))
+    elif isinstance(kind, MapType):
+        found = map_of(
+            of_spark(kind.keyType, nullable=False), of_spark(kind.valueType, nullable=kind.valueContainsNull)
+        )
+    elif isinstance(kind, StructType):
+        found = row_of(tuple((f.name, of_spark(f.dataType, nullable=f.nullable)) for f in kind.fields))
+    else:
+        names = [name for name, each in (_SIMPLE | _TIMESTAMPS).items() if type(each) is type(kind)]
+        if not names:
+            msg = f"there is no word of Flink's for {kind.simpleString()}"
+            raise ValueError(msg)
+        found = plain(names[0], ())
+    return replace(found, nullable=nullable)
 
 
 def quoted(name: str) -> str:

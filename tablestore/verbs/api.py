@@ -19,7 +19,11 @@ from tablestore.verbs.run import Verbs
 class RowVerbs(ABC):
     """The verbs of ``TableStore`` that change rows by what they hold."""
 
-    _table: OpenedTable
+    @property
+    @abstractmethod
+    def _table(self) -> OpenedTable:
+        """The table."""
+
     _verbs: Verbs
 
     @abstractmethod

@@ -21,6 +21,7 @@ from pyspark.sql.types import ByteType, StructField, StructType
 
 from snapshot.changes import SnapshotChanges
 from snapshot.delta import DataFile
+from snapshot.errors import InvalidInputError
 from snapshot.rewrite import Act, Rewriter
 from snapshot.rowkind import KIND
 from snapshot.schema import BUCKET, COMMIT_VERSION, SEQ
@@ -28,6 +29,7 @@ from snapshot.spec import TableSpec
 from snapshot.stage import AMBIGUOUS, OUTSIDE, StagedFile
 from tablestore.opened import OpenedTable
 from tablestore.restage import Replaced
+from tablestore.root_columns import root_columns
 from tablestore.shape import quoted, table_columns
 from tablestore.verbs.clauses import Action, Match
 from tablestore.verbs.conditions import holds
@@ -114,7 +116,7 @@ def merge(spark: SparkSession, table: OpenedTable, merge: Merge, base: int) -> S
     if merge.has(Match.MATCHED) or merge.has(Match.NOT_MATCHED_BY_SOURCE):
         how = "left" if merge.has(Match.NOT_MATCHED_BY_SOURCE) else "inner"
         rows = base_rows(spark, table, base)
-        target = rows.select("*", _file_of(rows)).withColumn(KIND, F.lit(1))
+        target = rows.withColumn(PLACE, _file_of(rows)).withColumn(KIND, F.lit(1))
         concerned = merge.joined(target, spec, how=how, extra=[PLACE])
         concerned = concerned.where(merge.actions(Action.UPDATE, Action.DELETE))
         touched = found_by(concerned.select(PLACE), table, base)
@@ -150,8 +152,22 @@ def _one_each(both: DataFrame, merge: Merge) -> DataFrame:
 
 
 def base_rows(spark: SparkSession, table: OpenedTable, base: int) -> DataFrame:
-    """Read a snapshot with Spark's Delta reader."""
-    return spark.read.format("delta").option("versionAsOf", base).load(table.path)
+    """Read a snapshot with Spark's Delta reader.
+
+    Raises:
+        InvalidInputError: fields of a struct were changed, which Spark cannot put right in older files.
+    """
+    rows = spark.read.format("delta").option("versionAsOf", base).load(table.path)
+    if not table.spec.past:
+        return rows
+    columns = root_columns(rows.schema, table.spec, table.spec.schema.fieldNames())
+    if columns is None:
+        msg = (
+            f"table {table.path!r}: fields in its columns were changed, which Spark's Delta reader cannot put right, "
+            "so a verb cannot find the files it concerns. Nothing was written. Write the table's rows into a new one."
+        )
+        raise InvalidInputError(msg)
+    return rows.select(*columns, _file_of(rows))
 
 
 def places(concerned: DataFrame) -> DataFrame:
@@ -187,7 +203,7 @@ def rows_of(spark: SparkSession, table: OpenedTable, files: Sequence[DataFile], 
     snapshot, names = table.files.snapshot(base), table.spec.schema.fieldNames()
     heaps = min(len(files), _HEAPS_MAX)
     dealt = {heap: tuple(files[heap::heaps]) for heap in range(heaps)}
-    held = SnapshotChanges(snapshot, table.files.storage, table.files.change_schema, dealt)
+    held = SnapshotChanges(snapshot, table.files.storage, table.spec.columns, dealt)
     # mapInArrow takes a dot in a column's name for the field of a struct.
     inner = StructType([StructField(f"c{i}", f.dataType) for i, f in enumerate(table.spec.schema.fields)])
 
@@ -217,6 +233,8 @@ def _inserts(rows: DataFrame, spec: TableSpec, where: Column | None) -> DataFram
 
 
 def _file_of(rows: DataFrame) -> Column:
+    if PLACE in rows.columns:
+        return F.col(PLACE)
     return rows.metadataColumn("_metadata").getField("file_path").alias(PLACE)
 
 

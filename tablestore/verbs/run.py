@@ -10,7 +10,6 @@ from functools import partial
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from snapshot.commit import CommitId
-from snapshot.engines import LAST_ROW
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE
@@ -30,11 +29,14 @@ Batch = tuple[str, int] | None
 class Verbs:
     """Changes rows of one table by what they hold. Each call is one snapshot."""
 
-    def __init__(self, spark: SparkSession, table: OpenedTable, writer: Writer) -> None:
+    def __init__(self, spark: SparkSession, writer: Writer) -> None:
         """Write with ``writer``."""
         self._spark = spark
-        self._table = table
         self._writer = writer
+
+    @property
+    def _table(self) -> OpenedTable:
+        return self._writer.table
 
     def delete(self, where: Condition, batch: Batch) -> Snapshot | None:
         """Delete the rows that a condition selects."""
@@ -116,13 +118,10 @@ class Verbs:
             )
 
     def _change(self, kind: str, batch: Batch, changes: Callable[[int | None], DataFrame]) -> Snapshot | None:
-        """Write the changes that a verb makes of a snapshot's rows, in a table with a key.
-
-        They say what the rows become, so no merge engine has a say.
-        """
+        """Write the changes that a verb makes of a snapshot's rows, in a table with a key."""
 
         def stage(stager: Stager) -> list[StagedFile]:
-            return keyed.stage(changes(stager.base), self._table, replace(stager, rule=LAST_ROW))
+            return keyed.stage(changes(stager.base), self._table, stager)
 
         return self._once(batch, lambda commit_id: self._writer.write_by(stage, commit_id, kind=kind))
 
@@ -142,18 +141,12 @@ class Verbs:
         return checked_condition(where, empty(self._spark, self._table.spec.schema), f"{verb}: where")
 
     def _check_table(self, verb: str) -> None:
-        """Refuse a verb whose changes the log cannot hold, or whose deletes could not be told from late rows.
+        """Take a schema that has changed meanwhile, and refuse a verb whose changes the log cannot hold.
 
         Raises:
-            InvalidInputError: the log's format has no place for a row that is gone, or the table remembers the sequence
-                of deletes.
+            InvalidInputError: the log's format has no place for a row that is gone.
         """
-        if self._table.rule.buries:
-            msg = (
-                f"{verb}: table {self._table.path!r} has option 'sequence.field', by which rows that come late lose, "
-                "and what a verb does has no sequence. Nothing was written. Use write(), or delete() with a frame."
-            )
-            raise InvalidInputError(msg)
+        self._writer.refresh()
         check_says_deletes(self._table, verb)
 
     def _check_rows(self, frame: DataFrame, verb: str) -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.crash.worker import BROKER, DRIVER, ORPHAN, TASK
+from tests.crash.worker import BROKER, DRIVER, FOREACH_BATCH, ORPHAN, STREAMS, TASK
 
 SIDES = ("before", "after")
 SMALL, LARGE = "small", "large"
@@ -53,7 +53,7 @@ class Case:
     def hit(self, dice: random.Random) -> int:
         """Choose at which time the point is reached; each is reached as often."""
         call = self.point.partition(":")[0]
-        if self.verb not in {"write", "recover"} or call == "token":
+        if self.verb not in {"write", "recover", FOREACH_BATCH} or call == "token":
             return 1
         if self.who in {TASK, ORPHAN}:
             # A task begins with its own connection; a large snapshot gives it two transactions at least.
@@ -84,6 +84,12 @@ def cases() -> Iterator[Case]:
             yield from _cross("write", (*STAGE, *TASK_PUBLISH), TASK, kind, log_format, LARGE)
             yield from _cross("write", TASK_PUBLISH, ORPHAN, kind, log_format, LARGE)
         yield from _cross("compact", ("merge",), TASK, "upsert", log_format, SMALL)
+    for verb in STREAMS:
+        for kind, log_format in (("append", "arrow"), ("upsert", "json")):
+            yield from _cross(verb, (*COMMIT, *PUBLISH, *INDEX), DRIVER, kind, log_format, SMALL)
+        yield from _cross(
+            verb, ("commit", "token", "begin", "offsets", "end", "index"), DRIVER, "upsert", "json", LARGE
+        )
     for kind in ("append", "upsert"):
         yield from _cross("create", CREATE, DRIVER, kind, "json", SMALL)
         yield from _cross("drop", DROP, DRIVER, kind, "json", SMALL)

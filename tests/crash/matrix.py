@@ -19,12 +19,26 @@ from tablestore.recover import recover
 from tablestore.write import Writer
 from tests.crash.audit import Verdict, audit, committed
 from tests.crash.cases import SMALL, Case
-from tests.crash.worker import BATCHES, BROKER, DRIVER, ORPHAN, PARTITIONS, Job, changes_of, create, run, write_batches
+from tests.crash.worker import (
+    BATCHES,
+    BROKER,
+    DRIVER,
+    ORPHAN,
+    PARTITIONS,
+    SINK,
+    STREAMS,
+    Job,
+    changes_of,
+    create,
+    run,
+    write_batches,
+)
 from tests.parts import publisher_of
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.crash.worker"])
 PATIENCE_SECONDS = 120.0
+SPARK_SECONDS = 300.0
 OPTIONS: dict[str, dict[str, Any]] = {
     "small": {},
     "large": {"publish__driver_rows_max": 5, "publish__transaction_rows_max": 6},
@@ -74,6 +88,7 @@ class Run:
             str(self.path), case.verb, case.kind, rows, dice.getrandbits(32), case.who, case.point, hit, options
         )
         self.case = case
+        self._patience = SPARK_SECONDS if case.verb in STREAMS else PATIENCE_SECONDS
         self.result = Result(case, hit)
         self._process: Any = None
         self._pipe: Any = None
@@ -84,6 +99,11 @@ class Run:
             self.path.parent.mkdir(parents=True)
             return
         create(self.job)
+        if self.case.verb in STREAMS:
+            from tests.crash.streams import lay_out  # noqa: PLC0415 - it needs Spark
+
+            lay_out(self.job)
+            return
         table = OpenedTable.open(str(self.path))
         if self.case.verb == "recover":
             write_batches(self.job, Writer(table, None), None)
@@ -112,7 +132,7 @@ class Run:
 
     def finish(self) -> Result:
         """Wait for the end of the process and let the auditor look, recover, look, finish the work, and look."""
-        self._process.join(PATIENCE_SECONDS)
+        self._process.join(self._patience)
         exit_code = self._process.exitcode
         self._pipe.close()
         if exit_code is None:
@@ -142,10 +162,11 @@ class Run:
 
     def _rest(self) -> None:
         """Do what is left of the work, in a process that nobody kills."""
-        rest = replace(self.job, verb="write", who="nobody", point="")
+        verb = self.case.verb if self.case.verb in STREAMS else "write"
+        rest = replace(self.job, verb=verb, who="nobody", point="")
         process = CONTEXT.Process(target=run, args=(rest, None))
         process.start()
-        process.join(PATIENCE_SECONDS)
+        process.join(self._patience)
         if process.exitcode != 0:
             process.kill()
             self.result.trouble += f" the rest of the work ended with {process.exitcode}"
@@ -154,7 +175,8 @@ class Run:
         held = Counter(change for part in committed(self.path, PARTITIONS, key=key) for _, change in part)
         for batch in range(BATCHES):
             changes = changes_of(self.job, batch)
-            held.subtract(dict(changes).items() if key else changes)
+            # Spark hands the sink rows in any order, so it keeps all changes of a key.
+            held.subtract(dict(changes).items() if key and self.case.verb != SINK else changes)
         self.result.verdict += Verdict(table=sum(map(abs, held.values())))
 
     def _look(self, *, complete: bool) -> None:

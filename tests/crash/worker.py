@@ -34,6 +34,9 @@ from tests.parts import Change, Row, make_table, publisher_of, rewriting, run_he
 PARTITIONS = 2
 BATCHES = 3
 KEYS = 40
+FOREACH_BATCH, SINK = "foreachBatch", "format"
+STREAMS = (FOREACH_BATCH, SINK)
+"""Verbs of the queries of ``streams.py``."""
 NOBODY, DRIVER, TASK, ORPHAN, BROKER = "nobody", "driver", "task", "driver, not its tasks", "broker"
 
 
@@ -43,7 +46,7 @@ class Job:
 
     Attributes:
         path: the table.
-        verb: ``write``, ``recover``, ``compact``, ``create`` or ``drop``.
+        verb: ``write``, ``recover``, ``compact``, ``create``, ``drop``, ``foreachBatch`` or ``format``.
         kind: ``append``, ``upsert`` or ``delete``: what the batches hold; ``rewrite``: the first appends, and each
             other deletes some rows of a table without a key and updates the others.
         rows: of a batch.
@@ -100,6 +103,12 @@ def _rewritten(job: Job, batch: int) -> list[Row]:
 def work(job: Job, pipe: Any) -> None:
     """Do the job; ``pipe`` tells when a point is reached at which the broker is to die."""
     nursery: Nursery | None = None
+    if job.verb in STREAMS:
+        # Spark is imported where it is needed: most processes that die know nothing of it.
+        from tests.crash.streams import run_query  # noqa: PLC0415
+
+        run_query(job, lambda driver: _kill(job, driver, pipe))
+        return
     if job.who in {TASK, ORPHAN}:
         driver = os.getpid()
         nursery = Nursery(lambda: set_trap(Trap(job.point, job.hit, lambda: _kill(job, driver, pipe))))
@@ -185,8 +194,11 @@ def _kill(job: Job, driver: int, pipe: Any) -> None:
     if job.who == BROKER:
         pipe.send("here")
         pipe.recv()
-    else:
-        os.kill(os.getpid() if job.who == TASK else driver, signal.SIGKILL)
+        return
+    if job.who != TASK:
+        os.kill(driver, signal.SIGKILL)
+    if job.who != ORPHAN:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run(job: Job, pipe: Any = None) -> None:

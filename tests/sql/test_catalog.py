@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from pyspark.sql.types import ArrayType, DecimalType, LongType, StructType
 
 from snapshot.errors import (
     AlreadyExistsError,
@@ -18,7 +19,9 @@ from snapshot.errors import (
     NotFoundError,
     TableStoreError,
 )
+from snapshot.evolve import AddColumn, RenameColumn, WidenColumn
 from snapshot.storage import Storage
+from tablestore.alter import alter
 from tablestore.opened import OpenedTable
 from tablestore.sql import Catalog, SqlError
 from tablestore.sql.statements import CreateTable
@@ -229,8 +232,60 @@ def test_a_renamed_store_table_keeps_its_files_and_frees_its_name(catalog: Catal
     assert not (tmp_path / "t").exists()
     assert catalog.sql("DESCRIBE t").rows[0][0] == "b"
     assert len([path for path in tmp_path.iterdir() if path.name != "_catalog"]) == 1
-    with pytest.raises(InvalidInputError, match="fixed when it is made"):
+    with pytest.raises(InvalidInputError, match="'bucket' cannot change after create"):
         catalog.sql("ALTER TABLE t SET ('bucket' = '2')")
+
+
+def test_a_store_table_is_altered_with_its_definition(
+    catalog: Catalog, another: Callable[[], Catalog], tmp_path: Path
+) -> None:
+    catalog.sql("CREATE TABLE t (a INT, b AS a + 1, v VARCHAR(9) COMMENT 'v', PRIMARY KEY (a) NOT ENFORCED)")
+    catalog.sql("""
+        ALTER TABLE t ADD (w DECIMAL(5, 2) FIRST, x TIMESTAMP(3) AFTER b, y AS w + 1);
+        ALTER TABLE t MODIFY (w DECIMAL(9, 2), v VARCHAR(20) AFTER w);
+        ALTER TABLE t RENAME x TO z;
+        ALTER TABLE t SET ('compaction.commits' = '7', 'write.target-file-size' = '1 mb')
+    """)
+    opened = OpenedTable.open(str(tmp_path / "t"))
+    assert opened.spec.schema.simpleString() == "struct<w:decimal(9,2),v:string,a:int,z:timestamp_ntz>"
+    assert opened.options.compaction.commits == 7
+    described = [tuple(row[:2]) for row in another().sql("DESCRIBE t").rows]
+    assert described == [
+        ("w", "DECIMAL(9, 2)"), ("v", "VARCHAR(20)"), ("a", "INT"), ("b", ""), ("z", "TIMESTAMP(3)"), ("y", ""),
+    ]  # fmt: skip
+    catalog.sql("ALTER TABLE t RESET ('compaction.commits'); ALTER TABLE t DROP y; ALTER TABLE t DROP (w, z)")
+    assert "commits" not in shown(another(), "t")
+    text = shown(another(), "t")
+    for refused, words in [
+        ("DROP a", "PRIMARY KEY"),
+        ("MODIFY v INT", "from string to int"),
+        ("ADD n INT NOT NULL", "cannot be NOT NULL"),
+        ("RESET ('bucket')", "'bucket' cannot change"),
+        ("SET ('compaction.commit' = '1')", "did you mean"),
+        ("RENAME v TO _kind", "reserved"),
+    ]:
+        with pytest.raises(InvalidInputError, match=words):
+            catalog.sql(f"ALTER TABLE t {refused}")
+    catalog.sql("ALTER TABLE t ADD c AS UPPER(v)")
+    with pytest.raises(InvalidInputError, match="'c' is computed from 'v'"):
+        catalog.sql("ALTER TABLE t DROP v")
+    catalog.sql("ALTER TABLE t DROP c")
+    assert shown(another(), "t") == text
+
+
+def test_a_definition_follows_a_table_that_was_changed_elsewhere(catalog: Catalog, tmp_path: Path) -> None:
+    """Changed from Python, or by a statement that died before it wrote the definition."""
+    catalog.sql("CREATE TABLE t (a INT, v VARCHAR(9), b AS a + 1)")
+    opened = OpenedTable.open(str(tmp_path / "t"))
+    new = StructType().add("x", "timestamp").add("y", ArrayType(DecimalType(5, 2)))
+    changes = [AddColumn("s", new, first=True), RenameColumn("v", "text"), WidenColumn("a", LongType())]
+    alter(opened, changes, publish=lambda _: None)
+    assert [tuple(row[:2]) for row in catalog.sql("DESCRIBE t").rows] == [
+        ("s", "ROW<`x` TIMESTAMP_LTZ(6), `y` ARRAY<DECIMAL(5, 2)>>"), ("a", "BIGINT"), ("b", ""),
+        ("text", "STRING"),
+    ]  # fmt: skip
+    catalog.sql("ALTER TABLE t ADD w STRING AFTER s")
+    assert [row[0] for row in catalog.sql("DESCRIBE t").rows] == ["s", "w", "a", "b", "text"]
 
 
 def test_a_crash_within_a_renaming_loses_no_rows(catalog: Catalog, tmp_path: Path) -> None:

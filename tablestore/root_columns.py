@@ -1,0 +1,47 @@
+"""The table's columns out of what Spark's own Delta reader gives of the root, which has their stored names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, MapType, StructType
+
+from snapshot.evolve import can_become
+from snapshot.spark_columns import stored, with_stored_names
+from snapshot.spec import TableSpec
+from tablestore.shape import quoted
+
+
+def root_columns(root: StructType, spec: TableSpec, wanted: Sequence[str]) -> list[Column] | None:
+    """Select columns of the table from those of the root.
+
+    Args:
+        root: the root's columns, in the version that is read: it may be older than the table's.
+        spec: the columns to give.
+        wanted: the names of those that are wanted.
+
+    Returns:
+        The columns; None where fields in a struct were changed since, which Spark cannot put right.
+    """
+    there = {field.name: field.dataType for field in root.fields}
+    in_files = dict(zip(spec.schema.fieldNames(), stored(with_stored_names(spec.schema_json)).fields, strict=True))
+    columns: list[Column] = []
+    for name in wanted:
+        held, kind = in_files[name], spec.schema[name].dataType
+        came = there.get(held.name)
+        if came is None:
+            columns.append(F.lit(None).cast(kind).alias(name))
+            continue
+        column = F.col(quoted(held.name))
+        # Written out, types say nothing about NULL.
+        if came.simpleString() != held.dataType.simpleString():
+            if isinstance(kind, ArrayType | MapType | StructType) or not can_become(came, held.dataType):
+                return None
+            column = column.cast(kind)
+        elif held.dataType.simpleString() != kind.simpleString():
+            # Of two structs Spark casts field to field, whatever they are called.
+            column = column.cast(kind)
+        columns.append(column if held.name == name else column.alias(name))
+    return columns
