@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from log_system.kafka.local import LocalKafka
@@ -123,3 +124,16 @@ def test_groups_that_end_are_deleted_where_they_were_written(
     assert rows(catalog, "SELECT * FROM looked") == [(1, 4), (3, 3), (4, 1)]
     assert rows(catalog, "SELECT * FROM copy") == [(1, 5), (4, 2)]
     assert rows(catalog, "SELECT c, s FROM total") == [(2, 7)]
+
+
+def test_rows_that_are_taken_from_a_table_without_a_key_end_its_queries(catalog: Catalog) -> None:
+    catalog.sql(
+        "CREATE TABLE plain (a INT); CREATE TABLE sums (one INT, s BIGINT, PRIMARY KEY (one) NOT ENFORCED); "
+        "INSERT INTO plain VALUES (1), (2); SET 'tablestore.trigger' = 'available-now'"
+    )
+    finish(catalog, "INSERT INTO sums SELECT 1, SUM(a) FROM plain")
+    assert rows(catalog, "SELECT s FROM sums") == [(3,)]
+    catalog.sql("DELETE FROM plain WHERE a = 1")
+    (query,) = catalog.sql("INSERT INTO sums SELECT 1, SUM(a) FROM plain").queries
+    with pytest.raises(StreamingQueryException, match="rows were deleted or updated"):
+        query.awaitTermination(120)
