@@ -85,7 +85,8 @@ def _pick(source: random.Random, weights: list[float]) -> int:
 
 def _make(servers: str, topic: str) -> None:
     """Make the topic, unless it is there."""
-    (made,) = AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(topic, 1, 1)]).values()
+    admin = AdminClient({"bootstrap.servers": servers})
+    (made,) = admin.create_topics([NewTopic(topic, 1, 1)]).values()
     try:
         made.result(timeout=30)
     except KafkaException as error:

@@ -132,5 +132,5 @@ def test_a_stream_goes_in_and_comes_out(
         "snapshot 3: update_preimage to 2",
         "snapshot 3: update_postimage to 4",
         "[{'word': 'be', 'n': 2}, {'word': 'to', 'n': 4}]",
-        "(14,)",
+        "[(14,)]",
     ]
