@@ -157,7 +157,11 @@ class DeltaLog:
             fresh: look for newer commits first; without it, the state last seen will do.
         """
         table = self._table if self._table is not None and not fresh else self._fresh()
-        found = table.transaction_version(app_id)
+        try:
+            found = table.transaction_version(app_id)
+        except DeltaError as error:
+            msg = f"{self.storage.root}: the Delta log cannot be read: {error}. Restore it, or choose another path."
+            raise CorruptedError(msg) from error
         return None if found is None else int(found)
 
     def files(self, version: int | None = None) -> list[DataFile]:
