@@ -176,7 +176,7 @@ ROWS = st.fixed_dictionaries(
     }
 )
 CHANGES = st.tuples(st.sampled_from([UPSERT, UPSERT, UPSERT, DELETE, PREIMAGE]), ROWS)
-BATCHES = st.lists(st.lists(CHANGES, min_size=1, max_size=12) | st.none(), min_size=3, max_size=5)
+BATCHES = st.lists(st.lists(CHANGES, min_size=5, max_size=14) | st.none(), min_size=3, max_size=5)
 EXAMPLES = max(3, settings().max_examples // 16)
 """An example takes as long as the writes of real tables that it is made of."""
 
