@@ -166,7 +166,9 @@ def _with_instants(select: exp.Select, parts: Parts) -> tuple[exp.Select, dict[s
             if WATERMARK in field.metadata and isinstance(field.dataType, TimestampNTZType):
                 name = f"_instant_{field.name}"
                 time = instant(F.col(quoted(field.name)), field.dataType).alias(name, metadata={WATERMARK: 0})
-                frames[part.key] = frames[part.key].withColumn(name, time)
+                # Spark wants one mark a stream, so that the time itself loses it.
+                bare = F.col(quoted(field.name)).alias(field.name, metadata={"instant": name})
+                frames[part.key] = frames[part.key].withColumn(name, time).withColumn(field.name, bare)
                 instants[part.alias, field.name] = name
     for join in select.args.get("joins") or []:
         for column in list(join.args["on"].find_all(exp.Column)) if join.args.get("on") else []:

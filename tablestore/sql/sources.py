@@ -7,7 +7,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from snapshot.rowkind import CHANGE_TYPE
+from snapshot.rowkind import CHANGE_TYPE, RowKind
 from snapshot.schema import COMMIT_VERSION, SEQ
 from tablestore.normalize import changelog
 from tablestore.option_specs import Consistency
@@ -50,9 +50,24 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
         frame = table.read_timed() if has_watermark else table.read_stream(ordered=bool(made.primary_key))
         return _of_key_table(frame, made) if made.primary_key else of_rows(frame)
     if not made.primary_key:
-        # A table without a key only grows, so that its changes are its rows.
-        return of_rows(with_computed(table.read_stream().drop(CHANGE_TYPE), made))
+        return of_rows(with_computed(_added(table.read_stream(), made.name), made))
     return _of_key_table(with_computed(_changes_of(table), made), made)
+
+
+def _added(changes: DataFrame, name: str) -> DataFrame:
+    """Take the changes of a table without a key as rows that are added; a query that meets another change fails.
+
+    Hardly any such table is ever deleted from, and a query that had to expect it could not have windows, MIN or MAX.
+    """
+    msg = (
+        f"table '{name}' has no PRIMARY KEY, so that this query counts on rows being added only; rows were deleted or "
+        "updated. Begin the query anew (DROP and CREATE the table it goes into, or SET 'pipeline.name'), or give the "
+        "table a PRIMARY KEY."
+    )
+    is_added = F.col(CHANGE_TYPE) == RowKind.INSERT.change_type
+    return changes.where(F.when(is_added, F.lit(True)).otherwise(F.raise_error(F.lit(msg)).cast("boolean"))).drop(
+        CHANGE_TYPE
+    )
 
 
 def _changes_of(table: TableStore) -> DataFrame:

@@ -132,7 +132,8 @@ def _needs_time(scope: Scope, query: Query) -> bool:
 
     A watermark makes a source of each partition, so that queries that need none do without.
     """
-    tables = list(query.tree.find_all(exp.Table))
+    # What is looked up has no time.
+    tables = [table for table in query.tree.find_all(exp.Table) if table.args.get("version") is None]
     if any(windows_of(table) is not None for table in tables):
         return True
     own = {cte.alias for cte in query.tree.find_all(exp.CTE)}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from log_system.kafka.local import LocalKafka
@@ -21,11 +22,11 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 #: What every run tries, each time from its first to its last micro-batch; some fail in the middle and go on.
 FIXED = [
     "SELECT g, COUNT(*), SUM(n), AVG(m), COUNT(DISTINCT n) FROM u WHERE k > 0 GROUP BY g HAVING COUNT(*) > 1",
-    "SELECT c, COUNT(*) FROM (SELECT g, COUNT(*) AS c FROM u GROUP BY g UNION SELECT g, n FROM v) AS q GROUP BY c",
     "SELECT COALESCE(u.k, v.k), u.n, v.m FROM u FULL JOIN v ON u.k = v.k WHERE u.n IS NULL OR u.n <> 3",
     "SELECT u.k, u.n, v.g, v.m FROM u JOIN v ON u.j = v.k WHERE v.n > 0",
 ]
 MORE = [
+    "SELECT c, COUNT(*) FROM (SELECT g, COUNT(*) AS c FROM u GROUP BY g UNION SELECT g, n FROM v) AS q GROUP BY c",
     "SELECT k, g, n FROM u WHERE n > 0",
     "SELECT COUNT(*), SUM(n), COUNT(DISTINCT g) FROM u WHERE k > 1",
     "SELECT g, n FROM u UNION SELECT g, n FROM v",
@@ -72,7 +73,7 @@ def test_every_micro_batch_gives_what_duckdb_gives(
     sides = tables(catalog, wire, topic, seed)
     queries = [*FIXED, *MORE, *(random_query(chance) for _ in range(50))] if NIGHTLY else FIXED
     for number, text in enumerate(queries):
-        follower = Follower(STEP, [text], sides, fail_at=1 if NIGHTLY or number % 2 == 0 else None)
+        follower = Follower(STEP, [text], sides, fail_at=1 if NIGHTLY or number == 0 else None)
         try:
             while follower.batches < COUNT // STEP:
                 run(catalog, follower, tmp_path / f"checkpoint-{number}")
@@ -123,3 +124,16 @@ def test_groups_that_end_are_deleted_where_they_were_written(
     assert rows(catalog, "SELECT * FROM looked") == [(1, 4), (3, 3), (4, 1)]
     assert rows(catalog, "SELECT * FROM copy") == [(1, 5), (4, 2)]
     assert rows(catalog, "SELECT c, s FROM total") == [(2, 7)]
+
+
+def test_rows_that_are_taken_from_a_table_without_a_key_end_its_queries(catalog: Catalog) -> None:
+    catalog.sql(
+        "CREATE TABLE plain (a INT); CREATE TABLE sums (one INT, s BIGINT, PRIMARY KEY (one) NOT ENFORCED); "
+        "INSERT INTO plain VALUES (1), (2); SET 'tablestore.trigger' = 'available-now'"
+    )
+    finish(catalog, "INSERT INTO sums SELECT 1, SUM(a) FROM plain")
+    assert rows(catalog, "SELECT s FROM sums") == [(3,)]
+    catalog.sql("DELETE FROM plain WHERE a = 1")
+    (query,) = catalog.sql("INSERT INTO sums SELECT 1, SUM(a) FROM plain").queries
+    with pytest.raises(StreamingQueryException, match="rows were deleted or updated"):
+        query.awaitTermination(120)
