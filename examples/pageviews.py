@@ -20,7 +20,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 # Region, its share of the people, and its time of day against UTC.
 REGIONS = (
@@ -82,10 +83,21 @@ def _pick(source: random.Random, weights: list[float]) -> int:
     return bisect.bisect(weights, source.random() * weights[-1])
 
 
+def _make(servers: str, topic: str) -> None:
+    """Make the topic, unless it is there."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    (made,) = admin.create_topics([NewTopic(topic, 1, 1)]).values()
+    try:
+        made.result(timeout=30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+
+
 def main(
     servers: Annotated[str, typer.Option(help="The brokers.")] = "localhost:9092",
     topic: Annotated[str, typer.Option(help="Where the views go.")] = "pageviews",
-    views: Annotated[int, typer.Option(help="How many; 0 is no end.", min=0)] = 0,
+    views: Annotated[int | None, typer.Option(help="How many; without end if not given.", min=0)] = None,
     rate: Annotated[float, typer.Option(help="Views a second; 0 is as fast as possible.", min=0)] = 200.0,
     users: Annotated[int, typer.Option(help="How many people there are.", min=1)] = 20_000,
     pages: Annotated[int, typer.Option(help="How many pages there are.", min=1)] = 500,
@@ -93,13 +105,14 @@ def main(
     start: Annotated[datetime | None, typer.Option(help="The first view's time; now without.")] = None,
 ) -> None:
     """Send page views."""
+    _make(servers, topic)
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
     begun = (start or datetime.now(UTC)).replace(tzinfo=UTC)
     clock = time.monotonic()
     all_views = Site(users, pages, seed).views(begun, rate or 200.0)
     sent = 0
     try:
-        for sent, view in enumerate(itertools.islice(all_views, views or None), 1):
+        for sent, view in enumerate(itertools.islice(all_views, views), 1):
             while rate and (ahead := sent / rate - (time.monotonic() - clock)) > 0:
                 producer.poll(min(ahead, 0.1))
             while True:

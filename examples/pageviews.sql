@@ -1,6 +1,7 @@
 -- Page views and unique visitors of each region, counted as they come.
 --
 --   tablestore kafka start
+--   python examples/pageviews.py --views 0              makes the topic
 --   tablestore sql -f examples/pageviews.sql            the counting; goes on until Ctrl-C
 --   python examples/pageviews.py                        meanwhile: people who look at pages
 --   tablestore sql --live -e "SELECT * FROM pageviews_per_region"

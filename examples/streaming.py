@@ -5,6 +5,7 @@ Without ``--servers HOST:PORT`` it starts a broker of its own.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,7 +34,7 @@ def main(
             "kafka.topic": topic,
             # With the rows that changes replace, so that whoever reads the log can take them back.
             "changelog-producer": "lookup",
-            "log.format": "debezium-json",
+            "log.format": "arrow",
         }
         words = TableStore.create(
             spark, folder / "words", COLUMNS, primary_key=["word"], log_system="kafka", options=options
@@ -42,7 +43,10 @@ def main(
         lines.mkdir()
         # Each file is a micro-batch, and each micro-batch a snapshot.
         for number, line in enumerate(LINES):
-            (lines / f"{number}.txt").write_text(line)
+            file = lines / f"{number}.txt"
+            file.write_text(line)
+            # Spark takes the oldest file first.
+            os.utime(file, (number, number))
         read = spark.readStream.option("maxFilesPerTrigger", 1).text(str(lines))
         counts = read.selectExpr("explode(split(value, ' ')) AS word").groupBy("word").count()
         query = words.write_stream(
@@ -63,7 +67,7 @@ def main(
         # This needs neither Spark nor Java.
         table = open_local(folder / "words")
         print(table.to_arrow(filter="n > 1").sort_by("word").to_pylist())
-        print(table.to_duckdb().aggregate("sum(n)::BIGINT").fetchone())
+        print(table.to_duckdb().aggregate("sum(n)::BIGINT").fetchall())
         words.drop()
 
 

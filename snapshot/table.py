@@ -54,9 +54,13 @@ class TableFiles:
         for folder in (storage.child(CHANGES), storage):
             log = DeltaLog(folder)
             if log.exists():
-                text = log.configuration().get(SPEC_PROPERTY)
+                version, properties = log.seen(0)
+                text = properties.get(SPEC_PROPERTY)
                 if text is not None:
-                    return cls(storage, TableSpec.from_json(text, storage.root))
+                    found = cls(storage, TableSpec.from_json(text, storage.root))
+                    found.log, found.root = log, found.root if found.spec.has_key else log
+                    found._known_at = version
+                    return found
         msg = f"{storage.root}: there is no table of the store here. Make one with TableStore.create(spark, path, ...)."
         raise NotFoundError(msg)
 
