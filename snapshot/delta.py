@@ -157,7 +157,15 @@ class DeltaLog:
             fresh: look for newer commits first; without it, the state last seen will do.
         """
         table = self._table if self._table is not None and not fresh else self._fresh()
-        found = table.transaction_version(app_id)
+        try:
+            found = table.transaction_version(app_id)
+        except DeltaError:
+            # It is looked for in the entries that were there when the state was read; some may have expired since.
+            self._table = None
+            try:
+                found = self._fresh().transaction_version(app_id)
+            except DeltaError as error:
+                raise self._unreadable(error) from error
         return None if found is None else int(found)
 
     def files(self, version: int | None = None) -> list[DataFile]:
@@ -312,17 +320,27 @@ class DeltaLog:
 
     def _fresh(self) -> DeltaTable:
         try:
+            if self._table is not None:
+                try:
+                    self._table.update_incremental()
+                except TableNotFoundError:
+                    raise
+                except DeltaError:
+                    # Entries between the state last seen and the newest may have expired.
+                    self._table = None
             if self._table is None:
                 self._table = DeltaTable(self.storage.root)
-            else:
-                self._table.update_incremental()
         except TableNotFoundError as error:
             msg = f"{self.storage.root}: there is no Delta table. Create it first."
             raise NotFoundError(msg) from error
         except DeltaError as error:
-            msg = f"{self.storage.root}: the Delta log cannot be read: {error}. Restore it, or choose another path."
-            raise CorruptedError(msg) from error
+            raise self._unreadable(error) from error
         return self._table
+
+    def _unreadable(self, error: DeltaError) -> CorruptedError:
+        return CorruptedError(
+            f"{self.storage.root}: the Delta log cannot be read: {error}. Restore it, or choose another path."
+        )
 
 
 def _without_invariants(schema: pa.Schema) -> pa.Schema:

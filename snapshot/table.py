@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import pyarrow as pa
@@ -193,10 +194,14 @@ class TableFiles:
             DataLostError: it has expired, or its log entry is gone.
             CorruptedError: another Delta writer removed rows, which a table without a key cannot express as changes.
         """
-        oldest = self.oldest(fresh=False)
-        if snapshot_id < oldest:
-            raise DataLostError(self._has_expired(snapshot_id, oldest))
-        found = self.log.commit_at(snapshot_id)
+        try:
+            found = self.log.commit_at(snapshot_id)
+        except DataLostError as error:
+            # A log that lacks an entry in its midst cannot be asked for more.
+            with suppress(CorruptedError):
+                self._check_not_expired(snapshot_id, error)
+            raise
+        self._check_not_expired(snapshot_id)
         if found.removed and found.info.get("kind") not in MAINTENANCE and LISTED not in found.info:
             msg = (
                 f"{self.storage.root}: version {snapshot_id} was written by another Delta writer and removes "
@@ -204,6 +209,11 @@ class TableFiles:
             )
             raise CorruptedError(msg)
         return SnapshotChanges.of(found, self.log.storage, self.spec_of(snapshot_id), buckets)
+
+    def _check_not_expired(self, snapshot_id: int, cause: Exception | None = None) -> None:
+        oldest = self.oldest(fresh=False)
+        if snapshot_id < oldest:
+            raise DataLostError(self._has_expired(snapshot_id, oldest)) from cause
 
     def layout(self, snapshot_id: int) -> Layout:
         """Find what a snapshot is made of.

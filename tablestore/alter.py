@@ -18,11 +18,13 @@ from snapshot.records import Snapshot
 from snapshot.schema import check_schema
 from snapshot.spark_columns import visible, with_stored_names
 from snapshot.spec import TableSpec
+from tablestore.merge_rule import merge_rule
 from tablestore.opened import OpenedTable
 from tablestore.options import OPTIONS, parse_options
 
 CHANGEABLE: Final = (
     "log.headers", "log.transaction-timeout", "compaction.", "snapshot.", "write.", "publish.", "kafka.",
+    "sequence.delete-retention",
 )  # fmt: skip
 """Options, and beginnings of options, that may change after ``create``."""
 _FIXED_WHY: Final[Mapping[str, str]] = {
@@ -109,6 +111,8 @@ def _altered(
         if table.is_eventual:
             _check_eventual(table.path, spec, changes)
         spec = spec.with_columns(columns.json(), snapshot)
+        # A column that is added may not fit the default function of the table's merge engine.
+        merge_rule(table.options.merge, spec.arrow, spec.primary_key)
         if table.log is not None:
             table.log.under(with_kind(spec.change_columns.named)).codec()
     if set_options or reset_options:

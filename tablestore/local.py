@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
 
-from snapshot.errors import CorruptedError, InvalidInputError
+from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.feed import Feed
 from tablestore.inspect_tables import inspected
+from tablestore.local_rows import reader
 from tablestore.local_tail import followed, in_order
 from tablestore.opened import OpenedTable
 from tablestore.options import TableOptions
-from tablestore.plan import snapshot_parts
 from tablestore.points import Point, between, snapshot_at
 from tablestore.read_options import parse_read_options, timestamp_millis
-from tablestore.threads import ReadAnew, cores, read_parts
-
-if TYPE_CHECKING:
-    from tablestore.local_filter import TextPredicate
+from tablestore.threads import ReadAnew, cores
 
 
 def open_local(path: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> LocalTable:
@@ -206,8 +201,9 @@ class LocalTable:
             DataLostError: changes in between have expired.
             InvalidInputError: the second comes before the first.
         """
-        after, through = between(self._table.files, from_, to)
-        return in_order(Feed(self._table, from_files=True), after, through, self.feed_schema)
+        table = self._now()
+        after, through = between(table.files, from_, to)
+        return in_order(Feed(table, from_files=True), after, through, self.feed_schema)
 
     def tail(
         self,
@@ -245,7 +241,7 @@ class LocalTable:
         if all(value is None for value in given.values()):
             given["scan-mode"] = "latest"
         options = parse_read_options({"path": self.path} | {k: str(v) for k, v in given.items() if v is not None})
-        feed = Feed(self._table, tasks=self._threads)
+        feed = Feed(self._now(), tasks=self._threads)
         after = feed.begin(
             options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms, tag=options.tag
         )
@@ -254,8 +250,13 @@ class LocalTable:
         return followed(self._table, feed, after, self.feed_schema, poll_seconds)
 
     def _snapshot(self, point: Point | None) -> int:
-        files = self._table.files
+        files = self._now().files
         return files.latest() if point is None else snapshot_at(files, point).id
+
+    def _now(self) -> OpenedTable:
+        """Give the table with the columns it has now."""
+        self._table = self._table.refreshed()
+        return self._table
 
     def _known_count(self, snapshot: int) -> int | None:
         """Sum the rows of the snapshot's files; None where changes have to be merged, or a file was not counted."""
@@ -268,38 +269,9 @@ class LocalTable:
     def _reader(
         self, columns: Sequence[str] | None, condition: str | None, snapshot: int
     ) -> Callable[[], Iterator[pa.RecordBatch]]:
-        """Check what is asked for, now; give what reads it, each time it is called."""
-        wanted = self.schema_of(columns)
-        predicate = None if condition is None else _parsed(condition, self.schema)
-        names = None if columns is None else tuple(dict.fromkeys(columns))
-        table = self._table
-
-        def read() -> Iterator[pa.RecordBatch]:
-            parts = snapshot_parts(table.files, snapshot, tasks=self._threads, columns=names, predicate=predicate)
-            try:
-                with closing(read_parts(parts, self._threads)) as batches:
-                    for batch in batches:
-                        yield batch if batch.schema.names == wanted.names else batch.select(wanted.names)
-            except CorruptedError as error:
-                if (
-                    predicate is None
-                    or not predicate.converts
-                    or not isinstance(error.__cause__, duckdb.ConversionException)
-                ):
-                    raise
-                reason = str(error.__cause__).splitlines()[0].rstrip(".")
-                msg = f"filter {condition!r} cannot be asked of every row: {reason}. TRY_CAST gives NULL there."
-                raise InvalidInputError(msg) from error
-
-        return read
+        return reader(self._table.files, snapshot, self.schema_of(columns), condition, self._threads)
 
     def __repr__(self) -> str:
         """Show path and key."""
         key = f", primary_key={list(self.primary_key)}" if self.primary_key else ""
         return f"LocalTable({self.path!r}{key})"
-
-
-def _parsed(condition: str, schema: pa.Schema) -> TextPredicate:
-    from tablestore.local_filter import parse_filter  # noqa: PLC0415 - sqlglot takes a while to load
-
-    return parse_filter(condition, schema)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from snapshot.duck import quoted, type_name
+from snapshot.duck import errors_mapped, quoted, read, type_name
 from snapshot.errors import InvalidInputError
 from snapshot.predicate import Predicate
 
@@ -76,6 +76,14 @@ class TextPredicate(Predicate):
 
         texts = [each.tree.transform(renamed).sql(dialect="duckdb") for each in self.conjuncts]
         return " AND ".join(f"({text})" for text in texts) or "TRUE"
+
+    def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Keep the rows of which the conditions are true, of batches that have been read."""
+        with errors_mapped("filter"), duckdb.connect(":memory:", config={"threads": 1}) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            for batch in batches:
+                connection.register("rows", batch)
+                yield from read(connection, f"SELECT * FROM rows WHERE {self.sql}", [], batch.schema)
 
     def on(self, columns: Iterable[str]) -> TextPredicate:
         """Keep only the conditions that read these columns, and may be asked before others."""

@@ -159,7 +159,7 @@ def test_a_write_that_never_gets_through_says_so_and_changes_nothing(
         parts.write(Writer(table, None), [(2, f"other {next(count)}")])
         return files
 
-    with pytest.raises(ConflictError, match=r"committed 3 times.*changelog-producer='none'"):
+    with pytest.raises(ConflictError, match=r"committed 3 times.*do without changelog-producer='lookup'"):
         Writer(table, None).write_by(staged)
     assert rows_of(table) == {2: "other 2"}
 

@@ -10,16 +10,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import ArrayType, IntegerType, StructType
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructType
 
 from snapshot.bucketed import is_tombstones
 from snapshot.delta import DeltaLog
 from snapshot.errors import InvalidInputError
+from snapshot.evolve import AddColumn, RenameColumn
 from snapshot.records import Snapshot
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ
 from snapshot.stage import StagedFile, Stager, change_file_schema
 from tablestore import lifecycle
+from tablestore.alter import alter
 from tablestore.compact import compact
 from tablestore.opened import OpenedTable
 from tablestore.options import parse_options
@@ -174,7 +176,7 @@ ROWS = st.fixed_dictionaries(
     }
 )
 CHANGES = st.tuples(st.sampled_from([UPSERT, UPSERT, UPSERT, DELETE, PREIMAGE]), ROWS)
-BATCHES = st.lists(st.lists(CHANGES, min_size=1, max_size=12) | st.none(), min_size=3, max_size=5)
+BATCHES = st.lists(st.lists(CHANGES, min_size=5, max_size=14) | st.none(), min_size=3, max_size=5)
 EXAMPLES = max(3, settings().max_examples // 16)
 """An example takes as long as the writes of real tables that it is made of."""
 
@@ -257,10 +259,12 @@ def test_a_deleted_row_stays_deleted_across_compactions_and_crashes(tmp_path: Pa
     compact(OpenedTable.open(table.path), run_here)
     table = OpenedTable.open(table.path)
     assert len(tombstones(table)) == 1
+    write(table, [(UPSERT, row(7, 1))])
+    compact(OpenedTable.open(table.path), run_here)
     assert write(table, late) is None, "late rows, and one that is there already, change nothing"
-    assert rows_of(table) == {2: row(2, 3, x=1)}
+    assert sorted(rows_of(table)) == [2, 7]
     write(table, [(UPSERT, row(1, 5)), (UPSERT, row(9, 8))])
-    assert sorted(rows_of(table)) == [1, 2, 9], "as new as the delete, and later"
+    assert sorted(rows_of(table)) == [1, 2, 7, 9], "as new as the delete, and later"
 
 
 def test_deletes_are_forgotten_after_their_retention(tmp_path: Path) -> None:
@@ -403,3 +407,22 @@ def test_sketches_are_united_whatever_the_order(tmp_path: Path) -> None:
             write(table, [(UPSERT, {"id": 3, "u": b"abc"})])
     assert estimates[0] == pytest.approx(estimates[1])
     assert estimates[0] == pytest.approx([2000, 10], rel=0.03)
+
+
+def test_columns_are_added_where_they_fit_the_engine(tmp_path: Path) -> None:
+    options = {"merge-engine": "aggregation", "fields.default-aggregate-function": "sum", "sequence.field": "at"}
+    schema = StructType().add("id", "long").add("n", "integer").add("at", "integer")
+    table = lifecycle.create(
+        str(tmp_path / "t"), schema, primary_key=["id"], partition_by=[], log_system=None, options=options
+    )
+    for at in (1, 2):
+        write(table, [(UPSERT, {"id": 1, "n": at, "at": at})])
+    with pytest.raises(InvalidInputError, match=r"column 'w'.*'sum' needs a number"):
+        alter(table, [AddColumn("w", StringType())], publish=lambda _: None)
+    with pytest.raises(InvalidInputError, match=r"'sequence\.field' names it"):
+        alter(table, [RenameColumn("at", "when")], publish=lambda _: None)
+    alter(table, [AddColumn("m", LongType())], publish=lambda _: None)
+    table = table.refreshed()
+    for _ in range(2):
+        write(table, [(UPSERT, {"id": 1, "n": 4, "at": 1, "m": 5})])
+    assert rows_of(table) == {1: {"id": 1, "n": 11, "at": 2, "m": 10}}

@@ -20,11 +20,13 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from log_system.kafka.local import LocalKafka
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
+from snapshot.evolve import AddColumn, DropColumn, RenameColumn
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ
 from snapshot.schema_json import arrow_columns, sql_columns
 from snapshot.stage import change_file_schema
 from tablestore import lifecycle, local_tail, open_local
+from tablestore.alter import alter
 from tablestore.compact import compact
 from tablestore.opened import OpenedTable
 from tablestore.tagging import make_tag
@@ -313,6 +315,38 @@ def test_changes_come_whole_in_order_and_only_when_they_are_visible(
     assert folded(batches + [b for b in got if 3 in b.column("_commit_version").to_pylist()])[0] == rows_of(table)
     if publisher is not None:
         publisher.discard()
+
+
+def test_columns_that_were_changed_are_those_of_now(tmp_path: Path) -> None:
+    """One handle, from before; rows and changes from before and after, fields of structs included."""
+    table = lifecycle.create(
+        str(tmp_path / "t"), COLUMNS, primary_key=["id"], partition_by=[], log_system=None, options={"bucket": 2}
+    )
+    local = open_local(table.path)
+    put(Writer(table, None), [row(number, 0) for number in range(50)])
+    ulm = sum(each["place"] is not None and each["place"]["city"] == "Ulm" for each in (row(n, 0) for n in range(50)))
+    assert local.count("place.city = 'Ulm'") == ulm
+    changes = [RenameColumn("place.city", "town"), RenameColumn("price", "cost"), DropColumn("small")]
+    alter(table, [*changes, AddColumn("note", StringType())], publish=lambda _: None)
+    now = table.refreshed()
+    later = [row(number, 1) for number in range(50, 60)]
+    for each in later:
+        each["cost"], each["note"] = each.pop("price"), "new"
+        each["place"] = each["place"] and {"town": "Ulm", "zip code": 1}
+        del each["small"]
+    put(Writer(now, None), later)
+
+    assert local.count("place.town = 'Ulm' AND id < 50") == ulm
+    found = local.to_arrow(["id", "note"], "place.town = 'Ulm' AND id >= 50")
+    assert found.column_names == ["id", "note"]
+    assert set(found.column("note").to_pylist()) == {"new"}
+    assert local.schema.names == ["id", "name", "cost", "day", "at", "place", "region", "note"]
+    assert local.count("cost > 5") == local.to_arrow(filter="cost > 5").num_rows > 0
+    tailed = [each for batch in local.tail(scan_mode="earliest", follow=False) for each in batch.to_pylist()]
+    assert len(tailed) == 60
+    assert {each["place"]["town"] for each in tailed if each["place"]} == {"Bern", "Ulm", None}
+    with pytest.raises(InvalidInputError, match="'small'"):
+        local.count("small > 1")
 
 
 def test_a_table_that_is_made_anew_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from log_system.kafka.local import LocalKafka
@@ -162,8 +163,9 @@ def test_a_gap_that_nothing_can_fill_is_an_error(source: Source) -> None:
     expire_log(source)
     stream = source.stream(scan_mode="latest")
     end = stream.initialOffset()
-    log = Path(source.table.path) / "_changes" / "_delta_log"
-    (log / f"{1:020d}.json").unlink()
+    changes = Path(source.table.path) / "_changes"
+    DeltaTable(changes).create_checkpoint()
+    (changes / "_delta_log" / f"{1:020d}.json").unlink()
     with pytest.raises(DataLostError, match="Start a new query with scan_mode='full'"):
         stream.partitions({**end, "snapshot": 0}, end)
 

@@ -162,6 +162,7 @@ def test_partitions_expire_by_the_time_in_their_values(spark: SparkSession, tmp_
         make(spark, tmp_path / "w").expire_partitions()
 
 
+@pytest.mark.parametrize("table", ["key and log"], indirect=True)
 def test_a_named_consumer_keeps_what_it_has_not_read(spark: SparkSession, table: TableStore, tmp_path: Path) -> None:
     reader = Follower(tmp_path / "one", lambda: table.read_stream(consumer="orders-to-search", max_snapshots=1))
     seen = reader.rows()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,25 @@ MORE = [
     "SELECT u.k, u.n, v.n FROM u LEFT JOIN v ON u.k = v.k WHERE u.g <> 'c'",
     "SELECT v.g, COUNT(*), SUM(u.n) FROM u JOIN v ON u.j = v.j GROUP BY v.g",
 ]
-#: Micro-batches of a few rows spend their time in the compiler otherwise.
-QUICK = (
-    "SET 'spark.sql.shuffle.partitions' = '2'; SET 'spark.sql.codegen.wholeStage' = 'false'; "
-    "SET 'spark.sql.streaming.stateStore.providerClass' = "
-    "'org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider'"
-)
+#: Micro-batches of a few rows spend their time in the compiler, and in state stores made for many, otherwise.
+QUICK = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    ),
+}
+
+
+@contextmanager
+def quick(spark: SparkSession) -> Iterator[None]:
+    """Let Spark be quick with little, and as it was afterwards."""
+    before = {key: spark.conf.get(key) for key in QUICK}
+    for key, value in QUICK.items():
+        spark.conf.set(key, value)
+    yield
+    for key, value in before.items():
+        spark.conf.set(key, value or "")
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +62,9 @@ def wire(kafka: LocalKafka) -> Wire:
 
 @pytest.fixture
 def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
-    made = Catalog(spark, tmp_path / "warehouse")
-    made.sql(f"SET 'tablestore.addresses' = '...={wire.servers}'; {QUICK}")
-    yield made
-    made.sql("RESET")
+    made = Catalog(spark, tmp_path / "warehouse", settings={"tablestore.addresses": f"...={wire.servers}"})
+    with quick(spark):
+        yield made
 
 
 def tables(catalog: Catalog, wire: Wire, topic: Callable[[], str], seed: int) -> list[Side]:

@@ -16,7 +16,7 @@ from log_system.kafka.local import LocalKafka
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
 from tests.connectors.wire import Wire
-from tests.sql.test_changes import QUICK
+from tests.sql.test_changes import quick
 
 #: Three messages a micro-batch. What is late is counted until the micro-batch after the one that made it late.
 EVENTS = [("a", 1), ("b", 5), ("a", 8), ("a", 12), ("b", 14), ("a", 31), ("b", 28), ("a", 70), ("b", 34), ("a", 4), ("a", 71), ("a", 72)]  # fmt: skip  # noqa: E501
@@ -30,10 +30,9 @@ def wire(kafka: LocalKafka) -> Wire:
 
 @pytest.fixture
 def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
-    made = Catalog(spark, tmp_path / "warehouse")
-    made.sql(f"SET 'tablestore.addresses' = '...={wire.servers}'; {QUICK}")
-    yield made
-    made.sql("RESET")
+    made = Catalog(spark, tmp_path / "warehouse", settings={"tablestore.addresses": f"...={wire.servers}"})
+    with quick(spark):
+        yield made
 
 
 def stream(catalog: Catalog, wire: Wire, topic: str, name: str, columns: str, rows: list[dict[str, Any]], **more: str) -> None:  # fmt: skip  # noqa: E501
