@@ -230,14 +230,14 @@ def consumers(table: OpenedTable) -> pa.Table:
     Columns: ``consumer``, ``snapshot_id`` (the last one read), ``updated_at``, ``table_lag_snapshots``,
     ``table_lag_rows``, ``table_lag_seconds``, and the same with ``log_lag`` (NULL without a log).
     """
-    newest, visible = table.files.latest(), table.newest_visible()
+    newest, visible, now_ms = table.files.latest(), table.newest_visible(), int(time.time() * 1000)
     rows = []
     for found in Consumers(table.files.storage).all():
         # What has expired nobody can count; a consumer that is further behind can only begin anew.
         after = max(found.snapshot, table.files.oldest(fresh=False) - 1)
-        behind = {"table_lag": lag(table.files, after, newest)}
+        behind = {"table_lag": lag(table.files, after, newest, now_ms)}
         if table.log is not None:
-            behind["log_lag"] = lag(table.files, after, visible)
+            behind["log_lag"] = lag(table.files, after, visible, now_ms)
         row = {"consumer": found.name, "snapshot_id": found.snapshot, "updated_at": found.updated_ms * 1000}
         for name, each in behind.items():
             row |= {f"{name}_snapshots": each.snapshots, f"{name}_rows": each.rows, f"{name}_seconds": each.seconds}

@@ -85,7 +85,7 @@ def stage(writer: Writer, changes: list[Change]) -> list[Any]:
     """Stage a batch without committing it: its records are in the log."""
     held: list[Any] = []
     real = Writer.write_staged
-    Writer.write_staged = lambda _, staged, *__: held.extend(staged)  # type: ignore[method-assign,assignment,return-value,misc]
+    Writer.write_staged = lambda _, staged, *__, **___: held.extend(staged)  # type: ignore[method-assign,assignment,return-value,misc]
     try:
         write(writer, changes)
     finally:

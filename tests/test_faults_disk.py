@@ -16,7 +16,7 @@ from snapshot.delta import DeltaLog
 from snapshot.errors import OutcomeUnknownError, UnavailableError
 from tablestore import TableStore
 from tablestore.compact import compact, compact_if_due
-from tests.parts import SCHEMA, rows_of, run_here, write
+from tests.parts import rows_of, run_here, write
 from tests.rig import Rig, changes
 from tests.tables import frame, make
 
@@ -124,16 +124,16 @@ def test_a_disk_that_is_full_at_create_leaves_nothing(
 def test_a_file_system_that_refuses_in_a_spark_task_is_our_error_and_leaves_no_file(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    table = TableStore.create(spark, tmp_path / "t", SCHEMA, primary_key=["id"], options={"bucket": 2})
-    # Where the folder of the changes should take files, there is a file.
-    folder = tmp_path / "t" / "_changes"
-    kept = folder.rename(tmp_path / "kept")
+    table = TableStore.create(spark, tmp_path / "t", "id bigint, p int", partition_by=["p"])
+    # Where the folder of a partition should be, there is a file.
+    folder = tmp_path / "t" / "p=1"
     folder.write_text("in the way")
+    before = parquet(tmp_path / "t")
     with pytest.raises(UnavailableError, match=r"cannot be stored .*nothing was written"):
-        table.write(spark.range(100).selectExpr("id", "'x' as v"))
+        table.write(spark.range(100).selectExpr("id", "cast(id % 2 as int) as p"))
+    assert parquet(tmp_path / "t") == before
     folder.unlink()
-    kept.rename(folder)
-    table.write(spark.range(100).selectExpr("id", "'x' as v"))
+    table.write(spark.range(100).selectExpr("id", "cast(id % 2 as int) as p"))
     assert table.read().count() == 100
 
 

@@ -132,7 +132,7 @@ def test_groups_that_end_are_deleted_where_they_were_written(
     assert rows(catalog, "SELECT c, s FROM total") == [(2, 5)]
     send((1, row("b", 4)), (2, None), (4, row("b", 1)), (5, row("c", 0)))
     assert rows(catalog, "SELECT * FROM per_g") == [("c", 1, 0)]
-    assert [key for key, value in wire.pairs(sides["per_g"]) if value is None] == [b'{"g":"a"}', b'{"g":"b"}']
+    assert sorted(key for key, value in wire.pairs(sides["per_g"]) if value is None) == [b'{"g":"a"}', b'{"g":"b"}']
     assert rows(catalog, "SELECT * FROM wide") == [(1, "b"), (3, "b"), (4, "b"), (5, "c")]
     assert rows(catalog, "SELECT * FROM looked") == [(1, 4), (3, 3), (4, 1)]
     assert rows(catalog, "SELECT * FROM copy") == [(1, 5), (4, 2)]
