@@ -113,11 +113,22 @@ def publish_through(
                 raise _pending(table, snapshot, error) from error
             turns.sleep(random.uniform(0, min(2.0, 0.05 * 2**patience.failures)))
         except (CorruptedError, DataLostError, InvalidInputError, NotFoundError) as error:
-            if newest(index) >= snapshot:
-                raise
-            msg = f"table {table.storage.root!r}: snapshot {snapshot} is committed but not yet in the log: {error}"
-            raise type(error)(msg) from error
+            _raise_unless_overtaken(table, index, error, published, snapshot)
+            publisher.discard()
     return done
+
+
+def _raise_unless_overtaken(
+    table: TableFiles, index: LogIndex, error: TableStoreError, published: int, snapshot: int
+) -> None:
+    """Raise an error that trying again would not help; lost changes may have expired since others published them."""
+    now = newest(index)
+    if isinstance(error, DataLostError) and now > published:
+        return
+    if now >= snapshot:
+        raise error
+    msg = f"table {table.storage.root!r}: snapshot {snapshot} is committed but not yet in the log: {error}"
+    raise type(error)(msg) from error
 
 
 def _publish_after(
