@@ -6,7 +6,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from snapshot.evolve import AddColumn, Change, WidenColumn
 from snapshot.quoting import backquoted
-from snapshot.schema import RESERVED, can_widen
+from snapshot.schema import RESERVED
+from snapshot.spark_schema import can_widen
 
 
 def merging_changes(came: StructType, there: StructType) -> list[Change]:

@@ -10,7 +10,8 @@ from snapshot.engines import LAST_ROW, MergeRule
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
-from snapshot.schema import BUCKET, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, can_widen
+from snapshot.schema import BUCKET, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ
+from snapshot.spark_schema import can_widen
 from snapshot.spec import TableSpec
 from tablestore import shape_arrow
 

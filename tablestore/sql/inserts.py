@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.rowkind import CHANGE_TYPE
-from snapshot.schema import can_widen
+from snapshot.spark_schema import can_widen
 from tablestore.connectors.names import Connector
 from tablestore.sql.bound import Columns, check_sink, connector_of, insertable_columns
 from tablestore.sql.ddl import tables_in

@@ -13,7 +13,7 @@ from sqlglot import exp
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.records import Snapshot
-from snapshot.schema import can_widen
+from snapshot.spark_schema import can_widen
 from tablestore.sql.bound import connector_of, insertable_columns
 from tablestore.sql.dialect import to_spark
 from tablestore.sql.errors import error_at

@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.rowkind import KIND
-from snapshot.schema import BUCKET, SEQ, can_widen
+from snapshot.schema import BUCKET, SEQ
+from snapshot.spark_schema import can_widen
 from snapshot.spec import TableSpec
 from tablestore.verbs.clauses import Action, Clause, Match, check_clauses
 from tablestore.verbs.conditions import checked_condition, checked_values, empty, holds
