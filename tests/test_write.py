@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from log_system.kafka.publish import KafkaPublisher
+from snapshot import stage
 from snapshot.commit import CommitId
 from snapshot.delta import DeltaLog
 from snapshot.errors import ConflictError, InvalidInputError, OutcomeUnknownError, UnavailableError
@@ -66,10 +67,16 @@ def drain_append(servers: str, topic: str) -> list[list[tuple[int, str]]]:
     ]
 
 
-@pytest.mark.parametrize("local", [True, False], ids=["rows of this process", "a Spark job"])
+@pytest.mark.parametrize(
+    ("local", "few"),
+    [(True, stage._FEW_ROWS), (True, 2), (False, stage._FEW_ROWS)],
+    ids=["rows of this process", "many rows of this process", "a Spark job"],
+)
 def test_an_upsert_sets_rows_by_key_and_the_last_row_of_a_key_wins(
-    spark: SparkSession, table: TableStore, servers: str, local: bool
+    spark: SparkSession, table: TableStore, servers: str, monkeypatch: pytest.MonkeyPatch, local: bool, few: int
 ) -> None:
+    monkeypatch.setattr(stage, "_FEW_ROWS", few)
+
     def frame_of(*given: tuple[int, str]) -> Any:
         made = spark.createDataFrame(list(given), "id bigint, v string")
         return made if local else made.coalesce(1)
