@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -130,7 +131,7 @@ class TableStore(RowVerbs, Altering, Life):
     @property
     def schema(self) -> StructType:
         """The table's columns; those of the primary key are NOT NULL."""
-        return self._table.spec.schema
+        return copy.deepcopy(self._table.spec.schema)
 
     @property
     def primary_key(self) -> tuple[str, ...]:

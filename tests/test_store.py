@@ -48,6 +48,7 @@ def test_a_key_table_is_made_opened_and_dropped(
     made = make(spark, path, servers, name)
     opened = TableStore.open(spark, path)
     assert (opened.primary_key, opened.partition_by, opened.options.buckets) == (("id",), (), 2)
+    opened.schema.add("x", "int").fields[0].nullable = True
     assert [(f.name, f.nullable) for f in opened.schema.fields] == [("id", False), ("v", True)]
     assert rows(opened.read()) == {}
     assert opened.snapshots()[0].kind == "create"
