@@ -78,6 +78,7 @@ class TestBothWays:
         for number in range(3):
             producer.begin_transaction()
             bulk_send.send(producer, made, 1, KEYS.slice(number), VALUES.slice(number))
+            producer.flush(30)
             producer.produce(
                 made, b"last", None, 1, headers=[("h", b"1")], on_delivery=lambda _, m: landed.append(m.offset())
             )
