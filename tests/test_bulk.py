@@ -165,8 +165,14 @@ class TestPublishing:
         if not in_bulk:
             monkeypatch.setattr(borrowed, "rdkafka", None)
         name, path = topic(), tmp_path / "t"
-        options: dict[str, object] = {"log__format": log_format, "publish__driver_rows_max": 40_000}
-        table = make_table(path, kafka.bootstrap_servers, name, publish__transaction_rows_max=7_000, **options)
+        table = make_table(
+            path,
+            kafka.bootstrap_servers,
+            name,
+            log__format=log_format,
+            publish__driver_rows_max=40_000,
+            publish__transaction_rows_max=7_000,
+        )
         publisher = publisher_of(table)
         writer = Writer(table, publisher)
         # The first by threads, the second by tasks of several transactions.
