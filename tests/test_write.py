@@ -49,7 +49,8 @@ def audit(table: TableStore, servers: str) -> None:
     assert_log_is_table(Path(table.path), servers, topic_of(table), table.options.buckets)
 
 
-def test_an_append_adds_rows_and_says_so(spark: SparkSession, servers: str, tmp_path: Path, topic) -> None:
+def test_b46_an_append_adds_rows_and_says_so(spark: SparkSession, servers: str, tmp_path: Path, topic) -> None:
+    """Rows of a table without a key are in the files and in the log."""
     table = make(spark, tmp_path / "t", servers, name := topic(), key=False)
     first = table.write(frame(spark, [(1, "a"), (1, "a")]))
     second = table.write(spark.createDataFrame([("b", 2)], "v string, id int"))
@@ -94,7 +95,8 @@ def test_the_last_row_of_a_key_wins_across_the_partitions_of_a_frame(spark: Spar
     assert rows(table.read()) == {k: str(55 + k) for k in range(5)}
 
 
-def test_deletes_by_change_type_and_by_key(spark: SparkSession, table: TableStore, servers: str) -> None:
+def test_b46_g16_deletes_by_change_type_and_by_key(spark: SparkSession, table: TableStore, servers: str) -> None:
+    """Deletes are in the log, which folded by key is the table."""
     table.write(frame(spark, [(k, "a") for k in range(4)]))
     mixed = table.write(
         changes(
