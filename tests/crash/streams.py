@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from tablestore.datasource import TableStoreDataSource
 from tablestore.session import session
 from tablestore.store import TableStore
-from tests.crash.worker import BATCHES, FOREACH_BATCH, NOBODY, Job, changes_of
+from tests.crash.batches import BATCHES, FOREACH_BATCH, NOBODY, Job, changes_of
 from tests.doors import Trap, set_trap
 
 ARMED = 1
