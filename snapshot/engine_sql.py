@@ -10,10 +10,11 @@ from __future__ import annotations
 import duckdb
 import pyarrow as pa
 
-from snapshot.duck import text_literal, type_name
+from snapshot.duck import type_name
 from snapshot.engines import ColumnRule, Deletes, Function, MergeRule
 from snapshot.errors import InvalidInputError
 from snapshot.numbered import columns_of, keys_of, names_in, same_key
+from snapshot.quoting import text_literal
 from snapshot.rowkind import RowKind
 from snapshot.sketches import UNITE, register_sketches
 from snapshot.spec import TableSpec

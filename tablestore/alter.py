@@ -15,8 +15,8 @@ from snapshot.commit import ATTEMPTS_MAX, CommitId, find_commit
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.evolve import AddColumn, AllowNull, Change, CommentColumn, DropColumn, MoveColumn, WidenColumn, evolved
 from snapshot.records import Snapshot
-from snapshot.schema import check_schema
 from snapshot.spark_columns import visible, with_stored_names
+from snapshot.spark_schema import check_schema
 from snapshot.spec import TableSpec
 from tablestore.merge_rule import merge_rule
 from tablestore.opened import OpenedTable

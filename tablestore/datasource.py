@@ -24,7 +24,8 @@ from snapshot.commit import CommitId
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.filters import split_filters
 from snapshot.predicate import Predicate
-from snapshot.schema import SEQ, arrow_schema, conform
+from snapshot.schema import SEQ, conform
+from snapshot.spark_schema import arrow_schema
 from snapshot.spec import TableSpec
 from snapshot.stage import StagedFile, Stager, staged_to_arrow
 from tablestore.checkpoint import commit_id_of

@@ -11,11 +11,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
 from snapshot.records import Snapshot
 from tablestore.inspect_log import Progress
 from tablestore.opened import OpenedTable
 from tablestore.partition_time import PartitionTime
-from tablestore.shape import quoted
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def expire_partitions(
     pattern = PartitionTime(options.pattern or f"${names[0]}", options.formatter)
     before = datetime.now(UTC) - timedelta(milliseconds=options.expiration_ms)
     # Step 1.
-    found = [row.asDict() for row in read().select(*map(quoted, names)).distinct().collect()]
+    found = [row.asDict() for row in read().select(*map(backquoted, names)).distinct().collect()]
     times = [(values, pattern.of(values)) for values in found]
     old = [values for values, time in times if time is not None and time < before]
     timeless = tuple(sorted(_named(values) for values, time in times if time is None))
@@ -99,7 +99,7 @@ def expire_partitions(
 
 
 def _condition(values: dict[str, object]) -> Column:
-    return reduce(Column.__and__, [F.col(quoted(name)).eqNullSafe(F.lit(value)) for name, value in values.items()])
+    return reduce(Column.__and__, [F.col(backquoted(name)).eqNullSafe(F.lit(value)) for name, value in values.items()])
 
 
 def _named(values: dict[str, object]) -> str:

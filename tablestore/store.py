@@ -203,8 +203,9 @@ class TableStore(RowVerbs, Altering, Life):
         # The query runs in a thread of its own, so it writes through a handle of its own.
         own = TableStore.open(self._spark, self.path, options=dict(self._table.runtime))
         return start_stream(
-            own,
             frame,
+            own.write_as,
+            has_key=bool(own.primary_key),
             checkpoint=os.fspath(checkpoint),
             output_mode=output_mode,
             trigger=trigger,

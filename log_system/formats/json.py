@@ -37,12 +37,12 @@ from log_system.formats.json_types import (
     is_unusual,
     json_literal,
     json_type,
-    literal,
     object_sql,
     read_sql,
     write_sql,
 )
 from snapshot.errors import CorruptedError, InvalidInputError
+from snapshot.quoting import text_literal
 from snapshot.rowkind import KIND, RowKind
 
 _SLICE_BYTES = 64 << 20
@@ -202,9 +202,9 @@ class JsonFormat:
 
     def _read_column(self, position: int) -> str:
         name, kind = self._schema.names[position], self._schema.types[position]
-        sql = read_sql(kind, f"struct_extract(r, {literal(name)})")
+        sql = read_sql(kind, f"struct_extract(r, {text_literal(name)})")
         if position in self._key_positions:
-            of_key = read_sql(kind, f"struct_extract(kr, {literal(name)})")
+            of_key = read_sql(kind, f"struct_extract(kr, {text_literal(name)})")
             sql = f"CASE WHEN r IS NULL THEN {of_key} ELSE {sql} END"
         return f"{sql} AS c{position}"
 
@@ -259,7 +259,7 @@ class JsonFormat:
             {
                 name: self._column(known[name], unusual=unusual)
                 if name in known
-                else f"struct_extract(from_json(v, {json_literal({name: 'JSON'})}), {literal(name)})"
+                else f"struct_extract(from_json(v, {json_literal({name: 'JSON'})}), {text_literal(name)})"
                 for name in names
             }
         )

@@ -9,8 +9,9 @@ import pyarrow.types as pt
 
 from log_system.formats.columns import any_true
 from log_system.formats.duck import Duck
-from log_system.formats.json_types import json_literal, literal, quoted
+from log_system.formats.json_types import json_literal
 from log_system.formats.row_casts import Cast, cast_texts
+from snapshot.quoting import quoted, text_literal
 
 _DIGITS_OF_DOUBLE = 15
 """Decimals of so many digits survive a double, by way of which DuckDB gives the text of a fraction."""
@@ -72,7 +73,7 @@ class ColumnReader:
     def _tokens(self, records: pa.RecordBatch) -> pa.Array:
         """The column once more, as the text of its JSON: that tells strings from numbers."""
         structure = json_literal({self._name: "JSON"})
-        sql = f"SELECT struct_extract(from_json(v, {structure}), {literal(self._name)})::VARCHAR FROM records"
+        sql = f"SELECT struct_extract(from_json(v, {structure}), {text_literal(self._name)})::VARCHAR FROM records"
         return self._duck.run(sql, records=records).column(0)
 
     def _were_strings(self, found: pa.Array, records: pa.RecordBatch) -> np.ndarray | None:

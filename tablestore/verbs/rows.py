@@ -22,6 +22,7 @@ from pyspark.sql.types import ByteType, StructField, StructType
 from snapshot.changes import SnapshotChanges
 from snapshot.delta import DataFile
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
 from snapshot.rewrite import Act, Rewriter
 from snapshot.rowkind import KIND
 from snapshot.schema import BUCKET, COMMIT_VERSION, SEQ
@@ -30,7 +31,7 @@ from snapshot.stage import AMBIGUOUS, OUTSIDE, StagedFile
 from tablestore.opened import OpenedTable
 from tablestore.restage import Replaced
 from tablestore.root_columns import root_columns
-from tablestore.shape import quoted, table_columns
+from tablestore.shape import table_columns
 from tablestore.verbs.clauses import Action, Match
 from tablestore.verbs.conditions import holds
 from tablestore.verbs.joined import Merge
@@ -75,7 +76,7 @@ def update(spark: SparkSession, table: OpenedTable, where: Column, values: Mappi
     rows = rows_of(spark, table, found.some, base).withColumn(SEQ, holds(where))
     act = F.when(F.col(SEQ), int(Act.UPDATE)).otherwise(int(Act.KEEP))
     after = [
-        F.when(F.col(SEQ), values.get(name, F.col(quoted(name)))).alias(f"n{number}")
+        F.when(F.col(SEQ), values.get(name, F.col(backquoted(name)))).alias(f"n{number}")
         for number, name in enumerate(names)
     ]
     return _rewritten(rows.select(*_before(table.spec), _act(act), *after), table, found)
@@ -228,7 +229,7 @@ def _inserts(rows: DataFrame, spec: TableSpec, where: Column | None) -> DataFram
         act = F.when(holds(where), act).otherwise(F.lit(OUTSIDE))
     coming = rows.select(*table_columns(rows.schema, spec)).select(_act(act), "*")
     absent = [F.lit(None).cast(f.dataType).alias(f"o{number}") for number, f in enumerate(spec.schema.fields)]
-    after = [F.col(quoted(f.name)).alias(f"n{number}") for number, f in enumerate(spec.schema.fields)]
+    after = [F.col(backquoted(f.name)).alias(f"n{number}") for number, f in enumerate(spec.schema.fields)]
     return coming.select(*absent, BUCKET, *after)
 
 
@@ -239,7 +240,7 @@ def _file_of(rows: DataFrame) -> Column:
 
 
 def _before(spec: TableSpec) -> list[Column]:
-    return [F.col(quoted(name)).alias(f"o{number}") for number, name in enumerate(spec.schema.fieldNames())]
+    return [F.col(backquoted(name)).alias(f"o{number}") for number, name in enumerate(spec.schema.fieldNames())]
 
 
 def _act(act: Column) -> Column:
