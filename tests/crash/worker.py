@@ -66,7 +66,8 @@ def work(job: Job, pipe: Any) -> None:
         from tests.crash.streams import run_query  # noqa: PLC0415
 
         run = run_query if job.verb in STREAMS else run_frames
-        run(job, lambda driver: _kill(job, driver, pipe))
+        # Spark takes the function along to other processes, where a pipe is none.
+        run(job, lambda driver: _kill(job, driver, None))
         return
     if job.who in {TASK, ORPHAN}:
         driver = os.getpid()
