@@ -176,6 +176,7 @@ class Stager:
         lookup: the rows that the changes are resolved against, with ``changelog-producer=lookup`` or a rule that
             merges; needs whole buckets.
         changelog: changes hold the rows they replace.
+        keeps_same: a row that is in the table already is a change all the same: the log says that all rows are gone.
         rule: how rows of a key are merged, where there is a lookup; and what deletes do.
         base: the snapshot that the rows were made from; None where they do not depend on what the table holds.
     """
@@ -188,6 +189,7 @@ class Stager:
     tap: LogTapFactory | None = None
     lookup: Lookup | None = None
     changelog: bool = False
+    keeps_same: bool = False
     rule: MergeRule = LAST_ROW
     base: int | None = None
 
@@ -284,7 +286,9 @@ class Stager:
             yield from batches
             return
         parts = (part for batch in batches for part in split_by_bucket(batch, self.spec, self.buckets))
-        for batch in self.lookup.resolve(parts, schema, self.rule, changelog=self.changelog, bury=files.bury):
+        for batch in self.lookup.resolve(
+            parts, schema, self.rule, changelog=self.changelog, keeps_same=self.keeps_same, bury=files.bury
+        ):
             if self.rule.merges:
                 # What is taken back may leave NULL.
                 self._check_nulls(batch)

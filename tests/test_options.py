@@ -227,6 +227,17 @@ def test_other_client_options_reach_the_client_with_the_prefix_cut() -> None:
         ({"log.consistency": "eventual"}, (), ("primary key", "transactional")),
         ({"log.compacted": "true"}, (), ("log.compacted", "primary key")),
         ({"log.compacted": "true", "log.format": "arrow"}, ("id",), ("log.compacted", "json")),
+        ({"log.truncate-record": "true", "log.compacted": "true"}, ("id",), ("log.truncate-record", "log.compacted")),
+        (
+            {"log.truncate-record": "true", "log.consistency": "eventual"},
+            ("id",),
+            ("log.truncate-record", "'eventual'"),
+        ),
+        (
+            {"log.truncate-record": "true", "changelog-producer": "lookup", "log.format": "arrow"},
+            ("id",),
+            ("log.truncate-record", "lookup"),
+        ),
     ],
 )
 def test_g15_options_that_contradict_each_other_or_the_table(
@@ -296,6 +307,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "snapshot.retain-max": st.integers(10**6, 10**7),
     "snapshot.expire-auto": st.booleans(),
     "consumer.expiration-time": DURATIONS,
+    "partition.expire-auto": st.booleans(),
+    "partition.expiration-check-interval": DURATIONS,
     "write.target-file-size": st.integers(1 << 10, 1 << 40),
     "publish.driver-rows-max": st.integers(0, 10**9),
     "publish.transaction-rows-max": st.integers(1, 10**9),
