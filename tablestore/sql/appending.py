@@ -14,6 +14,7 @@ from snapshot.quoting import backquoted
 from snapshot.schema import SEQ
 from tablestore.connectors.watermarks import MARK as WATERMARK
 from tablestore.connectors.watermarks import instant
+from tablestore.normalize import holds_map
 from tablestore.sql.explode import MARK, ROWS, counter, explode, groups_of, has_distinct, key_name
 from tablestore.sql.frames import over
 from tablestore.sql.parts import Part, Parts
@@ -136,8 +137,9 @@ def _exploded(spark: SparkSession, select: exp.Select, frames: dict[str, DataFra
     taken = explode(select)
     rows = over(spark, taken.inner, frames)
     kinds = {field.name: field.dataType for field in rows.schema}
-    # With one distinct count, and nothing beside it that has to be known, this is what dropping duplicates asks for.
-    rows = rows.repartition(*(F.col(name) for name in rows.columns))
+    if not any(map(holds_map, kinds.values())):
+        # With one distinct count, and no other column, this is what dropping duplicates asks for.
+        rows = rows.repartition(*(F.col(name) for name in rows.columns))
 
     columns = [*taken.keys, *taken.plain, *(name for names in taken.distinct for name in names)]
 
