@@ -235,9 +235,8 @@ def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, t
         ("INSERT INTO u (a, z) VALUES (1, 1)", "'z' is no column"),
         ("INSERT INTO v VALUES (1, 1)", "this is a view"),
         ("SELECT nothing FROM plain", "line 1, column 8: .*`nothing` cannot be resolved"),
-        ("SELECT a,\n no_such(a) FROM s", "line 2, column 2: .*no_such"),
+        ("SELECT a,\n no_such(a) FROM s", "line 2, column 2: .*NO_SUCH"),
         (f"{BATCH}; SELECT a FROM plain WHERE n = x; {STREAMING}", "line 1, column 71: .*`x`"),
-        (STREAMING + "; SELECT a FROM plain GROUP BY b", "`b`"),
     ]:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(text)
