@@ -18,7 +18,7 @@ from pyarrow import ipc
 from log_system.formats.base import DecodedChanges, EncodedRecords, Payloads, as_binary
 from log_system.formats.columns import changes_schema, check_changes, check_columns, layout, relabel
 from snapshot.errors import CorruptedError, InvalidInputError
-from snapshot.rowkind import KIND
+from snapshot.rowkind import KIND, TRUNCATE
 
 _FOOTER = struct.Struct(">4sI")
 _MAGIC = b"TSA1"
@@ -71,7 +71,7 @@ class ArrowFormat:
         Raises:
             InvalidInputError: the batch has other columns than the table, or a row kind that does not exist.
         """
-        check_changes(changes, self._changes)
+        check_changes(changes, self._changes, TRUNCATE)
         changes = relabel(changes, self._changes)
         values: list[bytes] = []
         rows: list[int] = []
