@@ -35,7 +35,7 @@ IN_SPARK = (
 )
 
 _STACK = "32m"
-"""Of each thread of Spark's JVM, as far as it is used. When a query is stopped in the midst of a batch, Spark looks into
+"""Of each thread of Spark's JVM, as far as it is used. When a query is stopped in the midst of a batch, Spark searches
 the error of its ``foreachBatch`` by a regular expression that takes about a kilobyte for each character of the message:
 with the default of 1 MB, 2,000 characters end in a StackOverflowError; with this, 20,000 do not (measured)."""
 
