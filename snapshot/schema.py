@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from snapshot.rowkind import CHANGE_TYPE, KIND
+from snapshot.rowkind import CHANGE_TYPE, KIND, TRUNCATE
 
 SEQ = "_seq"
 """int64 column of change files: the order of changes within their commit."""
@@ -34,6 +34,12 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Show a batch under another schema of the same buffers: other names, also of struct fields, other nullability."""
     return batch if batch.schema.equals(schema) else pa.record_batch(_Relabelled(batch, schema))
+
+
+def truncate_row(schema: pa.Schema) -> pa.RecordBatch:
+    """Make the row that says in a log partition that all of its rows are gone: no value but in ``_kind``."""
+    columns = [pa.array([TRUNCATE], pa.int8()) if f.name == KIND else pa.nulls(1, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _Relabelled:

@@ -75,8 +75,7 @@ def expire_partitions(
             f"it has {'no such option' if names else 'no partitions'}. Make the table with both."
         )
         raise InvalidInputError(msg)
-    pattern = PartitionTime(options.pattern or f"${names[0]}", options.formatter)
-    before = datetime.now(UTC) - timedelta(milliseconds=options.expiration_ms)
+    pattern, before = _rule(table, options.expiration_ms)
     # Step 1.
     found = [row.asDict() for row in read().select(*map(backquoted, names)).distinct().collect()]
     times = [(values, pattern.of(values)) for values in found]
@@ -96,6 +95,28 @@ def expire_partitions(
         None if made is None else made.id,
         0 if made is None else made.rows,
     )
+
+
+def has_old_partitions(table: OpenedTable) -> bool:
+    """Tell whether partitions are old, by the names of the root's files alone.
+
+    What changes hold that are not compacted yet shows a little later; what deletes of these changes have taken away
+    shows until then, and finds nothing to delete.
+    """
+    expiration_ms, names = table.options.partition.expiration_ms, table.spec.partition_by
+    if expiration_ms is None or not names:
+        return False
+    pattern, before = _rule(table, expiration_ms)
+    found = {tuple(file.partition.get(name) for name in names) for file in table.files.root.files()}
+    times = (pattern.of(dict(zip(names, values, strict=True))) for values in found)
+    return any(time is not None and time < before for time in times)
+
+
+def _rule(table: OpenedTable, expiration_ms: int) -> tuple[PartitionTime, datetime]:
+    """Give how a partition says its time, and the time before which it is old."""
+    options = table.options.partition
+    pattern = PartitionTime(options.pattern or f"${table.spec.partition_by[0]}", options.formatter)
+    return pattern, datetime.now(UTC) - timedelta(milliseconds=expiration_ms)
 
 
 def _condition(values: dict[str, object]) -> Column:

@@ -99,7 +99,8 @@ EMITTED = [
 ]
 
 
-def test_the_vectors_of_flinks_operator(spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any) -> None:
+def test_b52_the_vectors_of_flinks_operator(spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any) -> None:
+    """`eventual`: the read folds repeats as Flink does."""
     name = topic()
     table = make(spark, tmp_path / "t", kafka.bootstrap_servers, name, log__consistency="eventual", bucket=1)
     feeder = Feeder(kafka.bootstrap_servers, name)
@@ -118,9 +119,10 @@ def test_the_vectors_of_flinks_operator(spark: SparkSession, kafka: Any, tmp_pat
     assert sorted(whole.follow()[0]) == [(1, "c", "update_preimage"), (1, "e", "update_postimage")]
 
 
-def test_a_full_scan_seeds_the_state_and_follows_the_table_through_aborted_batches(
+def test_b53_a_full_scan_seeds_the_state_and_follows_the_table_through_aborted_batches(
     spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
 ) -> None:
+    """The state holds each key once, and survives restarts of the query."""
     # The arrow format has many rows to an offset.
     options = {"log__consistency": "eventual", "log__format": "arrow"}
     table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), **options)
@@ -170,9 +172,10 @@ def test_a_query_killed_within_a_batch_repeats_and_loses_nothing(
     assert auditor.table == {1: "b"}
 
 
-def test_normalize_is_in_the_plan_of_an_eventual_table_alone(
+def test_b52_normalize_is_in_the_plan_of_an_eventual_table_alone(
     spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The operator is in the plan of an `eventual` table, and of no other."""
     eventual = make(spark, tmp_path / "e", kafka.bootstrap_servers, topic(), log__consistency="eventual")
     transactional = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic())
     for stream, is_there in (

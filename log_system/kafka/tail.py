@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from confluent_kafka import Message, TopicPartition
 
 from log_system.kafka.client import kafka_errors
-from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, OffsetRange, read_range
+from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, OffsetRange
 from log_system.kafka.log import KafkaLog
+from log_system.kafka.ranges import read_records
 from snapshot.errors import CorruptedError
 from snapshot.schema import COMMIT_TIMESTAMP, SEQ
 
@@ -66,9 +67,10 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[p
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _messages(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[list[Any]]:
+def _messages(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[Sequence[Any]]:
     group, topic = f"{log.group}-tail", TopicPartition(log.topic, partition)
     with kafka_errors(f"ask for the start of partition {partition} of topic {log.topic!r}", log.client):
         low, _ = CONSUMERS.take(log.client, group).get_watermark_offsets(topic, timeout=ANSWER_SECONDS)
     part = OffsetRange(log.topic, partition, max(start, low), end)
-    return read_range(log.client, group, part, "read_committed", remedy=_REMEDY)
+    found = read_records(log.client, group, part, "read_committed", all_keys=True, messages=True, remedy=_REMEDY)
+    return (records.messages for records in found)
