@@ -94,9 +94,9 @@ def test_b42_a_worker_that_dies_while_it_writes(
         query = frame.writeStream.format("kafka-table").options(**sink).trigger(availableNow=True).start()
         if dies:
             with pytest.raises(PySparkException, match=r"(?i)worker"):
-                query.awaitTermination(120)
+                query.awaitTermination(300)
         else:
-            query.awaitTermination(120)
+            query.awaitTermination(300)
     found = Counter(json.loads(value or b"")["n"] for value in wire.values(target))
     assert set(found) == set(range(50))
     assert guarantee == "at-least-once" or set(found.values()) == {1}
