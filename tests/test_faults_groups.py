@@ -14,8 +14,10 @@ from log_system.kafka.local import LocalKafka
 from log_system.kafka.publish import KafkaPublisher, run_here
 from log_system.kafka.register import Position
 from log_system.kafka.tasks import PartitionTask, publish_partition
+from snapshot.errors import FencedError
 from tablestore.recover import recover
 from tests.faults import Crash, failing
+from tests.parts import publisher_of
 from tests.rig import PARTITIONS, Rig
 
 pytestmark = pytest.mark.crash
@@ -60,6 +62,30 @@ def test_a_task_that_is_repeated_after_the_register_has_expired_goes_on_where_it
         return publish_partition(task)
 
     recover_by(rig, die_and_repeat)
+    rig.audit()
+
+
+def test_a_task_that_begins_after_a_take_over_publishes_nothing(rig: Rig) -> None:
+    """Nobody could fence it before; that its token is gone tells it."""
+    rig.write(1)
+    rig.commit(2)
+    late: list[PartitionTask] = []
+
+    def keep(tasks: Sequence[PartitionTask]) -> list[Position]:
+        late.extend(tasks)
+        msg = "the driver dies"
+        raise Crash(msg)
+
+    with pytest.raises(Crash):
+        recover_by(rig, keep)
+    owner = publisher_of(rig.table)
+    owner.take_over()
+    assert len(late) == PARTITIONS
+    for task in late:
+        with pytest.raises(FencedError, match="another publisher has taken the log over"):
+            publish_partition(task)
+    owner.discard()
+    assert rig.recover() == [2]
     rig.audit()
 
 
