@@ -6,7 +6,17 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.crash.worker import BROKER, DRIVER, FOREACH_BATCH, ORPHAN, STREAMS, TASK
+from tests.crash.worker import (
+    BROKER,
+    DRIVER,
+    EVENTUAL,
+    FOREACH_BATCH,
+    NORMALIZE,
+    ORPHAN,
+    SETTLE,
+    STREAMS,
+    TASK,
+)
 
 SIDES = ("before", "after")
 SMALL, LARGE = "small", "large"
@@ -16,6 +26,12 @@ COMMIT = ("find", "commit", "read-commit")
 PUBLISH = ("init", "token", "register", "read-file", "begin", "produce", "flush", "offsets", "end")
 INDEX = ("rename", "index")
 TASK_PUBLISH = PUBLISH
+SEND = ("stage", "file", "produce", "flush", "sent")
+"""What an eventual log's staging tasks pass."""
+OWN = ("init", "token", "register", "repair", "begin", "offsets", "end")
+MEND = ("read-file", "look-up", "produce", "flush", "mend")
+QUERY = ("latest", "plan", "read", "emit", "given")
+"""What a normalized query passes: the source's end is asked for, a micro-batch planned, read, computed and given on."""
 CREATE = ("intent", "topic", "rename", "index", "make-delta", "delete-file")
 DROP = ("intent", "delete-tree", "delete-topic", "delete-groups", "remove-files")
 COMPACT = ("merge", "fold", "trim", "drop-folded")
@@ -53,6 +69,12 @@ class Case:
     def hit(self, dice: random.Random) -> int:
         """Choose at which time the point is reached; each is reached as often."""
         call = self.point.partition(":")[0]
+        if self.verb in {EVENTUAL, SETTLE}:
+            # What is left to settle is one snapshot and one attempt, two records in each partition at the least.
+            often = {"produce", "index", "rename"} if self.verb == SETTLE else {*SEND, *COMMIT, *INDEX, "begin", "end"}
+            return dice.randint(1, 2) if call in often and self.who == DRIVER else 1
+        if self.verb == NORMALIZE:
+            return 1 if call == "read" else dice.randint(1, 2)
         if self.verb not in {"write", "recover", FOREACH_BATCH} or call == "token":
             return 1
         if self.who in {TASK, ORPHAN}:
@@ -90,9 +112,20 @@ def cases() -> Iterator[Case]:
         yield from _cross(
             verb, ("commit", "token", "begin", "offsets", "end", "index"), DRIVER, "upsert", "json", LARGE
         )
+    yield from _eventual()
     for kind in ("append", "upsert"):
         yield from _cross("create", CREATE, DRIVER, kind, "json", SMALL)
         yield from _cross("drop", DROP, DRIVER, kind, "json", SMALL)
+
+
+def _eventual() -> Iterator[Case]:
+    """Give those of tables with an eventual log."""
+    for size, log_format in ((SMALL, "json"), (LARGE, "arrow")):
+        yield from _cross(EVENTUAL, (*SEND, *COMMIT, *OWN, *INDEX), DRIVER, "upsert", log_format, size)
+        yield from _cross(EVENTUAL, SEND, TASK, "upsert", log_format, size)
+        yield from _cross(SETTLE, (*OWN, *MEND, *INDEX), DRIVER, "upsert", log_format, size)
+    yield from _cross(EVENTUAL, SEND, ORPHAN, "upsert", "json", SMALL)
+    yield from _cross(NORMALIZE, QUERY, DRIVER, "upsert", "json", SMALL)
 
 
 def _cross(verb: str, calls: tuple[str, ...], who: str, kind: str, log_format: str, size: str) -> Iterator[Case]:

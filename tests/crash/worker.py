@@ -37,6 +37,8 @@ KEYS = 40
 FOREACH_BATCH, SINK = "foreachBatch", "format"
 STREAMS = (FOREACH_BATCH, SINK)
 """Verbs of the queries of ``streams.py``."""
+EVENTUAL, SETTLE, NORMALIZE = "eventual", "settle", "normalize"
+"""Verbs of tables with an eventual log: write, recover, and the query of ``normalized.py``."""
 NOBODY, DRIVER, TASK, ORPHAN, BROKER = "nobody", "driver", "task", "driver, not its tasks", "broker"
 
 
@@ -46,7 +48,8 @@ class Job:
 
     Attributes:
         path: the table.
-        verb: ``write``, ``recover``, ``compact``, ``create``, ``drop``, ``foreachBatch`` or ``format``.
+        verb: ``write``, ``recover``, ``compact``, ``create``, ``drop``, ``foreachBatch`` or ``format``; of an eventual
+            log ``eventual`` (write), ``settle`` (recover) or ``normalize``.
         kind: ``append``, ``upsert`` or ``delete``: what the batches hold; ``rewrite``: the first appends, and each
             other deletes some rows of a table without a key and updates the others.
         rows: of a batch.
@@ -55,6 +58,7 @@ class Job:
         point: where; empty for nowhere.
         hit: at which time it is reached.
         options: for ``create``.
+        first: the number of the first batch.
     """
 
     path: str
@@ -66,6 +70,7 @@ class Job:
     point: str = ""
     hit: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    first: int = 0
 
     @property
     def key(self) -> bool:
@@ -109,6 +114,11 @@ def work(job: Job, pipe: Any) -> None:
 
         run_query(job, lambda driver: _kill(job, driver, pipe))
         return
+    if job.verb == NORMALIZE:
+        from tests.crash.normalized import run_normalized  # noqa: PLC0415 - likewise
+
+        run_normalized(job, lambda driver: _kill(job, driver, pipe))
+        return
     if job.who in {TASK, ORPHAN}:
         driver = os.getpid()
         nursery = Nursery(lambda: set_trap(Trap(job.point, job.hit, lambda: _kill(job, driver, pipe))))
@@ -124,10 +134,11 @@ def work(job: Job, pipe: Any) -> None:
         compact(table, run_here if nursery is None else (lambda tasks, _: nursery.run(_merge, tasks)))
     else:
         publisher = _publisher(table, nursery)
-        if job.verb == "recover":
+        if job.verb in {"recover", SETTLE}:
             recover(table.files, publisher, table.index, buckets=PARTITIONS)
         else:
-            write_batches(job, Writer(table, publisher), nursery)
+            batches = range(job.first, job.first + BATCHES)
+            write_batches(job, Writer(table, publisher), nursery, batches)
         publisher.discard()
 
 
@@ -181,7 +192,7 @@ def _merge(task: BucketTask) -> str:
 
 
 def _publisher(table: OpenedTable, nursery: Nursery | None) -> KafkaPublisher:
-    if nursery is None:
+    if nursery is None or table.is_eventual:
         return publisher_of(table)
     assert table.log is not None
     return KafkaPublisher(table.log, table.index, partial(nursery.run, publish_partition))
