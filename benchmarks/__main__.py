@@ -25,6 +25,7 @@ class Group(StrEnum):
     LOCAL = "local"
     STREAM = "stream"
     EVENTUAL = "eventual"
+    CONNECTORS = "connectors"
     LATENCY = "latency"
     MEMORY = "memory"
     VERIFY = "verify"

@@ -11,6 +11,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -92,22 +93,37 @@ def producing(path: str, snapshot: int, partition: int) -> Callable[[str], int]:
         keys += records.keys
         values += records.values
 
-    def loop(topic: str) -> int:
-        producer = client.producer(None)
-        produce, poll = producer.produce, producer.poll
-        for start in range(0, len(values), 5000):
-            for key, value in zip(keys[start : start + 5000], values[start : start + 5000], strict=True):
-                while True:
-                    try:
-                        produce(topic, value, key, partition)
-                        break
-                    except BufferError:
-                        poll(0.05)
-            poll(0)
-        producer.flush(120)
-        return len(values)
+    return partial(_produce, client, keys, values, partition)
 
-    return loop
+
+def sending(servers: str, topic: str, partition: int, records: int) -> Callable[[str], int]:
+    """Hold the bytes of a topic's partition; the loop produces them, without keys, to the same partition."""
+    client = KafkaClient({"bootstrap.servers": servers})
+    consumer = client.consumer("bare")
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    values: list[bytes | None] = []
+    while len(values) < records:
+        values += [message.value() for message in consumer.consume(records - len(values), 1)]
+    consumer.close()
+    return partial(_produce, client, [None] * records, values, partition)
+
+
+def _produce(
+    client: KafkaClient, keys: list[bytes | None], values: list[bytes | None], partition: int, topic: str
+) -> int:
+    producer = client.producer(None)
+    produce, poll = producer.produce, producer.poll
+    for start in range(0, len(values), 5000):
+        for key, value in zip(keys[start : start + 5000], values[start : start + 5000], strict=True):
+            while True:
+                try:
+                    produce(topic, value, key, partition)
+                    break
+                except BufferError:
+                    poll(0.05)
+        poll(0)
+    producer.flush(120)
+    return len(values)
 
 
 def consuming(servers: str, partition: int, records: int) -> Callable[[str], int]:

@@ -69,7 +69,15 @@ class Gate:
         Raises:
             DataLostError: the index has no entry for one of them.
         """
-        return slices([self._entry(snapshot) for snapshot in range(after + 1, through + 1)])
+        return slices(self.entries(after, through))
+
+    def entries(self, after: int, through: int) -> list[IndexEntry]:
+        """Give what the index says of snapshots ``after + 1`` to ``through``.
+
+        Raises:
+            DataLostError: the index has no entry for one of them.
+        """
+        return [self._entry(snapshot) for snapshot in range(after + 1, through + 1)]
 
     def _entry(self, snapshot: int) -> IndexEntry:
         entry = self._index.get(snapshot)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from snapshot.errors import CorruptedError
+from snapshot.errors import CorruptedError, UnavailableError
 from snapshot.storage import Storage
 
 INDEX = "_log"
+_LISTINGS_MAX = 10
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,16 @@ class LogIndex:
     Every snapshot has an entry, also those that publish nothing, so the newest is found by trying the next name.
     """
 
-    def __init__(self, table: Storage) -> None:
-        """Use the index of the table in folder ``table``; nothing is read yet."""
+    def __init__(self, table: Storage, oldest: Callable[[], int] = lambda: 0) -> None:
+        """Use the index of the table in folder ``table``; nothing is read yet.
+
+        Args:
+            table: the table's folder.
+            oldest: tells which snapshot is the oldest. Entries of older ones tell nothing of what is published: expiry
+                may be about to remove them, or a publisher that was asleep has written one again.
+        """
         self._storage = table.child(INDEX)
+        self._oldest = oldest
         self._latest: IndexEntry | None = None
 
     def put(self, entry: IndexEntry) -> None:
@@ -106,15 +115,29 @@ class LogIndex:
         return None if text is None else IndexEntry.from_json(text, self._storage.path(_name(snapshot)), snapshot)
 
     def latest(self) -> IndexEntry | None:
-        """Read the newest entry; None when there is none at all."""
-        if self._latest is None:
-            snapshots = self.snapshots()
-            if not snapshots:
-                return None
-            self._latest = self.get(_last_without_gap(snapshots))
-        while self._latest is not None and (following := self.get(self._latest.snapshot + 1)) is not None:
-            self._latest = following
-        return self._latest
+        """Read the newest entry; None when there is none at all.
+
+        Entries expire oldest first. So what follows an entry is not there yet only if the entry itself still is: one
+        that was seen long ago may be gone with all that followed it at that time, and then the folder is listed anew.
+
+        Raises:
+            UnavailableError: whatever is listed is gone a moment later, again and again.
+        """
+        for _ in range(_LISTINGS_MAX):
+            if self._latest is None:
+                # The one before the oldest may be all that there is, where the others are lost.
+                least = self._oldest() - 1
+                snapshots = [snapshot for snapshot in self.snapshots() if snapshot >= least]
+                if not snapshots:
+                    return None
+                self._latest = self.get(_last_without_gap(snapshots))
+            while self._latest is not None and (following := self.get(self._latest.snapshot + 1)) is not None:
+                self._latest = following
+            if self._latest is not None and self._storage.exists(_name(self._latest.snapshot)):
+                return self._latest
+            self._latest = None
+        msg = f"{self._storage.root}: entries of the log index go while they are read; try again."
+        raise UnavailableError(msg)
 
     def snapshots(self) -> list[int]:
         """List the ids of all entries, oldest first."""

@@ -20,6 +20,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, UnavailableError
+from snapshot.quoting import quoted, text_literal
 from snapshot.schema import relabelled
 
 BATCH_ROWS = 65_536
@@ -41,16 +42,6 @@ _TYPE_NAMES: dict[pa.DataType, str] = {
 }
 _EPOCH = dt.datetime(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
-
-
-def quoted(name: str) -> str:
-    """Quote an identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def text_literal(text: str) -> str:
-    """Quote a string."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def type_name(data_type: pa.DataType) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import duckdb
 import pyarrow as pa
 
-from snapshot.duck import text_literal, type_name
+from snapshot.duck import type_name
 from snapshot.engines import ColumnRule, Deletes, Function, MergeRule
 from snapshot.errors import InvalidInputError
 from snapshot.numbered import columns_of, keys_of, names_in, same_key
+from snapshot.quoting import text_literal
 from snapshot.rowkind import RowKind
 from snapshot.sketches import UNITE, register_sketches
 from snapshot.spec import TableSpec
@@ -147,10 +148,7 @@ def _folded(x: str, kind: pa.DataType, name: str, rule: MergeRule) -> tuple[dict
     if column.function is Function.HLL_SKETCH:
         return {x: _aggregate("list", x, *counts, f"{x} IS NOT NULL")}, f"{UNITE}({x})"
     if column.function is Function.COLLECT:
-        # Of lists, NULL where none came.
-        lists = _aggregate("list", f"{x} ORDER BY ord", *counts, f"{x} IS NOT NULL")
-        unique = f"list_filter({x}, lambda e, i: list_position({x}, e) = i)"
-        return {x: f"flatten({lists})"}, unique if column.distinct else x
+        return _collect(x, kind, counts, distinct=column.distinct, retracts=retracts and not column.ignore_retract)
     return {x: _plain(x, column, counts, retracts=retracts)}, x
 
 
@@ -181,6 +179,31 @@ def _plain(x: str, column: ColumnRule, counts: list[str], *, retracts: bool) -> 
 
 def _aggregate(function: str, argument: str, *conditions: str) -> str:
     return f"{function}({argument})" + (f" FILTER ({' AND '.join(conditions)})" if conditions else "")
+
+
+def _collect(
+    x: str, kind: pa.DataType, counts: list[str], *, distinct: bool, retracts: bool
+) -> tuple[dict[str, str], str]:
+    """Write what arrays hold one after the other, NULL where none came.
+
+    What is taken back is taken from what is there by then, so the arrays are folded in order. An element that is taken
+    back goes once, the first of equals; one that is not there changes nothing.
+    """
+    present = [*counts, f"{x} IS NOT NULL"]
+    if not retracts:
+        lists = _aggregate("list", f"{x} ORDER BY ord", *present)
+        unique = f"list_filter({x}, lambda e, i: list_position({x}, e) = i)"
+        return {x: f"flatten({lists})"}, unique if distinct else x
+    same = "lambda y: y IS NOT DISTINCT FROM e"
+    # An element stays if more of its equals come up to it than are taken back.
+    up_to, taken = f"len(list_filter(a.v[1:i], {same}))", f"len(list_filter(b.v, {same}))"
+    added = "list_concat(a.v, b.v)"
+    if distinct:
+        added = f"list_filter({added}, lambda e, i: list_position({added}, e) = i)"
+    step = f"CASE WHEN b.gone THEN list_filter(a.v, lambda e, i: {up_to} > {taken}) ELSE {added} END"
+    nothing = f"{{'v': NULL::{type_name(kind)}, 'gone': FALSE}}"
+    lists = _aggregate("list", f"{{'v': {x}, 'gone': gone}} ORDER BY ord", *present)
+    return {x: lists}, f"list_reduce({x}, lambda a, b: {{'v': {step}, 'gone': FALSE}}, {nothing}).v"
 
 
 def _sum(x: str, counts: list[str], *, retracts: bool) -> tuple[dict[str, str], str]:

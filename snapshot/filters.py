@@ -33,8 +33,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from snapshot.duck import bound, text_literal
+from snapshot.duck import bound
 from snapshot.predicate import Condition, Predicate
+from snapshot.quoting import text_literal
 
 _COMPARISONS: dict[type[Filter], str] = {
     EqualTo: "=",

@@ -51,8 +51,10 @@ def last_per_key(
 def last_of_few(primary_key: Sequence[str], rows: pa.Table) -> pa.Table:
     """Do the same as ``last_per_key`` for rows that fit in memory easily, without the start-up cost of DuckDB."""
     last = rows.select([*primary_key, SEQ]).group_by(list(primary_key), use_threads=False).aggregate([(SEQ, "max")])
-    kept = rows.filter(pc.is_in(rows.column(SEQ), value_set=last.column(f"{SEQ}_max")))
-    return kept.sort_by(SEQ)
+    if last.num_rows < rows.num_rows:
+        rows = rows.filter(pc.is_in(rows.column(SEQ), value_set=last.column(f"{SEQ}_max")))
+    ascends = bool((np.diff(rows.column(SEQ).to_numpy()) > 0).all())
+    return rows if ascends else rows.sort_by(SEQ)
 
 
 class _OrderWatch:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from snapshot.evolve import AddColumn, Change, WidenColumn
-from snapshot.schema import RESERVED, can_widen
+from snapshot.quoting import backquoted
+from snapshot.schema import RESERVED
+from snapshot.spark_schema import can_widen
 
 
 def merging_changes(came: StructType, there: StructType) -> list[Change]:
@@ -42,4 +44,4 @@ def _merge(came: DataType, there: DataType, place: tuple[str, ...], found: list[
 
 
 def _text(path: tuple[str, ...]) -> str:
-    return ".".join(f"`{name.replace('`', '``')}`" for name in path)
+    return ".".join(map(backquoted, path))

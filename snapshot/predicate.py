@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from snapshot.duck import quoted
+from snapshot.quoting import quoted
 
 
 @dataclass(frozen=True)

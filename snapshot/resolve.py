@@ -68,6 +68,7 @@ class Lookup:
         rule: MergeRule,
         *,
         changelog: bool,
+        keeps_same: bool,
         bury: Callable[[int, pa.RecordBatch], None],
     ) -> Iterator[pa.RecordBatch]:
         """Turn upserts and deletes into the changes they make.
@@ -78,6 +79,7 @@ class Lookup:
             schema: of the rows, and of what is given.
             rule: how rows of a key are merged.
             changelog: what is given holds the rows before the changes.
+            keeps_same: without them, a row that is in the table already is given too.
             bury: given a bucket and tombstones: key, sequence, and ``_seq``, the time in milliseconds since the epoch.
 
         Yields:
@@ -105,7 +107,7 @@ class Lookup:
                     merge(session, self.spec, rule, new, f"settled{bucket}")
                     session.execute(f"DROP TABLE {new}")
                     new = f"settled{bucket}"
-                query = _changelog(new, self.spec) if changelog else _upserts(new, self.spec)
+                query = _changelog(new, self.spec) if changelog else _upserts(new, self.spec, keeps_same=keeps_same)
                 yield from read(session, query, [], schema)
                 if rule.buries:
                     for rows in read(session, *_tombstones(self.spec, rule)):
@@ -165,11 +167,12 @@ def _tombstones(spec: TableSpec, rule: MergeRule) -> tuple[str, list[int], pa.Sc
     return f"SELECT {names}, ?::BIGINT FROM buried", [now_ms], tombstone_schema(spec, rule)
 
 
-def _upserts(new: str, spec: TableSpec) -> str:
-    """Write the query of the merged rows that are not in the table already, and the deletes of rows that are."""
+def _upserts(new: str, spec: TableSpec, *, keeps_same: bool) -> str:
+    """Write the query of the merged rows, without those that are in the table, and the deletes of rows that are."""
     columns, keys = columns_of(spec), keys_of(spec)
     kind, seq = f"new.c{len(columns)}", f"new.c{len(columns) + 1}"
-    existed, unchanged = f"old.{keys[0]} IS NOT NULL", same_row(spec, "old", "new")
+    existed = f"old.{keys[0]} IS NOT NULL"
+    unchanged = "FALSE" if keeps_same else same_row(spec, "old", "new")
     return f"""
         SELECT {", ".join(f"new.{c}" for c in columns)}, {kind}::TINYINT AS {KIND},
             row_number() OVER (ORDER BY {seq}) - 1 AS {SEQ}

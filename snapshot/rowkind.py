@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 KIND = "_kind"
 """Name of the int8 column that holds a change's row kind in change files and in memory."""
@@ -24,6 +25,9 @@ class RowKind(IntEnum):
         """The name of this kind in the ``_change_type`` column."""
         return CHANGE_TYPE_NAMES[self.value]
 
+
+TRUNCATE: Final = 4
+"""The kind of what says in the log that all rows are gone (``truncated.py``); no row of a file has it."""
 
 CHANGE_TYPE_NAMES: tuple[str, str, str, str] = ("insert", "update_preimage", "update_postimage", "delete")
 """``_change_type`` by row kind number."""

@@ -1,35 +1,10 @@
-"""The columns of a table: the names the store keeps for itself, and Arrow batches put into a schema.
-
-What is said in Spark's types is in ``spark_schema``; it is found here too, and loaded when it is asked for, so that who
-reads tables without Spark never waits for PySpark.
-"""
+"""The columns of a table: the names the store keeps for itself, and Arrow batches put into a schema."""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 import pyarrow as pa
 
-from snapshot.rowkind import CHANGE_TYPE, KIND
-
-if TYPE_CHECKING:
-    from snapshot.spark_schema import arrow_schema, can_widen, check_schema, table_schema
-
-__all__ = [
-    "BUCKET",
-    "COMMIT_TIMESTAMP",
-    "COMMIT_VERSION",
-    "RESERVED",
-    "SEQ",
-    "SNAPSHOT",
-    "arrow_schema",
-    "can_widen",
-    "check_schema",
-    "conform",
-    "relabelled",
-    "table_schema",
-]
+from snapshot.rowkind import CHANGE_TYPE, KIND, TRUNCATE
 
 SEQ = "_seq"
 """int64 column of change files: the order of changes within their commit."""
@@ -41,16 +16,6 @@ COMMIT_VERSION = "_commit_version"
 COMMIT_TIMESTAMP = "_commit_timestamp"
 RESERVED = (KIND, SEQ, SNAPSHOT, BUCKET, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 """Column names the store keeps for itself (the last three are those of Delta's change data feed)."""
-
-_IN_SPARKS_TYPES = frozenset({"arrow_schema", "can_widen", "check_schema", "table_schema"})
-
-
-def __getattr__(name: str) -> Any:
-    """Find what is said in Spark's types."""
-    if name in _IN_SPARKS_TYPES:
-        return getattr(importlib.import_module("snapshot.spark_schema"), name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -69,6 +34,12 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Show a batch under another schema of the same buffers: other names, also of struct fields, other nullability."""
     return batch if batch.schema.equals(schema) else pa.record_batch(_Relabelled(batch, schema))
+
+
+def truncate_row(schema: pa.Schema) -> pa.RecordBatch:
+    """Make the row that says in a log partition that all of its rows are gone: no value but in ``_kind``."""
+    columns = [pa.array([TRUNCATE], pa.int8()) if f.name == KIND else pa.nulls(1, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _Relabelled:

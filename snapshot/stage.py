@@ -33,7 +33,9 @@ from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 
 CHANGES = "_changes"
-_FEW_ROWS = 20_000
+_FEW_ROWS, _FEW_BYTES = 200_000, 32 << 20
+"""Changes of a task among which Arrow finds the last of each key; measured with 25,000 rows of four columns: 11 ms, and
+97 ms in DuckDB."""
 STAGED = (
     "path string, size long, rows long, deletes long, partition string, stats string, role string, sent string, "
     "rejected string, failed string"
@@ -174,6 +176,7 @@ class Stager:
         lookup: the rows that the changes are resolved against, with ``changelog-producer=lookup`` or a rule that
             merges; needs whole buckets.
         changelog: changes hold the rows they replace.
+        keeps_same: a row that is in the table already is a change all the same: the log says that all rows are gone.
         rule: how rows of a key are merged, where there is a lookup; and what deletes do.
         base: the snapshot that the rows were made from; None where they do not depend on what the table holds.
     """
@@ -186,6 +189,7 @@ class Stager:
     tap: LogTapFactory | None = None
     lookup: Lookup | None = None
     changelog: bool = False
+    keeps_same: bool = False
     rule: MergeRule = LAST_ROW
     base: int | None = None
 
@@ -254,7 +258,7 @@ class Stager:
             few: list[pa.RecordBatch] = []
             for batch in rows:
                 few.append(batch)
-                if sum(b.num_rows for b in few) > _FEW_ROWS:
+                if sum(b.num_rows for b in few) > _FEW_ROWS or sum(b.nbytes for b in few) > _FEW_BYTES:
                     with MergeEngine(self.spec.arrow, self.spec.primary_key) as engine:
                         last = engine.last_per_key(chain(few, rows))
                         return self._write_buckets(self._resolved(last, files, schema), files, schema)
@@ -282,7 +286,9 @@ class Stager:
             yield from batches
             return
         parts = (part for batch in batches for part in split_by_bucket(batch, self.spec, self.buckets))
-        for batch in self.lookup.resolve(parts, schema, self.rule, changelog=self.changelog, bury=files.bury):
+        for batch in self.lookup.resolve(
+            parts, schema, self.rule, changelog=self.changelog, keeps_same=self.keeps_same, bury=files.bury
+        ):
             if self.rule.merges:
                 # What is taken back may leave NULL.
                 self._check_nulls(batch)

@@ -15,12 +15,13 @@ from snapshot.delta import DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError
 from snapshot.layout import Layout
 from snapshot.merge import ChangeFile
-from snapshot.records import Snapshot
+from snapshot.records import ChangeSet, Snapshot
 from snapshot.schema import BUCKET, SNAPSHOT
 from snapshot.spec import SPEC_PROPERTY, TableSpec
 from snapshot.stage import CHANGES, stored_change_schema
 from snapshot.storage import Storage
 from snapshot.tags import Tags
+from snapshot.truncated import TRUNCATES, TruncatedChanges
 
 __all__ = ["MERGED_THROUGH", "OLDEST", "Layout", "TableFiles"]
 
@@ -209,6 +210,20 @@ class TableFiles:
             )
             raise CorruptedError(msg)
         return SnapshotChanges.of(found, self.log.storage, self.spec_of(snapshot_id), buckets)
+
+    def published(self, snapshot_id: int, buckets: int) -> ChangeSet:
+        """Give the changes of one snapshot as the log gets them; raises what ``changes`` does."""
+        held = self.changes(snapshot_id, buckets)
+        told = self.log.commit_at(snapshot_id).info.get(TRUNCATES)
+        return held if told is None else TruncatedChanges.of(held, told)
+
+    def truncates(self, snapshot_id: int) -> bool:
+        """Tell whether the log has one record in a partition for all rows that a snapshot deletes there.
+
+        Raises:
+            DataLostError: it has expired.
+        """
+        return TRUNCATES in self.log.commit_at(snapshot_id).info
 
     def _check_not_expired(self, snapshot_id: int, cause: Exception | None = None) -> None:
         oldest = self.oldest(fresh=False)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from log_system.kafka.log import KafkaLog
-from snapshot.rowkind import KIND, RowKind
+from snapshot.rowkind import KIND, TRUNCATE, RowKind
 
 AHEAD_ROWS = 131_072
 """How far is looked for a row of the other side."""
@@ -151,6 +151,8 @@ def as_logged(batch: pa.RecordBatch, log: KafkaLog) -> pa.RecordBatch:
         return batch
     position = batch.schema.get_field_index(KIND)
     kinds = batch.column(position)
+    if batch.num_rows and kinds[0].as_py() == TRUNCATE:
+        return batch
     if log.format == "debezium-json":
         gone = pc.is_in(kinds, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
         came = RowKind.INSERT if log.changelog else RowKind.UPDATE_AFTER
@@ -169,7 +171,7 @@ def as_logged(batch: pa.RecordBatch, log: KafkaLog) -> pa.RecordBatch:
             places = np.full(len(column), -1)
             places[live] = live
             columns.append(column.take(pa.array(places, mask=places < 0)))
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _head(side: _Rows, rows: int, start: int = 0) -> pa.RecordBatch:

@@ -15,8 +15,8 @@ from snapshot.commit import ATTEMPTS_MAX, CommitId, find_commit
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.evolve import AddColumn, AllowNull, Change, CommentColumn, DropColumn, MoveColumn, WidenColumn, evolved
 from snapshot.records import Snapshot
-from snapshot.schema import check_schema
 from snapshot.spark_columns import visible, with_stored_names
+from snapshot.spark_schema import check_schema
 from snapshot.spec import TableSpec
 from tablestore.merge_rule import merge_rule
 from tablestore.opened import OpenedTable
@@ -24,7 +24,7 @@ from tablestore.options import OPTIONS, parse_options
 
 CHANGEABLE: Final = (
     "log.headers", "log.transaction-timeout", "compaction.", "snapshot.", "write.", "publish.", "kafka.",
-    "sequence.delete-retention",
+    "sequence.delete-retention", "log.truncate-record", "partition.expire-auto", "partition.expiration-",
 )  # fmt: skip
 """Options, and beginnings of options, that may change after ``create``."""
 _FIXED_WHY: Final[Mapping[str, str]] = {

@@ -24,10 +24,12 @@ from snapshot.commit import CommitId
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.filters import split_filters
 from snapshot.predicate import Predicate
-from snapshot.schema import SEQ, arrow_schema, conform
+from snapshot.schema import SEQ, conform
+from snapshot.spark_schema import arrow_schema
 from snapshot.spec import TableSpec
 from snapshot.stage import StagedFile, Stager, staged_to_arrow
 from tablestore.checkpoint import commit_id_of
+from tablestore.expire import expire_if_due
 from tablestore.opened import OpenedTable
 from tablestore.parts import Part, as_feed
 from tablestore.plan import change_parts, overlay_parts, snapshot_parts
@@ -214,6 +216,7 @@ class _Sink:
                 self.stager.remove(staged)
             else:
                 writer.write_staged(staged, commit_id, spec=self.stager.spec)
+            expire_if_due(table)
         finally:
             if publisher is not None:
                 publisher.discard()

@@ -11,11 +11,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
 from snapshot.records import Snapshot
 from tablestore.inspect_log import Progress
 from tablestore.opened import OpenedTable
 from tablestore.partition_time import PartitionTime
-from tablestore.shape import quoted
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,9 @@ def expire_partitions(
             f"it has {'no such option' if names else 'no partitions'}. Make the table with both."
         )
         raise InvalidInputError(msg)
-    pattern = PartitionTime(options.pattern or f"${names[0]}", options.formatter)
-    before = datetime.now(UTC) - timedelta(milliseconds=options.expiration_ms)
+    pattern, before = _rule(table, options.expiration_ms)
     # Step 1.
-    found = [row.asDict() for row in read().select(*map(quoted, names)).distinct().collect()]
+    found = [row.asDict() for row in read().select(*map(backquoted, names)).distinct().collect()]
     times = [(values, pattern.of(values)) for values in found]
     old = [values for values, time in times if time is not None and time < before]
     timeless = tuple(sorted(_named(values) for values, time in times if time is None))
@@ -98,8 +97,30 @@ def expire_partitions(
     )
 
 
+def has_old_partitions(table: OpenedTable) -> bool:
+    """Tell whether partitions are old, by the names of the root's files alone.
+
+    What changes hold that are not compacted yet shows a little later; what deletes of these changes have taken away
+    shows until then, and finds nothing to delete.
+    """
+    expiration_ms, names = table.options.partition.expiration_ms, table.spec.partition_by
+    if expiration_ms is None or not names:
+        return False
+    pattern, before = _rule(table, expiration_ms)
+    found = {tuple(file.partition.get(name) for name in names) for file in table.files.root.files()}
+    times = (pattern.of(dict(zip(names, values, strict=True))) for values in found)
+    return any(time is not None and time < before for time in times)
+
+
+def _rule(table: OpenedTable, expiration_ms: int) -> tuple[PartitionTime, datetime]:
+    """Give how a partition says its time, and the time before which it is old."""
+    options = table.options.partition
+    pattern = PartitionTime(options.pattern or f"${table.spec.partition_by[0]}", options.formatter)
+    return pattern, datetime.now(UTC) - timedelta(milliseconds=expiration_ms)
+
+
 def _condition(values: dict[str, object]) -> Column:
-    return reduce(Column.__and__, [F.col(quoted(name)).eqNullSafe(F.lit(value)) for name, value in values.items()])
+    return reduce(Column.__and__, [F.col(backquoted(name)).eqNullSafe(F.lit(value)) for name, value in values.items()])
 
 
 def _named(values: dict[str, object]) -> str:

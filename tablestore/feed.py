@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from log_system.gate import Gate, PartitionSlice
+from log_system.gate import Gate, PartitionSlice, slices
+from log_system.index import IndexEntry
 from log_system.kafka.topic import earliest_offsets
 from snapshot.adapt import Adapter
-from snapshot.changes import with_kind
+from snapshot.changes import SnapshotChanges, with_kind
 from snapshot.errors import DataLostError, NotFoundError
 from snapshot.spec import TableSpec
 from tablestore.opened import OpenedTable
-from tablestore.parts import RESTART, LogPart, LogPiece, Part
+from tablestore.parts import RESTART, FilesPart, LogPart, LogPiece, Part
 from tablestore.plan import change_parts, seed_parts
 from tablestore.read_options import ScanMode
 
@@ -20,6 +21,8 @@ logger = logging.getLogger("tablestore")
 
 BEFORE_FULL = -1
 """Stands for "nothing yet, begin with a full snapshot"."""
+_REPLACING = ("truncate", "overwrite")
+"""Kinds of snapshots of which the log may say by one record that all rows went (``log.truncate-record``)."""
 
 
 class Feed:
@@ -112,7 +115,9 @@ class Feed:
     def rows(self, snapshot: int) -> int:
         """Give the number of changes in a snapshot."""
         entry = None if self._table.log is None else self._table.index.get(snapshot)
-        return self._table.files.snapshot(snapshot).rows if entry is None else entry.rows
+        if entry is None or entry.kind in _REPLACING:
+            return self._table.files.snapshot(snapshot).rows
+        return entry.rows
 
     def _gone(self, since: str, oldest: int) -> str:
         return (
@@ -126,18 +131,23 @@ class Feed:
         assert log is not None
         options = self._table.options.log
         compacted = options is not None and options.compacted
-        pieces: dict[int, list[LogPiece]] = {}
+        pieces: dict[int, list[LogPiece | FilesPart]] = {}
         try:
             for spec, first, last in self._epochs(after, through):
                 under = log.under(with_kind(spec.change_columns.named))
                 adapt = Adapter(spec.change_columns, self._columns, RESTART)
-                for piece in self._gate.slices(first - 1, last):
-                    pieces.setdefault(piece.partition, []).append(LogPiece(under, piece, adapt))
+                for run in self._runs(self._gate.entries(first - 1, last)):
+                    if isinstance(run, SnapshotChanges):
+                        for bucket in run.files:
+                            pieces.setdefault(bucket, []).append(FilesPart((run,), bucket, self._columns))
+                    else:
+                        for piece in slices(run):
+                            pieces.setdefault(piece.partition, []).append(LogPiece(under, piece, adapt))
         except DataLostError as error:
             logger.warning("table %s: %s Reading the table's files instead.", self._table.path, error)
             return None
-        slices = [each.piece for held in pieces.values() for each in held]
-        if slices and self._has_expired(slices):
+        in_log = [each.piece for held in pieces.values() for each in held if isinstance(each, LogPiece)]
+        if in_log and self._has_expired(in_log):
             logger.warning(
                 "table %s: the log's retention has passed snapshots %d to %d; reading the table's files instead.",
                 self._table.path,
@@ -146,6 +156,21 @@ class Feed:
             )
             return None
         return [LogPart(tuple(held), compacted=compacted) for _, held in sorted(pieces.items())]
+
+    def _runs(self, entries: Sequence[IndexEntry]) -> Iterator[list[IndexEntry] | SnapshotChanges]:
+        """Part a run of snapshots at those that the log says by one record each: the table's files say which rows went.
+
+        They are there as long as the index has an entry: both expire with their snapshot.
+        """
+        files, run = self._table.files, list[IndexEntry]()
+        for entry in entries:
+            if entry.kind in _REPLACING and files.truncates(entry.snapshot):
+                yield run
+                yield files.changes(entry.snapshot, self._table.options.buckets)
+                run = []
+            else:
+                run.append(entry)
+        yield run
 
     def _epochs(self, after: int, through: int) -> Iterator[tuple[TableSpec, int, int]]:
         """Part a run of snapshots where the table's columns were changed; give each part's first and last."""

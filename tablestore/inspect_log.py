@@ -197,7 +197,7 @@ def read_index(index: LogIndex, partitions: int) -> tuple[dict[int, IndexEntry],
 def _facts(table: OpenedTable, snapshot: int) -> Facts:
     buckets = table.options.buckets
     try:
-        changes = table.files.changes(snapshot, buckets)
+        changes = table.files.published(snapshot, buckets)
         return Facts(changes.snapshot, tuple(changes.rows(p) for p in range(buckets)))
     except DataLostError as error:
         return Facts(None, (), str(error), expired=True)

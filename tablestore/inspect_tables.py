@@ -142,14 +142,20 @@ def buckets(table: OpenedTable) -> pa.Table:
 
 
 def schemas(table: OpenedTable) -> pa.Table:
-    """List the columns.
+    """List the columns, and those that the table had before, the newest first.
 
-    Columns: ``position``, ``name``, ``type`` (SQL's), ``nullable``, ``key_position`` and ``partition_position``
-    (from 0; NULL where the column is in neither).
+    Columns: ``since`` (the snapshot that brought them), ``until`` (the last with them; NULL for those of now),
+    ``position``, ``name``, ``type`` (SQL's), ``nullable``, ``key_position`` and ``partition_position`` (from 0; NULL
+    where the column is in neither).
     """
     spec = table.spec
+    versions: list[tuple[int, int | None, str]] = [(spec.since, None, spec.schema_json)]
+    for past in reversed(spec.past):
+        versions.append((past.since, versions[-1][0] - 1, past.schema_json))
     rows = [
         {
+            "since": since,
+            "until": until,
             "position": number,
             "name": name,
             "type": kind,
@@ -157,10 +163,20 @@ def schemas(table: OpenedTable) -> pa.Table:
             "key_position": spec.primary_key.index(name) if name in spec.primary_key else None,
             "partition_position": spec.partition_by.index(name) if name in spec.partition_by else None,
         }
-        for number, (name, kind, nullable) in enumerate(sql_columns(spec.schema_json))
+        for since, until, columns in versions
+        for number, (name, kind, nullable) in enumerate(sql_columns(columns))
     ]
     schema = [("position", pa.int32()), ("name", pa.string()), ("type", pa.string()), ("nullable", pa.bool_())]
-    return _table(rows, [*schema, ("key_position", pa.int32()), ("partition_position", pa.int32())])
+    return _table(
+        rows,
+        [
+            ("since", pa.int64()),
+            ("until", pa.int64()),
+            *schema,
+            ("key_position", pa.int32()),
+            ("partition_position", pa.int32()),
+        ],
+    )
 
 
 def options(table: OpenedTable) -> pa.Table:
@@ -197,7 +213,7 @@ def log(table: OpenedTable) -> pa.Table:
         behind = lag(table.files, published, newest)
         first = earliest_offsets(table.log.client, table.log.topic)
         ends = latest_offsets(table.log.client, table.log.topic, read_committed=True)
-        waiting = [table.files.changes(s, table.log.partitions) for s in range(published + 1, newest + 1)]
+        waiting = [table.files.published(s, table.log.partitions) for s in range(published + 1, newest + 1)]
         rows = [
             {
                 "topic": table.log.topic,

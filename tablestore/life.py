@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
+from snapshot.errors import TableStoreError
 from snapshot.records import Snapshot
 from snapshot.tags import Tag
 from tablestore import orphans, read, rollback, tagging
 from tablestore.consumers import Consumer, Consumers, reset_consumer
 from tablestore.expire import Age, ExpireReport, expire, rules_of
-from tablestore.expire_partitions import PartitionsReport, expire_partitions
+from tablestore.expire_partitions import PartitionsReport, expire_partitions, has_old_partitions
 from tablestore.inspect import Inspector
 from tablestore.inspect_log import Progress
 from tablestore.metrics import Hook
 from tablestore.opened import OpenedTable
 from tablestore.points import Point
 from tablestore.write import Writer
+
+logger = logging.getLogger("tablestore")
 
 
 class Life(ABC):
@@ -32,11 +37,17 @@ class Life(ABC):
         """Work on ``table``."""
         self._spark = spark
         self._opened = table
+        self._partitions_looked_at: float | None = None
 
     @property
     @abstractmethod
     def _table(self) -> OpenedTable:
         """The table as it is defined now."""
+
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """The table's folder."""
 
     @abstractmethod
     def delete(self, where: Column) -> Snapshot | None:
@@ -82,6 +93,23 @@ class Life(ABC):
             return read.read(self._spark, self._table, snapshot=None, timestamp=None, columns=names)
 
         return expire_partitions(self._table, rows, self.delete, dry_run=dry_run, progress=progress)
+
+    def _expire_partitions_if_due(self) -> None:
+        """Delete old partitions by the table's options; cheap while there are none.
+
+        It follows a write that is done, so what goes wrong here is a warning: a later write tries again.
+        """
+        options, now = self._table.options.partition, time.monotonic()
+        looked = self._partitions_looked_at
+        if not options.auto or (looked is not None and now - looked < options.check_interval_ms / 1000):
+            return
+        # The delete is a write too.
+        self._partitions_looked_at = now
+        try:
+            if has_old_partitions(self._table):
+                self.expire_partitions()
+        except TableStoreError as error:
+            logger.warning("table %s: the write is done; expiring partitions after it failed: %s", self.path, error)
 
     def changes(self, from_: Point, to: Point | None = None) -> DataFrame:
         """Read what changed between two snapshots, in a batch, from the table's files.

@@ -19,7 +19,7 @@ from log_system.kafka.secrets import merge_runtime
 from log_system.kafka.topic import delete_topic, describe_topic, ensure_topic, latest_offsets
 from snapshot.delta import DeltaLog
 from snapshot.errors import AlreadyExistsError, CorruptedError, InvalidInputError, NotFoundError
-from snapshot.schema import arrow_schema, check_schema, table_schema
+from snapshot.spark_schema import arrow_schema, check_schema, table_schema
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.table import TableFiles

@@ -12,9 +12,10 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from snapshot.duck import errors_mapped, quoted, read, type_name
+from snapshot.duck import errors_mapped, read, type_name
 from snapshot.errors import InvalidInputError
 from snapshot.predicate import Predicate
+from snapshot.quoting import quoted
 
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.Query, "a query"),

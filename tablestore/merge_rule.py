@@ -30,7 +30,9 @@ from tablestore.option_types import BOOLEAN, COLUMNS
 
 PRODUCT_DIGITS_MAX = 18
 """Decimals of more digits have products that no DECIMAL holds on the way."""
-_TAKES_BACK = (Function.SUM, Function.PRODUCT, Function.COUNT, Function.LAST_VALUE, Function.LAST_NON_NULL_VALUE)
+_TAKES_BACK = (
+    Function.SUM, Function.PRODUCT, Function.COUNT, Function.LAST_VALUE, Function.LAST_NON_NULL_VALUE, Function.COLLECT,
+)  # fmt: skip
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -16,10 +16,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from snapshot.quoting import backquoted
 from snapshot.rowkind import CHANGE_TYPE, RowKind
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ
 from snapshot.spec import TableSpec
-from tablestore.shape import quoted
 
 _PAIR = "_normalize"
 """Name of the aggregate in the plan."""
@@ -55,10 +55,10 @@ def changelog(
     Returns:
         The columns of ``schema``, ``_change_type``, and those carried.
     """
-    keys = [quoted(name) for name in primary_key]
+    keys = [backquoted(name) for name in primary_key]
     others = [field for field in schema.fields if field.name not in primary_key]
     row = F.struct(
-        *[F.col(quoted(field.name)).alias(f"c{number}") for number, field in enumerate(others)],
+        *[F.col(backquoted(field.name)).alias(f"c{number}") for number, field in enumerate(others)],
         (F.col(CHANGE_TYPE) == RowKind.DELETE.change_type).alias(_DELETED),
         *[F.col(name) for name in carried],
     )
@@ -80,7 +80,7 @@ def changelog(
     numbers = {field.name: number for number, field in enumerate(others)}
     return changes.select(
         *[
-            F.col(f"change.row.c{numbers[name]}").alias(name) if name in numbers else F.col(quoted(name))
+            F.col(f"change.row.c{numbers[name]}").alias(name) if name in numbers else F.col(backquoted(name))
             for name in schema.fieldNames()
         ],
         F.col(f"change.{CHANGE_TYPE}").alias(CHANGE_TYPE),

@@ -147,6 +147,14 @@ LOG_HEADERS: Final = OptionSpec(
     "Which records carry the snapshot id in a header: `last`, that of each partition and transaction, or `all` (half "
     "as fast).",
 )
+LOG_TRUNCATE_RECORD: Final = OptionSpec(
+    "log.truncate-record",
+    BOOLEAN,
+    "false",
+    "`truncate()` and `overwrite()` of all rows publish one record in each partition, which says that all of its rows "
+    "are gone, in place of a delete for each row. The table's own readers give the deletes all the same. Not with an "
+    "`eventual` log, `log.compacted` or `changelog-producer=lookup`.",
+)
 LOG_TRANSACTION_TIMEOUT: Final = OptionSpec(
     "log.transaction-timeout",
     duration(1_000),
@@ -211,7 +219,16 @@ PARTITION_EXPIRATION_TIME: Final = OptionSpec(
     "partition.expiration-time",
     duration(1),
     None,
-    "`expire_partitions()` deletes partitions whose time is so long ago. Left out: it deletes none.",
+    "Partitions whose time is so long ago are deleted, by `expire_partitions()` and by itself. Left out: none are.",
+)
+PARTITION_EXPIRE_AUTO: Final = OptionSpec(
+    "partition.expire-auto", BOOLEAN, "true", "Delete such partitions by itself after a write."
+)
+PARTITION_EXPIRATION_CHECK_INTERVAL: Final = OptionSpec(
+    "partition.expiration-check-interval",
+    duration(0),
+    "1 h",
+    "How often a handle looks for them: after its first write, and then after so long.",
 )
 PARTITION_TIMESTAMP_PATTERN: Final = OptionSpec(
     "partition.timestamp-pattern",
@@ -249,6 +266,7 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     LOG_RETENTION,
     LOG_COMPACTED,
     LOG_HEADERS,
+    LOG_TRUNCATE_RECORD,
     LOG_TRANSACTION_TIMEOUT,
     LOG_REPLICATION_FACTOR,
     KAFKA_SERVERS,
@@ -265,6 +283,8 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     SNAPSHOT_EXPIRE_AUTO,
     CONSUMER_EXPIRATION_TIME,
     PARTITION_EXPIRATION_TIME,
+    PARTITION_EXPIRE_AUTO,
+    PARTITION_EXPIRATION_CHECK_INTERVAL,
     PARTITION_TIMESTAMP_PATTERN,
     PARTITION_TIMESTAMP_FORMATTER,
     WRITE_TARGET_FILE_SIZE,

@@ -108,6 +108,7 @@ class LogOptions(_Group):
     retention_ms: int | None = field(default=None, metadata={"spec": specs.LOG_RETENTION})
     compacted: bool = specs.LOG_COMPACTED.field
     headers: Headers = specs.LOG_HEADERS.field
+    truncate_record: bool = specs.LOG_TRUNCATE_RECORD.field
     transaction_timeout_ms: int = specs.LOG_TRANSACTION_TIMEOUT.field
     replication_factor: int = specs.LOG_REPLICATION_FACTOR.field
 
@@ -143,6 +144,8 @@ class PartitionOptions(_Group):
     expiration_ms: int | None = field(default=None, metadata={"spec": specs.PARTITION_EXPIRATION_TIME})
     pattern: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_PATTERN})
     formatter: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_FORMATTER})
+    auto: bool = specs.PARTITION_EXPIRE_AUTO.field
+    check_interval_ms: int = specs.PARTITION_EXPIRATION_CHECK_INTERVAL.field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,8 +255,22 @@ def _check_changelog(table: TableOptions, primary_key: Sequence[str]) -> None:
             "log.changelog-mode='all' needs the rows before a change, which nobody knows here. Set "
             "changelog-producer='lookup', or use 'upsert'."
         )
+    if not msg and log is not None and log.truncate_record:
+        msg = _why_no_truncate_record(log, looks_up=looks_up)
     if msg:
         raise InvalidInputError(msg)
+
+
+def _why_no_truncate_record(log: LogOptions, *, looks_up: bool) -> str:
+    """Say why one record cannot stand for the deletes of many rows; empty where it can."""
+    why = ""
+    if log.consistency is Consistency.EVENTUAL:
+        why = "an 'eventual' log is sent before the commit, and a record for all rows could not be taken back"
+    elif log.compacted:
+        why = "with log.compacted the broker drops a key by its own null value, and would keep all that are gone"
+    elif looks_up:
+        why = "changelog-producer='lookup' says of each row what it was"
+    return f"log.truncate-record=true: {why}. Leave one of the two out." if why else ""
 
 
 def _text(name: str, value: object) -> str:

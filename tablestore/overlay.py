@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from snapshot.quoting import backquoted
 from snapshot.spec import TableSpec
 from snapshot.table import Layout
 from tablestore.read_options import FORMAT, Overlay
 from tablestore.root_columns import root_columns
-from tablestore.shape import quoted
 
 _BASE_BYTES_MIN = 32 << 20
 _ROWS_MAX = 1_000_000
@@ -52,7 +52,7 @@ def overlaid(
         return spark.read.format(FORMAT).options(**given, columns="\x1f".join(columns)).load()
 
     keys = F.broadcast(changes(Overlay.KEYS, spec.primary_key).alias("changed"))
-    same = [F.col(f"base.{quoted(key)}") == F.col(f"changed.{quoted(key)}") for key in spec.primary_key]
+    same = [F.col(f"base.{backquoted(key)}") == F.col(f"changed.{backquoted(key)}") for key in spec.primary_key]
     kept = base.alias("base").join(keys, same, "left_anti")
-    columns = list(map(quoted, wanted))
+    columns = list(map(backquoted, wanted))
     return kept.select(*columns).unionAll(changes(Overlay.ROWS, wanted).select(*columns))

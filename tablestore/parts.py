@@ -116,15 +116,21 @@ class LogPiece:
 
 @dataclass(frozen=True)
 class LogPart:
-    """Changes of several snapshots in one log partition, in pieces where the table's columns were changed."""
+    """Changes of several snapshots in one log partition, in pieces where the table's columns were changed.
 
-    pieces: tuple[LogPiece, ...]
+    Of a snapshot whose deletes the log says by one record, the piece is the table's files.
+    """
+
+    pieces: tuple[LogPiece | FilesPart, ...]
     compacted: bool
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes, in order, with ``_kind``, ``_commit_version`` and ``_commit_timestamp``."""
         for each in self.pieces:
-            yield from map(each.adapt, read_slice(each.log, each.piece, compacted=self.compacted))
+            if isinstance(each, FilesPart):
+                yield from each.read()
+            else:
+                yield from map(each.adapt, read_slice(each.log, each.piece, compacted=self.compacted))
 
 
 @dataclass(frozen=True)

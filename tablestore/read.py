@@ -9,6 +9,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
 from snapshot.table import TableFiles
 from snapshot.tags import check_name
 from tablestore import overlay
@@ -17,7 +18,6 @@ from tablestore.opened import OpenedTable
 from tablestore.points import Point, between, is_tag
 from tablestore.read_options import FORMAT, NEWEST, parse_read_options, parse_schema_choice, timestamp_millis
 from tablestore.root_columns import root_columns
-from tablestore.shape import quoted
 
 
 def read(
@@ -86,7 +86,7 @@ def read(
         options["columns"] = "\x1f".join(wanted)
     if push_filters:
         options["pushFilters"] = "true"
-    return spark.read.format(FORMAT).options(**options).load().select(*[quoted(name) for name in wanted])
+    return spark.read.format(FORMAT).options(**options).load().select(*[backquoted(name) for name in wanted])
 
 
 @dataclass(frozen=True, kw_only=True)

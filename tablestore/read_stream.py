@@ -24,7 +24,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from log_system.gate import limited
 from snapshot.errors import ConflictError, DataLostError, InvalidInputError
 from snapshot.rowkind import CHANGE_TYPE
-from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED, arrow_schema
+from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
+from snapshot.spark_schema import arrow_schema
 from snapshot.spec import TableSpec
 from tablestore.consumers import ConsumerProgress
 from tablestore.feed import BEFORE_FULL, Feed

@@ -138,7 +138,7 @@ def _publish_after(
     through = table.latest()
     _check_not_ahead(table, max(published, publisher.newest), through)
     for snapshot in range(published + 1, through + 1):
-        yield publisher.publish(table.changes(snapshot, buckets))
+        yield publisher.publish(table.published(snapshot, buckets))
     if through > published:
         turns.published()
 

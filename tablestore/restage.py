@@ -94,6 +94,16 @@ def check_files(log: DeltaLog, base: int, newest: int) -> None:
         raise StaleError
 
 
+def check_same(log: DeltaLog, base: int, newest: int) -> None:
+    """See that an append table holds the very rows that it held in a snapshot, in the very files.
+
+    Raises:
+        StaleError: somebody has added rows, or taken files out.
+    """
+    check_rows(log, base, newest)
+    check_files(log, base, newest)
+
+
 def until_fresh(path: str, attempt: Callable[[], Snapshot | None], *, tries_max: int) -> Snapshot | None:
     """Try a write until nobody commits in between.
 

@@ -9,9 +9,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from snapshot.evolve import can_become
+from snapshot.quoting import backquoted
 from snapshot.spark_columns import stored, with_stored_names
 from snapshot.spec import TableSpec
-from tablestore.shape import quoted
 
 
 def root_columns(root: StructType, spec: TableSpec, wanted: Sequence[str]) -> list[Column] | None:
@@ -34,7 +34,7 @@ def root_columns(root: StructType, spec: TableSpec, wanted: Sequence[str]) -> li
         if came is None:
             columns.append(F.lit(None).cast(kind).alias(name))
             continue
-        column = F.col(quoted(held.name))
+        column = F.col(backquoted(held.name))
         # Written out, types say nothing about NULL.
         if came.simpleString() != held.dataType.simpleString():
             if isinstance(kind, ArrayType | MapType | StructType) or not can_become(came, held.dataType):

@@ -34,6 +34,10 @@ IN_SPARK = (
     "org.xerial.snappy",
 )
 
+_STACK = "16m"
+"""Of each thread of Spark's JVM. Spark looks into the error of a query that is stopped with a regular expression that
+takes a few frames a character, and 1 MB is not enough for the message of a ``foreachBatch`` that was interrupted."""
+
 
 def session(
     app_name: str = "tablestore",
@@ -116,7 +120,7 @@ def _settings(master: str, jars: list[str]) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Xss{_STACK} -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
     }
     if master.startswith("local"):
         settings |= {

@@ -8,8 +8,10 @@ from pyspark.sql.types import StructField, StructType
 
 from snapshot.engines import LAST_ROW, MergeRule
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
-from snapshot.schema import BUCKET, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, can_widen
+from snapshot.schema import BUCKET, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ
+from snapshot.spark_schema import can_widen
 from snapshot.spec import TableSpec
 from tablestore import shape_arrow
 
@@ -39,7 +41,7 @@ def shape_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimages:
         kind = F.lit(int(RowKind.UPDATE_AFTER)).cast("byte")
     columns = table_columns(frame.schema, spec)
     came = {name.lower(): name for name in frame.columns}
-    bucket = F.pmod(F.hash(*[F.col(quoted(came[k.lower()])) for k in spec.primary_key]), F.lit(buckets))
+    bucket = F.pmod(F.hash(*[F.col(backquoted(came[k.lower()])) for k in spec.primary_key]), F.lit(buckets))
     shaped = frame.select(*columns, kind.alias(KIND), F.monotonically_increasing_id().alias(SEQ), bucket.alias(BUCKET))
     return shaped.repartitionById(buckets, F.col(BUCKET))
 
@@ -69,7 +71,7 @@ def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
         if source is None:
             columns.append(F.lit(None).cast(field.dataType).alias(field.name))
             continue
-        column = F.col(quoted(source.name))
+        column = F.col(backquoted(source.name))
         columns.append((column if source.dataType == field.dataType else column.cast(field.dataType)).alias(field.name))
     return columns
 
@@ -114,11 +116,6 @@ def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]
     return came
 
 
-def quoted(name: str) -> str:
-    """Quote a column's name for Spark's parser."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> DataFrame:
     """Make deletes of a frame of keys, and of the sequence where rows have one: the table's other columns are NULL.
 
@@ -151,7 +148,7 @@ def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> 
         return keys.sparkSession.createDataFrame(shape_arrow.deletes_of(keys.toArrow(), spec, kept))
     return keys.select(
         *[
-            F.col(quoted(came[f.name.lower()])).alias(f.name)
+            F.col(backquoted(came[f.name.lower()])).alias(f.name)
             if f.name in kept
             else F.lit(None).cast(f.dataType).alias(f.name)
             for f in spec.schema.fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -130,7 +131,7 @@ class TableStore(RowVerbs, Altering, Life):
     @property
     def schema(self) -> StructType:
         """The table's columns; those of the primary key are NOT NULL."""
-        return self._table.spec.schema
+        return copy.deepcopy(self._table.spec.schema)
 
     @property
     def primary_key(self) -> tuple[str, ...]:
@@ -203,8 +204,9 @@ class TableStore(RowVerbs, Altering, Life):
         # The query runs in a thread of its own, so it writes through a handle of its own.
         own = TableStore.open(self._spark, self.path, options=dict(self._table.runtime))
         return start_stream(
-            own,
             frame,
+            own.write_as,
+            has_key=bool(own.primary_key),
             checkpoint=os.fspath(checkpoint),
             output_mode=output_mode,
             trigger=trigger,
@@ -353,7 +355,7 @@ class TableStore(RowVerbs, Altering, Life):
         lifecycle.drop(table)
 
     def _done(self, made: Snapshot | None) -> Snapshot | None:
-        """Fold changes into the root after a write, where they have grown, and drop what has expired."""
+        """Do after a write what is due: fold changes into the root, drop what has expired, delete old partitions."""
         if made is not None:
             meter = self._writer.meter
             meter.made("compact", lambda: compact_if_due(self._table, self._run_tasks))
@@ -361,6 +363,7 @@ class TableStore(RowVerbs, Altering, Life):
                 report = expire_if_due(self._table)
                 if report is not None:
                     tell(report.oldest, report.snapshots)
+            self._expire_partitions_if_due()
         return made
 
     def __repr__(self) -> str:

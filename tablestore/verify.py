@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.scan import LogReader
-from snapshot.changes import SnapshotChanges
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
+from snapshot.records import ChangeSet
 from tablestore.align import Comparison, Parted, as_logged
 from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log
 from tablestore.opened import OpenedTable
@@ -110,7 +110,7 @@ class Contents:
             if facts.lost and place is not None:
                 self._cannot_compare(snapshot, facts.lost, expired=facts.expired)
             elif place is not None:
-                changes = self._table.files.changes(snapshot, self._log.partitions)
+                changes = self._table.files.published(snapshot, self._log.partitions)
                 self._compare(reader, changes, partition, (place.start, place.end))
                 self.compared.add(snapshot)
             elif not facts.lost and facts.rows[partition]:
@@ -120,7 +120,7 @@ class Contents:
             part = found.part
             following = part.snapshot if part is not None else None
             known = following is not None and not seen.facts[following].lost
-            changes_ = self._table.files.changes(following, self._log.partitions) if following and known else None
+            changes_ = self._table.files.published(following, self._log.partitions) if following and known else None
             self._compare(reader, changes_, partition, (found.end, found.scan.end), part.rows if part else 0)
 
     def check_pending(self, pending: Iterable[int]) -> None:
@@ -152,7 +152,7 @@ class Contents:
     def _compare(
         self,
         reader: LogReader,
-        changes: SnapshotChanges | None,
+        changes: ChangeSet | None,
         partition: int,
         offsets: tuple[int, int],
         limit: int | None = None,
@@ -185,13 +185,13 @@ class Contents:
             self._cannot_compare(snapshot, str(error.__cause__), expired=False)
         self.rows += comparison.rows
 
-    def _changes(self, changes: SnapshotChanges | None, partition: int, limit: int | None) -> Iterator[pa.RecordBatch]:
+    def _changes(self, changes: ChangeSet | None, partition: int, limit: int | None) -> Iterator[pa.RecordBatch]:
         """Read a snapshot's changes as they must be in the log."""
         if changes is None:
             return
         left = limit
         try:
-            for batch in changes.batches(partition):
+            for batch in changes.batches(partition, 0):
                 part = batch if left is None else batch.slice(0, left)
                 left = None if left is None else left - part.num_rows
                 yield as_logged(part, self._log)

@@ -7,6 +7,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -15,18 +16,19 @@ from pyspark.sql import DataFrame
 
 from log_system.base import LogPublisher
 from log_system.kafka.staged import KafkaTapFactory
-from snapshot.commit import CommitId, commit, find_commit
+from snapshot.commit import CommitId, Replacement, commit, find_commit
 from snapshot.delta import DataFile
 from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
 from snapshot.stage import STAGED, Role, StagedFile, Stager, StagesRows, staged_to_arrow
+from snapshot.truncated import truncating
 from tablestore.metrics import Meter
 from tablestore.opened import OpenedTable
 from tablestore.plan import lookup_in
 from tablestore.recover import publish_through, recover
-from tablestore.restage import Replaced, StaleError, check_columns_of, check_files, check_rows, until_fresh
+from tablestore.restage import Replaced, StaleError, check_columns_of, check_files, check_rows, check_same, until_fresh
 from tablestore.shape import check_columns, shape_changes, shape_rows
 from tablestore.shape_arrow import shape_batches
 from tablestore.turns import Turns
@@ -98,6 +100,7 @@ class Writer:
         commit_id: CommitId | None = None,
         *,
         kind: str | None = None,
+        all_rows: bool = False,
     ) -> Snapshot | None:
         """Stage, commit and publish (steps 1 to 4 of ``write``).
 
@@ -110,6 +113,7 @@ class Writer:
                 it is given.
             commit_id: as for ``write``.
             kind: the snapshot's kind, for a verb; None for a write.
+            all_rows: of the rows that there are none stays but for those that are staged.
 
         Raises:
             ConflictError: others committed in between ``RESTAGE_MAX`` times in a row; nothing was committed.
@@ -119,10 +123,10 @@ class Writer:
         def attempt() -> Snapshot | None:
             before = next(tries)
             self.refresh()
-            stager = self.stager(whole_buckets=True, pinned=kind is not None)
+            stager = self.stager(whole_buckets=True, pinned=kind is not None, all_rows=all_rows)
             staged = stage(stager)
             try:
-                made = self.write_staged(staged, commit_id, stager.base, kind=kind, spec=stager.spec)
+                made = self.write_staged(staged, commit_id, stager.base, kind=kind, spec=stager.spec, all_rows=all_rows)
             except StaleError:
                 stager.remove(staged)
                 raise
@@ -139,16 +143,19 @@ class Writer:
         commit_id: CommitId | None = None,
         *,
         kind: str,
+        all_rows: bool = False,
     ) -> Snapshot | None:
         """Put files of an append table in the place of others, and publish what that changes.
 
         An append that commits in between comes after it, as in Delta's ``WriteSerializable``: its rows were not seen
-        and stay. Whoever takes files out in between makes it begin again.
+        and stay. Whoever takes files out in between makes it begin again. So does an append where the log is to say by
+        one record that all rows are gone, since there the append comes first.
 
         Args:
             stage: given a snapshot, stages what replaces files of it and names those, as often as it is called.
             commit_id: as for ``write``.
             kind: the snapshot's kind.
+            all_rows: all files are replaced.
 
         Raises:
             ConflictError: others took files out in between ``RESTAGE_MAX`` times in a row; nothing was committed.
@@ -159,7 +166,7 @@ class Writer:
             spec = self._table.spec
             staged, replaced = stage(self._table.files.latest())
             try:
-                return self.write_staged(staged, commit_id, kind=kind, replaced=replaced, spec=spec)
+                return self.write_staged(staged, commit_id, kind=kind, replaced=replaced, spec=spec, all_rows=all_rows)
             except StaleError:
                 self.stager(whole_buckets=False).remove(staged)
                 raise
@@ -187,6 +194,7 @@ class Writer:
         kind: str | None = None,
         replaced: Replaced | None = None,
         spec: TableSpec | None = None,
+        all_rows: bool = False,
     ) -> Snapshot | None:
         """Commit staged files and publish the snapshot (steps 3 and 4 of ``write``).
 
@@ -197,6 +205,7 @@ class Writer:
             kind: the snapshot's kind; None for that of a write.
             replaced: files of an append table in whose place they come.
             spec: the table as they were staged for; None for as this writer knows it.
+            all_rows: no other rows stay.
 
         Raises:
             ConflictError: the table's columns were changed since, or its rows, where they were looked up; the files are
@@ -205,11 +214,17 @@ class Writer:
         if not staged and not (replaced and replaced.files):
             return None
         log = self._table.files.log
+        truncates = all_rows and self._truncates
         then: Callable[[int], None] | None = None
         if replaced is not None:
-            then = partial(check_files, log, replaced.base)
+            then = partial(check_same if truncates else check_files, log, replaced.base)
         elif base is not None:
             then = partial(check_rows, log, base)
+        replacement = None if replaced is None else replaced.replacement(staged)
+        if truncates:
+            before = replacement or Replacement((), {})
+            told = truncating(staged, has_key=self._table.spec.has_key)
+            replacement = replace(before, facts={**before.facts, **told})
         # Step 3.
         try:
             made = commit(
@@ -218,7 +233,7 @@ class Writer:
                 commit_id or self._next_id(),
                 kind=kind or _kind(staged, has_key=self._table.spec.has_key),
                 by_snapshot=self._table.spec.has_key,
-                replacement=None if replaced is None else replaced.replacement(staged),
+                replacement=replacement,
                 check=partial(check_columns_of, self._table.files, (spec or self._table.spec).since, then),
             )
         except UnavailableError:
@@ -269,12 +284,13 @@ class Writer:
             table = self._table
             recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
 
-    def stager(self, *, whole_buckets: bool, pinned: bool = False) -> Stager:
+    def stager(self, *, whole_buckets: bool, pinned: bool = False, all_rows: bool = False) -> Stager:
         """Make what stages the rows of a task; where rows are looked up, in the newest snapshot.
 
         Args:
             whole_buckets: every row of a bucket reaches the same task.
             pinned: the rows are made from the newest snapshot, and are stored as they are.
+            all_rows: no other rows stay.
         """
         files = self._table.files
         rule = self._table.rule.as_set() if pinned else self._table.rule
@@ -290,9 +306,16 @@ class Writer:
             tap=KafkaTapFactory(self._table.log) if self._table.log and self._table.is_eventual else None,
             lookup=lookup,
             changelog=self._table.options.looks_up,
+            keeps_same=all_rows and self._truncates,
             rule=rule,
             base=base,
         )
+
+    @property
+    def _truncates(self) -> bool:
+        """Whether the log says by one record that all rows are gone."""
+        log = self._table.options.log
+        return log is not None and log.truncate_record
 
     def _publish(self, snapshot: int) -> None:
         if self._publisher is not None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from snapshot.commit import CommitId
 from snapshot.errors import InvalidInputError
 from tablestore.checkpoint import commit_id_of
 
-if TYPE_CHECKING:
-    from tablestore.store import TableStore
-
 
 def start_stream(
-    table: TableStore,
     frame: DataFrame,
+    write: Callable[[DataFrame, CommitId], object],
     *,
+    has_key: bool,
     checkpoint: str,
     output_mode: str,
     trigger: Mapping[str, Any] | None,
@@ -32,24 +31,36 @@ def start_stream(
     is committed but not published is published. A query whose checkpoint was deleted gets a new id from Spark and
     counts its batches from 0: what it reads again is written again, and a warning says so.
 
+    Args:
+        frame: the stream.
+        write: writes the rows of a batch under its name; called in the query's own thread.
+        has_key: whether the table has a primary key.
+        checkpoint: the query's folder.
+        output_mode: ``append``, or ``update`` where the table has a key.
+        trigger: arguments of Spark's ``trigger``; None for Spark's default.
+        query_name: the query's name.
+        each: makes of the rows of a batch those that are written.
+
     Raises:
         InvalidInputError: the frame is not a stream, or the output mode does not fit the table.
     """
     if not frame.isStreaming:
         msg = "write_stream: the frame is not a streaming one; use write() for a batch."
         raise InvalidInputError(msg)
-    modes = ("append", "update") if table.primary_key else ("append",)
+    modes = ("append", "update") if has_key else ("append",)
     if output_mode not in modes:
         msg = (
             f"write_stream: output_mode={output_mode!r} does not go with this table; use one of {', '.join(modes)}"
-            f"{'' if table.primary_key else ' (update needs a primary key)'}."
+            f"{'' if has_key else ' (update needs a primary key)'}."
         )
         raise InvalidInputError(msg)
 
-    def write(batch: DataFrame, number: int) -> None:
-        table.write_as(batch if each is None else each(batch), commit_id_of(checkpoint, number))
+    def write_batch(batch: DataFrame, number: int) -> None:
+        write(batch if each is None else each(batch), commit_id_of(checkpoint, number))
 
-    writer = frame.writeStream.foreachBatch(write).outputMode(output_mode).option("checkpointLocation", checkpoint)
+    writer = (
+        frame.writeStream.foreachBatch(write_batch).outputMode(output_mode).option("checkpointLocation", checkpoint)
+    )
     if query_name is not None:
         writer = writer.queryName(query_name)
     if trigger is not None:

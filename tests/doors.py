@@ -105,6 +105,9 @@ def set_trap(trap: Trap) -> None:
         # Compact.
         (compacting, "_merge_bucket", "merge"),
         (TableFiles, "trim", "trim"),
+        # Alter and expire.
+        (DeltaLog, "alter", "alter"),
+        (LogIndex, "delete", "index-delete"),
         # Create and drop.
         (lifecycle, "_note", "intent"),
         (lifecycle, "_ensure_topic", "topic"),

@@ -151,5 +151,13 @@ def _taken(function: str, old: Any, new: Any, *, late: bool) -> Any:
         return old
     if function == FILL:
         return old if late else None
+    if function.startswith("collect"):
+        if old is None:
+            return None
+        rest = list(old)
+        for each in new:
+            if each in rest:
+                rest.remove(each)
+        return rest
     assert function == "sum", function
     return (old or 0) - new

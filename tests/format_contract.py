@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from log_system.formats import LogFormat, open_format
 from snapshot.errors import CorruptedError, InvalidInputError
-from snapshot.rowkind import KIND, RowKind
+from snapshot.rowkind import KIND, TRUNCATE, RowKind
+from snapshot.schema import truncate_row
 from tests import format_strategies as tables
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -89,15 +90,29 @@ class LogFormatContract:
         with pytest.raises(InvalidInputError, match="need the columns"):
             log_format.encode(changes(ORDERS, [ROW], [0]).rename_columns([*"abcdef", KIND]))
 
-    @pytest.mark.parametrize("kind", [-1, 4])
+    @pytest.mark.parametrize("kind", [-1, 5])
     def test_an_unknown_row_kind_is_refused(self, kind: int) -> None:
-        with pytest.raises(InvalidInputError, match="must be 0 to 3"):
+        with pytest.raises(InvalidInputError, match=r"must be 0 to [34]"):
             open_format(self.name, ORDERS, ["id"]).encode(changes(ORDERS, [ROW], [kind]))
 
     @pytest.mark.parametrize("kind", [pa.duration("us"), pa.month_day_nano_interval(), pa.null(), pa.struct([])])
     def test_types_that_no_table_holds_are_refused(self, kind: pa.DataType) -> None:
         with pytest.raises(InvalidInputError, match=r"column 'a', element: type .* cannot be kept"):
             open_format(self.name, pa.schema([("a", pa.list_(kind))]), [])
+
+    def test_a_record_that_all_rows_are_gone_comes_back_in_its_place(self) -> None:
+        log_format = open_format(self.name, ORDERS, ["id"])
+        gone = log_format.encode(truncate_row(ORDERS.append(pa.field(KIND, pa.int8()))))
+        rows = log_format.encode(changes(ORDERS, [ROW], [2]))
+        (nothing,), (all_gone,) = gone.keys, gone.values
+        assert nothing is None
+        keys, values = [*rows.keys, None, *rows.keys, None], [*rows.values, all_gone, *rows.values, all_gone]
+        found = log_format.decode(keys, values)
+        assert found.batch[KIND].to_pylist() == [2, TRUNCATE, 2, TRUNCATE]
+        assert found.batch["id"].to_pylist() == [ROW["id"], None, ROW["id"], None]
+        assert list(found.record) == [0, 1, 2, 3]
+        with pytest.raises(CorruptedError, match=r"^record 2: "):
+            log_format.decode([*keys[:2], *rows.keys], [*values[:2], b"not one of ours"])
 
     def test_records_of_an_older_and_a_newer_schema_are_read(self) -> None:
         writer = open_format(self.name, ORDERS, ["id"])

@@ -37,6 +37,8 @@ from tablestore.write import Writer
 SCHEMA = StructType().add("id", "long").add("v", "string")
 Change = tuple[int, str | None]
 """A key and its new value; None deletes the key."""
+TRUNCATED: Change = (-(1 << 62), None)
+"""Stands for a record that says that all rows of its log partition are gone."""
 Row = tuple[int, str]
 """A row of a table without a key."""
 
@@ -67,7 +69,11 @@ def act(
 ) -> Snapshot | None:
     """Do a verb on a table with a key: ``decide`` gives the changes of the rows that there are."""
     writer.recover_once()
-    return writer.write_by(lambda stager: staged(stager, decide(rows_of(table, stager.base))), kind=kind)
+    return writer.write_by(
+        lambda stager: staged(stager, decide(rows_of(table, stager.base))),
+        kind=kind,
+        all_rows=kind in ("truncate", "overwrite"),
+    )
 
 
 def rewriting(
@@ -141,18 +147,23 @@ def committed_changes(path: Path, partitions: int, archive: Archive | None = Non
     newest = DeltaTable(folder).version()
     for version in range(1, newest + 1):
         if version not in archive:
-            archive[version] = _changes_of(folder, version)
+            archive[version] = _changes_of(folder, version, partitions)
     return [[(v, c) for v in range(1, newest + 1) for p, c in archive[v] if p == part] for part in range(partitions)]
 
 
-def _changes_of(folder: Path, version: int) -> list[tuple[int, Change]]:
+def _changes_of(folder: Path, version: int, partitions: int) -> list[tuple[int, Change]]:
     text = (folder / "_delta_log" / f"{version:020d}.json").read_text()
-    adds = [a["add"] for a in map(json.loads, text.splitlines()) if "add" in a]
+    actions = [json.loads(line) for line in text.splitlines()]
+    adds = [a["add"] for a in actions if "add" in a]
     adds = [add for add in adds if not add["path"].startswith("tombstones/")]
-    found: list[tuple[int, Change]] = []
+    facts = [json.loads(a["commitInfo"].get("tablestore", "{}")) for a in actions if "commitInfo" in a]
+    truncates = any("truncate-record" in each for each in facts)
+    found: list[tuple[int, Change]] = [(p, TRUNCATED) for p in range(partitions)] if truncates else []
     for add in sorted(adds, key=lambda a: a["path"]):
         for row in pq.read_table(folder / add["path"], partitioning=None).to_pylist():
             value = None if row[KIND] == RowKind.DELETE else row["v"]
+            if value is None and truncates:
+                continue
             found.append((int(add["partitionValues"]["_bucket"]), (row["id"], value)))
     return found
 
@@ -210,7 +221,11 @@ def _changes(message: Any) -> list[Change]:
     key, value = message.key(), message.value()
     if key is not None:
         return [(json.loads(key)["id"], None if value is None else json.loads(value)["v"])]
+    if value == b'{"_change_type":"truncate"}':
+        return [TRUNCATED]
     rows = pa.ipc.open_stream(value).read_all().to_pylist()
+    if [row[KIND] for row in rows] == [4]:
+        return [TRUNCATED]
     return [(row["id"], None if row[KIND] == RowKind.DELETE else row["v"]) for row in rows]
 
 
@@ -222,7 +237,9 @@ def fold(changes: Iterable[Change]) -> dict[int, str]:
 def fold_into(table: dict[int, str], changes: Iterable[Change]) -> dict[int, str]:
     """Fold changes by key into a table that is there."""
     for key, value in changes:
-        if value is None:
+        if (key, value) == TRUNCATED:
+            table.clear()
+        elif value is None:
             table.pop(key, None)
         else:
             table[key] = value

@@ -66,9 +66,10 @@ def assert_log_is_table(path: Path, servers: str, topic: str) -> None:
 
 
 @pytest.mark.parametrize(("point", "log_format", "size"), CASES)
-def test_a_writer_killed_at_any_point_loses_and_doubles_nothing(
+def test_b49_a_writer_killed_at_any_point_loses_and_doubles_nothing(
     kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], point: str, log_format: str, size: dict[str, Any]
 ) -> None:
+    """After a kill at any step and a recovery each committed change is in the log once."""
     servers, name, path = kafka.bootstrap_servers, topic(), tmp_path / "t"
     make_table(path, servers, name, log__format=log_format, **size["options"])
     # A new table's first two transactions say that there are no tasks; those of snapshots follow.

@@ -56,7 +56,7 @@ def named(given: dict[str, str], **more: str) -> dict[str, str]:
     return options | {name.replace("__", ".").replace("_", "-"): value for name, value in more.items()}
 
 
-IGNORED = {"s", "t", "w", "f", "l"}
+IGNORED = {"s", "t", "w", "f"}
 IN_GROUPS = {"x": "sum", "w": FILL, "f": "first_value"}
 CASES = {
     "deduplicate": Case({"sequence.field": "s"}, functions(), ("s",), removes=True, any_order=True),
@@ -100,6 +100,11 @@ CASES = {
         AGGREGATES,
         retracts=True,
         ignores=frozenset(IGNORED),
+    ),
+    "aggregation, all taken back": Case(
+        named({"x": "sum", "l": "collect"}, merge_engine="aggregation"),
+        functions(x="sum", l="collect", default=FILL),
+        retracts=True,
     ),
     "aggregation, others": Case(
         named({"x": "product", "y": "first_non_null_value", "w": "max", "f": "bool_and", "l": "collect"})

@@ -130,3 +130,20 @@ def test_an_attempt_that_becomes_nothing_leaves_no_word_in_an_eventual_log(
     assert rows_of(table) == {1: "first"}
     assert fold(change for partition in drain(servers, name, PARTITIONS) for change in partition) == {1: "first"}
     assert verify(OpenedTable.open(table.path)).ok
+
+
+def test_a_row_that_an_overwrite_leaves_as_it_is_follows_the_record_that_all_are_gone(
+    kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    """With a sequence rows are looked up while they are staged, and one that is there already would be no change."""
+    servers, name = kafka.bootstrap_servers, topic()
+    table = make_table(tmp_path / "t", servers, name, sequence__field="v", log__truncate_record=True)
+    publisher = publisher_of(table)
+    writer = Writer(table, publisher)
+    parts.write(writer, [(1, "b"), (2, "c")])
+    parts.act(writer, table, "overwrite", lambda rows: [*((key, None) for key in rows), (1, "b"), (3, "a")])
+    parts.write(writer, [(2, "b")])
+    publisher.discard()
+    assert rows_of(table) == {1: "b", 3: "a"}, "what comes after a delete with a greater sequence is late"
+    assert_log_is_table(tmp_path / "t", servers, name, PARTITIONS)
+    assert verify(OpenedTable.open(table.path)).ok

@@ -93,7 +93,8 @@ def stage(writer: Writer, changes: list[Change]) -> list[Any]:
     return held
 
 
-def test_records_are_in_the_log_before_the_commit(story: Story) -> None:
+def test_b50_records_are_in_the_log_before_the_commit(story: Story) -> None:
+    """`eventual`: records are there for readers before the commit."""
     writer = story.writer()
     write(writer, [(1, "a")])
     with failing(DeltaLog, "commit"), pytest.raises(Crash):
@@ -159,11 +160,13 @@ def test_a_driver_killed_in_a_batch_replays_it_with_other_rows(story: Story) -> 
     story.assert_converged()
 
 
-def test_a_task_that_failed_half_way_repeats_its_records(story: Story) -> None:
+def test_b51_a_task_that_failed_half_way_repeats_its_records(story: Story) -> None:
+    """`eventual`: a failure leaves duplicates in the topic."""
     writer = story.writer()
     with failing(KafkaTap, "close", after=True), pytest.raises(Crash):
         write(writer, [(1, "a"), (2, "a")])
     write(writer, [(1, "a"), (2, "a")])
+    assert story.records() > 2
     story.assert_converged()
 
 
@@ -284,9 +287,10 @@ def test_a_writer_killed_at_any_point_leaves_a_log_that_converges(
     story.assert_converged()
 
 
-def test_creating_one_warns_of_the_cost(
+def test_b53_creating_one_warns_of_the_cost(
     kafka: Any, tmp_path: Path, topic: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Creating an `eventual` table warns that normalize is costly."""
     with caplog.at_level(logging.WARNING, "tablestore"):
         make_table(tmp_path / "a", kafka.bootstrap_servers, topic(), bucket=1)
         assert not caplog.records

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.crash.batches import DRIVER, EVENTUAL, SETTLE, TASK
 from tests.crash.cases import SMALL, Case
 from tests.crash.eventual import run_lives
 from tests.crash.ledger import Given, follow
-from tests.crash.worker import DRIVER, EVENTUAL, SETTLE, TASK
 
 DEATHS = [
     (EVENTUAL, "flush:after", DRIVER),

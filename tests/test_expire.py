@@ -141,7 +141,7 @@ def test_what_is_kept_reads_as_before_and_what_is_not_is_gone_from_the_disk(
 ) -> None:
     life = Life(tmp_path / "t", servers, topic(), key=key)
     open_before = OpenedTable.open(str(life.path))
-    assert open_before.files.latest() == 0
+    assert (open_before.files.latest(), open_before.newest_visible()) == (0, 0)
     life.write(27, compact_every=8)
     tagged = make_tag(life.table, "monthly", 12)
     make_tag(life.table, "newest", None)
@@ -165,6 +165,12 @@ def test_what_is_kept_reads_as_before_and_what_is_not_is_gone_from_the_disk(
 
     # A handle that has seen nothing of all this goes on, and so do writers.
     assert content(open_before, newest) == life.held[newest]
+    assert open_before.newest_visible() == newest
+    # Nor does it help a publisher that was asleep to write an entry that has expired since.
+    entry = life.table.index.get(newest - 4)
+    assert entry is not None
+    life.table.index.put(replace(entry, snapshot=newest - 9))
+    assert OpenedTable.open(str(life.path)).newest_visible() == newest
     life.write(17, compact_every=8)
     last = life.table.files.latest()
     again = life.expire(3)
@@ -306,6 +312,17 @@ def test_a_tag_made_while_its_snapshot_expires_is_kept_or_refused(
     assert life.table.files.oldest() > oldest
     assert content(OpenedTable.open(str(life.path)), oldest) == life.held[oldest]
 
+    # Only the other tag keeps the snapshot now, and it goes while the new one is made.
+    def deleted_before(self: Tags, tag: Any) -> None:
+        delete_tag(OpenedTable.open(str(life.path)), "in-time")
+        put(self, tag)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tags, "put", deleted_before)
+        with pytest.raises(NotFoundError, match=f"snapshot {oldest} has expired meanwhile"):
+            make_tag(OpenedTable.open(str(life.path)), "too-late", oldest)
+    assert life.table.files.tags.all() == []
+
 
 @pytest.mark.parametrize("key", [True, False], ids=["key table", "append table"])
 def test_with_expiry_on_its_own_the_disk_does_not_fill(tmp_path: Path, key: bool) -> None:
@@ -364,9 +381,11 @@ def test_readers_and_writers_do_not_notice_an_expiry_that_spares_what_they_read(
     with ThreadPoolExecutor(5) as pool:
         writers = [pool.submit(write_many, number) for number in (1, 2)]
         others = [pool.submit(expire_often), pool.submit(expire_often), pool.submit(read_often)]
-        for each in writers:
-            each.result()
-        stop.set()
+        try:
+            for each in writers:
+                each.result()
+        finally:
+            stop.set()
         expired = others[0].result() + others[1].result()
         assert expired > 10
         assert others[2].result() > 3
@@ -414,3 +433,22 @@ def test_looking_inside_needs_no_spark(servers: str, tmp_path: Path, topic: Call
     assert (tag["tag"], tag["snapshot_id"]) == ("t1", 2)
     with pytest.raises(InvalidInputError, match="'owls': expected one of snapshots, files"):
         inspected(table, "owls")
+
+
+def test_a_writer_that_slept_while_others_wrote_and_expired_goes_on(
+    servers: str, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    life = Life(tmp_path / "t", servers, topic())
+    life.write(2)
+    table = OpenedTable.open(str(life.path))
+    publisher = publisher_of(table)
+    sleeper = Writer(table, publisher)
+    write(sleeper, [(1, "before")])
+    life.write(8)
+    life.expire(2)
+    made = write(sleeper, [(1, "after")])
+    assert made is not None
+    assert (made.id, table.newest_visible()) == (life.table.files.latest(), made.id)
+    publisher.discard()
+    life.write(2)
+    life.check(oldest=life.table.files.oldest())

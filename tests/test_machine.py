@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from pyspark.sql.types import LongType
 
 from log_system.index import LogIndex
 from log_system.kafka.local import LocalKafka
@@ -18,13 +20,16 @@ from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.send import Sender
 from snapshot.changes import MAINTENANCE
 from snapshot.delta import DeltaLog
+from snapshot.evolve import AddColumn, DropColumn
 from snapshot.stage import Stager
 from snapshot.storage import Storage
+from tablestore.alter import alter
 from tablestore.compact import compact
 from tablestore.expire import expire, rules_of
 from tablestore.opened import OpenedTable
 from tablestore.plan import change_parts
 from tablestore.recover import recover
+from tablestore.rollback import rollback
 from tablestore.tagging import delete_tag, make_tag
 from tablestore.verify import verify
 from tablestore.write import Writer
@@ -35,6 +40,7 @@ from tests.parts import (
     Change,
     act,
     committed_changes,
+    fold_into,
     make_table,
     publisher_of,
     rows_of,
@@ -65,6 +71,7 @@ VERBS: dict[str, Callable[[list[Change], Rows], list[Change]]] = {
     "update": lambda given, rows: [(k, rows[k] + "+") for k in sorted(rows.keys() & dict(given).keys())],
     "overwrite": lambda given, rows: [*((k, None) for k in rows), *given],
     "truncate": lambda _, rows: [(k, None) for k in rows],
+    "merge": lambda given, rows: [(k, None if k % 2 else v) for k, v in dict(given).items() if k in rows or not k % 2],
 }
 """The changes that a verb makes of the rows that there are, with some keys and values to choose by."""
 
@@ -82,11 +89,16 @@ class Machine(RuleBasedStateMachine):
         self.archive: Archive = {}
         self.tags: dict[str, int] = {}
 
-    @initialize(log_format=st.sampled_from(["json", "arrow"]), large=st.booleans(), merges=st.booleans())
-    def make(self, log_format: str, large: bool, merges: bool) -> None:
+    @initialize(
+        log_format=st.sampled_from(["json", "arrow"]),
+        large=st.booleans(),
+        merges=st.booleans(),
+        truncates=st.booleans(),
+    )
+    def make(self, log_format: str, large: bool, merges: bool, truncates: bool) -> None:
         self.merges = merges
         options: dict[str, Any] = {"log__format": log_format, "compaction__auto": False, **(LARGE if large else {})}
-        options |= JOINED if merges else {}
+        options |= (JOINED if merges else {}) | ({"log__truncate_record": True} if truncates else {})
         make_table(self.path, self.servers, self.topic, **options)
         self.table = OpenedTable.open(str(self.path))
         self.writers = [self.new_writer(), self.new_writer()]
@@ -101,17 +113,18 @@ class Machine(RuleBasedStateMachine):
         self.dropped.append(self.writers[who][1])
         self.writers[who] = self.new_writer()
 
-    def remember(self, changes: list[Change]) -> None:
-        """Note the snapshots made since the last look; ``changes`` are those of the one that holds any."""
+    def remember(self, changes: list[Change], *, as_set: bool = False) -> None:
+        """Note the snapshots made since the last look.
+
+        Args:
+            changes: those of the one that holds any.
+            as_set: they say what rows become, whatever the merge engine.
+        """
         known = max(self.history)
         for snapshot in range(known + 1, self.table.files.latest() + 1):
             rows = dict(self.history[snapshot - 1])
             if self.table.files.log.commit_at(snapshot).info["kind"] not in MAINTENANCE:
-                for key, value in () if self.merges else changes:
-                    rows.pop(key, None)
-                    if value is not None:
-                        rows[key] = value
-                rows = joined(rows, changes) if self.merges else rows
+                rows = joined(rows, changes) if self.merges and not as_set else fold_into(rows, changes)
             self.history[snapshot] = rows
 
     @rule(who=WHO, changes=CHANGES)
@@ -140,7 +153,7 @@ class Machine(RuleBasedStateMachine):
         changes = VERBS[verb](given, self.history[max(self.history)])
         made = act(self.writers[who][0], self.table, verb, lambda rows: VERBS[verb](given, rows))
         assert (made is None) == (not changes)
-        self.remember(changes)
+        self.remember(changes, as_set=True)
         if made is not None:
             assert (made.id, made.kind) == (max(self.history), verb)
             assert self.table.newest_visible() == made.id
@@ -153,7 +166,7 @@ class Machine(RuleBasedStateMachine):
                 act(self.writers[who][0], self.table, verb, lambda rows: VERBS[verb](given, rows))
             except Crash:
                 self.bury(who)
-        self.remember(changes)
+        self.remember(changes, as_set=True)
 
     @rule()
     def fold(self) -> None:
@@ -188,6 +201,34 @@ class Machine(RuleBasedStateMachine):
     def look_ahead(self) -> None:
         """Keep for the auditors what is about to expire."""
         committed_changes(self.path, PARTITIONS, self.archive)
+
+    @rule(who=WHO, back=st.integers(0, 4), step=st.sampled_from([None, *STEPS]), after=st.booleans())
+    def rollback(self, who: int, back: int, step: tuple[type, str] | None, after: bool) -> None:
+        to = max(self.table.files.oldest(), self.table.files.latest() - back)
+        now, then = self.history[max(self.history)], self.history[to]
+        changes: list[Change] = [(k, None) for k in now.keys() - then.keys()]
+        changes += [(k, v) for k, v in then.items() if now.get(k) != v]
+        with failing(*step, after=after) if step else nullcontext():
+            try:
+                made = rollback(self.table, self.writers[who][0], run_here, to)
+            except Crash:
+                self.bury(who)
+            else:
+                assert (made is None) == (not changes)
+        self.remember(changes, as_set=True)
+
+    @rule(who=WHO, crash=st.none() | st.booleans())
+    def alter(self, who: int, crash: bool | None) -> None:
+        """Add a column, or drop the one that was added; ``crash`` says whether somebody dies before or after."""
+        added = [name for name in self.table.spec.schema.names if name.startswith("x")]
+        change = DropColumn(added[0]) if added else AddColumn(f"x{len(self.table.spec.past)}", LongType())
+        with nullcontext() if crash is None else failing(DeltaLog, "alter", after=crash):
+            try:
+                alter(self.table, [change], publish=self.writers[who][0].publish)
+            except Crash:
+                self.bury(who)
+        self.table = OpenedTable.open(str(self.path))
+        self.remember([])
 
     @rule(name=st.sampled_from("ab"), back=st.integers(0, 3))
     def tag(self, name: str, back: int) -> None:

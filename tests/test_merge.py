@@ -23,6 +23,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, IsNull, Not
 
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError
 from snapshot.filters import Predicate, split_filters
+from snapshot.latest import last_of_few
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ, SNAPSHOT
@@ -142,8 +143,10 @@ def test_last_per_key_equals_a_dict(rows: list[tuple[int, str | None]], data: st
     table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in stamped], schema=schema)
     batches = [*table.slice(0, cut).to_batches(), *table.slice(cut).to_batches()]
     last = {row[0]: row for row in sorted(stamped, key=lambda row: row[4])}
+    expected = sorted(last.values(), key=lambda row: row[4])
     with MergeEngine(SCHEMA, ["id"]) as engine:
-        assert rows_of(engine.last_per_key(batches), schema) == sorted(last.values(), key=lambda row: row[4])
+        assert rows_of(engine.last_per_key(batches), schema) == expected
+    assert rows_of(last_of_few(["id"], pa.Table.from_batches(batches, schema)).to_batches(), schema) == expected
 
 
 def test_what_the_staged_batches_raise_is_raised() -> None:
@@ -215,6 +218,8 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path, base: dict[bytes, Any],
         merged = rows_of(engine.merged([base_file], [change_file]), ALL_TYPES)
         staged = pq.read_table(change_file.path).cast(change_schema(ALL_TYPES))
         kept = rows_of(engine.last_per_key(staged.to_batches()), change_schema(ALL_TYPES))
+        few = rows_of(last_of_few(["k"], staged).to_batches(), change_schema(ALL_TYPES))
+    assert list(map(repr, few)) == list(map(repr, kept))
     assert sorted(map(repr, merged)) == sorted(_canonical(list(expected.values()), ALL_TYPES))
     assert list(map(repr, kept)) == _canonical(rows, change_schema(ALL_TYPES))
 

@@ -104,7 +104,8 @@ EMITTED = [
 ]
 
 
-def test_the_vectors_of_flinks_operator(spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any) -> None:
+def test_b52_the_vectors_of_flinks_operator(spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any) -> None:
+    """`eventual`: the read folds repeats as Flink does."""
     name = topic()
     table = make(spark, tmp_path / "t", kafka.bootstrap_servers, name, log__consistency="eventual", bucket=1)
     feeder = Feeder(kafka.bootstrap_servers, name)
@@ -123,9 +124,10 @@ def test_the_vectors_of_flinks_operator(spark: SparkSession, kafka: Any, tmp_pat
     assert sorted(whole.follow()[0]) == [(1, "c", "update_preimage"), (1, "e", "update_postimage")]
 
 
-def test_a_full_scan_seeds_the_state_and_follows_the_table_through_aborted_batches(
+def test_b53_a_full_scan_seeds_the_state_and_follows_the_table_through_aborted_batches(
     spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
 ) -> None:
+    """The state holds each key once, and survives restarts of the query."""
     # The arrow format has many rows to an offset.
     options = {"log__consistency": "eventual", "log__format": "arrow"}
     table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), **options)
@@ -192,9 +194,10 @@ def test_a_query_killed_within_a_batch_repeats_and_loses_nothing(
     assert auditor.table == {1: "b"}
 
 
-def test_normalize_is_in_the_plan_of_an_eventual_table_alone(
+def test_b52_normalize_is_in_the_plan_of_an_eventual_table_alone(
     spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The operator is in the plan of an `eventual` table, and of no other."""
     eventual = make(spark, tmp_path / "e", kafka.bootstrap_servers, topic(), log__consistency="eventual")
     transactional = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic())
     for stream, is_there in (
@@ -294,8 +297,8 @@ def test_of_records_that_are_replaced_within_a_micro_batch_the_last_ones_count(
     Feeder(kafka.bootstrap_servers, name).send(*sent)
     # Few records fit, so that a key is in several pieces; and records come a few at a time.
     monkeypatch.setattr("log_system.kafka.tail._HELD_RECORDS", held)
-    monkeypatch.setattr("log_system.kafka.consume._FIRST_RECORDS", 7)
-    monkeypatch.setattr("log_system.kafka.consume._BATCH_RECORDS", 7)
+    monkeypatch.setattr("log_system.kafka.ranges._FIRST_RECORDS", 7)
+    monkeypatch.setattr("log_system.kafka.ranges._BATCH_RECORDS", 7)
     found = [row for batch in TailPart(table.log, 0, 0, len(sent), fold=True).read() for row in batch.to_pylist()]
     last = {key: None if text is None else text.strip('"') for key, text in sent}
     assert {row["id"]: row["v"] for row in found} == last

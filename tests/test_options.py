@@ -144,11 +144,13 @@ def test_a_wrong_value_is_named_with_what_was_expected(name: str, value: str) ->
     assert value in message
 
 
-def test_a_wrong_word_is_answered_with_the_right_ones() -> None:
+def test_o22_g14_a_wrong_word_is_answered_with_the_right_ones() -> None:
+    """`log.consistency`: `transactional` (the default) or `eventual`."""
     assert "'transactional' or 'eventual'" in refusal({**KAFKA, "log.consistency": "strict"})
 
 
-def test_an_unknown_log_system_is_answered_with_kafka() -> None:
+def test_o21_an_unknown_log_system_is_answered_with_kafka() -> None:
+    """`log.system`: another word than `kafka` is refused."""
     assert "'kafka'" in refusal({**KAFKA, "log.system": "pulsar"})
     assert "'kafka'" in refusal({}, log_system="pulsar")
 
@@ -161,7 +163,8 @@ def test_option_and_argument_must_not_contradict_each_other() -> None:
 
 
 @pytest.mark.parametrize("missing", ["kafka.bootstrap.servers", "kafka.topic"])
-def test_a_missing_required_option_is_named(missing: str) -> None:
+def test_o23_o24_a_missing_required_option_is_named(missing: str) -> None:
+    """`kafka.bootstrap.servers`, `kafka.topic`: required where there is a log."""
     given_options = {name: value for name, value in KAFKA.items() if name != missing}
 
     assert f"'{missing}' is required" in refusal(given_options)
@@ -224,11 +227,23 @@ def test_other_client_options_reach_the_client_with_the_prefix_cut() -> None:
         ({"log.consistency": "eventual"}, (), ("primary key", "transactional")),
         ({"log.compacted": "true"}, (), ("log.compacted", "primary key")),
         ({"log.compacted": "true", "log.format": "arrow"}, ("id",), ("log.compacted", "json")),
+        ({"log.truncate-record": "true", "log.compacted": "true"}, ("id",), ("log.truncate-record", "log.compacted")),
+        (
+            {"log.truncate-record": "true", "log.consistency": "eventual"},
+            ("id",),
+            ("log.truncate-record", "'eventual'"),
+        ),
+        (
+            {"log.truncate-record": "true", "changelog-producer": "lookup", "log.format": "arrow"},
+            ("id",),
+            ("log.truncate-record", "lookup"),
+        ),
     ],
 )
-def test_options_that_contradict_each_other_or_the_table(
+def test_g15_options_that_contradict_each_other_or_the_table(
     more: dict[str, str], key: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
+    """`eventual` needs a primary key."""
     message = refusal({**KAFKA, **more}, key=key)
 
     assert all(word in message for word in words)
@@ -237,7 +252,8 @@ def test_options_that_contradict_each_other_or_the_table(
 @pytest.mark.parametrize(
     "name", ["log.consistency", "log.retention", "kafka.topic", "kafka.client.id", "publish.driver-rows-max"]
 )
-def test_options_of_a_log_need_a_log_system(name: str) -> None:
+def test_g19_options_of_a_log_need_a_log_system(name: str) -> None:
+    """`log.consistency` and the other options of a log need `log.system`."""
     message = refusal({name: "eventual"})
 
     assert name in message
@@ -291,6 +307,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "snapshot.retain-max": st.integers(10**6, 10**7),
     "snapshot.expire-auto": st.booleans(),
     "consumer.expiration-time": DURATIONS,
+    "partition.expire-auto": st.booleans(),
+    "partition.expiration-check-interval": DURATIONS,
     "write.target-file-size": st.integers(1 << 10, 1 << 40),
     "publish.driver-rows-max": st.integers(0, 10**9),
     "publish.transaction-rows-max": st.integers(1, 10**9),

@@ -249,11 +249,27 @@ def test_a_reader_that_the_retention_overtakes_between_plan_and_read_fails_loudl
         [batch for part in parts for batch in stream.stream.read(part)]
 
 
+def test_b47_changes_of_a_stream_come_from_the_log(logged: OpenedTable) -> None:
+    """Past its first snapshot a stream opens no file of the table: it goes on though the files' rows are gone."""
+    stream = Stream(Path(logged.path))
+    assert {row[3] for row in stream.rows()} == {3}
+    write(Writer(logged, publisher_of(logged)), [(1, "new"), (7, None)])
+    gone = [path for path in Path(logged.path).rglob("*.parquet") if "_delta_log" not in path.parts]
+    assert gone
+    for path in gone:
+        path.unlink()
+    parts = stream.plan()
+    assert {type(part.part) for part in parts} == {LogPart}
+    found = [tuple(row.values())[:4] for part in parts for b in stream.stream.read(part) for row in b.to_pylist()]
+    assert sorted(found) == [(1, "new", "update_postimage", 4), (7, None, "delete", 4)]
+
+
 @pytest.mark.parametrize("log_format", ["json", "arrow"])
 @pytest.mark.parametrize("after", [False, True], ids=["before it is sent", "before the gate opens"])
-def test_a_snapshot_that_is_not_published_is_not_shown(
+def test_b48_g18_a_snapshot_that_is_not_published_is_not_shown(
     servers: str, tmp_path: Path, topic: Callable[[], str], log_format: str, after: bool
 ) -> None:
+    """Neither records that are sent nor a snapshot that is committed show before both are whole."""
     table = make_table(tmp_path / "t", servers, topic(), bucket=2, log__format=log_format)
     full, earliest = Stream(tmp_path / "t"), Stream(tmp_path / "t", scan_mode=ScanMode.EARLIEST)
     writer = Writer(table, publisher_of(table))

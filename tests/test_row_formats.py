@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -10,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from log_system.formats import row_csv, row_json
 from log_system.formats.row_formats import ROW_FORMATS, open_row_format
 from snapshot.errors import BadRecordError, InvalidInputError
 from tests import format_strategies as tables
 from tests.row_cases import ITEMS, read, rows, written
-from tests.row_property import batches
+from tests.row_property import batches, may_be_null
 
 RAW_KINDS = [
     pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
@@ -149,3 +151,47 @@ def test_what_raw_refuses() -> None:
         open_row_format("raw", one(pa.date32()), {}, side="")
     with pytest.raises(InvalidInputError, match="cannot write NULL"):
         written("raw", pa.schema([("c", pa.string())]), (None,))
+
+
+WIDE = pa.schema(
+    [
+        ("i", pa.int64()), ("t", pa.int8()), ("b", pa.bool_()), ("s", pa.string()), ("y", pa.date32()),
+        ("f", pa.float32()), ("d", pa.float64()), ("n", pa.decimal128(10, 2)), ("w", pa.decimal128(38, 6)),
+        ("e", pa.decimal128(20, 0)), ("z", pa.decimal128(38, 12)), ("ntz", pa.timestamp("us")),
+        ("ltz", pa.timestamp("us", "UTC")), ("x", pa.binary()), ("l", pa.list_(pa.int32())),
+    ]
+)  # fmt: skip
+USUAL = {
+    "s": st.text('abc ,"\\\n\x01\u00e4', max_size=30),
+    "f": st.floats(-1e6, 1e6, width=32) | st.integers(-1000, 1000),
+    "d": st.floats(-1e16, 1e16) | st.integers(-1000, 1000) | st.floats(-1, 1),
+    "n": st.integers(-200, 200).map(lambda cents: Decimal(cents) / 100) | st.just(Decimal("1200.00")),
+    "ntz": st.integers(-2, 2_000_000_000).map(lambda tenths: tenths * 100_000),
+}
+OTHERWISE: list[tuple[str, dict[str, str]]] = [
+    ("json", {}),
+    ("json", {"timestamp-format.standard": "ISO-8601", "encode.ignore-null-fields": "true"}),
+    ("json", {"encode.decimal-as-plain-number": "true"}),
+    ("csv", {}),
+    ("csv", {"field-delimiter": "|", "null-literal": "n/a", "write-bigdecimal-in-scientific-notation": "false"}),
+    ("csv", {"field-delimiter": ":", "escape-character": "\\"}),
+    ("csv", {"quote-character": "'", "field-delimiter": "\t"}),
+    ("csv", {"disable-quote-character": "true"}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OTHERWISE, ids=str)
+@given(data=st.data())
+def test_arrow_and_duckdb_write_the_same_bytes(name: str, options: dict[str, str], data: st.DataObject) -> None:
+    schema = pa.schema(data.draw(st.lists(st.sampled_from(list(WIDE)), min_size=1, unique_by=lambda f: f.name)))
+    count = data.draw(st.integers(1, 120))
+    columns = []
+    for field in schema:
+        some = data.draw(st.lists(USUAL.get(field.name, st.nothing()) | may_be_null(field), min_size=1, max_size=4))
+        columns.append(pa.array([some[n % len(some)] for n in range(count)], field.type))
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    by_arrow = list(open_row_format(name, schema, options, side="").encode(batch))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_json, "json_pieces", lambda *_, **__: None)
+        patch.setattr(row_csv, "field_pieces", lambda *_, **__: None)
+        assert by_arrow == list(open_row_format(name, schema, options, side="").encode(batch))

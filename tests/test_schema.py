@@ -36,8 +36,8 @@ from snapshot.evolve import (
     evolved,
 )
 from snapshot.merge_schema import merging_changes
-from snapshot.schema import arrow_schema
 from snapshot.spark_columns import path_of, stored, stored_name, visible, with_stored_names
+from snapshot.spark_schema import arrow_schema
 from snapshot.spec import TableSpec
 
 INNER = StructType().add("x", "integer").add("y", "string", False)

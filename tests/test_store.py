@@ -41,13 +41,15 @@ def assert_no_table(path: Path) -> None:
         OpenedTable.open(str(path))
 
 
-def test_a_key_table_is_made_opened_and_dropped(
+def test_b45_g20_a_key_table_is_made_opened_and_dropped(
     spark: SparkSession, kafka: object, client: KafkaClient, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
+    """With a log a table has files and a topic, which `create` makes, a partition a bucket, and `drop` removes."""
     servers, name, path = kafka.bootstrap_servers, topic(), tmp_path / "orders"
     made = make(spark, path, servers, name)
     opened = TableStore.open(spark, path)
     assert (opened.primary_key, opened.partition_by, opened.options.buckets) == (("id",), (), 2)
+    opened.schema.add("x", "int").fields[0].nullable = True
     assert [(f.name, f.nullable) for f in opened.schema.fields] == [("id", False), ("v", True)]
     assert rows(opened.read()) == {}
     assert opened.snapshots()[0].kind == "create"
@@ -68,7 +70,10 @@ def test_a_key_table_is_made_opened_and_dropped(
         TableStore.open(spark, path)
 
 
-def test_an_append_table_and_a_table_without_a_log_stream_and_read_alike(spark: SparkSession, tmp_path: Path) -> None:
+def test_o21_an_append_table_and_a_table_without_a_log_stream_and_read_alike(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Without `log.system` a stream comes from the files."""
     for key in (False, True):
         table = make(spark, tmp_path / f"key-{key}", key=key)
         table.write(frame(spark, [(1, "a"), (2, "b")]))

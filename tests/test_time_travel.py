@@ -136,10 +136,14 @@ def take_back(spark: SparkSession, table: TableStore) -> None:
 @pytest.mark.parametrize("key", [True, False], ids=["key", "no key"])
 def test_partitions_expire_by_the_time_in_their_values(spark: SparkSession, tmp_path: Path, key: bool) -> None:
     today = f"{datetime.now(UTC):%Y%m%d}"
-    options = {"partition.expiration-time": "7 d", "partition.timestamp-pattern": "$day", "bucket": 2}
+    options = {
+        "partition.expiration-time": "7 d",
+        "partition.timestamp-pattern": "$day",
+        "partition.expire-auto": False,
+    }
     made = TableStore.create(
         spark, tmp_path / "t", "id bigint, day string, v string", primary_key=["id"] if key else [],
-        partition_by=["day"], options={**options, "partition.timestamp-formatter": "yyyyMMdd"},
+        partition_by=["day"], options={**options, "partition.timestamp-formatter": "yyyyMMdd", "bucket": 2},
     )  # fmt: skip
     days = ["20200101", "20200102", today, "someday", None]
     made.write(frame(spark, [(n, days[n % 5], str(n)) for n in range(10)], "id bigint, day string, v string"))
@@ -153,6 +157,15 @@ def test_partitions_expire_by_the_time_in_their_values(spark: SparkSession, tmp_
     assert {row.day for row in made.read().collect()} == {today, "someday", None}
     assert {row[3] for row in made.changes(done.snapshot - 1).collect()} == {"delete"}
     assert made.expire_partitions().partitions == ()
+    one = "id bigint, day string, v string"
+    made.write(frame(spark, [(20, "20200101", "x")], one))
+    made.compact()
+    made.write(frame(spark, [(21, today, "x")], one))
+    assert made.read().where("id = 20").count() == 1
+    made.set_options({"partition.expire-auto": "true", "partition.expiration-check-interval": "0 s"})
+    made.write(frame(spark, [(22, today, "x")], one))
+    assert made.snapshots()[0].kind == "delete"
+    assert made.read().where("id >= 20").count() == 2
     with pytest.raises(InvalidInputError, match=r"'partition.timestamp-pattern': expected '\$name' of partition"):
         TableStore.create(
             spark, tmp_path / "u", "id bigint, day string", partition_by=["day"],

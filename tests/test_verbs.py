@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +23,7 @@ from tablestore.verbs import keyed
 from tablestore.verbs import rows as unkeyed
 from tests import tables
 from tests.checks import assert_log_is_table
-from tests.parts import rows_of
+from tests.parts import drain_raw, rows_of
 from tests.tables import DDL, Follower, frame, log_options, rows, state
 from tests.test_changelog import check_changelog, told
 
@@ -202,6 +203,51 @@ def test_verbs_of_a_table_without_a_key(
     assert not report.pending
 
 
+@pytest.mark.parametrize(("log_format", "key"), [("json", True), ("json", False), ("arrow", False)])
+def test_one_record_of_each_partition_says_that_all_rows_are_gone(
+    spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str], log_format: str, key: bool
+) -> None:
+    """A plain consumer gets one record; a stream of ours gets the rows that go, whatever the log's format can say."""
+    name, option = topic(), "log.truncate-record"
+    table = tables.make(
+        spark, tmp_path / "t", servers, name, key=key, log__format=log_format, log__truncate_record=True
+    )
+    stream = Follower(tmp_path / "c", lambda: table.read_stream(scan_mode="earliest", max_snapshots=4))
+    table.write(frame(spark, [(1, "a"), (2, "b"), (3, "c")]))
+    table.overwrite(frame(spark, [(2, "b"), (4, "d")]))
+    table.write(frame(spark, [(5, "e")]))
+    assert table.truncate().rows == 3
+    table.write(frame(spark, [(6, "f")]))
+    feed = stream.rows()
+    table.set_options({option: "false"})
+    if (log_format, key) == ("json", False):
+        with pytest.raises(InvalidInputError, match=r"truncate: log\.format='json'"):
+            table.truncate()
+    else:
+        table.truncate()
+    feed += stream.rows()
+    gone = {"json": b'{"_change_type":"truncate"}', "debezium-json": b'{"before":null,"after":null,"op":"t"}'}
+    for partition in drain_raw(servers, name, 2):
+        values = [message.value() for message in partition]
+        if log_format == "arrow":
+            kinds = [pa.ipc.open_stream(value).read_all()["_kind"].to_pylist() for value in values]
+            assert sum(each == [4] for each in kinds) == 2
+            assert sum(kind == RowKind.DELETE for each in kinds for kind in each) <= 1
+        else:
+            assert values.count(gone[log_format]) == 2
+            assert sum(value is None or b'"op":"d"' in value for value in values) <= 1
+    deletes = Counter((row[0], row[3]) for row in feed if row[2] == "delete")
+    went = {(1, 2), (3, 2), (2, 4), (4, 4), (5, 4)} | (set() if key else {(2, 2)})
+    assert {each for each in deletes if each[1] <= 5} == went
+    assert max(deletes.values()) == 1
+    now = Counter(row[0] for row in feed if row[2] != "delete") - Counter(row[0] for row in feed if row[2] == "delete")
+    # An upsert of a row that is there is one in the feed too.
+    assert now == Counter(row[0] for row in table.read().collect()) + Counter([2] if key else [])
+    report = table.verify()
+    assert report.ok, report
+    assert report.snapshots >= 5
+
+
 def test_rows_that_would_share_a_key_are_refused_and_moves_that_do_not_go_through(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -286,6 +332,30 @@ def test_what_is_wrong_is_said_before_anything_is_written(
         with pytest.raises(InvalidInputError, match=message):
             act()
     assert [state(table) for table in (keyed_, plain, logged)] == before
+
+
+def test_verbs_of_a_table_without_a_key_whose_structs_were_changed(spark: SparkSession, tmp_path: Path) -> None:
+    ddl = "id bigint, p string, s struct<a: int, b: string>"
+    table = TableStore.create(spark, tmp_path / "t", ddl, partition_by=["p"])
+    odd = [(1, "a b", (1, "x")), (2, "a b", (2, "y")), (3, "%2F", (3, "z"))]
+    table.write(spark.createDataFrame(odd, ddl))
+    table.rename_column("s.a", "n")
+    table.add_column("s.c", "double")
+    table.write(spark.createDataFrame([(4, "a b", (4, "w", 0.5))], table.schema))
+    assert table.delete("s.n = 1").rows == 1
+    assert table.update("s.c is null and p = '%2F'", {"s": "named_struct('n', 33, 'b', s.b, 'c', 1D)"}).rows == 2
+    source = spark.createDataFrame([(2, True), (4, False)], "id bigint, gone boolean")
+    clauses = [when_matched("source.gone and target.s.n = 2").delete(), when_matched().update({"p": "'new'"})]
+    assert table.merge(source, "id", clauses).rows == 3
+    assert sorted(map(tuple, table.read().select("id", "p", "s.n", "s.b", "s.c").collect())) == [
+        (3, "%2F", 33, "z", 1.0), (4, "new", 4, "w", 0.5)
+    ]  # fmt: skip
+    columns = [(row.since, row.until, row.name, row.type) for row in table.inspect.schemas().collect()]
+    assert columns[2::3] == [
+        (3, None, "s", "struct<n:int,b:string,c:double>"),
+        (2, 2, "s", "struct<n:int,b:string>"),
+        (0, 1, "s", "struct<a:int,b:string>"),
+    ]
 
 
 def test_who_commits_in_between(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from log_system.kafka.send import Sender
 from snapshot.delta import DeltaLog
 from snapshot.errors import CorruptedError
 from snapshot.rewrite import Rewriter
-from snapshot.rowkind import KIND, RowKind
+from snapshot.rowkind import KIND, TRUNCATE, RowKind
+from snapshot.stage import StagedFile
 from tablestore.opened import OpenedTable
 from tablestore.recover import recover
+from tablestore.restage import Replaced
 from tablestore.verify import verify
 from tablestore.write import Writer
 from tests.faults import Crash, failing
-from tests.parts import Row, drain_raw, make_table, publisher_of, rewriting, settle, write
+from tests.parts import Row, drain_raw, make_table, publisher_of, rewriting, settle, staged, write
 
 pytestmark = pytest.mark.crash
 
@@ -43,11 +46,17 @@ STEPS: list[tuple[type, str]] = [
 def in_log(servers: str, topic: str) -> Counter[Row]:
     """Fold a log of Arrow records as a plain consumer would."""
     settle(servers, topic)
-    rows: Counter[Row] = Counter()
-    for message in (message for partition in drain_raw(servers, topic, PARTITIONS) for message in partition):
-        for row in pa.ipc.open_stream(message.value()).read_all().to_pylist():
-            rows[row["id"], row["v"]] += -1 if row[KIND] in (RowKind.DELETE, RowKind.UPDATE_BEFORE) else 1
-    return rows
+    found: Counter[Row] = Counter()
+    for partition in drain_raw(servers, topic, PARTITIONS):
+        rows: Counter[Row] = Counter()
+        for message in partition:
+            for row in pa.ipc.open_stream(message.value()).read_all().to_pylist():
+                if row[KIND] == TRUNCATE:
+                    rows.clear()
+                else:
+                    rows[row["id"], row["v"]] += -1 if row[KIND] in (RowKind.DELETE, RowKind.UPDATE_BEFORE) else 1
+        found.update(rows)
+    return found
 
 
 def in_table(path: Path, version: int | None = None) -> Counter[Row]:
@@ -91,6 +100,54 @@ def test_whoever_dies_in_a_verb_leaves_a_log_that_is_the_table(
         assert not report.pending
         writer.replace_by(rewriting(table, lambda _: None), kind="truncate")
         assert +in_log(servers, name) == in_table(path) == Counter()
+    finally:
+        for publisher in buried:
+            publisher.discard()
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+def test_whoever_dies_while_one_record_says_that_all_rows_are_gone(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], large: bool
+) -> None:
+    """An append that commits first is seen, and deleted: in the log it comes before the record."""
+    servers, name, path = kafka.bootstrap_servers, topic(), tmp_path / "t"
+    options: dict[str, Any] = {"publish__driver_rows_max": 0} if large else {}
+    table = make_table(path, servers, name, key=False, log__format="arrow", log__truncate_record=True, **options)
+    buried: list[KafkaPublisher] = []
+
+    def new_writer() -> Writer:
+        buried.append(publisher_of(table))
+        return Writer(table, buried[-1])
+
+    def meanwhile(number: int) -> Callable[[int], tuple[Sequence[StagedFile], Replaced]]:
+        late: list[Row] = [(number, "late")]
+
+        def stage(base: int) -> tuple[Sequence[StagedFile], Replaced]:
+            files = table.files.root.files(base)
+            if late:
+                write(Writer(table, None), [late.pop()])
+            new = staged(Writer(table, None).stager(whole_buckets=False), [(number, "new")])
+            return [] if number % 3 else new, Replaced(files, (), base)
+
+        return stage
+
+    writer = new_writer()
+    try:
+        for number, (step, after) in enumerate(product(STEPS[3:5] if large else STEPS[1:], (False, True))):
+            write(writer, [(number, "a"), (number, "b")])
+            try:
+                with failing(*step, after=after, hits=range(2, 3) if step[0] is DeltaLog else range(1, 2)):
+                    writer.replace_by(meanwhile(number), kind="overwrite", all_rows=True)
+            except Crash:
+                writer = new_writer()
+        writer = new_writer()
+        recover(table.files, buried[-1], table.index, buckets=PARTITIONS)
+        assert in_log(servers, name) == in_table(path)
+        write(writer, [(-1, "end")])
+        writer.replace_by(meanwhile(1), kind="truncate", all_rows=True)
+        assert in_log(servers, name) == in_table(path) == Counter()
+        report = verify(OpenedTable.open(str(path)))
+        assert report.ok, report
     finally:
         for publisher in buried:
             publisher.discard()

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from log_system.kafka.publish import KafkaPublisher
+from snapshot import stage
 from snapshot.commit import CommitId
 from snapshot.delta import DeltaLog
 from snapshot.errors import ConflictError, InvalidInputError, OutcomeUnknownError, UnavailableError
@@ -48,7 +49,8 @@ def audit(table: TableStore, servers: str) -> None:
     assert_log_is_table(Path(table.path), servers, topic_of(table), table.options.buckets)
 
 
-def test_an_append_adds_rows_and_says_so(spark: SparkSession, servers: str, tmp_path: Path, topic) -> None:
+def test_b46_an_append_adds_rows_and_says_so(spark: SparkSession, servers: str, tmp_path: Path, topic) -> None:
+    """Rows of a table without a key are in the files and in the log."""
     table = make(spark, tmp_path / "t", servers, name := topic(), key=False)
     first = table.write(frame(spark, [(1, "a"), (1, "a")]))
     second = table.write(spark.createDataFrame([("b", 2)], "v string, id int"))
@@ -66,10 +68,16 @@ def drain_append(servers: str, topic: str) -> list[list[tuple[int, str]]]:
     ]
 
 
-@pytest.mark.parametrize("local", [True, False], ids=["rows of this process", "a Spark job"])
+@pytest.mark.parametrize(
+    ("local", "few"),
+    [(True, stage._FEW_ROWS), (True, 2), (False, stage._FEW_ROWS)],
+    ids=["rows of this process", "many rows of this process", "a Spark job"],
+)
 def test_an_upsert_sets_rows_by_key_and_the_last_row_of_a_key_wins(
-    spark: SparkSession, table: TableStore, servers: str, local: bool
+    spark: SparkSession, table: TableStore, servers: str, monkeypatch: pytest.MonkeyPatch, local: bool, few: int
 ) -> None:
+    monkeypatch.setattr(stage, "_FEW_ROWS", few)
+
     def frame_of(*given: tuple[int, str]) -> Any:
         made = spark.createDataFrame(list(given), "id bigint, v string")
         return made if local else made.coalesce(1)
@@ -87,7 +95,8 @@ def test_the_last_row_of_a_key_wins_across_the_partitions_of_a_frame(spark: Spar
     assert rows(table.read()) == {k: str(55 + k) for k in range(5)}
 
 
-def test_deletes_by_change_type_and_by_key(spark: SparkSession, table: TableStore, servers: str) -> None:
+def test_b46_g16_deletes_by_change_type_and_by_key(spark: SparkSession, table: TableStore, servers: str) -> None:
+    """Deletes are in the log, which folded by key is the table."""
     table.write(frame(spark, [(k, "a") for k in range(4)]))
     mixed = table.write(
         changes(

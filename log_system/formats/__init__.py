@@ -13,6 +13,7 @@ from log_system.formats.arrow import ArrowFormat
 from log_system.formats.base import DecodedChanges, EncodedRecords, LogFormat
 from log_system.formats.debezium import DebeziumFormat
 from log_system.formats.json import JsonFormat
+from log_system.formats.truncate import TruncatingFormat
 from snapshot.errors import InvalidInputError
 
 FORMATS = ("json", "arrow", "debezium-json")
@@ -49,10 +50,10 @@ def open_format(
         InvalidInputError: an unknown name, a type a table cannot hold, or a key that is not among the columns.
     """
     if name == "json":
-        return JsonFormat(schema, primary_key, memory_limit=memory_limit)
+        return TruncatingFormat(JsonFormat(schema, primary_key, memory_limit=memory_limit))
     if name == "arrow":
         return ArrowFormat(schema, primary_key, max_record_bytes=max_record_bytes, mixed=mixed)
     if name == "debezium-json":
-        return DebeziumFormat(schema, primary_key, changelog=changelog, memory_limit=memory_limit)
+        return TruncatingFormat(DebeziumFormat(schema, primary_key, changelog=changelog, memory_limit=memory_limit))
     msg = f"log.format must be one of {', '.join(map(repr, FORMATS))}, got {name!r}"
     raise InvalidInputError(msg)

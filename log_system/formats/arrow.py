@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from log_system.formats.base import DecodedChanges, EncodedRecords
+from log_system.formats.base import DecodedChanges, EncodedRecords, Payloads, as_binary
 from log_system.formats.columns import changes_schema, check_changes, check_columns, layout, relabel
 from snapshot.errors import CorruptedError, InvalidInputError
-from snapshot.rowkind import KIND
+from snapshot.rowkind import KIND, TRUNCATE
 
 _FOOTER = struct.Struct(">4sI")
 _MAGIC = b"TSA1"
@@ -71,9 +71,9 @@ class ArrowFormat:
         Raises:
             InvalidInputError: the batch has other columns than the table, or a row kind that does not exist.
         """
-        check_changes(changes, self._changes)
+        check_changes(changes, self._changes, TRUNCATE)
         changes = relabel(changes, self._changes)
-        values: list[bytes | None] = []
+        values: list[bytes] = []
         rows: list[int] = []
         start, guess = 0, self._first_guess(changes)
         while start < len(changes):
@@ -87,15 +87,10 @@ class ArrowFormat:
             start += count
             # A tenth is kept back: the next rows may compress less well, and a record too large is work thrown away.
             guess = max(1, min(count * 4, int(count * 0.9 * self._record_bytes_max / len(value))))
-        return EncodedRecords([None] * len(values), values, np.array(rows, np.int64))
+        nothing = pa.nulls(len(values), pa.large_binary())
+        return EncodedRecords(nothing, pa.array(values, pa.large_binary()), np.array(rows, np.int64))
 
-    def decode(
-        self,
-        keys: Sequence[bytes | None],
-        values: Sequence[bytes | None],
-        *,
-        own: bool = False,
-    ) -> DecodedChanges:
+    def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
         """Turn records into changes. Columns that a record lacks are NULL; columns the table lacks are dropped.
 
         Raises:
@@ -103,7 +98,7 @@ class ArrowFormat:
         """
         batches: list[pa.RecordBatch] = []
         record: list[int] = []
-        for number, value in enumerate(values):
+        for number, value in enumerate(map(pa.LargeBinaryScalar.as_buffer, as_binary(values))):
             try:
                 read = self._read(value)
             except (pa.ArrowException, ValueError, OSError) as error:
@@ -129,21 +124,21 @@ class ArrowFormat:
         stream = sink.getvalue()
         return b"".join((stream, _FOOTER.pack(_MAGIC, zlib.crc32(stream))))
 
-    def _read(self, value: bytes | None) -> list[pa.RecordBatch]:
+    def _read(self, value: pa.Buffer | None) -> list[pa.RecordBatch]:
         """Read one record.
 
         Raises:
             ValueError: it is damaged, or does not fit the table; pyarrow's own errors pass through too.
         """
-        if value is None or len(value) < _FOOTER.size:
-            msg = "not a record of log.format='arrow': " + ("null" if value is None else f"{len(value)} bytes")
+        if value is None or value.size < _FOOTER.size:
+            msg = "not a record of log.format='arrow': " + ("null" if value is None else f"{value.size} bytes")
             raise ValueError(msg)
-        stream = memoryview(value)[: -_FOOTER.size]
-        magic, checksum = _FOOTER.unpack(value[-_FOOTER.size :])
+        stream = value.slice(0, value.size - _FOOTER.size)
+        magic, checksum = _FOOTER.unpack_from(value, stream.size)
         if magic != _MAGIC or checksum != zlib.crc32(stream):
             msg = "damaged, or not a record of log.format='arrow': the checksum at its end is wrong"
             raise ValueError(msg)
-        with ipc.open_stream(pa.py_buffer(stream), options=ipc.IpcReadOptions(use_threads=False)) as reader:
+        with ipc.open_stream(stream, options=ipc.IpcReadOptions(use_threads=False)) as reader:
             batches = list(reader)
         for batch in batches:
             batch.validate(full=True)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+
+Payloads = Any
+"""Keys or values: a binary array, or a sequence of ``bytes | None``; None is null in Kafka too."""
 
 
 @dataclass(frozen=True)
@@ -15,14 +19,29 @@ class EncodedRecords:
     """Kafka records made from one batch of changes, in the order of its rows.
 
     Attributes:
-        keys: one key a record; ``None`` in place of a key means a null key.
-        values: one value a record; ``None`` is a null value, a delete of the key.
+        key_column: large_binary, one key a record; NULL means a null key.
+        value_column: large_binary, one value a record; NULL is a null value, a delete of the key.
         rows: int64, how many changes each record holds; sums to the rows of the batch.
     """
 
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
+    key_column: pa.Array
+    value_column: pa.Array
     rows: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.value_column)
+
+    @cached_property
+    def keys(self) -> list[bytes | None]:
+        """The keys, for those who go record by record."""
+        found: list[bytes | None] = self.key_column.to_pylist()
+        return found
+
+    @cached_property
+    def values(self) -> list[bytes | None]:
+        """The values, likewise."""
+        found: list[bytes | None] = self.value_column.to_pylist()
+        return found
 
 
 @dataclass(frozen=True)
@@ -48,9 +67,7 @@ class LogFormat(Protocol):
         """Turn changes (the table's columns in schema order, then ``_kind``) into records, in row order."""
         ...
 
-    def decode(
-        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], *, own: bool = False
-    ) -> DecodedChanges:
+    def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
         """Turn records into changes, in record order.
 
         Args:
@@ -63,3 +80,13 @@ class LogFormat(Protocol):
                 ``record N:``, N being the position of the first such record in the list.
         """
         ...
+
+
+def as_binary(payloads: Payloads) -> pa.Array:
+    """Give keys or values as an array."""
+    return payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.large_binary())
+
+
+def joined(parts: Sequence[pa.Array]) -> pa.Array:
+    """Put arrays one after another."""
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)

@@ -123,8 +123,8 @@ def _has_offset(array: pa.Array) -> bool:
     return array.offset > 0 or any(child.offset > 0 or _has_offset(child) for child in inner)
 
 
-def check_changes(changes: pa.RecordBatch, expected: pa.Schema) -> np.ndarray:
-    """Check a batch of changes against its schema and return its row kinds (int8).
+def check_changes(changes: pa.RecordBatch, expected: pa.Schema, most: int = RowKind.DELETE) -> np.ndarray:
+    """Check a batch of changes against its schema and return its row kinds (int8), ``most`` of which is the greatest.
 
     Raises:
         InvalidInputError: other columns than expected, or a row kind that does not exist.
@@ -140,8 +140,8 @@ def check_changes(changes: pa.RecordBatch, expected: pa.Schema) -> np.ndarray:
         msg = f"column {KIND!r} of changes must not be NULL"
         raise InvalidInputError(msg)
     kinds: np.ndarray = column.to_numpy(zero_copy_only=False)
-    if kinds.size and (kinds.min() < RowKind.INSERT or kinds.max() > RowKind.DELETE):
-        msg = f"column {KIND!r} of changes must be 0 to 3, got {kinds.min()} to {kinds.max()}"
+    if kinds.size and (kinds.min() < RowKind.INSERT or kinds.max() > most):
+        msg = f"column {KIND!r} of changes must be 0 to {most}, got {kinds.min()} to {kinds.max()}"
         raise InvalidInputError(msg)
     return kinds
 

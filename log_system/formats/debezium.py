@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from log_system.formats.base import DecodedChanges, EncodedRecords
+from log_system.formats.base import DecodedChanges, EncodedRecords, Payloads, as_binary
 from log_system.formats.columns import changes_schema, check_changes, relabel
 from log_system.formats.json import JsonFormat
 from snapshot.errors import CorruptedError, InvalidInputError
@@ -63,28 +63,22 @@ class DebeziumFormat:
             msg = "log.format='debezium-json' carries UPDATE_BEFORE changes with changelog-producer='lookup' only"
             raise InvalidInputError(msg)
         rows = self._rows.encode(self._with_kinds(changes, np.full(len(kinds), RowKind.UPDATE_AFTER, np.int8)))
-        (a, b), (c, d) = _BRINGS, _TAKES
-        values = [
-            c + row + d if gone else a + row + b  # type: ignore[operator]
-            for row, gone in zip(rows.values, taken.tolist(), strict=True)
-        ]
-        return EncodedRecords(rows.keys, values, rows.rows)
+        values = pc.if_else(pa.array(taken), _framing(rows.value_column, _TAKES), _framing(rows.value_column, _BRINGS))
+        return EncodedRecords(rows.key_column, values, rows.rows)
 
-    def decode(
-        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], *, own: bool = False
-    ) -> DecodedChanges:
+    def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
         """Turn records into one change each: DELETE for ``d``; for ``c`` INSERT, or UPDATE_AFTER in a log of upserts.
 
         Raises:
             CorruptedError: a record that this format does not write.
         """
-        texts = pa.array(values, pa.binary())
+        texts = as_binary(values)
         brought, taken = _framed(texts, _BRINGS), _framed(texts, _TAKES)
         strange = np.flatnonzero(~(brought | taken))
         # What lies before a strange record is looked at first: the first bad one is to be named.
         count = int(strange[0]) if len(strange) else len(values)
         rows = pc.if_else(pa.array(taken), _inside(texts, _TAKES), _inside(texts, _BRINGS)).slice(0, count)
-        batch = self._rows.decode(keys[:count], rows.to_pylist(), own=own).batch
+        batch = self._rows.decode(keys[:count], rows, own=own).batch
         if len(strange):
             msg = f'record {count}: expected {{"before":..,"after":..,"op":"c" or "d"}} as this format writes it'
             raise CorruptedError(msg)
@@ -93,6 +87,12 @@ class DebeziumFormat:
 
     def _with_kinds(self, batch: pa.RecordBatch, kinds: np.ndarray) -> pa.RecordBatch:
         return relabel(batch.set_column(batch.num_columns - 1, KIND, pa.array(kinds, pa.int8())), self._changes)
+
+
+def _framing(rows: pa.Array, frame: tuple[bytes, bytes]) -> pa.Array:
+    """Put a frame around texts."""
+    before, after = (pa.scalar(part, rows.type) for part in frame)
+    return pc.binary_join_element_wise(before, rows, after, pa.scalar(b"", rows.type))
 
 
 def _framed(texts: pa.Array, frame: tuple[bytes, bytes]) -> np.ndarray:

@@ -11,14 +11,15 @@ knows from the log index that a record is the table's own (``log_system/kafka/so
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
-from log_system.formats.base import DecodedChanges, EncodedRecords
+from log_system.formats.base import DecodedChanges, EncodedRecords, Payloads, as_binary, joined
 from log_system.formats.columns import (
     any_true,
     changes_schema,
@@ -31,18 +32,19 @@ from log_system.formats.columns import (
 )
 from log_system.formats.duck import Duck
 from log_system.formats.json_check import RecordMismatchError, check_record
+from log_system.formats.json_times import timestamp_text
 from log_system.formats.json_types import (
     can_be_unusual,
     duckdb_type,
     is_unusual,
     json_literal,
     json_type,
-    literal,
     object_sql,
     read_sql,
     write_sql,
 )
 from snapshot.errors import CorruptedError, InvalidInputError
+from snapshot.quoting import text_literal
 from snapshot.rowkind import KIND, RowKind
 
 _SLICE_BYTES = 64 << 20
@@ -79,12 +81,14 @@ class JsonFormat:
         self._seen = pa.schema([*seen, pa.field("kind", pa.int8())])
         self._key_positions = [schema.get_field_index(name) for name in primary_key]
         self._unusual = [i for i, field in enumerate(schema) if can_be_unusual(field.type)]
+        self._timestamps = [i for i, kind in enumerate(schema.types) if pt.is_timestamp(kind)]
         self._strict = [
             i
             for i, field in enumerate(schema)
             if not field.nullable or i in self._key_positions or forbids_nulls(field.type)
         ]
         self._duck = Duck(memory_limit)
+        self._read_queries: dict[bool, str] = {}
 
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
         """Turn changes into one record each.
@@ -99,21 +103,19 @@ class JsonFormat:
             if changes.column(position).null_count:
                 msg = f"primary key column {self._schema.names[position]!r} must not be NULL"
                 raise InvalidInputError(msg)
-        keys: list[bytes | None] = []
-        values: list[bytes | None] = []
+        keys: list[pa.Array] = []
+        values: list[pa.Array] = []
         for part in _slices(changes):
             try:
                 key, value = self._write(part)
             except duckdb.Error as error:
                 msg = f"changes cannot be written as JSON: {error}"
                 raise InvalidInputError(msg) from error
-            keys += [None] * len(part) if key is None else key.cast(pa.binary()).to_pylist()
-            values += value.cast(pa.binary()).to_pylist()
-        return EncodedRecords(keys, values, np.ones(len(values), np.int64))
+            keys.append(pa.nulls(len(part), pa.large_binary()) if key is None else key.cast(pa.large_binary()))
+            values.append(value.cast(pa.large_binary()))
+        return EncodedRecords(joined(keys), joined(values), np.ones(len(changes), np.int64))
 
-    def decode(
-        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], *, own: bool = False
-    ) -> DecodedChanges:
+    def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
         """Turn records into one change each: UPDATE_AFTER or DELETE with a primary key, INSERT without.
 
         Fields that the record lacks are NULL and fields the table lacks are ignored. Without a primary key, keys
@@ -150,25 +152,32 @@ class JsonFormat:
         """SQL of what ``to_json`` writes for a column, which DuckDB sees as ``c0``, ``c1``, ..."""
         return write_sql(self._schema.types[position], f"c{position}", unusual=unusual)
 
-    def _columns(self, positions: Iterable[int], *, unusual: bool) -> str:
-        """SQL of the JSON object of some columns."""
-        return object_sql({self._schema.names[i]: self._column(i, unusual=unusual) for i in positions})
+    def _columns(self, positions: Iterable[int], *, unusual: bool, written: Container[int]) -> str:
+        """SQL of the JSON object of some columns; those ``written`` are text already."""
+        return object_sql(
+            {self._schema.names[i]: f"c{i}" if i in written else self._column(i, unusual=unusual) for i in positions}
+        )
 
     def _write(self, changes: pa.RecordBatch) -> tuple[pa.Array | None, pa.Array]:
         """Write the keys (None without primary key) and values of changes as text columns."""
         unusual = any(is_unusual(changes.column(i)) for i in self._unusual)
-        value = self._columns(range(len(self._schema)), unusual=unusual)
+        seen = relabel(without_offsets(changes), self._seen)
+        written: set[int] = set()
+        for i in self._timestamps:
+            column = timestamp_text(changes.column(i))
+            if column is not None:
+                seen = seen.set_column(i, f"c{i}", column)
+                written.add(i)
+        value = self._columns(range(len(self._schema)), unusual=unusual, written=written)
         sql = f"SELECT CASE WHEN kind <> {RowKind.DELETE:d} THEN {value} END"
         if self._key_positions:
-            sql += f", {self._columns(self._key_positions, unusual=unusual)}"
-        text = self._duck.run(f"{sql} FROM changes", changes=relabel(without_offsets(changes), self._seen))
+            sql += f", {self._columns(self._key_positions, unusual=unusual, written=written)}"
+        text = self._duck.run(f"{sql} FROM changes", changes=seen)
         return (text.column(1) if self._key_positions else None), text.column(0)
 
-    def _decode(
-        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], *, own: bool = False
-    ) -> pa.RecordBatch:
-        key = pa.array(keys, pa.binary()).cast(pa.string()) if self._key_positions else pa.nulls(len(keys), pa.string())
-        value = pa.array(values, pa.binary()).cast(pa.string())
+    def _decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> pa.RecordBatch:
+        key = as_binary(keys).cast(pa.string()) if self._key_positions else pa.nulls(len(keys), pa.string())
+        value = as_binary(values).cast(pa.string())
         parts = [
             self._read(part.column(0), part.column(1), own=own)
             for part in _slices(pa.record_batch([key, value], names=["k", "v"]))
@@ -181,18 +190,8 @@ class JsonFormat:
         if value.null_count and (not self._key_positions or any_true(pc.and_(deletes, key.is_null()))):
             msg = "a null value (a delete) needs a primary key and a key"
             raise RecordMismatchError(msg)
-        columns = [self._read_column(i) for i in range(len(self._schema))]
-        fields = {
-            name: json_type(duckdb_type(kind))
-            for name, kind in zip(self._schema.names, self._schema.types, strict=True)
-        }
-        sql = f"SELECT from_json(v, {json_literal(fields)}) AS r"
-        if self._key_positions:
-            key_fields = {self._schema.names[i]: fields[self._schema.names[i]] for i in self._key_positions}
-            of_delete = "CASE WHEN v IS NULL THEN k END" if value.null_count else "NULL::VARCHAR"
-            sql += f", from_json({of_delete}, {json_literal(key_fields)}) AS kr"
         records = pa.record_batch([key, value], names=["k", "v"])
-        rows = self._duck.run(f"SELECT {', '.join(columns)} FROM ({sql} FROM records)", records=records)
+        rows = self._duck.run(self._read_query(with_deletes=value.null_count > 0), records=records)
         live = RowKind.UPDATE_AFTER if self._key_positions else RowKind.INSERT
         kinds = np.where(deletes.to_numpy(zero_copy_only=False), np.int8(RowKind.DELETE), np.int8(live))
         batch = relabel(rows.append_column(KIND, pa.array(kinds, pa.int8())), self._changes)
@@ -200,11 +199,27 @@ class JsonFormat:
             self._check(batch, key, value, deletes)
         return batch
 
-    def _read_column(self, position: int) -> str:
+    def _read_query(self, *, with_deletes: bool) -> str:
+        """SQL that makes columns of values, and of the keys of deletes where there are any."""
+        if with_deletes not in self._read_queries:
+            fields = {
+                name: json_type(duckdb_type(kind))
+                for name, kind in zip(self._schema.names, self._schema.types, strict=True)
+            }
+            sql = f"SELECT from_json(v, {json_literal(fields)}) AS r"
+            of_deletes = self._key_positions if with_deletes else []
+            if of_deletes:
+                key_fields = {self._schema.names[i]: fields[self._schema.names[i]] for i in of_deletes}
+                sql += f", from_json(CASE WHEN v IS NULL THEN k END, {json_literal(key_fields)}) AS kr"
+            columns = [self._read_column(i, from_key=i in of_deletes) for i in range(len(self._schema))]
+            self._read_queries[with_deletes] = f"SELECT {', '.join(columns)} FROM ({sql} FROM records)"
+        return self._read_queries[with_deletes]
+
+    def _read_column(self, position: int, *, from_key: bool) -> str:
         name, kind = self._schema.names[position], self._schema.types[position]
-        sql = read_sql(kind, f"struct_extract(r, {literal(name)})")
-        if position in self._key_positions:
-            of_key = read_sql(kind, f"struct_extract(kr, {literal(name)})")
+        sql = read_sql(kind, f"struct_extract(r, {text_literal(name)})")
+        if from_key:
+            of_key = read_sql(kind, f"struct_extract(kr, {text_literal(name)})")
             sql = f"CASE WHEN r IS NULL THEN {of_key} ELSE {sql} END"
         return f"{sql} AS c{position}"
 
@@ -259,7 +274,7 @@ class JsonFormat:
             {
                 name: self._column(known[name], unusual=unusual)
                 if name in known
-                else f"struct_extract(from_json(v, {json_literal({name: 'JSON'})}), {literal(name)})"
+                else f"struct_extract(from_json(v, {json_literal({name: 'JSON'})}), {text_literal(name)})"
                 for name in names
             }
         )
@@ -268,9 +283,7 @@ class JsonFormat:
         same: np.ndarray = answer.to_numpy(zero_copy_only=False)
         return same
 
-    def _first_bad(
-        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], cause: Exception
-    ) -> tuple[int, Exception]:
+    def _first_bad(self, keys: Payloads, values: Payloads, cause: Exception) -> tuple[int, Exception]:
         """Find the first record that cannot be decoded, by halving; decoding is all it takes to judge one."""
         low, high = 0, len(values)
         while high - low > 1:

@@ -20,6 +20,7 @@ import pyarrow.types as pt
 
 from log_system.formats.columns import PLAIN_TIMESTAMP, any_true, leaves
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import quoted, text_literal
 
 _FLAT_SQL = {
     pa.bool_(): "BOOLEAN",
@@ -44,19 +45,9 @@ _NO_DAY = pa.scalar(-(2**31), pa.int32())
 """The one date that DuckDB writes and does not read."""
 
 
-def quoted(name: str) -> str:
-    """Quote an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """Quote an SQL string."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def json_literal(fields: dict[str, str]) -> str:
     """Quote the structure that ``from_json`` takes: SQL types by field name."""
-    return literal(json.dumps(fields, ensure_ascii=False))
+    return text_literal(json.dumps(fields, ensure_ascii=False))
 
 
 def object_sql(fields: dict[str, str]) -> str:
@@ -197,9 +188,8 @@ def _holds_binary(kind: pa.DataType) -> bool:
 def _nested(kind: pa.DataType, sql: str, inner: Callable[[pa.DataType, str, int], str], depth: int) -> str:
     """Rebuild a nested value with ``inner`` applied to its parts; NULL stays NULL."""
     if pt.is_struct(kind):
-        fields = (
-            f"{quoted(f.name)} := {inner(f.type, f'struct_extract({sql}, {literal(f.name)})', depth)}" for f in kind
-        )
+        parts = ((quoted(f.name), f.type, f"struct_extract({sql}, {text_literal(f.name)})") for f in kind)
+        fields = (f"{name} := {inner(type_, part, depth)}" for name, type_, part in parts)
         return f"CASE WHEN {sql} IS NOT NULL THEN struct_pack({', '.join(fields)}) END"
     item = f"x{depth}"
     if not pt.is_map(kind):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
@@ -12,17 +12,14 @@ from log_system.formats.columns import relabel
 from log_system.formats.row_avro_read import AvroRowReader
 from log_system.formats.row_avro_schema import record_schema, with_logical_types
 from log_system.formats.row_avro_write import encode_row
-from log_system.formats.row_base import PortableFormat
+from log_system.formats.row_base import PortableFormat, in_slices, repeated
 from log_system.formats.row_decode import BulkRows, decode_in_bulk
 from log_system.formats.row_options import OptionReader
 from log_system.formats.row_types import check_rows, check_schema
-from log_system.formats.rows import DecodedRows
+from log_system.formats.rows import DecodedRows, Payloads
 from snapshot.errors import InvalidInputError
 
 OPTIONS = ("encoding", "timestamp_mapping.legacy")
-
-_SLICE_BYTES = 64 << 20
-"""Rows are encoded in slices of about this many bytes, so that a column of bytes stays far below Arrow's 2 GB."""
 
 
 class AvroRowFormat(PortableFormat):
@@ -58,24 +55,19 @@ class AvroRowFormat(PortableFormat):
         self._flat = row_avro_bulk.can_read(schema)
         self.avro_schema = json.dumps(record_schema(self._coded), separators=(",", ":"), ensure_ascii=False)
 
-    def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
         """Turn rows into one payload each.
 
         Raises:
             InvalidInputError: other columns than the schema's, or NULL where it may not be.
         """
         check_rows(rows, self._schema, self.name)
-        result: list[bytes] = []
-        if not self._schema:
-            return [b""] * len(rows)
+        if not len(self._schema) or not len(rows):
+            return repeated(b"", len(rows))
         rows = relabel(rows, self._schema)
-        rows_max = max(1, len(rows) * _SLICE_BYTES // max(rows.nbytes, 1))
-        for start in range(0, len(rows), rows_max):
-            part = rows.slice(start, rows_max)
-            result += encode_row(part.columns, self._fields, len(part)).to_pylist()
-        return result
+        return in_slices(rows, lambda part: encode_row(part.columns, self._fields, len(part)))
 
-    def decode(self, payloads: Sequence[bytes | None]) -> DecodedRows:
+    def decode(self, payloads: Payloads) -> DecodedRows:
         """Turn payloads into rows. A null payload gives none.
 
         Raises:

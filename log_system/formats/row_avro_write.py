@@ -16,10 +16,17 @@ _NULL, _THERE = b"\x00", b"\x02"
 
 def encode_row(columns: list[pa.Array], fields: list[pa.Field], rows: int) -> pa.Array:
     """Encode rows: an Avro record is its fields one after the other."""
-    parts = [_encode_field(column, field) for column, field in zip(columns, fields, strict=True)]
+    parts = [part for column, field in zip(columns, fields, strict=True) for part in _pieces(column, field)]
     if not parts:
         return pa.array([b""] * rows, pa.binary())
     return pc.binary_join_element_wise(*parts, b"") if len(parts) > 1 else parts[0]
+
+
+def _pieces(column: pa.Array, field: pa.Field) -> list[pa.Array | bytes]:
+    """Encode a column, in parts still to be joined: each join is a copy."""
+    if field.nullable and not column.null_count:
+        return [_THERE, _encode(column, field)]
+    return [_encode_field(column, field)]
 
 
 def _encode_field(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -27,10 +34,10 @@ def _encode_field(column: pa.Array, field: pa.Field) -> pa.Array:
     if not field.nullable:
         return _encode(column, field)
     if not column.null_count:
-        return pc.binary_join_element_wise(_same(_THERE, len(column)), _encode(column, field), b"")
+        return pc.binary_join_element_wise(_THERE, _encode(column, field), b"")
     there = column.is_valid()
     values = _encode(column.filter(there), field)
-    whole = pc.binary_join_element_wise(_same(_THERE, len(values)), values, b"")
+    whole = pc.binary_join_element_wise(_THERE, values, b"")
     index = pc.if_else(there, pc.subtract(pc.cumulative_sum(there.cast(pa.int64())), 1), pa.scalar(None, pa.int64()))
     return pc.fill_null(whole.take(index), _NULL)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from log_system.formats.columns import any_true
+from log_system.formats.row_texts import bytes_of
 from log_system.formats.row_types import in_years_1_to_9999
 
 Cast = tuple[pa.Array, np.ndarray | None]
@@ -99,11 +99,11 @@ def _all(texts: pa.Array, kind: pa.DataType, separator: str) -> pa.Array:
     if pt.is_timestamp(kind):
         # Arrow takes shorter forms, either separator, and any zone offset where there has to be one.
         least = 20 if kind.tz else 19
-        lengths = pc.min_max(pc.binary_length(texts))["min"].as_py()
-        _refuse(lengths is not None and lengths < least)
-        _refuse(any_true(pc.not_equal(pc.utf8_slice_codeunits(texts, 10, 11), separator)))
-        if kind.tz:
-            _refuse(any_true(pc.invert(pc.ends_with(texts, "Z"))))
+        starts, ends, data = _spans(texts)
+        _refuse(bool((ends - starts < least).any()))
+        if len(starts):
+            _refuse(bool((data[starts + 10] != ord(separator)).any()))
+            _refuse(bool(kind.tz) and bool((data[ends - 1] != ord("Z")).any()))
     values = texts.cast(kind)
     _refuse(not in_years_1_to_9999(values))
     return values
@@ -115,11 +115,18 @@ def _refuse(doubt: bool) -> None:
         raise pa.ArrowInvalid(msg)
 
 
-def _has_letter(texts: pa.Array, letter: str) -> bool:
-    """Tell whether a letter is in any text, in either case; may be wrong by a yes if it is hidden under a NULL."""
+def _spans(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where the texts that are not NULL begin and end, and the bytes they are in."""
     _, offsets, data = texts.buffers()
-    if data is None or not len(texts):
-        return False
     width = np.int64 if pt.is_large_string(texts.type) else np.int32
     ends = np.frombuffer(offsets, width)[texts.offset : texts.offset + len(texts) + 1]
-    return bool(((np.frombuffer(data, np.uint8)[ends[0] : ends[-1]] | 0x20) == ord(letter)).any())
+    starts, ends = ends[:-1], ends[1:]
+    if texts.null_count:
+        there = texts.is_valid().to_numpy(zero_copy_only=False)
+        starts, ends = starts[there], ends[there]
+    return starts, ends, np.frombuffer(data if data is not None else b"", np.uint8)
+
+
+def _has_letter(texts: pa.Array, letter: str) -> bool:
+    """Tell whether a letter is in any text, in either case; may be wrong by a yes if it is hidden under a NULL."""
+    return bool(((bytes_of(texts) | 0x20) == ord(letter)).any())

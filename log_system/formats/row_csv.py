@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from log_system.formats.duck import Duck
 from log_system.formats.json_types import duckdb_type
-from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat, written
+from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat, in_slices, repeated, texts_of
 from log_system.formats.row_csv_bulk import CsvBulkReader
 from log_system.formats.row_csv_read import CsvOptions, CsvRowReader
-from log_system.formats.row_csv_write import line_sql
+from log_system.formats.row_csv_write import field_pieces, field_sql
 from log_system.formats.row_decode import decode_in_bulk
 from log_system.formats.row_options import OptionReader
+from log_system.formats.row_texts import joined
 from log_system.formats.row_types import check_rows, check_schema, check_years
-from log_system.formats.rows import DecodedRows
+from log_system.formats.rows import DecodedRows, Payloads
 from snapshot.errors import InvalidInputError
 
 OPTIONS = (
@@ -56,9 +58,12 @@ class CsvRowFormat(PortableFormat):
         self._one = CsvRowReader(schema, self._options).read
         self._bulk = CsvBulkReader(schema, self._options).read
         self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
+        self._expressions = [
+            field_sql(field.type, seen.name, self._options) for field, seen in zip(schema, self._seen, strict=True)
+        ]
         self._duck = Duck(MEMORY_LIMIT)
 
-    def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
         """Turn rows into one payload each.
 
         Raises:
@@ -67,12 +72,19 @@ class CsvRowFormat(PortableFormat):
         """
         check_rows(rows, self._schema, self.name)
         if not len(self._schema) or not len(rows):
-            return [b""] * len(rows)
+            return repeated(b"", len(rows))
         check_years(rows, self.name)
-        line = line_sql(self._schema, self._seen.names, self._options)
-        return written(self._duck, line, rows, self._seen, self.name)
+        return in_slices(rows, self._texts)
 
-    def decode(self, payloads: Sequence[bytes | None]) -> DecodedRows:
+    def _texts(self, rows: pa.RecordBatch) -> pa.Array:
+        """Write each row as a line, without an end of line."""
+        fast = partial(field_pieces, options=self._options)
+        parts: list[pa.Array | str] = []
+        for pieces in texts_of(rows, fast, self._expressions, self._duck, self._seen, self.name):
+            parts += [self._options.delimiter if parts else "", *pieces.filled(self._options.null or "")]
+        return joined(parts, len(rows))
+
+    def decode(self, payloads: Payloads) -> DecodedRows:
         """Turn payloads into rows. A null payload gives none.
 
         Raises:

@@ -1,57 +1,81 @@
-"""SQL that writes rows as CSV, quoted where Flink's CSV (Jackson's) quotes."""
+"""Writes fields of CSV, by Arrow or as SQL, quoted where Flink's CSV (Jackson's) quotes."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from log_system.formats.json_types import literal
+from log_system.formats.columns import any_true
 from log_system.formats.row_csv_read import CsvOptions
 from log_system.formats.row_json_write import decimal_sql, floating_sql, plain_text_sql
+from log_system.formats.row_texts import Pieces, bytes_of, ending, plain_texts
+from snapshot.quoting import text_literal
 
 _LONG = 24
 """Texts of more characters are quoted whatever they hold: Jackson does not look through them."""
 
-_OF_TIMESTAMPS = "0123456789-: .Z"
+
+def field_pieces(column: pa.Array, options: CsvOptions) -> Pieces | None:
+    """Write a column's fields, NULL where it is; None where only ``field_sql`` can."""
+    kind, last, quote = column.type, options.quote_or_delimiter, options.quote
+    texts = plain_texts(column, plain=not options.scientific)
+    if texts is None:
+        return None
+    after = ending(kind)
+    if quote is None or not _is_looked_at(kind):
+        return Pieces("", texts, after)
+    if not last.isascii() or not (options.escape or "").isascii():
+        return None
+    data = bytes_of(texts)
+    specials = [each for each in options.specials if each in after or (data == ord(each)).any()]
+    if pt.is_timestamp(kind) and last >= " " and not specials:
+        # Each has a blank, so each is quoted.
+        return Pieces(quote, texts, after + quote)
+    if after:
+        texts = pc.binary_join_element_wise(texts, after, "")
+        data = bytes_of(texts)
+    needs = pc.greater(pc.utf8_length(texts), _LONG)
+    special = data <= ord(last)
+    if special.any() or (options.escape is not None and (data == ord(options.escape)).any()):
+        needs = pc.or_(needs, pc.match_substring_regex(texts, _needs(options)))
+    if any_true(needs):
+        inner = texts
+        for each in (options.escape, quote):
+            if each is not None and (data == ord(each)).any():
+                inner = pc.replace_substring(inner, each, each * 2)
+        texts = pc.if_else(needs, pc.binary_join_element_wise(quote, inner, quote, ""), texts)
+    return Pieces("", texts, "")
 
 
-def line_sql(schema: pa.Schema, columns: list[str], options: CsvOptions) -> str:
-    """SQL of a line, without an end of line."""
-    parts = []
-    for number, (field, column) in enumerate(zip(schema, columns, strict=True)):
-        if number:
-            parts.append(literal(options.delimiter))
-        parts.append(f"coalesce({_field_sql(field.type, column, options)}, {literal(options.null or '')})")
-    return f"concat({', '.join(parts)})"
-
-
-def _field_sql(kind: pa.DataType, sql: str, options: CsvOptions) -> str:
+def field_sql(kind: pa.DataType, sql: str, options: CsvOptions) -> str:
     """SQL of a field; NULL where the column is."""
     text = _text_sql(kind, sql, options)
-    # Jackson looks at everything it got as text, decimals among it, and at no other number.
-    if options.quote is None or pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind):
+    if options.quote is None or not _is_looked_at(kind):
         return text
-    if pt.is_timestamp(kind) and options.quote_or_delimiter >= " " and not set(options.specials) & set(_OF_TIMESTAMPS):
-        # Each has a blank, so each is quoted.
-        return f"{literal(options.quote)} || {text} || {literal(options.quote)}"
     if pt.is_string(kind):
         return _quoted_sql(sql, options, options.quote)
     return f"list_transform([{text}], lambda t: {_quoted_sql('t', options, options.quote)})[1]"
+
+
+def _is_looked_at(kind: pa.DataType) -> bool:
+    """Tell whether Jackson quotes by what a field holds: all it got as text, decimals among it, and no other number."""
+    return not (pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind))
 
 
 def _text_sql(kind: pa.DataType, sql: str, options: CsvOptions, *, depth: int = 0) -> str:
     if pt.is_struct(kind):
         parts = []
         for number, field in enumerate(kind):
-            inner = _text_sql(field.type, f"struct_extract({sql}, {literal(field.name)})", options, depth=depth)
-            parts += [literal(options.element_delimiter)] * bool(number)
-            parts.append(f"coalesce({inner}, {literal(options.null or '')})")
+            inner = _text_sql(field.type, f"struct_extract({sql}, {text_literal(field.name)})", options, depth=depth)
+            parts += [text_literal(options.element_delimiter)] * bool(number)
+            parts.append(f"coalesce({inner}, {text_literal(options.null or '')})")
         return f"CASE WHEN {sql} IS NOT NULL THEN concat({', '.join(parts)}) END"
     if pt.is_list(kind):
         inner = _text_sql(kind.value_type, f"x{depth}", options, depth=depth + 1)
-        element = f"coalesce({inner}, {literal(options.null or '')})"
+        element = f"coalesce({inner}, {text_literal(options.null or '')})"
         listed = f"list_transform({sql}, lambda x{depth}: {element})"
-        return f"array_to_string({listed}, {literal(options.element_delimiter)})"
+        return f"array_to_string({listed}, {text_literal(options.element_delimiter)})"
     if pt.is_decimal(kind):
         return decimal_sql(kind, sql, plain=not options.scientific)
     if pt.is_floating(kind):
@@ -63,13 +87,17 @@ def _text_sql(kind: pa.DataType, sql: str, options: CsvOptions, *, depth: int = 
 
 def _quoted_sql(text: str, options: CsvOptions, quote: str) -> str:
     """SQL that quotes a text with any character up to the delimiter or the quote, which is how Jackson decides."""
-    needs = rf"[\x{{0}}-\x{{{ord(options.quote_or_delimiter):x}}}]"
+    needs = _needs(options)
     inner = text
     if options.escape is not None:
-        needs = rf"[\x{{0}}-\x{{{ord(options.quote_or_delimiter):x}}}\x{{{ord(options.escape):x}}}]"
-        inner = f"replace({inner}, {literal(options.escape)}, {literal(options.escape * 2)})"
-    inner = f"replace({inner}, {literal(quote)}, {literal(quote * 2)})"
-    quoted = f"{literal(quote)} || {inner} || {literal(quote)}"
-    return (
-        f"CASE WHEN length({text}) > {_LONG} OR regexp_matches({text}, {literal(needs)}) THEN {quoted} ELSE {text} END"
-    )
+        inner = f"replace({inner}, {text_literal(options.escape)}, {text_literal(options.escape * 2)})"
+    inner = f"replace({inner}, {text_literal(quote)}, {text_literal(quote * 2)})"
+    quoted = f"{text_literal(quote)} || {inner} || {text_literal(quote)}"
+    is_needed = f"length({text}) > {_LONG} OR regexp_matches({text}, {text_literal(needs)})"
+    return f"CASE WHEN {is_needed} THEN {quoted} ELSE {text} END"
+
+
+def _needs(options: CsvOptions) -> str:
+    """Give the regular expression of what makes a text need quotes."""
+    escape = "" if options.escape is None else rf"\x{{{ord(options.escape):x}}}"
+    return rf"[\x{{0}}-\x{{{ord(options.quote_or_delimiter):x}}}{escape}]"

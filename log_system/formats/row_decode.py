@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from log_system.formats.row_values import UnfitError
-from log_system.formats.rows import DecodedRows
+from log_system.formats.rows import DecodedRows, Payloads
 from snapshot.errors import BadRecordError
 
 Read = Callable[[bytes], dict[str, Any] | None]
@@ -39,7 +39,7 @@ _SLICE_BYTES = 64 << 20
 
 
 def decode_in_bulk(
-    payloads: Sequence[bytes | None], schema: pa.Schema, bulk: ReadBulk, one: Read, *, text: bool = True
+    payloads: Payloads, schema: pa.Schema, bulk: ReadBulk, one: Read, *, text: bool = True
 ) -> DecodedRows:
     """Read payloads: as many as can be at once, and the others one at a time.
 
@@ -53,7 +53,7 @@ def decode_in_bulk(
     Raises:
         BadRecordError: the first payload at fault.
     """
-    array = pa.array(payloads, pa.large_binary())
+    array = payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.large_binary())
     there = pc.fill_null(pc.greater(pc.binary_length(array), 0), fill_value=False)
     positions = np.flatnonzero(there.to_numpy(zero_copy_only=False))
     given = array if len(positions) == len(array) else array.take(pa.array(positions))
@@ -104,9 +104,7 @@ def _in_order(parts: Sequence[BulkRows], schema: pa.Schema) -> DecodedRows:
     return DecodedRows(batch, position)
 
 
-def read_one_by_one(
-    payloads: Sequence[bytes | None], positions: Sequence[int], read: Read
-) -> tuple[list[dict[str, Any]], list[int]]:
+def read_one_by_one(payloads: Payloads, positions: Sequence[int], read: Read) -> tuple[list[dict[str, Any]], list[int]]:
     """Read payloads one at a time.
 
     Returns:
@@ -117,7 +115,7 @@ def read_one_by_one(
     """
     rows, record = [], []
     for position in positions:
-        payload = payloads[position]
+        payload = payloads[position].as_py() if isinstance(payloads, pa.Array) else payloads[position]
         if payload is None:
             continue
         try:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from log_system.formats.duck import Duck
 from log_system.formats.json_types import duckdb_type
-from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat, written
+from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat, in_slices, repeated, texts_of
 from log_system.formats.row_decode import decode_in_bulk, decoded, read_one_by_one
 from log_system.formats.row_json_bulk import JsonBulkReader
 from log_system.formats.row_json_read import JsonRowReader
-from log_system.formats.row_json_write import object_sql
+from log_system.formats.row_json_write import text_sql
 from log_system.formats.row_options import OptionReader
+from log_system.formats.row_texts import Pieces, joined, json_pieces
 from log_system.formats.row_types import check_rows, check_schema, check_years
-from log_system.formats.rows import DecodedRows
+from log_system.formats.rows import DecodedRows, Payloads
 from snapshot.errors import InvalidInputError
 
 OPTIONS = (
@@ -105,6 +109,16 @@ class JsonRowFormat(PortableFormat):
             ignore_parse_errors=self._options.ignore_parse_errors,
         ).read
         self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
+        self._expressions = [
+            text_sql(
+                field.type,
+                seen.name,
+                separator=self._options.separator,
+                plain=self._options.plain_decimals,
+                without_nulls=self._options.without_nulls,
+            )
+            for field, seen in zip(schema, self._seen, strict=True)
+        ]
         self._duck = Duck(MEMORY_LIMIT)
         self._bulk = JsonBulkReader(
             schema,
@@ -113,7 +127,7 @@ class JsonRowFormat(PortableFormat):
             fail_on_missing_field=self._options.fail_on_missing_field,
         ).read
 
-    def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
         """Turn rows into one payload each.
 
         Raises:
@@ -121,21 +135,29 @@ class JsonRowFormat(PortableFormat):
                 outside of the years 1 to 9999.
         """
         check_rows(rows, self._schema, self.name)
-        if not self._schema:
-            return [b"{}"] * len(rows)
+        if not len(self._schema) or not len(rows):
+            return repeated(b"{}", len(rows))
         check_years(rows, self.name)
-        if not len(rows):
-            return []
-        text = object_sql(
-            self._schema,
-            self._seen.names,
-            separator=self._options.separator,
-            plain=self._options.plain_decimals,
-            without_nulls=self._options.without_nulls,
-        )
-        return written(self._duck, text, rows, self._seen, self.name)
+        return in_slices(rows, self._texts)
 
-    def decode(self, payloads: Sequence[bytes | None]) -> DecodedRows:
+    def _texts(self, rows: pa.RecordBatch) -> pa.Array:
+        """Write each row as an object."""
+        options = self._options
+        fast = partial(json_pieces, separator=options.separator, plain=options.plain_decimals)
+        columns = texts_of(rows, fast, self._expressions, self._duck, self._seen, self.name)
+        parts: list[pa.Array | str] = []
+        for number, (field, pieces) in enumerate(zip(self._schema, columns, strict=True)):
+            name = json.dumps(field.name, ensure_ascii=False) + ":"
+            if options.without_nulls:
+                # Each field begins with a comma, of which the first is one too many.
+                parts += Pieces(f",{name}{pieces.before}", pieces.texts, pieces.after).filled("")
+            else:
+                parts += ["," if number else "{", name, *pieces.filled("null")]
+        if options.without_nulls:
+            parts = ["{", pc.utf8_slice_codeunits(joined(parts, len(rows)), 1)]
+        return joined([*parts, "}"], len(rows))
+
+    def decode(self, payloads: Payloads) -> DecodedRows:
         """Turn payloads into rows. Null, empty and ``null`` payloads give none.
 
         Raises:

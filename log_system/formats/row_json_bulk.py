@@ -21,9 +21,10 @@ import pyarrow.compute as pc
 
 from log_system.formats.columns import forbids_nulls, has_forbidden_null
 from log_system.formats.duck import Duck
-from log_system.formats.json_types import json_literal, literal
+from log_system.formats.json_types import json_literal
 from log_system.formats.row_decode import BulkRows
 from log_system.formats.row_json_columns import ColumnReader, DoubtError
+from snapshot.quoting import text_literal
 
 _SHAPES_MAX = 64
 """Sets of fields that payloads read at once may have; payloads of further ones are left to the caller."""
@@ -129,7 +130,7 @@ class JsonBulkReader:
 
     def _query(self, present: list[int]) -> str:
         structure = {self._schema.names[i]: self._readers[i].structure for i in present}
-        columns = [f"struct_extract(r, {literal(self._schema.names[i])}) AS c{i}" for i in present]
+        columns = [f"struct_extract(r, {text_literal(self._schema.names[i])}) AS c{i}" for i in present]
         parsed = f"SELECT from_json_strict(v, {json_literal(structure)}) AS r FROM records"
         return f"SELECT {', '.join(columns)} FROM ({parsed})"
 

@@ -9,14 +9,17 @@ import pyarrow.types as pt
 
 from log_system.formats.columns import any_true
 from log_system.formats.duck import Duck
-from log_system.formats.json_types import json_literal, literal, quoted
+from log_system.formats.json_types import json_literal
 from log_system.formats.row_casts import Cast, cast_texts
+from snapshot.quoting import quoted, text_literal
 
 _DIGITS_OF_DOUBLE = 15
 """Decimals of so many digits survive a double, by way of which DuckDB gives the text of a fraction."""
 
 _LOOKS_LIKE_NO_STRING = r"(?s)^([-0-9].*[.eE]|[{\[])"
 """Texts that may come from a number or an object, which DuckDB spells its own way, rather than from a string."""
+
+_FIRST_OF_NO_STRING = np.frombuffer(b"-0123456789{[", np.uint8)
 
 _SPELLED_ALIKE = r"^(-?[1-9][0-9]*|0|true|false)$"
 """What is no string and whose text is the same whoever writes it."""
@@ -72,10 +75,12 @@ class ColumnReader:
     def _tokens(self, records: pa.RecordBatch) -> pa.Array:
         """The column once more, as the text of its JSON: that tells strings from numbers."""
         structure = json_literal({self._name: "JSON"})
-        sql = f"SELECT struct_extract(from_json(v, {structure}), {literal(self._name)})::VARCHAR FROM records"
+        sql = f"SELECT struct_extract(from_json(v, {structure}), {text_literal(self._name)})::VARCHAR FROM records"
         return self._duck.run(sql, records=records).column(0)
 
     def _were_strings(self, found: pa.Array, records: pa.RecordBatch) -> np.ndarray | None:
+        if not _may_be_no_string(found):
+            return None
         odd = pc.fill_null(pc.match_substring_regex(found, _LOOKS_LIKE_NO_STRING), fill_value=False)
         if not any_true(odd):
             return None
@@ -152,6 +157,17 @@ class ColumnReader:
             msg = "a value in another form"
             raise DoubtError(msg)
         return column
+
+
+def _may_be_no_string(texts: pa.Array) -> bool:
+    """Look for what ``_LOOKS_LIKE_NO_STRING`` begins with, in all texts at once; may be wrong by a yes."""
+    _, offsets, data = texts.buffers()
+    if data is None:
+        return False
+    starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts)]
+    data = np.frombuffer(data, np.uint8)
+    # An empty text shows the first byte of the next one, or nothing at all.
+    return bool(np.isin(data[starts[starts < len(data)]], _FIRST_OF_NO_STRING).any())
 
 
 def _structure(kind: pa.DataType) -> str:

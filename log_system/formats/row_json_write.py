@@ -11,7 +11,7 @@ import json
 import pyarrow as pa
 import pyarrow.types as pt
 
-from log_system.formats.json_types import literal
+from snapshot.quoting import text_literal
 
 _DECIMAL_MAX = 38
 _PLAIN_SCALE = 6
@@ -37,9 +37,9 @@ def object_sql(
         text = text_sql(field.type, column, separator=separator, plain=plain, without_nulls=without_nulls, depth=depth)
         name = json.dumps(field.name, ensure_ascii=False) + ":"
         if without_nulls:
-            parts.append(f"coalesce({literal(',' + name)} || {text}, '')")
+            parts.append(f"coalesce({text_literal(',' + name)} || {text}, '')")
         else:
-            parts += [literal(("," if number else "{") + name), f"coalesce({text}, 'null')"]
+            parts += [text_literal(("," if number else "{") + name), f"coalesce({text}, 'null')"]
     if not parts:
         return "'{}'"
     if without_nulls:
@@ -56,7 +56,7 @@ def text_sql(kind: pa.DataType, sql: str, *, separator: str, plain: bool, withou
 
     item = f"x{depth}"
     if pt.is_struct(kind):
-        columns = [f"struct_extract({sql}, {literal(field.name)})" for field in kind]
+        columns = [f"struct_extract({sql}, {text_literal(field.name)})" for field in kind]
         text = object_sql(kind, columns, separator=separator, plain=plain, without_nulls=without_nulls, depth=depth)
         return f"CASE WHEN {sql} IS NOT NULL THEN {text} END"
     if pt.is_list(kind):
@@ -84,7 +84,7 @@ def plain_text_sql(kind: pa.DataType, sql: str, *, separator: str) -> str:
     if pt.is_date(kind):
         return f"({sql})::VARCHAR"
     # DuckDB writes as many digits of the second as there are, as Flink does.
-    text = f"({sql})::VARCHAR" if separator == " " else f"replace(({sql})::VARCHAR, ' ', {literal(separator)})"
+    text = f"({sql})::VARCHAR" if separator == " " else f"replace(({sql})::VARCHAR, ' ', {text_literal(separator)})"
     return f"({text} || 'Z')" if kind.tz else text
 
 

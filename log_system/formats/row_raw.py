@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from log_system.formats.row_decode import decoded, read_one_by_one
 from log_system.formats.row_options import OptionReader
 from log_system.formats.row_types import check_rows, check_schema
 from log_system.formats.row_values import UnfitError, shown
-from log_system.formats.rows import DecodedRows
+from log_system.formats.rows import DecodedRows, Payloads
 from snapshot.errors import InvalidInputError
 
 OPTIONS = ("charset", "endianness")
@@ -68,7 +68,7 @@ class RawRowFormat(PortableFormat):
         self._charset = codecs.lookup(charset).name
         self._form = struct.Struct(order + _CODES[schema.types[0]]) if schema.types[0] in _CODES else None
 
-    def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
         """Turn rows into one payload each.
 
         Raises:
@@ -81,18 +81,17 @@ class RawRowFormat(PortableFormat):
             msg = f"column {name!r}: format 'raw' cannot write NULL"
             raise InvalidInputError(msg)
         if pt.is_binary(column.type) or (pt.is_string(column.type) and self._charset == "utf-8"):
-            result: list[bytes] = column.cast(pa.binary()).to_pylist()
-            return result
+            return column.cast(pa.binary()).cast(pa.large_binary())
         if self._form is not None:
             pack = self._form.pack
-            return [pack(value) for value in column.to_pylist()]
+            return pa.array([pack(value) for value in column.to_pylist()], pa.large_binary())
         try:
-            return [text.encode(self._charset) for text in column.to_pylist()]
+            return pa.array([text.encode(self._charset) for text in column.to_pylist()], pa.large_binary())
         except UnicodeEncodeError as error:
             msg = f"column {name!r}: the character set {self._charset!r} cannot write {shown(error.object)}"
             raise InvalidInputError(msg) from error
 
-    def decode(self, payloads: Sequence[bytes | None]) -> DecodedRows:
+    def decode(self, payloads: Payloads) -> DecodedRows:
         """Turn payloads into rows. A null payload gives none.
 
         Raises:

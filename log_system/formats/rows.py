@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+
+Payloads: TypeAlias = "Sequence[bytes | None] | pa.Array"
+"""Payloads, or one column of them (large_binary)."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,19 @@ class RowFormat(Protocol):
 
     name: str
 
-    def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
-        """Turn rows (the format's columns in schema order) into one payload each, in row order.
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
+        """Turn rows (the format's columns in schema order) into one payload each, in row order; large_binary.
 
         Raises:
             InvalidInputError: a value that the format cannot hold.
         """
         ...
 
-    def decode(self, payloads: Sequence[bytes | None]) -> DecodedRows:
+    def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
+        """Do the same as ``encode_column``, as Python's bytes."""
+        ...
+
+    def decode(self, payloads: Payloads) -> DecodedRows:
         """Turn payloads into rows. A null payload, and what the format's options say to skip, gives no row.
 
         Raises:

@@ -37,7 +37,7 @@ _PRODUCER: Final[Mapping[str, Setting]] = {
     "batch.size": 1_000_000,
     # A full queue takes 50 to 160 MB with what librdkafka keeps beside each message (measured: 50 and 650 bytes each).
     "queue.buffering.max.messages": 200_000,
-    "queue.buffering.max.kbytes": 131_072,
+    "queue.buffering.max.kbytes": 65_536,
     # librdkafka waits this long (by default 30 s) before it believes that a topic does not exist.
     "topic.metadata.propagation.max.ms": 10_000,
 }

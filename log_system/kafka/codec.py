@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Message
 
 from log_system.formats.row_formats import open_row_format
 from log_system.formats.rows import DecodedRows, RowFormat
+from log_system.kafka.consume import OffsetRange
 from log_system.kafka.layout import Layout, headers_of, metadata_array, timestamps_of
+from log_system.kafka.records import Records
 from snapshot.errors import BadRecordError, CorruptedError, InvalidInputError
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, RowKind
 
-_key: Callable[[Any], bytes | None] = cast(Any, Message.key)
-_value: Callable[[Any], bytes | None] = cast(Any, Message.value)
-_offset: Callable[[Any], int] = cast(Any, Message.offset)
 _UPSERT, _DELETE = RowKind.UPDATE_AFTER.change_type, RowKind.DELETE.change_type
 
 
@@ -80,39 +78,50 @@ class MessageDecoder:
         self._columns = list(columns)
         self._zone = zone
 
-    def decode(self, messages: Sequence[Any]) -> tuple[pa.RecordBatch, np.ndarray]:
-        """Turn messages of one partition, in order, into rows.
+    @property
+    def needs_keys(self) -> bool:
+        """Whether ``decode`` looks at keys."""
+        return self._key_format is not None
 
-        A message that the formats' options say to skip, or a null value in a table that is no upsert table, is no row.
+    @property
+    def needs_messages(self) -> bool:
+        """Whether ``decode`` looks at the client's own messages: for what Kafka says about them."""
+        return any(name in self._layout.metadata for name in self._columns)
+
+    def decode(self, records: Records, part: OffsetRange) -> tuple[pa.RecordBatch, np.ndarray]:
+        """Turn records of one partition, in order, into rows.
+
+        A record that the formats' options say to skip, or a null value in a table that is no upsert table, is no row.
+
+        Args:
+            records: the records; with what ``needs_keys`` and ``needs_messages`` tell.
+            part: where they are from, for messages.
 
         Returns:
             The columns asked for, to which an upsert table adds ``_change_type``; and for each row the offset of its
-            message (int64).
+            record (int64).
 
         Raises:
-            CorruptedError: a message is not what its format says; names topic, partition, offset and field.
+            CorruptedError: a record is not what its format says; names topic, partition, offset and field.
         """
         layout = self._layout
-        values = list(map(_value, messages))
-        rows = self._decoded(self._value_format, values, messages, "value")
-        value_row = _row_of(rows.record, len(messages))
+        rows = self._decoded(self._value_format, records.values, records, part, "value")
+        value_row = _row_of(rows.record, len(records))
         key_row, key_batch = None, None
         keep = value_row >= 0
-        deleted = np.zeros(len(messages), bool)
+        deleted = np.zeros(len(records), bool)
         if self._key_format is not None:
-            keys = list(map(_key, messages))
-            key_rows = self._decoded(self._key_format, keys, messages, "key")
-            key_row, key_batch = _row_of(key_rows.record, len(messages)), key_rows.batch
+            key_rows = self._decoded(self._key_format, records.keys, records, part, "key")
+            key_row, key_batch = _row_of(key_rows.record, len(records)), key_rows.batch
             if layout.is_upsert:
-                deleted = np.fromiter((value is None for value in values), bool, len(values))
-                # A message without a key belongs to no row of a table whose rows have keys.
+                deleted = records.values.is_null().to_numpy(zero_copy_only=False)
+                # A record without a key belongs to no row of a table whose rows have keys.
                 keep = (keep | deleted) & (key_row >= 0)
             else:
-                # The key of a message may be null; a key that its format skips takes the message with it.
-                no_key = np.fromiter((key is None for key in keys), bool, len(keys))
-                keep &= (key_row >= 0) | no_key
+                # The key of a record may be null; a key that its format skips takes the record with it.
+                keep &= (key_row >= 0) | records.keys.is_null().to_numpy(zero_copy_only=False)
         picked = np.flatnonzero(keep)
-        chosen = messages if len(picked) == len(messages) else [messages[i] for i in picked.tolist()]
+        chosen = [records.messages[i] for i in picked.tolist()] if self.needs_messages else []
         found: list[pa.Array] = []
         for name in self._columns:
             kind = layout.schema.field(name).type
@@ -128,19 +137,18 @@ class MessageDecoder:
         if layout.is_upsert:
             found.append(pc.if_else(pa.array(deleted[picked]), _DELETE, _UPSERT))
             fields.append(pa.field(CHANGE_TYPE, pa.string()))
-        offsets = np.array(list(map(_offset, chosen)), np.int64)
+        offsets = records.offsets[picked]
         if not found:
-            return _without_columns(len(chosen)), offsets
+            return _without_columns(len(picked)), offsets
         return pa.RecordBatch.from_arrays(found, schema=pa.schema(fields)), offsets
 
     def _decoded(
-        self, codec: RowFormat, payloads: list[bytes | None], messages: Sequence[Any], side: str
+        self, codec: RowFormat, payloads: pa.Array, records: Records, part: OffsetRange, side: str
     ) -> DecodedRows:
         try:
             return codec.decode(payloads)
         except BadRecordError as error:
-            at = messages[error.position]
-            where = f"topic {at.topic()!r}, partition {at.partition()}, offset {at.offset()}"
+            where = f"topic {part.topic!r}, partition {part.partition}, offset {records.offsets[error.position]}"
             what = f", field {error.field!r}" if error.field else ""
             msg = f"{where}, {side} ({codec.name}){what}: {error.reason}"
             raise CorruptedError(msg) from error
@@ -151,21 +159,26 @@ class EncodedMessages:
     """Messages to send.
 
     Attributes:
-        keys: of each message; None in place of the list for messages without keys.
-        values: of each message; None for a delete.
+        keys: of each message, large_binary; None for messages without keys.
+        values: of each message, large_binary; NULL for a delete.
         timestamps: in milliseconds since the epoch, where they are written.
         headers: where they are written.
         partitions: where they go, once that is decided; -1 leaves it to the client.
     """
 
-    keys: Sequence[bytes] | None
-    values: Sequence[bytes | None]
+    keys: pa.Array | None
+    values: pa.Array
     timestamps: Sequence[int | None] | None
     headers: Sequence[list[tuple[str, bytes | None]] | None] | None
     partitions: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def pairs(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Give key and value of each message."""
+        keys = [None] * len(self) if self.keys is None else self.keys.to_pylist()
+        return zip(keys, self.values.to_pylist(), strict=True)
 
 
 class MessageEncoder:
@@ -191,18 +204,16 @@ class MessageEncoder:
         deleted: np.ndarray | None = None
         if CHANGE_TYPE in rows.schema.names:
             rows, deleted = self._changes(rows)
-        keys: Sequence[bytes] | None = None
+        keys: pa.Array | None = None
         if self._key_format is not None:
             columns = [rows.column(name) for name in layout.key]
             self._check_key(columns)
-            keys = self._key_format.encode(_labelled(columns, layout.key_schema, rows.num_rows))
+            keys = self._key_format.encode_column(_labelled(columns, layout.key_schema, rows.num_rows))
         written = rows if deleted is None else rows.filter(pa.array(~deleted))
         columns = [written.column(name) for name in layout.value]
-        payloads = self._value_format.encode(_labelled(columns, layout.value_schema, written.num_rows))
-        values: Sequence[bytes | None] = payloads
+        values = self._value_format.encode_column(_labelled(columns, layout.value_schema, written.num_rows))
         if deleted is not None and deleted.any():
-            left = iter(payloads)
-            values = [None if is_deleted else next(left) for is_deleted in deleted.tolist()]
+            values = values.take(pa.array(np.maximum(np.cumsum(~deleted) - 1, 0), mask=deleted))
         return EncodedMessages(
             keys,
             values,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from confluent_kafka import Producer
 
 from log_system.formats import LogFormat, open_format
-from log_system.kafka.client import KafkaClient
+from log_system.kafka.client import KafkaClient, Setting
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,18 @@ class KafkaLog:
     def transactional_id(self, partition: int | None = None) -> str:
         """Name the publisher of all partitions, or of one partition's tasks."""
         return self.group if partition is None else f"{self.group}-{partition}"
+
+    def producer(self, partition: int | None = None) -> Producer:
+        """Make the producer of all partitions, or of one partition's tasks; it owns nothing yet.
+
+        Raises:
+            InvalidInputError: see ``KafkaClient.producer``.
+        """
+        options: dict[str, Setting] = {"transaction.timeout.ms": self.transaction_timeout_ms}
+        if self.format == "arrow" and not {"compression.type", "compression.codec"} & set(self.client.config):
+            # Its records are compressed already.
+            options["compression.type"] = "none"
+        return self.client.producer(self.transactional_id(partition), **options)
 
     def under(self, schema: pa.Schema) -> KafkaLog:
         """Give the same log for records of other columns: those that the table had in a snapshot, then ``_kind``."""

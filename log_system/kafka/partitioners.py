@@ -77,9 +77,8 @@ def _custom(name: str, kind: type[Any], topic: str, partitions: list[int], task:
     there = set(partitions)
 
     def choose(messages: EncodedMessages) -> list[int]:
-        keys: Sequence[bytes | None] = messages.keys if messages.keys is not None else [None] * len(messages)
         found = []
-        for key, value in zip(keys, messages.values, strict=True):
+        for key, value in messages.pairs():
             chosen = made.partition(key, value, topic, partitions)
             if chosen not in there:
                 msg = f"partitioner '{name}' chose partition {chosen!r} of topic {topic!r}, which has {partitions}."

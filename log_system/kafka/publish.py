@@ -36,6 +36,8 @@ from snapshot.records import ChangeSet, SentRange
 TAKE_OVER_SECONDS = 30.0
 COMMIT_SECONDS = 60.0
 _THREADS_MAX = 8
+_THREAD_ROWS_MIN = 10_000
+"""Fewer changes than this are not worth another thread."""
 RunTasks = Callable[[Sequence[PartitionTask]], list[Position]]
 """Runs one task a partition, each at least once, and returns their results in order."""
 
@@ -55,7 +57,7 @@ class KafkaPublisher:
         self._index = index
         self._run_tasks = run_tasks
         self._coded: pa.Schema | None = None
-        self._codec: LogFormat | None = None
+        self._codecs: list[LogFormat] = []
         self._producer: Any = None
         self._group: Any = None
         self._tasks_group: Any = None
@@ -94,8 +96,7 @@ class KafkaPublisher:
         log = self._log
         with kafka_errors(f"take over the log in topic {log.topic!r}", log.client):
             # Step 1.
-            timeout = {"transaction.timeout.ms": log.transaction_timeout_ms}
-            producer = log.client.producer(log.transactional_id(), **timeout)
+            producer = log.producer()
             take_over(producer, TAKE_OVER_SECONDS)
             # Step 2.
             token, self._tasks_group = tasks_token(log)
@@ -188,14 +189,26 @@ class KafkaPublisher:
 
     def _publish_here(self, changes: ChangeSet, missing: Sequence[int]) -> None:
         """Publish into all partitions that lack the snapshot, in one transaction."""
-        snapshot, codec = changes.snapshot.id, self._codec_of(changes.schema)
+        snapshot = changes.snapshot.id
+        rows = sum(changes.rows(p) for p in missing)
+        threads = max(1, min(len(missing), _THREADS_MAX, rows // _THREAD_ROWS_MIN))
+        shares = [missing[number::threads] for number in range(threads)]
+        codecs = [self._codec_of(changes.schema, number) for number in range(threads)]
         senders: dict[int, Sender] = {}
-        with kafka_errors(f"publish snapshot {snapshot} to topic {self._log.topic!r}", self._log.client):
-            self._producer.begin_transaction()
-            for partition in missing:
+
+        def send(partitions: Sequence[int], codec: LogFormat) -> None:
+            for partition in partitions:
                 senders[partition] = Sender(self._log, self._producer, codec, partition)
                 position = self._register[partition].part_of(snapshot)
                 senders[partition].send(changes, position, changes.rows(partition))
+
+        with kafka_errors(f"publish snapshot {snapshot} to topic {self._log.topic!r}", self._log.client):
+            self._producer.begin_transaction()
+            if threads == 1:
+                send(missing, codecs[0])
+            else:
+                with ThreadPoolExecutor(threads, thread_name_prefix="publish") as pool:
+                    list(pool.map(send, shares, codecs))
             self._producer.flush(COMMIT_SECONDS)
             moved = [senders[p].position() for p in missing]
             self._send_offsets(moved, missing)
@@ -215,11 +228,13 @@ class KafkaPublisher:
             self._register[partition] = position
         self._announce_tasks(self._producer, "")
 
-    def _codec_of(self, schema: pa.Schema) -> LogFormat:
-        """Give the coder of changes with these columns, which are those that the table had in their snapshot."""
-        if self._codec is None or self._coded != schema:
-            self._coded, self._codec = schema, self._log.under(schema).codec()
-        return self._codec
+    def _codec_of(self, schema: pa.Schema, thread: int = 0) -> LogFormat:
+        """Give a thread's coder of changes with these columns, which are those that the table had in their snapshot."""
+        if self._coded != schema:
+            self._coded, self._codecs = schema, []
+        while len(self._codecs) <= thread:
+            self._codecs.append(self._log.under(schema).codec())
+        return self._codecs[thread]
 
     def _announce_tasks(self, producer: Any, token: str) -> None:
         """Say in a transaction of the owner whose tasks may write; only an owner that is not fenced can."""
@@ -241,7 +256,7 @@ class KafkaPublisher:
 
         def fence(partition: int) -> None:
             with kafka_errors(f"fence tasks of topic {self._log.topic!r}", self._log.client):
-                take_over(self._log.client.producer(self._log.transactional_id(partition)), TAKE_OVER_SECONDS)
+                take_over(self._log.producer(partition), TAKE_OVER_SECONDS)
 
         with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
             list(pool.map(fence, range(self._log.partitions)))

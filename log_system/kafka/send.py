@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from log_system.formats import EncodedRecords, LogFormat
+from log_system.kafka import bulk_send
 from log_system.kafka.client import translate
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import SNAPSHOT_HEADER, Position
@@ -56,11 +58,13 @@ class Sender:
     """Sends into one partition and learns from the broker where the last record landed."""
 
     def __init__(self, log: KafkaLog, producer: Any, codec: LogFormat, partition: int) -> None:
-        """Send with ``producer``, which is in a transaction."""
+        """Send with ``producer``, which is in a transaction whenever something is sent."""
         self._log = log
         self._producer = producer
         self._codec = codec
         self._partition = partition
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._next: tuple[int, int] | None = None
         self._position: Position | None = None
         self._landed: int | None = None
         self._failed: Any = None
@@ -74,7 +78,12 @@ class Sender:
         total = changes.rows(self._partition)
         left = min(total - position.rows, rows_max)
         queued = left
-        for batch in changes.batches(self._partition, position.rows):
+        self._landed = None
+        # After the transaction before, it goes on where that has stopped, without reading its rows again.
+        if self._next != (changes.snapshot.id, position.rows):
+            self._batches = changes.batches(self._partition, position.rows)
+        self._next = None
+        for batch in self._batches:
             part = batch.slice(0, left)
             left -= part.num_rows
             try:
@@ -82,6 +91,9 @@ class Sender:
             except KafkaException as error:
                 raise _reason(self._producer, error) from error
             if left == 0:
+                rest = batch.slice(part.num_rows)
+                self._batches = chain([rest] if rest.num_rows else [], self._batches)
+                self._next = changes.snapshot.id, position.rows
                 break
         self._position = position
         return queued
@@ -108,17 +120,22 @@ class Sender:
         after = replace(
             position,
             rows=position.rows + batch.num_rows,
-            records=position.records + len(records.values),
+            records=position.records + len(records),
             done=position.rows + batch.num_rows == total,
         )
-        plain = len(records.values) - 1 if is_last else len(records.values)
+        plain = len(records) - 1 if is_last else len(records)
         self._produce(records, plain, position.snapshot)
         if is_last:
-            self._put(records.keys[-1], records.values[-1], after.headers(total), self._on_delivery)
+            key, value = records.key_column[plain].as_py(), records.value_column[plain].as_py()
+            self._put(key, value, after.headers(total), self._on_delivery)
         return after
 
     def _produce(self, records: EncodedRecords, count: int, snapshot: int) -> None:
         produce, topic, partition, poll = self._producer.produce, self._log.topic, self._partition, self._producer.poll
+        if self._log.headers != "all" and bulk_send.can_send(self._producer):
+            keys, values = records.key_column.slice(0, count), records.value_column.slice(0, count)
+            bulk_send.send(self._producer, topic, partition, keys, values)
+            return
         if self._log.headers == "all":
             headers = [(SNAPSHOT_HEADER, str(snapshot).encode())]
             for number in range(count):

@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Protocol
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaException
 
+from log_system.kafka import bulk_send
 from log_system.kafka.client import KafkaClient, Setting, kafka_errors
 from log_system.kafka.codec import EncodedMessages
 from log_system.kafka.partitioners import JAVA_COMPATIBLE, Choose
@@ -54,6 +58,7 @@ class MessageSender:
         self._topic = topic
         self._choose = choose
         self._failed: Any = None
+        self._transactional = transactional_id is not None
         only_errors: dict[str, Any] = {"on_delivery": self._on_delivery, "delivery.report.only.error": True}
         self.producer = client.producer(transactional_id, **{"partitioner": JAVA_COMPATIBLE, **only_errors, **more})
 
@@ -64,6 +69,9 @@ class MessageSender:
             partitions = [-1] * len(messages) if self._choose is None else self._choose(messages)
         with self._errors():
             if messages.timestamps is None and messages.headers is None:
+                if self._transactional and bulk_send.can_send(self.producer):
+                    self._send_in_bulk(messages, np.asarray(partitions, np.int32))
+                    return
                 self._send_plain(messages, partitions)
             else:
                 self._send_all(messages, partitions)
@@ -79,27 +87,33 @@ class MessageSender:
         """Forget what is queued."""
         self.producer.purge()
 
+    def _send_in_bulk(self, messages: EncodedMessages, partitions: np.ndarray) -> None:
+        """Queue messages without reports of their delivery: of a transaction the end says whether all are there."""
+        keys = pa.nulls(len(messages), pa.large_binary()) if messages.keys is None else messages.keys
+        for partition in np.unique(partitions).tolist():
+            mask = pa.array(partitions == partition)
+            one = bool(pc.all(mask).as_py())
+            chosen = (keys, messages.values) if one else (keys.filter(mask), messages.values.filter(mask))
+            bulk_send.send(self.producer, self._topic, partition, *chosen)
+
     def _send_plain(self, messages: EncodedMessages, partitions: Sequence[int]) -> None:
         produce, topic, poll = self.producer.produce, self._topic, self.producer.poll
-        keys: Sequence[bytes | None] = messages.keys if messages.keys is not None else [None] * len(messages)
-        for start in range(0, len(messages), _POLL_EVERY):
-            stop = start + _POLL_EVERY
-            for key, value, partition in zip(
-                keys[start:stop], messages.values[start:stop], partitions[start:stop], strict=True
-            ):
-                try:
-                    produce(topic, value, key, partition)
-                except BufferError:
-                    self._wait_and(partial(produce, topic, value, key, partition))
-            poll(0)
-            self._check()
+        for number, ((key, value), partition) in enumerate(zip(messages.pairs(), partitions, strict=True)):
+            try:
+                produce(topic, value, key, partition)
+            except BufferError:
+                self._wait_and(partial(produce, topic, value, key, partition))
+            if number % _POLL_EVERY == 0:
+                poll(0)
+                self._check()
+        poll(0)
+        self._check()
 
     def _send_all(self, messages: EncodedMessages, partitions: Sequence[int]) -> None:
         nothing: list[Any] = [None] * len(messages)
-        for number, (key, value, partition, timestamp, headers) in enumerate(
+        for number, ((key, value), partition, timestamp, headers) in enumerate(
             zip(
-                messages.keys if messages.keys is not None else nothing,
-                messages.values,
+                messages.pairs(),
                 partitions,
                 messages.timestamps or nothing,
                 messages.headers or nothing,
@@ -146,7 +160,7 @@ class KeyBuffer:
         self._receiver = receiver
         self._rows_max = rows_max
         self._interval_s = interval_s
-        self._held: dict[bytes, tuple[Any, Any, Any]] = {}
+        self._held: dict[bytes | None, tuple[Any, Any, Any]] = {}
         self._came = 0
         self._shape: tuple[bool, bool] = (False, False)
         self._failed: BaseException | None = None
@@ -157,15 +171,12 @@ class KeyBuffer:
 
     def send(self, messages: EncodedMessages) -> None:
         """Hold messages; a later one of a key replaces the one before."""
-        assert messages.keys is not None
         nothing: list[Any] = [None] * len(messages)
         self._shape = (messages.timestamps is not None, messages.headers is not None)
-        each = zip(
-            messages.keys, messages.values, messages.timestamps or nothing, messages.headers or nothing, strict=True
-        )
+        each = zip(messages.pairs(), messages.timestamps or nothing, messages.headers or nothing, strict=True)
         with self._lock:
             self._check()
-            for key, value, timestamp, headers in each:
+            for (key, value), timestamp, headers in each:
                 # Taken out first, so that messages leave in the order of their last change.
                 self._held.pop(key, None)
                 self._held[key] = (value, timestamp, headers)
@@ -195,7 +206,10 @@ class KeyBuffer:
             with_timestamps, with_headers = self._shape
             self._receiver.send(
                 EncodedMessages(
-                    list(held), values, timestamps if with_timestamps else None, headers if with_headers else None
+                    pa.array(held, pa.large_binary()),
+                    pa.array(values, pa.large_binary()),
+                    timestamps if with_timestamps else None,
+                    headers if with_headers else None,
                 )
             )
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import TopicPartition
 
 from log_system.gate import PartitionSlice
 from log_system.kafka.client import kafka_errors
-from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, consume
+from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS
 from log_system.kafka.log import KafkaLog
+from log_system.kafka.records import Records, joined, taking
 from log_system.kafka.register import SNAPSHOT_HEADER
 from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
@@ -28,9 +28,7 @@ _BATCH_BYTES = 4 << 20
 """Records are decoded together up to these bounds. More JSON at once is slower (measured); a record of the arrow format
 holds up to a megabyte."""
 _OVERHEAD_BYTES = 150
-_SAMPLED = 10
-"""One record in so many is measured."""
-_offset: Callable[[Any], int] = cast(Any, Message.offset)
+_WAIT_SECONDS = 0.5
 
 
 def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) -> Iterator[pa.RecordBatch]:
@@ -52,43 +50,67 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
     """
     doing = f"read offsets {part.start} to {part.end} of partition {part.partition} of topic {log.topic!r}"
     codec = log.codec()
-    ends = [b.end for b in part.boundaries]
+    ends = np.array([b.end for b in part.boundaries])
     versions = np.array([b.snapshot for b in part.boundaries])
     times = np.array([b.timestamp_ms for b in part.boundaries]) * 1000
-    for messages in _records(log, part, doing, compacted=compacted):
-        values = list(map(Message.value, messages))
-        # A row of the table's own holds its key; a delete is nothing but a key.
-        needs_keys = compacted or None in values
-        keys = list(map(Message.key, messages)) if needs_keys else [None] * len(values)
+    for records in _records(log, part, doing, compacted=compacted):
         try:
             # Other producers' records are found by the offsets, so what passes is the table's own; but records that
             # Kafka has compacted away leave gaps which could hide them.
-            decoded = codec.decode(keys, values, own=not compacted)
+            decoded = codec.decode(records.keys, records.values, own=not compacted)
         except CorruptedError as error:
-            raise _located(error, log, part, list(map(_offset, messages))) from error
-        # Boundaries are few and offsets ascend: a search asks for a handful of offsets, not for that of every record.
-        first = np.array([bisect_left(messages, end, key=_offset) for end in ends])
-        snapshot = np.searchsorted(first, decoded.record, side="right")
+            raise _located(error, log, part, records.offsets) from error
+        number = np.searchsorted(ends, records.offsets, side="right")
         if compacted and log.headers == "all":
-            _check_origin(log, part, messages, versions[np.searchsorted(first, np.arange(len(messages)), side="right")])
+            _check_origin(log, part, records.messages, versions[number])
+        snapshot = number[decoded.record]
         batch = decoded.batch.append_column(COMMIT_VERSION, pa.array(versions[snapshot]))
         yield batch.append_column(COMMIT_TIMESTAMP, pa.array(times[snapshot]).cast(pa.timestamp("us", "UTC")))
 
 
-def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[list[Any]]:
-    """Consume exactly the slice's records; asking for the count that is left keeps the client from waiting for more."""
+class _Held:
+    """Records that wait to be decoded together."""
+
+    def __init__(self) -> None:
+        self._parts: list[Records] = []
+        self._size = 0
+        self.count = 0
+
+    def add(self, records: Records) -> None:
+        self._parts.append(records)
+        self.count += len(records)
+        self._size += records.size + _OVERHEAD_BYTES * len(records)
+
+    @property
+    def room(self) -> int:
+        """How many more there is room for, if they are as large as those before; 0 when it is time to decode."""
+        if self.count >= _BATCH_RECORDS or self._size >= _BATCH_BYTES:
+            return 0
+        room = (_BATCH_BYTES - self._size) * self.count // max(1, self._size)
+        return max(1, min(room, _BATCH_RECORDS - self.count))
+
+    def take(self) -> Records:
+        """Give what is held."""
+        parts, self._parts, self._size, self.count = self._parts, [], 0, 0
+        return joined(parts)
+
+
+def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[Records]:
+    """Take exactly the slice's records; asking for the count that is left keeps the client from waiting for more."""
     consumer = CONSUMERS.take(log.client, f"{log.group}-reader")
     left, step = part.records, _FIRST_RECORDS
-    held: list[Any] = []
-    size, last, silent_since = 0, part.start, time.monotonic()
+    held = _Held()
+    last, silent_since = part.start, time.monotonic()
+    # A row of the table's own holds its key; a delete is nothing but a key.
+    wanted = {"all_keys": compacted, "messages": compacted and log.headers == "all"}
     try:
-        with kafka_errors(doing, log.client):
+        with kafka_errors(doing, log.client), taking(consumer, log.topic, part.partition, **wanted) as take:
             consumer.assign([TopicPartition(log.topic, part.partition, part.start)])
             reached = -1
             while left > 0:
-                messages, end = consume(consumer, min(left, step))
+                records, end = take(min(left, step), _WAIT_SECONDS)
                 reached = max(reached, end)
-                if not messages:
+                if records is None:
                     # An end before the slice's is not its end: the marker of a commit is written a moment later.
                     if reached >= part.end:
                         break
@@ -97,26 +119,21 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
                         raise UnavailableError(msg)
                     continue
                 silent_since = time.monotonic()
-                inside = messages[: bisect_left(messages, part.end, key=_offset)]
-                held += inside
-                size += _SAMPLED * sum(map(len, inside[::_SAMPLED])) + _OVERHEAD_BYTES * len(inside)
+                inside = records.before(part.end)
+                held.add(inside)
                 left -= len(inside)
-                last = _offset(messages[-1]) + 1
-                if len(inside) < len(messages):
+                last = int(records.offsets[-1]) + 1
+                if len(inside) < len(records):
                     break
-                if len(held) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
-                    yield held
-                    held, size = [], 0
-                else:
-                    # As many as the batch has room for, if they are as large as those before.
-                    step = max(1, (_BATCH_BYTES - size) * len(held) // size)
-                    step = min(step, _BATCH_RECORDS - len(held))
-            if held:
-                yield held
+                step = held.room or held.count
+                if not held.room:
+                    yield held.take()
+            if held.count:
+                yield held.take()
+            consumer.unassign()
     except BaseException:
         CONSUMERS.forget(log.client, f"{log.group}-reader")
         raise
-    consumer.unassign()
     if left > 0 and not compacted:
         msg = (
             f"{doing}: the log index counts {part.records} records, {left} are not there. "
@@ -128,7 +145,7 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
         raise CorruptedError(msg)
 
 
-def _check_origin(log: KafkaLog, part: PartitionSlice, messages: list[Any], snapshots: Any) -> None:
+def _check_origin(log: KafkaLog, part: PartitionSlice, messages: Sequence[Any], snapshots: Any) -> None:
     """Check that each record names the snapshot that the index says is at its offset.
 
     Raises:
@@ -138,13 +155,13 @@ def _check_origin(log: KafkaLog, part: PartitionSlice, messages: list[Any], snap
         named = dict(message.headers() or ()).get(SNAPSHOT_HEADER)
         if named != str(snapshot).encode():
             msg = (
-                f"topic {log.topic!r}, partition {part.partition}, offset {_offset(message)}: the record does not name "
+                f"topic {log.topic!r}, partition {part.partition}, offset {message.offset()}: the record does not name "
                 f"snapshot {snapshot}, to which its offset belongs. {_STRANGER}"
             )
             raise CorruptedError(msg)
 
 
-def _located(error: CorruptedError, log: KafkaLog, part: PartitionSlice, offsets: list[int]) -> CorruptedError:
+def _located(error: CorruptedError, log: KafkaLog, part: PartitionSlice, offsets: np.ndarray) -> CorruptedError:
     """Name the offset in place of the record's position in its list."""
     head, _, text = str(error).partition(":")
     number = head.removeprefix("record ")

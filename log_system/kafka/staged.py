@@ -101,7 +101,7 @@ class RecordStream:
                     break
             if number % _POLL_EVERY == 0:
                 self._producer.poll(0)
-        self.records += len(records.values)
+        self.records += len(records)
 
     def sent(self) -> SentRange:
         """Say where the records are; the producer must have been flushed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from confluent_kafka import Message, TopicPartition
 
 from log_system.kafka.client import kafka_errors
-from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, OffsetRange, read_range
+from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, OffsetRange
 from log_system.kafka.log import KafkaLog
+from log_system.kafka.ranges import read_records
 from snapshot.errors import CorruptedError
 from snapshot.schema import COMMIT_TIMESTAMP, SEQ
 
@@ -81,15 +82,16 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _messages(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[list[Any]]:
+def _messages(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[Sequence[Any]]:
     group, topic = f"{log.group}-tail", TopicPartition(log.topic, partition)
     with kafka_errors(f"ask for the start of partition {partition} of topic {log.topic!r}", log.client):
         low, _ = CONSUMERS.take(log.client, group).get_watermark_offsets(topic, timeout=ANSWER_SECONDS)
     part = OffsetRange(log.topic, partition, max(start, low), end)
-    return read_range(log.client, group, part, "read_committed", remedy=_REMEDY)
+    found = read_records(log.client, group, part, "read_committed", all_keys=True, messages=True, remedy=_REMEDY)
+    return (records.messages for records in found)
 
 
-def _newest(batches: Iterable[list[Any]]) -> Iterator[list[Any]]:
+def _newest(batches: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
     """Keep of the records with one key the last, in the order they came; of many keys as many as memory should hold.
 
     Keys are compared as they stand in the log, so two spellings of one key count as two.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 from confluent_kafka import TopicPartition
 
 from log_system.kafka.client import kafka_errors, take_over
@@ -49,10 +50,11 @@ def publish_partition(task: PartitionTask) -> Position:
         TableStoreError: the broker failed; run the task again.
     """
     log, snapshot = task.log, task.changes.snapshot.id
+    # Spark reuses its workers: what staging has left to Arrow's pool would count beside what is needed here.
+    pa.default_memory_pool().release_unused()
     with kafka_errors(f"publish snapshot {snapshot} to partition {task.partition} of {log.topic!r}", log.client):
         # Step 1.
-        timeout = {"transaction.timeout.ms": log.transaction_timeout_ms}
-        producer = log.client.producer(log.transactional_id(task.partition), **timeout)
+        producer = log.producer(task.partition)
         take_over(producer, _SECONDS)
         # Step 2.
         consumer = log.client.consumer(log.group)
@@ -67,9 +69,9 @@ def publish_partition(task: PartitionTask) -> Position:
         position = held or last_position(log, task.partition, task.position.end) or task.position
         # Step 3.
         codec = log.under(task.changes.schema).codec()
+        sender = Sender(log, producer, codec, task.partition)
         while not position.holds(snapshot):
             producer.begin_transaction()
-            sender = Sender(log, producer, codec, task.partition)
             sender.send(task.changes, position.part_of(snapshot), log.transaction_rows_max)
             producer.flush(_SECONDS)
             position = sender.position()

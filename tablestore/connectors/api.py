@@ -17,6 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import SEQ
 from tablestore.connectors.names import Connector, Side
@@ -150,7 +151,7 @@ def _arranged(frame: DataFrame, options: ConnectorOptions) -> DataFrame:
     Spark's shuffle keeps the order of rows that come from one task.
     """
     if options.is_upsert:
-        keys = [f"`{name}`" for name in options.key_fields]
+        keys = [backquoted(name) for name in options.key_fields]
         return (
             frame.repartition(*keys) if options.parallelism is None else frame.repartition(options.parallelism, *keys)
         )

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from log_system.kafka.scanning import Scan
 from snapshot.errors import InvalidInputError
 from snapshot.rowkind import CHANGE_TYPE
-from snapshot.schema import arrow_schema
+from snapshot.spark_schema import arrow_schema
 from tablestore.connectors.names import Connector, Side
 from tablestore.connectors.reading import RangePart, live, read_last, read_rows, shown
 from tablestore.connectors.sink import Sink, Written

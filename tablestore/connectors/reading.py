@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import duckdb
 import pyarrow as pa
@@ -12,8 +12,12 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from log_system.kafka.codec import MessageDecoder
-from log_system.kafka.consume import OffsetRange, read_range
+from log_system.kafka.consume import OffsetRange
+from log_system.kafka.ranges import read_records
+from log_system.kafka.records import Records
+from log_system.kafka.scanning import Scan
 from snapshot.duck import connect
+from snapshot.errors import DataLostError
 from snapshot.latest import last_per_key
 from snapshot.rowkind import CHANGE_TYPE, RowKind
 from snapshot.schema import SEQ
@@ -46,12 +50,42 @@ def read_rows(
     """
     options = table.options
     decoder = MessageDecoder(table.coding, columns, zone or session_zone())
-    isolation = options.properties.isolation_level
-    for messages in read_range(options.client(), options.group_id, part, isolation):
-        batch, offsets = decoder.decode(messages)
+    for records in _records(table, part, decoder):
+        batch, offsets = decoder.decode(records, part)
         if options.is_upsert:
             batch = batch.append_column(SEQ, pa.array(offsets))
         yield batch
+
+
+def _records(table: KafkaTable, part: OffsetRange, decoder: MessageDecoder) -> Iterator[Records]:
+    """Read a part; where retention overtakes it since it was planned, go on as a new plan of what is left says.
+
+    Raises:
+        DataLostError: retention has removed messages, and the options do not say to go on.
+    """
+    options = table.options
+    at, parts = (part.topic, part.partition), [part]
+    while parts:
+        rest = parts.pop()
+        try:
+            for records in read_records(
+                options.client(),
+                options.group_id,
+                rest,
+                options.properties.isolation_level,
+                all_keys=decoder.needs_keys,
+                messages=decoder.needs_messages,
+            ):
+                rest = replace(rest, start=int(records.offsets[-1]) + 1)
+                yield records
+        except DataLostError:
+            scan = Scan(table.scan_spec())
+            try:
+                parts = scan.ranges({at: rest.start}, {at: rest.end})
+            finally:
+                scan.close()
+            if rest in parts:
+                raise
 
 
 def read_last(table: KafkaTable, part: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

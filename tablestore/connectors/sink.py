@@ -17,7 +17,7 @@ from log_system.kafka.codec import EncodedMessages, MessageEncoder
 from log_system.kafka.exactly_once import Batch, OnceWriter
 from log_system.kafka.groups import delete_groups
 from log_system.kafka.offsets import Cluster
-from log_system.kafka.partitioners import Choose, load_class, make_partitioner
+from log_system.kafka.partitioners import load_class, make_partitioner
 from log_system.kafka.sending import KeyBuffer, MessageSender, Receiver, send_all
 from log_system.kafka.topic import describe_topic, ensure_topic_of_broker
 from snapshot.errors import InvalidInputError
@@ -25,7 +25,7 @@ from snapshot.storage import Storage
 from tablestore.checkpoint import query_id
 from tablestore.connectors.names import Connector, Side
 from tablestore.connectors.options import Guarantee
-from tablestore.connectors.staging import stage, staged
+from tablestore.connectors.staging import StagingFile, staged
 from tablestore.connectors.table import KafkaTable
 from tablestore.connectors.zone import session_zone
 
@@ -119,9 +119,11 @@ class Sink:
         if self.once:
             attempt = context.taskAttemptId() if context is not None else 0
             name = f"{self.write_id}-{task}-{attempt}"
-            rows = stage(self._storage, name, messages, choose)
-            return Written(task, rows, name if rows else None)
-        return Written(task, send_all(self._receiver(choose), messages))
+            file = StagingFile(self._storage, name, choose)
+            send_all(self._buffered(file), messages)
+            return Written(task, file.rows, name if file.rows else None)
+        sender = MessageSender(options.client(), options.topic, choose, None)
+        return Written(task, send_all(self._buffered(sender), messages))
 
     def commit(self, written: Sequence[Written], batch_number: int | None) -> None:
         """Finish a write of which every task is done.
@@ -165,12 +167,11 @@ class Sink:
         encoder = MessageEncoder(self.table.coding, session_zone())
         return (encoder.encode(batch) for batch in batches if batch.num_rows)
 
-    def _receiver(self, choose: Choose | None) -> Receiver:
+    def _buffered(self, receiver: Receiver) -> Receiver:
         options = self.table.options
-        sender = MessageSender(options.client(), options.topic, choose, None)
         if options.buffer_rows and options.buffer_ms:
-            return KeyBuffer(sender, options.buffer_rows, options.buffer_ms / 1000)
-        return sender
+            return KeyBuffer(receiver, options.buffer_rows, options.buffer_ms / 1000)
+        return receiver
 
     def _staged(self, names: Sequence[str]) -> Iterator[EncodedMessages]:
         return chain.from_iterable(staged(self._storage, name) for name in names)

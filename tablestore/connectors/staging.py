@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,29 +25,35 @@ _SCHEMA: Final = pa.schema(
 _KEYS, _TIMESTAMPS, _HEADERS = b"keys", b"timestamps", b"headers"
 
 
-def stage(storage: Storage, name: str, messages: Iterable[EncodedMessages], choose: Choose | None) -> int:
-    """Write messages into a file, with the partitions they go to.
+class StagingFile:
+    """Takes a task's messages into a file, with the partitions they go to. Without messages there is no file."""
 
-    Returns:
-        How many there are; without any there is no file.
-    """
-    rows, writer, sink = 0, None, None
-    try:
-        for each in messages:
-            if not len(each):
-                continue
-            if writer is None:
-                storage.filesystem.makedirs(storage.root, exist_ok=True)
-                sink = storage.filesystem.open(storage.path(name), "wb")
-                writer = pa.ipc.new_stream(sink, _schema_of(each))
-            rows += len(each)
-            writer.write_batch(_to_arrow(each, choose, writer_schema=_schema_of(each)))
-    finally:
-        if writer is not None:
-            writer.close()
-        if sink is not None:
-            sink.close()
-    return rows
+    def __init__(self, storage: Storage, name: str, choose: Choose | None) -> None:
+        """Write the file ``name`` when the first messages come; ``choose`` gives their partitions."""
+        self._storage = storage
+        self._name = name
+        self._choose = choose
+        self._stack = ExitStack()
+        self._writer: pa.RecordBatchWriter | None = None
+        self.rows = 0
+
+    def send(self, messages: EncodedMessages) -> None:
+        """Write messages, in order."""
+        schema = _schema_of(messages)
+        if self._writer is None:
+            self._storage.filesystem.makedirs(self._storage.root, exist_ok=True)
+            sink = self._stack.enter_context(self._storage.filesystem.open(self._storage.path(self._name), "wb"))
+            self._writer = self._stack.enter_context(pa.ipc.new_stream(sink, schema))
+        self.rows += len(messages)
+        self._writer.write_batch(_to_arrow(messages, self._choose, writer_schema=schema))
+
+    def finish(self) -> None:
+        """Return when the file is whole."""
+        self._stack.close()
+
+    def close(self) -> None:
+        """Leave the file as it is after an error; what nobody names is cleared away with its micro-batch."""
+        self._stack.close()
 
 
 def staged(storage: Storage, name: str) -> Iterator[EncodedMessages]:
@@ -57,8 +64,8 @@ def staged(storage: Storage, name: str) -> Iterator[EncodedMessages]:
         for batch in reader:
             columns = {field: batch.column(field) for field in batch.schema.names}
             yield EncodedMessages(
-                columns["key"].to_pylist() if _KEYS in has else None,
-                columns["value"].to_pylist(),
+                columns["key"] if _KEYS in has else None,
+                columns["value"],
                 columns["timestamp"].to_pylist() if _TIMESTAMPS in has else None,
                 columns["headers"].to_pylist() if _HEADERS in has else None,
                 columns["partition"].to_pylist(),
@@ -79,8 +86,8 @@ def _to_arrow(messages: EncodedMessages, choose: Choose | None, *, writer_schema
 
     partitions = pa.array([-1] * count, pa.int32()) if choose is None else pa.array(choose(messages), pa.int32())
     arrays = [
-        column(messages.keys, pa.large_binary()),
-        column(messages.values, pa.large_binary()),
+        pa.nulls(count, pa.large_binary()) if messages.keys is None else messages.keys,
+        messages.values,
         partitions,
         column(messages.timestamps, pa.int64()),
         column(messages.headers, HEADERS),

@@ -15,7 +15,8 @@ from log_system.kafka.offsets import Offsets, Partition
 from log_system.kafka.scanning import Scan, ScanSpec
 from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.rowkind import CHANGE_TYPE
-from snapshot.schema import SEQ, arrow_schema
+from snapshot.schema import SEQ
+from snapshot.spark_schema import arrow_schema
 from tablestore.connectors.reading import RangePart, read_last, read_rows, shown
 from tablestore.connectors.table import KafkaTable
 

@@ -15,7 +15,8 @@ from log_system.kafka.scanning import ScanSpec
 from snapshot.bucket import key_types_allowed
 from snapshot.errors import InvalidInputError
 from snapshot.rowkind import CHANGE_TYPE
-from snapshot.schema import SEQ, arrow_schema
+from snapshot.schema import SEQ
+from snapshot.spark_schema import arrow_schema
 from tablestore.connectors.names import PRIMARY_KEY, Connector, Side
 from tablestore.connectors.options import ConnectorOptions, FieldsInclude, parse_options
 

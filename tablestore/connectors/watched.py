@@ -168,7 +168,8 @@ class _Pulse:
         end = self._ends[partition]
         held = self._reached.get(partition)
         if held is None or held[0] != end:
-            part = OffsetRange(*partition, max(0, end - _LOOK_BACK), end)
+            # Retention may have removed some of these, which is nothing to complain of here.
+            part = OffsetRange(*partition, max(self._scan.firsts([partition])[partition], end - _LOOK_BACK), end)
             found: Any = None
             for batch in read_rows(self._table, part, [self._watched.column], self._watched.zone):
                 times = batch.column(self._watched.column).drop_null()

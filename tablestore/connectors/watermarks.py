@@ -15,6 +15,7 @@ from pyspark.sql.types import BooleanType, DataType, StructField, StructType, Ti
 
 from log_system.kafka.scanning import Scan
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
 from tablestore.connectors.names import Connector, OptionReader, Side
 from tablestore.connectors.table import KafkaTable
 from tablestore.connectors.watched import IDLE, Watched
@@ -76,12 +77,12 @@ def read_with_watermark(
         given = {**options, **Watched(partition, column, idle_ms, zone).options()}
         frame = spark.readStream.format("kafka-table").schema(marked).options(**given).load()
         # Spark has watermarks on instants only; without a zone a time is taken as one of UTC.
-        frame = frame.withColumn(_EVENT_TIME, instant(F.col(f"`{column}`"), columns[column].dataType))
+        frame = frame.withColumn(_EVENT_TIME, instant(F.col(backquoted(column)), columns[column].dataType))
         # The condition names the event time, lest Spark moves it before the watermark, which would then miss the rows.
         kept = ~(F.col(IDLE) & F.col(_EVENT_TIME).isNotNull())
         frames.append(frame.withWatermark(_EVENT_TIME, delay).where(kept).drop(IDLE, _EVENT_TIME))
     # The column itself carries Spark's mark too, by which operators that are put on it know the watermark.
-    marked_column = F.col(f"`{column}`").alias(column, metadata={MARK: 0})
+    marked_column = F.col(backquoted(column)).alias(column, metadata={MARK: 0})
     return reduce(DataFrame.union, frames).withColumn(column, marked_column)
 
 

@@ -18,6 +18,7 @@ from snapshot.evolve import (
     RenameColumn,
     WidenColumn,
 )
+from snapshot.quoting import backquoted
 from tablestore.sql.parse import parse_query
 from tablestore.sql.statements import (
     AlterAdd,
@@ -99,11 +100,11 @@ def store_changes(made: CreateTable, statement: Altered) -> StoreChanges:
             return StoreChanges(reset=statement.keys)
         case AlterRenameColumn():
             if isinstance(before[statement.column], PhysicalColumn):
-                return StoreChanges((RenameColumn(_quoted(statement.column), statement.to),))
+                return StoreChanges((RenameColumn(backquoted(statement.column), statement.to),))
             return StoreChanges()
         case AlterDrop():
             stored = [name for name in statement.columns if isinstance(before[name], PhysicalColumn)]
-            return StoreChanges(tuple(DropColumn(_quoted(name)) for name in stored))
+            return StoreChanges(tuple(DropColumn(backquoted(name)) for name in stored))
         case AlterAdd():
             pairs = zip(statement.columns, _places(statement), strict=True)
             return StoreChanges(tuple(_added(made, c, place) for c, place in pairs if isinstance(c, PhysicalColumn)))
@@ -164,11 +165,11 @@ def _added(made: CreateTable, column: PhysicalColumn, place: Position | None) ->
         )
         raise InvalidInputError(msg)
     first, after = _neighbour(made, place)
-    return AddColumn(_quoted(column.name), column.type.spark, first, after, column.comment)
+    return AddColumn(backquoted(column.name), column.type.spark, first, after, column.comment)
 
 
 def _modified(made: CreateTable, before: Column, column: Column, place: Position | None) -> list[Change]:
-    name = _quoted(column.name)
+    name = backquoted(column.name)
     if isinstance(before, PhysicalColumn) is not isinstance(column, PhysicalColumn):
         msg = f"table '{made.name}': column '{column.name}': a column that is stored and one that is computed are two."
         raise InvalidInputError(msg)
@@ -200,7 +201,3 @@ def _neighbour(made: CreateTable, place: Position | None) -> tuple[bool, str | N
         if column.name == place.after:
             return before is None, before
     return place.after is None, place.after
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

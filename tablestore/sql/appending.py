@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType
 from sqlglot import exp
 
+from snapshot.quoting import backquoted
 from snapshot.schema import SEQ
 from tablestore.connectors.watermarks import MARK as WATERMARK
 from tablestore.connectors.watermarks import instant
@@ -19,7 +20,6 @@ from tablestore.sql.parts import Part, Parts
 from tablestore.sql.refused import BATCH, check_not_final, refuse
 from tablestore.sql.relation import Groups, Relation, distinct, of_groups, of_rows
 from tablestore.sql.spelled import kept_groups, output_names, own_nodes, spelled
-from tablestore.sql.types import quoted
 from tablestore.sql.window_types import Kind
 from tablestore.sql.windows import over_windows
 
@@ -165,9 +165,9 @@ def _with_instants(select: exp.Select, parts: Parts) -> tuple[exp.Select, dict[s
         for field in frames[part.key].schema:
             if WATERMARK in field.metadata and isinstance(field.dataType, TimestampNTZType):
                 name = f"_instant_{field.name}"
-                time = instant(F.col(quoted(field.name)), field.dataType).alias(name, metadata={WATERMARK: 0})
+                time = instant(F.col(backquoted(field.name)), field.dataType).alias(name, metadata={WATERMARK: 0})
                 # Spark wants one mark a stream, so that the time itself loses it.
-                bare = F.col(quoted(field.name)).alias(field.name, metadata={"instant": name})
+                bare = F.col(backquoted(field.name)).alias(field.name, metadata={"instant": name})
                 frames[part.key] = frames[part.key].withColumn(name, time).withColumn(field.name, bare)
                 instants[part.alias, field.name] = name
     for join in select.args.get("joins") or []:

@@ -30,8 +30,9 @@ from pyspark.sql.types import (
 )
 
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
 from snapshot.rowkind import CHANGE_TYPE
-from snapshot.schema import can_widen
+from snapshot.spark_schema import can_widen
 from tablestore.connectors.names import Connector
 from tablestore.sql.bound import Columns, check_sink, connector_of, insertable_columns
 from tablestore.sql.ddl import tables_in
@@ -43,7 +44,7 @@ from tablestore.sql.scope import Scope
 from tablestore.sql.settings import CHECKPOINTS, NAME, Mode
 from tablestore.sql.statements import CreateTable, Insert, PhysicalColumn, StatementSet
 from tablestore.sql.streaming import Plan, allowed, plan_into, relation
-from tablestore.sql.types import PRECISION_MAX, FlinkType, quoted
+from tablestore.sql.types import PRECISION_MAX, FlinkType
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
 
@@ -113,7 +114,7 @@ def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
         msg = (
             f"INSERT INTO '{made.name}': Different number of columns: {len(columns)} are to be filled "
             f"({', '.join(column.name for column in columns)}), the query gives {len(given)} ({', '.join(given)}). "
-            f"Name those that it gives: INSERT INTO {quoted(made.name)} (...) ..."
+            f"Name those that it gives: INSERT INTO {backquoted(made.name)} (...) ..."
         )
         raise InvalidInputError(msg)
     frame = frame.toDF(*(f"_{number}" for number in range(len(given))), *changes)

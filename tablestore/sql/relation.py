@@ -17,10 +17,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from snapshot.quoting import backquoted
 from snapshot.rowkind import CHANGE_TYPE, RowKind
 from snapshot.schema import SEQ
 from tablestore.normalize import changelog
-from tablestore.sql.types import quoted
 
 _SIGN, _NET, _COPY, _LEAST, _MOST = "_sign", "_net", "_copy", "_least", "_most"
 APPEND: Final = "append"
@@ -197,7 +197,7 @@ def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:
         changes: of each key, and in a micro-batch, at most one row that is taken back and one that is added.
         key: names of its columns.
     """
-    rows = Window.partitionBy(*(F.col(quoted(name)) for name in key)) if key else Window.partitionBy(F.lit(1))
+    rows = Window.partitionBy(*(F.col(backquoted(name)) for name in key)) if key else Window.partitionBy(F.lit(1))
     both = F.col(_LEAST) < F.col(_MOST)
     kind = (
         F.when((F.col(_SIGN) > 0) & both, RowKind.UPDATE_AFTER.change_type)
@@ -217,7 +217,7 @@ def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:
 
 def settled(changes: DataFrame) -> DataFrame:
     """Leave out what a micro-batch both adds and takes back, row for row."""
-    columns = [F.col(quoted(name)) for name in changes.columns if name != CHANGE_TYPE]
+    columns = [F.col(backquoted(name)) for name in changes.columns if name != CHANGE_TYPE]
     same = Window.partitionBy(*columns)
     net = signed(changes).withColumn(_NET, F.sum(_SIGN).over(same))
     net = net.withColumn(_COPY, F.row_number().over(Window.partitionBy(*columns, F.col(_SIGN)).orderBy(F.lit(1))))
@@ -227,7 +227,7 @@ def settled(changes: DataFrame) -> DataFrame:
 
 def last_of(changes: DataFrame, key: Sequence[str], order: Column) -> DataFrame:
     """Leave of each key of a micro-batch the last change."""
-    rows = Window.partitionBy(*(F.col(quoted(name)) for name in key)).orderBy(order.desc())
+    rows = Window.partitionBy(*(F.col(backquoted(name)) for name in key)).orderBy(order.desc())
     return changes.withColumn(_COPY, F.row_number().over(rows)).where(F.col(_COPY) == 1).drop(_COPY)
 
 
@@ -239,7 +239,7 @@ def first_and_last_of(changes: DataFrame, key: Sequence[str], order: Column) -> 
         key: names of the key's columns.
         order: by which changes of a key follow each other; an update's two rows may have the same.
     """
-    columns = [F.col(quoted(name)) for name in key]
+    columns = [F.col(backquoted(name)) for name in key]
     ahead = Window.partitionBy(*columns).orderBy(order, F.col(_SIGN))
     back = Window.partitionBy(*columns).orderBy(order.desc(), F.col(_SIGN).desc())
     ranked = signed(changes).withColumn(_LEAST, F.row_number().over(ahead)).withColumn(_MOST, F.row_number().over(back))

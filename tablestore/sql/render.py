@@ -7,6 +7,7 @@ from functools import singledispatch
 from typing import Final
 
 from log_system.kafka.secrets import MASK, holds_secret
+from snapshot.quoting import backquoted, text_literal
 from tablestore.sql.statements import (
     AlterAdd,
     AlterDrop,
@@ -35,15 +36,9 @@ from tablestore.sql.statements import (
     Statement,
     StatementSet,
 )
-from tablestore.sql.types import quoted
 from tablestore.sql.verb_statements import Assignments, Delete, Doing, Expression, MergeClause, Truncate, Update
 
 _PREFIXES: Final = ("properties.", "kafka.")
-
-
-def literal(text: str) -> str:
-    """Write a string."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def is_secret(key: str, value: str) -> bool:
@@ -68,35 +63,34 @@ def render(statement: Statement) -> str:
 def _(made: CreateTable) -> str:
     lines = [_column(column) for column in made.columns]
     if made.watermark is not None:
-        lines.append(f"WATERMARK FOR {quoted(made.watermark.column)} AS {made.watermark.expression}")
+        lines.append(f"WATERMARK FOR {backquoted(made.watermark.column)} AS {made.watermark.expression}")
     if made.primary_key:
         lines.append(f"PRIMARY KEY ({_names(made.primary_key)}) NOT ENFORCED")
     body = "".join([" (\n  ", ",\n  ".join(lines), "\n)"]) if lines else ""
-    text = (
-        f"CREATE {'TEMPORARY ' * made.temporary}TABLE {'IF NOT EXISTS ' * made.if_not_exists}{quoted(made.name)}{body}"
-    )
-    text += f"\nCOMMENT {literal(made.comment)}" if made.comment is not None else ""
+    name = f"{'IF NOT EXISTS ' * made.if_not_exists}{backquoted(made.name)}"
+    text = f"CREATE {'TEMPORARY ' * made.temporary}TABLE {name}{body}"
+    text += f"\nCOMMENT {text_literal(made.comment)}" if made.comment is not None else ""
     text += f"\nPARTITIONED BY ({_names(made.partitioned_by)})" if made.partitioned_by else ""
     options = _options(made.options, ",\n  ")
     text += f"\nWITH (\n  {options}\n)" if made.options else ""
     if made.like is not None:
         parts = " ".join(f"{strategy.value} {part}" for part, strategy in made.like.strategies)
-        text += f"\nLIKE {quoted(made.like.source)}" + (f" ({parts})" if parts else "")
+        text += f"\nLIKE {backquoted(made.like.source)}" + (f" ({parts})" if parts else "")
     return text
 
 
 @render.register
 def _(made: CreateView) -> str:
     exists, names = "IF NOT EXISTS " * made.if_not_exists, f" ({_names(made.columns)})" if made.columns else ""
-    comment = f" COMMENT {literal(made.comment)}" if made.comment is not None else ""
+    comment = f" COMMENT {text_literal(made.comment)}" if made.comment is not None else ""
     temporary = "TEMPORARY " * made.temporary
-    return f"CREATE {temporary}VIEW {exists}{quoted(made.name)}{names}{comment} AS\n{made.query.text}"
+    return f"CREATE {temporary}VIEW {exists}{backquoted(made.name)}{names}{comment} AS\n{made.query.text}"
 
 
 @render.register
 def _(dropped: Drop) -> str:
     kind = ("TEMPORARY " * dropped.temporary) + ("VIEW" if dropped.is_view else "TABLE")
-    return f"DROP {kind} {'IF EXISTS ' * dropped.if_exists}{quoted(dropped.name)}"
+    return f"DROP {kind} {'IF EXISTS ' * dropped.if_exists}{backquoted(dropped.name)}"
 
 
 @render.register
@@ -106,17 +100,17 @@ def _(altered: AlterSet) -> str:
 
 @render.register
 def _(altered: AlterReset) -> str:
-    return f"{_altered(altered)} RESET ({', '.join(map(literal, altered.keys))})"
+    return f"{_altered(altered)} RESET ({', '.join(map(text_literal, altered.keys))})"
 
 
 @render.register
 def _(altered: AlterRename) -> str:
-    return f"{_altered(altered)} RENAME TO {quoted(altered.to)}"
+    return f"{_altered(altered)} RENAME TO {backquoted(altered.to)}"
 
 
 @render.register
 def _(altered: AlterRenameColumn) -> str:
-    return f"{_altered(altered)} RENAME {quoted(altered.column)} TO {quoted(altered.to)}"
+    return f"{_altered(altered)} RENAME {backquoted(altered.column)} TO {backquoted(altered.to)}"
 
 
 @render.register
@@ -141,18 +135,18 @@ def _(shown: ShowTables) -> str:
 
 @render.register
 def _(shown: ShowCreate) -> str:
-    return f"SHOW CREATE {'VIEW' if shown.is_view else 'TABLE'} {quoted(shown.name)}"
+    return f"SHOW CREATE {'VIEW' if shown.is_view else 'TABLE'} {backquoted(shown.name)}"
 
 
 @render.register
 def _(shown: Describe) -> str:
-    return f"DESCRIBE {quoted(shown.name)}"
+    return f"DESCRIBE {backquoted(shown.name)}"
 
 
 @render.register
 def _(insert: Insert) -> str:
     names = f" ({_names(insert.columns)})" if insert.columns else ""
-    return f"INSERT INTO {quoted(insert.target)}{names}\n{insert.query.text}"
+    return f"INSERT INTO {backquoted(insert.target)}{names}\n{insert.query.text}"
 
 
 @render.register
@@ -177,7 +171,7 @@ def _(option: SetOption) -> str:
 
 @render.register
 def _(option: ResetOption) -> str:
-    return "RESET" if option.key is None else f"RESET {literal(option.key)}"
+    return "RESET" if option.key is None else f"RESET {text_literal(option.key)}"
 
 
 @render.register
@@ -192,21 +186,21 @@ def _(update: Update) -> str:
 
 @render.register
 def _(truncate: Truncate) -> str:
-    return f"TRUNCATE TABLE {quoted(truncate.name)}"
+    return f"TRUNCATE TABLE {backquoted(truncate.name)}"
 
 
 @render.register
 def _(overwrite: Overwrite) -> str:
-    values = [quoted(name) + ("" if value is None else f" = {value.text}") for name, value in overwrite.partition]
+    values = [backquoted(name) + ("" if value is None else f" = {value.text}") for name, value in overwrite.partition]
     partition = f" PARTITION ({', '.join(values)})" if values else ""
     names = f" ({_names(overwrite.columns)})" if overwrite.columns else ""
-    return f"INSERT OVERWRITE {quoted(overwrite.target)}{partition}{names}\n{overwrite.query.text}"
+    return f"INSERT OVERWRITE {backquoted(overwrite.target)}{partition}{names}\n{overwrite.query.text}"
 
 
 @render.register
 def _(merge: Merge) -> str:
-    source = quoted(merge.source) if isinstance(merge.source, str) else f"({merge.source.text})"
-    alias = f" AS {quoted(merge.source_alias)}" if merge.source_alias else ""
+    source = backquoted(merge.source) if isinstance(merge.source, str) else f"({merge.source.text})"
+    alias = f" AS {backquoted(merge.source_alias)}" if merge.source_alias else ""
     head = f"MERGE INTO {_aliased(merge.name, merge.alias)} USING {source}{alias} ON {merge.on.text}"
     return "\n".join([head, *map(_clause, merge.clauses)])
 
@@ -224,11 +218,11 @@ def _clause(clause: MergeClause) -> str:
 
 
 def _aliased(name: str, alias: str) -> str:
-    return quoted(name) + (f" AS {quoted(alias)}" if alias else "")
+    return backquoted(name) + (f" AS {backquoted(alias)}" if alias else "")
 
 
 def _assigned(assignments: Assignments) -> str:
-    return ", ".join(f"{quoted(name)} = {value.text}" for name, value in assignments)
+    return ", ".join(f"{backquoted(name)} = {value.text}" for name, value in assignments)
 
 
 def _where(where: Expression | None) -> str:
@@ -241,31 +235,31 @@ def _placed(altered: AlterAdd | AlterModify) -> str:
 
 
 def _place(place: Position | None) -> str:
-    return "" if place is None else " FIRST" if place.after is None else f" AFTER {quoted(place.after)}"
+    return "" if place is None else " FIRST" if place.after is None else f" AFTER {backquoted(place.after)}"
 
 
 def _altered(
     altered: AlterSet | AlterReset | AlterRename | AlterRenameColumn | AlterAdd | AlterModify | AlterDrop,
 ) -> str:
     kind = "VIEW" if isinstance(altered, AlterRename) and altered.is_view else "TABLE"
-    return f"ALTER {kind} {'IF EXISTS ' * altered.if_exists}{quoted(altered.name)}"
+    return f"ALTER {kind} {'IF EXISTS ' * altered.if_exists}{backquoted(altered.name)}"
 
 
 def _names(names: Iterable[str]) -> str:
-    return ", ".join(map(quoted, names))
+    return ", ".join(map(backquoted, names))
 
 
 def _options(options: Iterable[tuple[str, str]], between: str) -> str:
     return between.join(
-        f"{literal(key)} = {literal(MASK if is_secret(key, value) else value)}" for key, value in options
+        f"{text_literal(key)} = {text_literal(MASK if is_secret(key, value) else value)}" for key, value in options
     )
 
 
 def _column(column: Column) -> str:
-    comment = f" COMMENT {literal(column.comment)}" if column.comment is not None else ""
+    comment = f" COMMENT {text_literal(column.comment)}" if column.comment is not None else ""
     if isinstance(column, ComputedColumn):
-        return f"{quoted(column.name)} AS {column.expression}{comment}"
-    text = f"{quoted(column.name)} {column.type.declared}"
+        return f"{backquoted(column.name)} AS {column.expression}{comment}"
+    text = f"{backquoted(column.name)} {column.type.declared}"
     if isinstance(column, MetadataColumn):
-        text += f" METADATA FROM {literal(column.key)}" + " VIRTUAL" * column.is_virtual
+        text += f" METADATA FROM {text_literal(column.key)}" + " VIRTUAL" * column.is_virtual
     return text + comment

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from snapshot.quoting import backquoted
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import SEQ
 from tablestore.connectors import read, read_changes, read_stream, write, write_stream
@@ -29,7 +30,6 @@ from tablestore.sql.dialect import to_spark
 from tablestore.sql.parse import parse_query
 from tablestore.sql.scope import Scope
 from tablestore.sql.statements import ComputedColumn, CreateTable
-from tablestore.sql.types import quoted
 
 
 class ConnectorTable:
@@ -134,7 +134,7 @@ def with_computed(frame: DataFrame, made: CreateTable) -> DataFrame:
     columns = [
         F.expr(expression_in_spark(column.expression)).alias(column.name)
         if isinstance(column, ComputedColumn)
-        else F.col(quoted(column.name))
+        else F.col(backquoted(column.name))
         for column in made.columns
     ]
     further = [F.col(name) for name in (CHANGE_TYPE, SEQ) if name in frame.columns and name not in declared]

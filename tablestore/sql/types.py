@@ -30,6 +30,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from snapshot.quoting import backquoted
+
 _SIMPLE: Final[dict[str, DataType]] = {
     "STRING": StringType(),
     "BYTES": BinaryType(),
@@ -130,7 +132,7 @@ def map_of(key: FlinkType, value: FlinkType) -> FlinkType:
 
 def row_of(fields: tuple[tuple[str, FlinkType], ...]) -> FlinkType:
     """Make ``ROW<name type, ...>``."""
-    inner = ", ".join(f"{quoted(name)} {kind.declared}" for name, kind in fields)
+    inner = ", ".join(f"{backquoted(name)} {kind.declared}" for name, kind in fields)
     return FlinkType(f"ROW<{inner}>", StructType([StructField(n, k.spark, k.nullable) for n, k in fields]))
 
 
@@ -158,11 +160,6 @@ def of_spark(kind: DataType, *, nullable: bool = True) -> FlinkType:
             raise ValueError(msg)
         found = plain(names[0], ())
     return replace(found, nullable=nullable)
-
-
-def quoted(name: str) -> str:
-    """Write a name so that it is read back whatever it is."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _timestamp(name: str, sizes: tuple[int, ...]) -> FlinkType:

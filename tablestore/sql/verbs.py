@@ -11,8 +11,9 @@ from pyspark.sql.types import StructType
 from sqlglot import exp
 
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
 from snapshot.records import Snapshot
-from snapshot.schema import can_widen
+from snapshot.spark_schema import can_widen
 from tablestore.sql.bound import connector_of, insertable_columns
 from tablestore.sql.dialect import to_spark
 from tablestore.sql.errors import error_at
@@ -24,7 +25,6 @@ from tablestore.sql.scope import Scope
 from tablestore.sql.statements import Column as StatementColumn
 from tablestore.sql.statements import CreateTable, Merge, Overwrite, PhysicalColumn, Verb
 from tablestore.sql.streaming import Plan
-from tablestore.sql.types import quoted
 from tablestore.sql.verb_statements import Assignments, Delete, Expression, Matching, MergeClause, Truncate, Update
 from tablestore.store import TableStore
 from tablestore.verbs.clauses import Action, Clause, Match
@@ -112,14 +112,14 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
         return table.overwrite(frame, dynamic=True)
     where = F.lit(True)
     for name, value in values.items():
-        where = where & F.col(quoted(name)).eqNullSafe(value)
+        where = where & F.col(backquoted(name)).eqNullSafe(value)
     return table.overwrite(frame, where)
 
 
 def _merge(scope: Scope, statement: Merge) -> Snapshot | None:
     table = _store_table(scope, statement.name, statement)
     query = statement.source
-    source = batch_frame(scope, parse_query(f"SELECT * FROM {quoted(query)}") if isinstance(query, str) else query)
+    source = batch_frame(scope, parse_query(f"SELECT * FROM {backquoted(query)}") if isinstance(query, str) else query)
     names = {statement.name.lower(): TARGET, (statement.alias or statement.name).lower(): TARGET}
     if statement.source_alias:
         names[statement.source_alias.lower()] = SOURCE

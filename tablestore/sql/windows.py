@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType, TimestampType
 from sqlglot import exp
 
+from snapshot.quoting import backquoted
 from tablestore.connectors.watermarks import MARK as WATERMARK
 from tablestore.connectors.watermarks import instant
 from tablestore.sql.places import RefusedError
 from tablestore.sql.refused import refuse
-from tablestore.sql.types import quoted
 from tablestore.sql.window_types import END, START, TIME, Kind, Windows
 
 MARK: Final = "_window_mark"
@@ -41,13 +41,14 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
         raise RefusedError(node, f"DESCRIPTOR({windows.column}): expected a column of type TIMESTAMP; {what}.")
     if frame.isStreaming and WATERMARK not in field.metadata:
         why = (
-            f"without it no window is ever over; declare WATERMARK FOR {quoted(windows.column)} AS ... in CREATE TABLE"
+            "without it no window is ever over; declare "
+            f"WATERMARK FOR {backquoted(windows.column)} AS ... in CREATE TABLE"
         )
         refuse(node, f"a window over '{windows.column}', which has no watermark,", why)
     if windows.kind is Kind.SESSION:
         return frame
-    time = F.col(quoted(windows.column))
-    columns = [F.col(quoted(name)) for name in frame.columns]
+    time = F.col(backquoted(windows.column))
+    columns = [F.col(backquoted(name)) for name in frame.columns]
     slide = windows.step_us if windows.kind is Kind.HOP else windows.size_us
     whole = F.window(time, _said(windows.size_us), _said(slide), _said(windows.offset_us))
     made = frame.select(*columns, whole.alias("_window"))

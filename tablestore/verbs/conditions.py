@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from snapshot.errors import InvalidInputError
-from snapshot.schema import can_widen
+from snapshot.spark_schema import can_widen
 
 Condition = Column | str
 """A Spark column of booleans, or SQL text of one."""

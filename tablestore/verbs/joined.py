@@ -14,10 +14,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
 from snapshot.rowkind import KIND
-from snapshot.schema import BUCKET, SEQ, can_widen
+from snapshot.schema import BUCKET, SEQ
+from snapshot.spark_schema import can_widen
 from snapshot.spec import TableSpec
-from tablestore.shape import quoted
 from tablestore.verbs.clauses import Action, Clause, Match, check_clauses
 from tablestore.verbs.conditions import checked_condition, checked_values, empty, holds
 
@@ -62,9 +63,9 @@ class Merge:
         both = target.alias(TARGET).join(source, on=self.on, how=how)
         told = both.withColumn(SEQ, self._clause())
         names = spec.schema.fieldNames()
-        old = [F.col(f"{TARGET}.{quoted(name)}").alias(f"o{number}") for number, name in enumerate(names)]
+        old = [F.col(f"{TARGET}.{backquoted(name)}").alias(f"o{number}") for number, name in enumerate(names)]
         new = [self._value(name).alias(f"n{number}") for number, name in enumerate(names)]
-        kept = [F.col(f"{TARGET}.{quoted(name)}") for name in (KIND, *extra)]
+        kept = [F.col(f"{TARGET}.{backquoted(name)}") for name in (KIND, *extra)]
         return told.select(*old, *new, F.col(SEQ), *kept)
 
     def actions(self, *wanted: Action) -> Column:
@@ -88,13 +89,13 @@ class Merge:
 
     def _value(self, name: str) -> Column:
         """Give what a column is after the clause; as it is where no clause says otherwise."""
-        found = F.when(F.lit(False), F.col(f"{TARGET}.{quoted(name)}"))
+        found = F.when(F.lit(False), F.col(f"{TARGET}.{backquoted(name)}"))
         for number, each in enumerate(self.clauses):
             if name in self.values[number]:
                 found = found.when(F.col(SEQ) == number, self.values[number][name])
             elif each.action is Action.INSERT:
                 found = found.when(F.col(SEQ) == number, F.lit(None))
-        return found.otherwise(F.col(f"{TARGET}.{quoted(name)}"))
+        return found.otherwise(F.col(f"{TARGET}.{backquoted(name)}"))
 
 
 def checked_merge(spark: SparkSession, spec: TableSpec, source: DataFrame, on: On, when: Sequence[Clause]) -> Merge:
@@ -149,7 +150,7 @@ def _on(on: On, spec: TableSpec, source: DataFrame, both: DataFrame) -> tuple[Co
         raise InvalidInputError(msg)
     condition = F.lit(True)
     for name in names:
-        mine, theirs = quoted(fields[name.lower()]), quoted(came[name.lower()])
+        mine, theirs = backquoted(fields[name.lower()]), backquoted(came[name.lower()])
         condition = condition & (F.col(f"{TARGET}.{mine}") == F.col(f"{SOURCE}.{theirs}"))
     return condition, {fields[name.lower()] for name in names}
 
@@ -177,7 +178,7 @@ def _values(clause: Clause, spec: TableSpec, source: DataFrame, on: DataFrame) -
                 f"{theirs.dataType.simpleString()}; cast it."
             )
             raise InvalidInputError(msg)
-        found[field.name] = F.col(f"{SOURCE}.{quoted(theirs.name)}").cast(field.dataType)
+        found[field.name] = F.col(f"{SOURCE}.{backquoted(theirs.name)}").cast(field.dataType)
     return found
 
 

@@ -12,13 +12,14 @@ from enum import IntEnum
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from snapshot.quoting import backquoted
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import BUCKET, SEQ
 from snapshot.spec import TableSpec
 from snapshot.stage import AMBIGUOUS, OUTSIDE, TAKEN, StagedFile, Stager
 from tablestore.opened import OpenedTable
 from tablestore.read import read
-from tablestore.shape import quoted, table_columns
+from tablestore.shape import table_columns
 from tablestore.verbs.clauses import Action, Match
 from tablestore.verbs.conditions import columns_read, holds
 from tablestore.verbs.joined import Merge
@@ -54,7 +55,7 @@ def stage(frame: DataFrame, table: OpenedTable, stager: Stager) -> list[StagedFi
     Raises:
         InvalidInputError: rows were rejected; the files staged by then are removed.
     """
-    keys = [F.col(quoted(name)) for name in table.spec.primary_key]
+    keys = [F.col(backquoted(name)) for name in table.spec.primary_key]
     buckets = table.options.buckets
     placed = frame.withColumn(BUCKET, F.pmod(F.hash(*keys), F.lit(buckets)))
     return run_staging(placed.repartitionById(buckets, F.col(BUCKET)), stager)
@@ -63,7 +64,7 @@ def stage(frame: DataFrame, table: OpenedTable, stager: Stager) -> list[StagedFi
 def deletes(rows: DataFrame, spec: TableSpec) -> DataFrame:
     """Make deletes of rows, which need their key only."""
     columns = [
-        F.col(quoted(f.name)) if f.name in spec.primary_key else F.lit(None).cast(f.dataType).alias(f.name)
+        F.col(backquoted(f.name)) if f.name in spec.primary_key else F.lit(None).cast(f.dataType).alias(f.name)
         for f in spec.schema.fields
     ]
     order = (F.monotonically_increasing_id() - F.lit(_BEFORE_ALL)).alias(SEQ)
@@ -87,14 +88,14 @@ def update(
     spec, names = table.spec, table.spec.schema.fieldNames()
     rows = rows_at(spark, table, snapshot)
     if not set(values) & set(spec.primary_key):
-        columns = [values.get(name, F.col(quoted(name))).alias(name) for name in names]
+        columns = [values.get(name, F.col(backquoted(name))).alias(name) for name in names]
         return rows.where(where).select(*columns, _kind(RowKind.UPDATE_AFTER), _order())
     matched = rows.withColumn(BUCKET, holds(where))
-    old = [F.col(quoted(name)).alias(f"o{number}") for number, name in enumerate(names)]
+    old = [F.col(backquoted(name)).alias(f"o{number}") for number, name in enumerate(names)]
     # An expression may fail on a row that is not selected.
     new = [
-        F.when(F.col(BUCKET), values.get(name, F.col(quoted(name)))).otherwise(F.col(quoted(name))).alias(f"n{number}")
-        for number, name in enumerate(names)
+        F.when(F.col(BUCKET), values.get(name, old)).otherwise(old).alias(f"n{number}")
+        for number, (name, old) in enumerate((name, F.col(backquoted(name))) for name in names)
     ]
     both = matched.select(*old, *new, F.col(BUCKET))
     same = same_key(spec)
@@ -124,11 +125,11 @@ def of_partitions(spark: SparkSession, table: OpenedTable, snapshot: int | None,
     old = rows_at(spark, table, snapshot, list(dict.fromkeys([*spec.primary_key, *spec.partition_by])))
     # The Delta protocol has one partition for NULL and the empty string.
     values = [
-        F.when(F.col(quoted(n)).cast("string") != "", F.col(quoted(n))).alias(f"p{i}")
+        F.when(F.col(backquoted(n)).cast("string") != "", F.col(backquoted(n))).alias(f"p{i}")
         for i, n in enumerate(spec.partition_by)
     ]
     partitions = rows.select(*table_columns(rows.schema, spec)).select(*values).distinct()
-    same = [F.col(quoted(name)).eqNullSafe(F.col(f"p{number}")) for number, name in enumerate(spec.partition_by)]
+    same = [F.col(backquoted(name)).eqNullSafe(F.col(f"p{number}")) for number, name in enumerate(spec.partition_by)]
     return old.join(F.broadcast(partitions), on=same, how="left_semi")
 
 
@@ -200,7 +201,7 @@ def decided(told: DataFrame, spec: TableSpec) -> DataFrame:
         told: the table's columns, and in ``_kind`` a ``Fate``.
         spec: the table.
     """
-    under_key = Window.partitionBy(*[F.col(quoted(name)) for name in spec.primary_key])
+    under_key = Window.partitionBy(*[F.col(backquoted(name)) for name in spec.primary_key])
     fate = F.col(KIND)
 
     def count(which: Fate) -> Column:

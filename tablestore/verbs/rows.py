@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import ByteType, StructField, StructType
+from pyspark.sql.types import ByteType, StringType, StructField, StructType
 
 from snapshot.changes import SnapshotChanges
 from snapshot.delta import DataFile
-from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
 from snapshot.rewrite import Act, Rewriter
 from snapshot.rowkind import KIND
 from snapshot.schema import BUCKET, COMMIT_VERSION, SEQ
@@ -30,7 +30,7 @@ from snapshot.stage import AMBIGUOUS, OUTSIDE, StagedFile
 from tablestore.opened import OpenedTable
 from tablestore.restage import Replaced
 from tablestore.root_columns import root_columns
-from tablestore.shape import quoted, table_columns
+from tablestore.shape import table_columns
 from tablestore.verbs.clauses import Action, Match
 from tablestore.verbs.conditions import holds
 from tablestore.verbs.joined import Merge
@@ -75,7 +75,7 @@ def update(spark: SparkSession, table: OpenedTable, where: Column, values: Mappi
     rows = rows_of(spark, table, found.some, base).withColumn(SEQ, holds(where))
     act = F.when(F.col(SEQ), int(Act.UPDATE)).otherwise(int(Act.KEEP))
     after = [
-        F.when(F.col(SEQ), values.get(name, F.col(quoted(name)))).alias(f"n{number}")
+        F.when(F.col(SEQ), values.get(name, F.col(backquoted(name)))).alias(f"n{number}")
         for number, name in enumerate(names)
     ]
     return _rewritten(rows.select(*_before(table.spec), _act(act), *after), table, found)
@@ -152,21 +152,16 @@ def _one_each(both: DataFrame, merge: Merge) -> DataFrame:
 
 
 def base_rows(spark: SparkSession, table: OpenedTable, base: int) -> DataFrame:
-    """Read a snapshot with Spark's Delta reader.
+    """Read a snapshot, by Spark's Delta reader where that can.
 
-    Raises:
-        InvalidInputError: fields of a struct were changed, which Spark cannot put right in older files.
+    Where fields of a struct were changed, which Spark cannot put right in older files, all files are read.
     """
     rows = spark.read.format("delta").option("versionAsOf", base).load(table.path)
     if not table.spec.past:
         return rows
     columns = root_columns(rows.schema, table.spec, table.spec.schema.fieldNames())
     if columns is None:
-        msg = (
-            f"table {table.path!r}: fields in its columns were changed, which Spark's Delta reader cannot put right, "
-            "so a verb cannot find the files it concerns. Nothing was written. Write the table's rows into a new one."
-        )
-        raise InvalidInputError(msg)
+        return rows_of(spark, table, table.files.root.files(base), base, places=True)
     return rows.select(*columns, _file_of(rows))
 
 
@@ -194,26 +189,34 @@ def found_by(concerned: DataFrame, table: OpenedTable, base: int) -> Found:
     return Found(base, tuple(f for f, n in held if f.rows == n), tuple(f for f, n in held if f.rows != n))
 
 
-def rows_of(spark: SparkSession, table: OpenedTable, files: Sequence[DataFile], base: int) -> DataFrame:
+def rows_of(
+    spark: SparkSession, table: OpenedTable, files: Sequence[DataFile], base: int, *, places: bool = False
+) -> DataFrame:
     """Read whole files, given by name, one Spark task for some of them.
 
     Returns:
-        A frame of the table's columns.
+        A frame of the table's columns; with ``places``, and of the address of each row's file.
     """
     snapshot, names = table.files.snapshot(base), table.spec.schema.fieldNames()
-    heaps = min(len(files), _HEAPS_MAX)
-    dealt = {heap: tuple(files[heap::heaps]) for heap in range(heaps)}
-    held = SnapshotChanges(snapshot, table.files.storage, table.spec.columns, dealt)
+    held = SnapshotChanges(
+        snapshot, table.files.storage, table.spec.columns, {number: (file,) for number, file in enumerate(files)}
+    )
+    addresses = [f"/{quote(file.path)}" for file in files]
     # mapInArrow takes a dot in a column's name for the field of a struct.
     inner = StructType([StructField(f"c{i}", f.dataType) for i, f in enumerate(table.spec.schema.fields)])
+    given = StructType([*inner.fields, StructField(PLACE, StringType())]) if places else inner
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for heap in batch.column(0).to_pylist():
-                for part in held.batches(heap):
-                    yield part.select(names).rename_columns(inner.names)
+            for number in batch.column(0).to_pylist():
+                for part in held.batches(number):
+                    found = part.select(names).rename_columns(inner.names)
+                    address = pa.repeat(pa.scalar(addresses[number]), found.num_rows)
+                    yield found.append_column(PLACE, address) if places else found
 
-    return spark.range(0, heaps, 1, heaps).mapInArrow(rows, inner).toDF(*names)
+    tasks = max(1, min(len(files), _HEAPS_MAX))
+    read = spark.range(0, len(files), 1, tasks).mapInArrow(rows, given)
+    return read.toDF(*names, *given.names[len(names) :])
 
 
 def _deletes(spark: SparkSession, table: OpenedTable, found: Found, where: Column) -> DataFrame:
@@ -228,7 +231,7 @@ def _inserts(rows: DataFrame, spec: TableSpec, where: Column | None) -> DataFram
         act = F.when(holds(where), act).otherwise(F.lit(OUTSIDE))
     coming = rows.select(*table_columns(rows.schema, spec)).select(_act(act), "*")
     absent = [F.lit(None).cast(f.dataType).alias(f"o{number}") for number, f in enumerate(spec.schema.fields)]
-    after = [F.col(quoted(f.name)).alias(f"n{number}") for number, f in enumerate(spec.schema.fields)]
+    after = [F.col(backquoted(f.name)).alias(f"n{number}") for number, f in enumerate(spec.schema.fields)]
     return coming.select(*absent, BUCKET, *after)
 
 
@@ -239,7 +242,7 @@ def _file_of(rows: DataFrame) -> Column:
 
 
 def _before(spec: TableSpec) -> list[Column]:
-    return [F.col(quoted(name)).alias(f"o{number}") for number, name in enumerate(spec.schema.fieldNames())]
+    return [F.col(backquoted(name)).alias(f"o{number}") for number, name in enumerate(spec.schema.fieldNames())]
 
 
 def _act(act: Column) -> Column:

@@ -60,14 +60,17 @@ class Verbs:
 
     def overwrite(self, frame: DataFrame, where: Condition | None, batch: Batch, *, dynamic: bool) -> Snapshot | None:
         """Put rows in the place of those that a condition selects, of some partitions, or of all."""
-        self._check_table("overwrite")
+        self._check_table("overwrite", all_rows=where is None and not dynamic)
         self._check_rows(frame, "overwrite")
         if dynamic:
             return self._overwrite_partitions(frame, where, batch)
         condition = None if where is None else self._condition(where, "overwrite")
         if not self._table.spec.has_key:
             return self._replace(
-                "overwrite", batch, lambda base: rows.overwrite(self._spark, self._table, frame, condition, base)
+                "overwrite",
+                batch,
+                lambda base: rows.overwrite(self._spark, self._table, frame, condition, base),
+                all_rows=where is None,
             )
         spec = self._table.spec
 
@@ -76,14 +79,16 @@ class Verbs:
             old = keyed.rows_at(self._spark, self._table, base, list(columns))
             return keyed.overwrite(frame, old if condition is None else old.where(condition), spec, condition)
 
-        return self._change("overwrite", batch, changes)
+        return self._change("overwrite", batch, changes, all_rows=where is None)
 
     def truncate(self, batch: Batch) -> Snapshot | None:
         """Delete all rows."""
-        self._check_table("truncate")
+        self._check_table("truncate", all_rows=True)
         if self._table.spec.has_key:
-            return self._change("truncate", batch, lambda base: keyed.delete(self._spark, self._table, base, None))
-        return self._replace("truncate", batch, partial(rows.truncate, self._table))
+            return self._change(
+                "truncate", batch, lambda base: keyed.delete(self._spark, self._table, base, None), all_rows=True
+            )
+        return self._replace("truncate", batch, partial(rows.truncate, self._table), all_rows=True)
 
     def merge(self, source: DataFrame, on: On, when: Sequence[Clause], batch: Batch) -> Snapshot | None:
         """Change rows by those of a source."""
@@ -117,17 +122,25 @@ class Verbs:
                 ),
             )
 
-    def _change(self, kind: str, batch: Batch, changes: Callable[[int | None], DataFrame]) -> Snapshot | None:
+    def _change(
+        self, kind: str, batch: Batch, changes: Callable[[int | None], DataFrame], *, all_rows: bool = False
+    ) -> Snapshot | None:
         """Write the changes that a verb makes of a snapshot's rows, in a table with a key."""
 
         def stage(stager: Stager) -> list[StagedFile]:
             return keyed.stage(changes(stager.base), self._table, stager)
 
-        return self._once(batch, lambda commit_id: self._writer.write_by(stage, commit_id, kind=kind))
+        return self._once(
+            batch, lambda commit_id: self._writer.write_by(stage, commit_id, kind=kind, all_rows=all_rows)
+        )
 
-    def _replace(self, kind: str, batch: Batch, stage: Callable[[int], rows.Staging]) -> Snapshot | None:
+    def _replace(
+        self, kind: str, batch: Batch, stage: Callable[[int], rows.Staging], *, all_rows: bool = False
+    ) -> Snapshot | None:
         """Replace files of a table without a key."""
-        return self._once(batch, lambda commit_id: self._writer.replace_by(stage, commit_id, kind=kind))
+        return self._once(
+            batch, lambda commit_id: self._writer.replace_by(stage, commit_id, kind=kind, all_rows=all_rows)
+        )
 
     def _once(self, batch: Batch, write: Callable[[CommitId | None], Snapshot | None]) -> Snapshot | None:
         """Write, unless the batch has landed before."""
@@ -140,14 +153,14 @@ class Verbs:
     def _condition(self, where: Condition, verb: str) -> Column:
         return checked_condition(where, empty(self._spark, self._table.spec.schema), f"{verb}: where")
 
-    def _check_table(self, verb: str) -> None:
+    def _check_table(self, verb: str, *, all_rows: bool = False) -> None:
         """Take a schema that has changed meanwhile, and refuse a verb whose changes the log cannot hold.
 
         Raises:
             InvalidInputError: the log's format has no place for a row that is gone.
         """
         self._writer.refresh()
-        check_says_deletes(self._table, verb)
+        check_says_deletes(self._table, verb, all_rows=all_rows)
 
     def _check_rows(self, frame: DataFrame, verb: str) -> None:
         """Refuse rows that are not the table's.
@@ -161,14 +174,21 @@ class Verbs:
         check_columns(frame.schema, self._table.spec)
 
 
-def check_says_deletes(table: OpenedTable, verb: str) -> None:
+def check_says_deletes(table: OpenedTable, verb: str, *, all_rows: bool = False) -> None:
     """Refuse a verb whose changes the log cannot hold.
+
+    Args:
+        table: the table.
+        verb: names it in messages.
+        all_rows: all rows go, which one record may say.
 
     Raises:
         InvalidInputError: the log's format has no place for a row that is gone.
     """
     log = table.options.log
-    if log is not None and not table.spec.has_key and log.format is LogFormatName.JSON:
+    if log is None or (all_rows and log.truncate_record):
+        return
+    if not table.spec.has_key and log.format is LogFormatName.JSON:
         msg = (
             f"{verb}: log.format='json' names a row that is gone by its primary key, and table {table.path!r} has "
             "none. Nothing was written. Make such a table with log.format='arrow' or 'debezium-json', or with a "

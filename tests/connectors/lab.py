@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from snapshot.schema import arrow_schema
+from snapshot.spark_schema import arrow_schema
 from tablestore.connectors.datasource import KafkaDataSource, UpsertKafkaDataSource
 from tablestore.connectors.stream import KafkaStream
 from tests.connectors.wire import Wire

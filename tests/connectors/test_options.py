@@ -198,7 +198,7 @@ def test_g08_formats_know_their_own_options(lab: Lab) -> None:
         lab.read("t", KV, json__ignore_parse_error="true")
 
 
-def test_p10_no_jar_is_needed() -> None:
+def test_p10_i08_no_jar_is_needed() -> None:
     """`flink-connector-kafka.version`: our own dependency is confluent-kafka, installed with the package."""
     from importlib.metadata import requires  # noqa: PLC0415
 
@@ -271,7 +271,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_and_all(lab: Lab) -> None
     assert all(name in text for name in SUPPORTED[Connector.KAFKA])
 
 
-def test_names_are_taken_in_any_case() -> None:
+def test_g01_names_are_taken_in_any_case() -> None:
+    """Flink's "Forwarded" has no meaning here: an option means the same however it is spelled and on either side."""
     parsed = parse_options(Connector.KAFKA, {name.upper(): value for name, value in named(KAFKA).items()}, None)
     assert parsed == kafka()
 

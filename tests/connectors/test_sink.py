@@ -258,6 +258,20 @@ def test_o10_a_buffer_keeps_the_last_row_of_each_key(lab: Lab, made: Topics) -> 
         assert lab.wire.values(topic)[-1] == b'{"k":1,"v":"49"}'
 
 
+def test_o10_a_buffer_serves_the_exactly_once_sink_too(lab: Lab, made: Topics, checkpoint: Path) -> None:
+    """With `exactly-once` the buffer is before what is staged."""
+    given = {**EXACTLY, "checkpointLocation": str(checkpoint), "primary_key": "k"}
+    buffer = {"sink__buffer_flush__max_rows": 100, "sink__buffer_flush__interval": "10 s"}
+    changes = f"{KV}, _change_type STRING"
+    rows = [(n % 3, str(n), "delete" if n == 49 else "insert") for n in range(50)]
+    for options, expected in [(buffer, 3), ({}, 50)]:
+        topic = made(2, cleanup_policy="compact")
+        lab.write_batch(topic, changes, rows, 0, "upsert-kafka", **given, **options)
+        assert len(lab.wire.read(topic)) == expected, options
+        found = [{"k": 0, "v": "48"}, {"k": 2, "v": "47"}]
+        assert lab.upsert(topic, KV, "k") == found
+
+
 def test_o11_a_buffer_is_flushed_after_its_interval_without_further_rows(lab: Lab, made: Topics) -> None:
     """`sink.buffer-flush.interval`: nothing before it has passed, then the rows, though nothing else comes."""
     topic = made(cleanup_policy="compact")

@@ -10,7 +10,7 @@ import pytest
 
 from log_system.kafka.java_regex import compile_pattern
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, NotFoundError
-from tests.connectors.lab import Lab
+from tests.connectors.lab import Lab, schema_of, shipped
 from tests.connectors.wire import Record
 
 Topics = Callable[..., str]
@@ -193,6 +193,7 @@ def test_g04_new_partitions_are_found_within_the_interval(lab: Lab, made: Topics
     from confluent_kafka.admin import NewPartitions  # noqa: PLC0415
 
     topic = made()
+    assert lab.source("kafka", topic, {}).reader(schema_of(N))._table.options.discovery_ms == 300_000
     often = lab.stream(topic, N, scan__topic_partition_discovery__interval="1 ms")
     never = lab.stream(topic, N, scan__topic_partition_discovery__interval="0")
     assert often.run() == never.run() == []
@@ -224,11 +225,13 @@ def test_g03_b27_bounded_reads_end_where_they_say(lab: Lab, made: Topics) -> Non
 
 def test_g22_a_batch_read_ends_at_the_current_end(lab: Lab, made: Topics) -> None:
     """A batch read of a Kafka table reads to the end that is there when it is planned."""
-    topic = made()
+    topic = made(2)
     lab.wire.send(topic, rows(1, 2))
-    reader = lab.source("kafka", topic, {}).reader
-    assert ns(lab.read(topic, N)) == [1, 2]
-    assert reader is not None
+    reader = lab.source("kafka", topic, {}).reader(schema_of(N))
+    parts = list(reader.partitions())
+    lab.wire.send(topic, rows(3) + rows(4, partition=1))
+    assert ns(row for part in parts for batch in shipped(reader).read(part) for row in batch.to_pylist()) == [1, 2]
+    assert ns(lab.read(topic, N)) == [1, 2, 3, 4]
 
 
 def test_b18_an_upsert_stream_does_not_end(lab: Lab, made: Topics) -> None:
@@ -343,6 +346,28 @@ def test_retention_that_overtakes_the_reader_is_an_error_or_goes_on(lab: Lab, ma
         streams[None].run()
     assert ns(streams["earliest"].run()) == [4]
     assert streams["latest"].run() == []
+
+
+@pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
+def test_retention_that_overtakes_a_task_is_an_error_or_goes_on(lab: Lab, made: Topics, connector: str) -> None:
+    """What a micro-batch was to read is gone when its task reads it: the options decide, as they do for a plan."""
+    expected = {None: "retention has overtaken this reader", "earliest": [4, 5], "latest": []}
+    for reset, found in expected.items():
+        topic = made()
+        more = {"primary_key": "n", "properties__auto__offset__reset": reset} if connector == "upsert-kafka" else {}
+        columns = f"{N}, _change_type STRING" if connector == "upsert-kafka" else N
+        stream = lab.stream(topic, columns, connector, **{"properties__auto__offset__reset": reset, **more})
+        begin = stream.reader.initialOffset()
+        lab.wire.send(topic, [Record(record.value, record.value) for record in rows(1, 2, 3, 4, 5)])
+        end = stream.reader.latestOffset(begin, stream.reader.getDefaultReadLimit())
+        parts = stream.reader.partitions(begin, end)
+        lab.wire.delete_records(topic, 3)
+        task = shipped(stream.reader)
+        if isinstance(found, str):
+            with pytest.raises(DataLostError, match=found):
+                list(task.read(parts[0]))
+        else:
+            assert ns(row for batch in task.read(parts[0]) for row in batch.to_pylist()) == found
 
 
 def test_a_bad_record_is_named_and_its_neighbours_are_read(lab: Lab, made: Topics) -> None:

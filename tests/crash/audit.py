@@ -14,11 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from tests.parts import Change, drain_raw
+from tests.parts import Archive, Change, drain_raw
 
 DELETE = 3
 GOES = (1, DELETE)
-MAINTENANCE = ("create", "compact")
+OLDEST = "tablestore-oldest"
+"""The application under whose name the commit table keeps which snapshot is the oldest."""
+VALUES = ("v", "w")
+"""Names of the column of values, before and after it was renamed."""
 SETTLE_SECONDS = 5.0
 """The broker writes a transaction's marker into each partition a moment after it has answered the commit."""
 
@@ -64,25 +67,47 @@ class Verdict:
         return self == Verdict()
 
 
-def committed(path: Path, partitions: int, *, key: bool) -> Expected:
-    """Read what the log must hold: the files that each Delta version added, in the order of their names and rows."""
-    expected: Expected = [[] for _ in range(partitions)]
+def committed(path: Path, partitions: int, *, key: bool, archive: Archive | None = None) -> Expected:
+    """Read what the log must hold: the files that each Delta version added, in the order of their names and rows.
+
+    What is in the archive is taken from there, as it may have expired; what is not is put there.
+    """
+    archive = {} if archive is None else archive
     folder = path / "_changes" if key else path
-    for version in range(1, DeltaTable(folder).version() + 1):
-        actions = list(map(json.loads, (folder / "_delta_log" / f"{version:020d}.json").read_text().splitlines()))
-        adds = [a["add"] for a in actions if "add" in a and a["add"]["dataChange"]]
-        files = [(add["path"], add["partitionValues"].get("_bucket")) for add in sorted(adds, key=lambda a: a["path"])]
-        told = [json.loads(a["commitInfo"].get("tablestore", "{}")) for a in actions if "commitInfo" in a]
-        listed = told[0].get("changes") if told else None
-        gone = {entry["path"] for entry in listed or () if entry.get("deleted")}
-        if listed is not None:
-            files = [(entry["path"], None) for entry in listed]
-        for number, (name, bucket) in enumerate(files):
-            partition = int(bucket) if key else (version + number) % partitions
-            for row in pq.read_table(folder / name, partitioning=None).to_pylist():
-                kind = DELETE if name in gone else row.get("_kind", 0)
-                expected[partition].append((version, (row["id"], _value(row["v"], kind, key=key))))
-    return expected
+    newest = DeltaTable(folder).version()
+    for version in range(1, newest + 1):
+        if version not in archive:
+            archive[version] = _committed_by(folder, version, partitions, key=key)
+    return [[(v, c) for v in range(1, newest + 1) for p, c in archive[v] if p == part] for part in range(partitions)]
+
+
+def _committed_by(folder: Path, version: int, partitions: int, *, key: bool) -> list[tuple[int, Change]]:
+    """Read the changes of one version, each with its partition."""
+    actions = list(map(json.loads, (folder / "_delta_log" / f"{version:020d}.json").read_text().splitlines()))
+    adds = [a["add"] for a in actions if "add" in a and a["add"]["dataChange"]]
+    files = [(add["path"], add["partitionValues"].get("_bucket")) for add in sorted(adds, key=lambda a: a["path"])]
+    told = [json.loads(a["commitInfo"].get("tablestore", "{}")) for a in actions if "commitInfo" in a]
+    listed = told[0].get("changes") if told else None
+    gone = {entry["path"] for entry in listed or () if entry.get("deleted")}
+    if listed is not None:
+        files = [(entry["path"], None) for entry in listed]
+    found: list[tuple[int, Change]] = []
+    for number, (name, bucket) in enumerate(files):
+        partition = int(bucket) if key else (version + number) % partitions
+        for row in pq.read_table(folder / name, partitioning=None).to_pylist():
+            kind = DELETE if name in gone else row.get("_kind", 0)
+            found.append((partition, (row["id"], _value(_value_in(row), kind, key=key))))
+    return found
+
+
+def oldest_of(path: Path, *, key: bool) -> int:
+    """Read which snapshot is the oldest."""
+    return DeltaTable(path / "_changes" if key else path).transaction_version(OLDEST) or 0
+
+
+def _value_in(row: dict[str, Any]) -> Any:
+    """Find the value of a row, whatever its column is called by then."""
+    return next(row[name] for name in VALUES if name in row)
 
 
 def _value(value: str, kind: int, *, key: bool) -> str | None:
@@ -92,7 +117,17 @@ def _value(value: str, kind: int, *, key: bool) -> str | None:
     return f"-{value}" if kind in GOES else value
 
 
-def audit(path: Path, servers: str, topic: str, partitions: int, *, key: bool, small: bool, complete: bool) -> Verdict:
+def audit(
+    path: Path,
+    servers: str,
+    topic: str,
+    partitions: int,
+    *,
+    key: bool,
+    small: bool,
+    complete: bool,
+    archive: Archive | None = None,
+) -> Verdict:
     """Compare the log and its index with the table.
 
     Args:
@@ -103,28 +138,42 @@ def audit(path: Path, servers: str, topic: str, partitions: int, *, key: bool, s
         key: the table has a primary key.
         small: each snapshot went out in one transaction, so also a plain consumer sees all of it or nothing.
         complete: everything committed has been published; else the log may end early.
+        archive: changes of snapshots that may have expired.
     """
     until = time.monotonic() + SETTLE_SECONDS
     while True:
-        verdict = _compare(path, servers, topic, partitions, key=key, small=small, complete=complete)
+        verdict = _compare(path, servers, topic, partitions, archive, key=key, small=small, complete=complete)
         if not (verdict.lost or verdict.torn) or time.monotonic() > until:
             return verdict
         time.sleep(0.05)
 
 
 def _compare(
-    path: Path, servers: str, topic: str, partitions: int, *, key: bool, small: bool, complete: bool
+    path: Path,
+    servers: str,
+    topic: str,
+    partitions: int,
+    archive: Archive | None,
+    *,
+    key: bool,
+    small: bool,
+    complete: bool,
 ) -> Verdict:
     # The index and the log first: what they show must be committed when the table is read after them.
     index = read_index(path)
     records = drain_raw(servers, topic, partitions)
-    expected = committed(path, partitions, key=key)
+    expected = committed(path, partitions, key=key, archive=archive)
     seen = [[(r.offset(), changes_in(r, key=key)) for r in part] for part in records]
-    return judge(index, seen, expected, small=small, complete=complete)
+    return judge(index, seen, expected, small=small, complete=complete, oldest=oldest_of(path, key=key))
 
 
-def judge(index: dict[int, Any], seen: Seen, expected: Expected, *, small: bool, complete: bool) -> Verdict:
-    """Compare what the index says and the log shows with what is committed; see ``audit``."""
+def judge(
+    index: dict[int, Any], seen: Seen, expected: Expected, *, small: bool, complete: bool, oldest: int = 0
+) -> Verdict:
+    """Compare what the index says and the log shows with what is committed; see ``audit``.
+
+    Of snapshots before ``oldest`` the index may have entries or not, but no gap.
+    """
     verdict = Verdict()
     lengths = []
     for part, want in zip(seen, expected, strict=True):
@@ -147,7 +196,8 @@ def judge(index: dict[int, Any], seen: Seen, expected: Expected, *, small: bool,
             verdict.torn += 1
     verdict.index = _wrong_entries(index, expected, seen)
     if complete:
-        verdict.index += len(set(range(newest + 1)) - index.keys())
+        verdict.index += len(set(range(min(index, default=oldest), newest + 1)) - index.keys())
+        verdict.index += max(0, min(index, default=oldest) - oldest)
     return verdict
 
 
@@ -182,9 +232,9 @@ def changes_in(record: Any, *, key: bool) -> list[Change]:
     """Read the changes of a record, JSON or Arrow, with or without a key."""
     text = record.value()
     if record.key() is not None:
-        return [(json.loads(record.key())["id"], None if text is None else json.loads(text)["v"])]
+        return [(json.loads(record.key())["id"], None if text is None else _value_in(json.loads(text)))]
     if text[:1] == b"{":
         row = json.loads(text)
-        return [(row["id"], row["v"])]
+        return [(row["id"], _value_in(row))]
     rows = pa.ipc.open_stream(text).read_all().to_pylist()
-    return [(row["id"], _value(row["v"], row["_kind"], key=key)) for row in rows]
+    return [(row["id"], _value(_value_in(row), row["_kind"], key=key)) for row in rows]

@@ -6,16 +6,23 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.crash.worker import (
+from tests.crash.batches import (
+    ALTER,
     BROKER,
     DRIVER,
     EVENTUAL,
+    EXPIRE,
     FOREACH_BATCH,
+    FRAMES,
     NORMALIZE,
     ORPHAN,
+    REWRITE,
+    ROLLBACK,
+    ROLLBACK_FILES,
     SETTLE,
     STREAMS,
     TASK,
+    VERBS,
 )
 
 SIDES = ("before", "after")
@@ -32,9 +39,21 @@ OWN = ("init", "token", "register", "repair", "begin", "offsets", "end")
 MEND = ("read-file", "look-up", "produce", "flush", "mend")
 QUERY = ("latest", "plan", "read", "emit", "given")
 """What a normalized query passes: the source's end is asked for, a micro-batch planned, read, computed and given on."""
+TWICE = {
+    EVENTUAL: {*SEND, *COMMIT, *INDEX, "begin", "end"},
+    # There is one snapshot to settle, and an attempt.
+    SETTLE: {"produce"},
+    NORMALIZE: {"latest", "plan", "emit", "given"},
+}
+"""Points of tables with an eventual log that are reached more than once."""
 CREATE = ("intent", "topic", "rename", "index", "make-delta", "delete-file")
 DROP = ("intent", "delete-tree", "delete-topic", "delete-groups", "remove-files")
 COMPACT = ("merge", "fold", "trim", "drop-folded")
+EXPIRING = ("commit", "delete-file", "index-delete")
+ALTERING = ("alter", "rename", "index", "commit", "end")
+BY_FRAMES = ("commit", "begin", "flush", "end", "index")
+LATE = {"stage": (2, 3), "file": (3, 6), "commit": (2, 3), "flush": (2, 3), "index": (2, 3)}
+"""At which times points are reached in the batches of a verb or a rollback, which are the second and the third."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +88,14 @@ class Case:
     def hit(self, dice: random.Random) -> int:
         """Choose at which time the point is reached; each is reached as often."""
         call = self.point.partition(":")[0]
-        if self.verb in {EVENTUAL, SETTLE}:
-            # What is left to settle is one snapshot and one attempt, two records in each partition at the least.
-            often = {"produce", "index", "rename"} if self.verb == SETTLE else {*SEND, *COMMIT, *INDEX, "begin", "end"}
-            return dice.randint(1, 2) if call in often and self.who == DRIVER else 1
-        if self.verb == NORMALIZE:
-            return 1 if call == "read" else dice.randint(1, 2)
+        if self.verb in TWICE:
+            return dice.randint(1, 2) if call in TWICE[self.verb] and self.who == DRIVER else 1
+        if self.verb == EXPIRE and call == "delete-file":
+            # Data files with a key, then entries of the index, then those of Delta's logs.
+            return dice.randint(1, 20 if self.kind == "append" else 50)
+        if self.verb == FRAMES and self.size == SMALL and call in BY_FRAMES:
+            # In one of the verbs after the first write.
+            return dice.randint(2, 5) + 2 * (call in {"begin", "end"})
         if self.verb not in {"write", "recover", FOREACH_BATCH} or call == "token":
             return 1
         if self.who in {TASK, ORPHAN}:
@@ -82,7 +103,9 @@ class Case:
             return dice.randint(1, 2) if call in {"begin", "produce", "flush", "offsets", "end"} else 1
         if self.size == SMALL and call in ONCE:
             return 1
-        if self.kind == "rewrite" and call in {*STAGE, *COMMIT}:
+        if self.kind in {VERBS, ROLLBACK} and self.size == SMALL and call in LATE:
+            return dice.randint(*LATE[call])
+        if self.kind == REWRITE and call in {*STAGE, *COMMIT}:
             # The first batch only appends: it stages twice, and writes two files.
             return dice.randint(3, 4) if call in STAGE else dice.randint(2, 3)
         if call in {"begin", "offsets", "end"}:
@@ -100,19 +123,36 @@ def cases() -> Iterator[Case]:
         yield from _cross("write", (*COMMIT, *PUBLISH, *INDEX), BROKER, "upsert", log_format, size)
         yield from _cross("compact", COMPACT, DRIVER, "upsert", log_format, size)
     for size in (SMALL, LARGE):
-        yield from _cross("write", (*STAGE, *COMMIT, *PUBLISH, *INDEX), DRIVER, "rewrite", "arrow", size)
+        for kind in (REWRITE, ROLLBACK_FILES):
+            yield from _cross("write", (*STAGE, *COMMIT, *PUBLISH, *INDEX), DRIVER, kind, "arrow", size)
+        for kind in (VERBS, ROLLBACK):
+            yield from _cross("write", ("stage", "file", "commit", *PUBLISH, *INDEX), DRIVER, kind, "json", size)
     for log_format in ("json", "arrow"):
         for kind in ("append", "upsert"):
             yield from _cross("write", (*STAGE, *TASK_PUBLISH), TASK, kind, log_format, LARGE)
             yield from _cross("write", TASK_PUBLISH, ORPHAN, kind, log_format, LARGE)
         yield from _cross("compact", ("merge",), TASK, "upsert", log_format, SMALL)
+    yield from _by_spark()
+    yield from _other_verbs()
+
+
+def _by_spark() -> Iterator[Case]:
     for verb in STREAMS:
         for kind, log_format in (("append", "arrow"), ("upsert", "json")):
             yield from _cross(verb, (*COMMIT, *PUBLISH, *INDEX), DRIVER, kind, log_format, SMALL)
         yield from _cross(
             verb, ("commit", "token", "begin", "offsets", "end", "index"), DRIVER, "upsert", "json", LARGE
         )
+    for kind, log_format in (("append", "arrow"), ("upsert", "json")):
+        yield from _cross(FRAMES, BY_FRAMES, DRIVER, kind, log_format, SMALL)
+    yield from _cross(FRAMES, ("commit", "token", "end"), DRIVER, "upsert", "json", LARGE)
+
+
+def _other_verbs() -> Iterator[Case]:
     yield from _eventual()
+    for kind, log_format in (("append", "json"), ("append", "arrow"), ("upsert", "json"), ("upsert", "arrow")):
+        yield from _cross(EXPIRE, EXPIRING, DRIVER, kind, log_format, SMALL)
+        yield from _cross(ALTER, ALTERING, DRIVER, kind, log_format, SMALL)
     for kind in ("append", "upsert"):
         yield from _cross("create", CREATE, DRIVER, kind, "json", SMALL)
         yield from _cross("drop", DROP, DRIVER, kind, "json", SMALL)

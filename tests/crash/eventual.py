@@ -26,22 +26,11 @@ from tablestore.session import session
 from tablestore.store import TableStore
 from tablestore.write import Writer
 from tests.crash.audit import Verdict, read_index
+from tests.crash.batches import BATCHES, DRIVER, EVENTUAL, NOBODY, ORPHAN, SETTLE, Job, changes_of
 from tests.crash.cases import SMALL, Case
 from tests.crash.ledger import Ledger
 from tests.crash.matrix import OPTIONS, PATIENCE_SECONDS, Result
-from tests.crash.worker import (
-    BATCHES,
-    DRIVER,
-    EVENTUAL,
-    NOBODY,
-    ORPHAN,
-    PARTITIONS,
-    SETTLE,
-    Job,
-    changes_of,
-    create,
-    run,
-)
+from tests.crash.worker import PARTITIONS, create, run
 from tests.parts import drain, fold, publisher_of, rows_of, settle, staged
 
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,26 +14,17 @@ from typing import Any
 
 from log_system.kafka.local import LocalKafka
 from snapshot.errors import CorruptedError, NotFoundError, OutcomeUnknownError, TableStoreError
+from tablestore.compact import compact
 from tablestore.opened import OpenedTable
+from tablestore.plan import snapshot_parts
 from tablestore.recover import recover
 from tablestore.write import Writer
-from tests.crash.audit import Verdict, audit, committed
+from tests.crash.audit import Expected, Verdict, audit, committed
+from tests.crash.batches import ALTER, BROKER, BY_SPARK, DRIVER, EXPIRE, ORPHAN, SINK, STREAMS, Job, changes_of
 from tests.crash.cases import SMALL, Case
-from tests.crash.worker import (
-    BATCHES,
-    BROKER,
-    DRIVER,
-    ORPHAN,
-    PARTITIONS,
-    SINK,
-    STREAMS,
-    Job,
-    changes_of,
-    create,
-    run,
-    write_batches,
-)
-from tests.parts import publisher_of
+from tests.crash.worker import KEEP_LAST, PARTITIONS, create, run, write_batches
+from tests.parts import Archive, Change, fold_into, publisher_of, run_here
+from tests.test_expire import needed, on_disk
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.crash.worker"])
@@ -88,10 +79,11 @@ class Run:
             str(self.path), case.verb, case.kind, rows, dice.getrandbits(32), case.who, case.point, hit, options
         )
         self.case = case
-        self._patience = SPARK_SECONDS if case.verb in STREAMS else PATIENCE_SECONDS
+        self._patience = SPARK_SECONDS if case.verb in BY_SPARK else PATIENCE_SECONDS
         self.result = Result(case, hit)
         self._process: Any = None
         self._pipe: Any = None
+        self._archive: Archive | None = None
 
     def prepare(self) -> None:
         """Make what the verb works on."""
@@ -107,10 +99,19 @@ class Run:
         table = OpenedTable.open(str(self.path))
         if self.case.verb == "recover":
             write_batches(self.job, Writer(table, None), None)
-        elif self.case.verb in {"compact", "drop"}:
-            publisher = publisher_of(table)
-            write_batches(self.job, Writer(table, publisher), None)
-            publisher.discard()
+            return
+        if self.case.verb not in {"compact", "drop", ALTER, EXPIRE}:
+            return
+        publisher = publisher_of(table)
+        writer = Writer(table, publisher)
+        for batch in range(1 if self.case.verb == ALTER else self.job.batches):
+            write_batches(self.job, writer, None, [batch])
+            if self.case.verb == EXPIRE and self.job.key and batch % 8 == 7:
+                compact(table, run_here)
+        publisher.discard()
+        if self.case.verb == EXPIRE:
+            self._archive = {}
+            committed(self.path, PARTITIONS, key=self.job.key, archive=self._archive)
 
     def start(self) -> None:
         """Start the process that is to die."""
@@ -162,7 +163,7 @@ class Run:
 
     def _rest(self) -> None:
         """Do what is left of the work, in a process that nobody kills."""
-        verb = self.case.verb if self.case.verb in STREAMS else "write"
+        verb = self.case.verb if self.case.verb in {*BY_SPARK, ALTER, EXPIRE} else "write"
         rest = replace(self.job, verb=verb, who="nobody", point="")
         process = CONTEXT.Process(target=run, args=(rest, None))
         process.start()
@@ -170,14 +171,46 @@ class Run:
         if process.exitcode != 0:
             process.kill()
             self.result.trouble += f" the rest of the work ended with {process.exitcode}"
+        if self.case.verb == EXPIRE:
+            self._check_expired()
         self._look(complete=True)
         key = self.job.key
-        held = Counter(change for part in committed(self.path, PARTITIONS, key=key) for _, change in part)
-        for batch in range(BATCHES):
+        expected = committed(self.path, PARTITIONS, key=key, archive=self._archive)
+        held = Counter(change for part in expected for _, change in part)
+        for batch in range(self.job.batches):
             changes = changes_of(self.job, batch)
             # Spark hands the sink rows in any order, so it keeps all changes of a key.
             held.subtract(dict(changes).items() if key and self.case.verb != SINK else changes)
-        self.result.verdict += Verdict(table=sum(map(abs, held.values())))
+        self.result.verdict += Verdict(table=sum(map(abs, held.values())) + self._misread(expected))
+
+    def _check_expired(self) -> None:
+        """All that an expiry has to remove is gone once it was done again, and nothing else."""
+        table = OpenedTable.open(str(self.path))
+        snapshots = table.files.latest() - table.files.oldest() + 1
+        # The snapshots that expiries made are not counted.
+        if snapshots > KEEP_LAST + 2:
+            self.result.trouble += f" {snapshots} snapshots have not expired"
+        if wrong := on_disk(self.path) ^ needed(table):
+            self.result.trouble += f" files that are there and not needed, or the reverse: {sorted(wrong)[:3]}"
+
+    def _misread(self, expected: Expected) -> int:
+        """Count the kept snapshots that our own reader reads otherwise than the committed changes fold to."""
+        table = OpenedTable.open(str(self.path))
+        wrong, upto = 0, [deque(part) for part in expected]
+        rows: dict[int, str] = {}
+        bag: Counter[Change] = Counter()
+        for snapshot in range(table.files.latest() + 1):
+            for part in upto:
+                while part and part[0][0] == snapshot:
+                    change = part.popleft()[1]
+                    fold_into(rows, [change])
+                    gone = str(change[1]).startswith("-")
+                    bag[change[0], str(change[1]).removeprefix("-")] += -1 if gone else 1
+            if snapshot >= table.files.oldest():
+                parts = snapshot_parts(table.files, snapshot, tasks=1)
+                found = [tuple(row.values())[:2] for p in parts for b in p.read() for row in b.to_pylist()]
+                wrong += Counter(found) != (Counter(rows.items()) if self.job.key else +bag)
+        return wrong
 
     def _look(self, *, complete: bool) -> None:
         self.result.verdict += audit(
@@ -188,6 +221,7 @@ class Run:
             key=self.job.key,
             small=self.case.size == SMALL,
             complete=complete,
+            archive=self._archive,
         )
 
     def _recover(self) -> None:

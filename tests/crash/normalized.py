@@ -19,11 +19,11 @@ from tablestore.datasource import TableStoreDataSource
 from tablestore.read_eventual import EventualStream
 from tablestore.session import session
 from tablestore.store import TableStore
+from tests.crash.batches import BATCHES, EVENTUAL, NOBODY, NORMALIZE, Job
 from tests.crash.cases import Case
 from tests.crash.eventual import Table, finished
 from tests.crash.ledger import Ledger
 from tests.crash.matrix import SPARK_SECONDS, Result
-from tests.crash.worker import BATCHES, EVENTUAL, NOBODY, NORMALIZE, Job
 from tests.doors import Trap
 
 ROWS = 12

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pyarrow import RecordBatch
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 from tablestore.datasource import TableStoreDataSource
 from tablestore.session import session
 from tablestore.store import TableStore
-from tests.crash.worker import BATCHES, FOREACH_BATCH, NOBODY, Job, changes_of
+from tests.crash.batches import BATCHES, FOREACH_BATCH, NOBODY, Job, changes_of
 from tests.doors import Trap, set_trap
 
 ARMED = 1
@@ -70,7 +71,9 @@ def _trapped(job: Job, driver: int, kill: Callable[[int], None]) -> type[DataSou
     class Sink(DataSourceStreamArrowWriter):
         def __init__(self, real: DataSourceStreamArrowWriter) -> None:
             self._real = real
-            self.write = real.write  # type: ignore[method-assign]
+
+        def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+            return self._real.write(iterator)
 
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
             if job.who != NOBODY and batchId == ARMED:

@@ -4,115 +4,72 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.types import IntegerType
 
 from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.tasks import publish_partition
 from snapshot.commit import CommitId
 from snapshot.errors import NotFoundError, TableStoreError
+from snapshot.evolve import AddColumn, RenameColumn
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ
 from snapshot.stage import StagedFile, Stager, change_file_schema
 from tablestore import compact as compacting
 from tablestore import lifecycle
+from tablestore.alter import alter
 from tablestore.compact import BucketTask, compact
+from tablestore.expire import expire, rules_of
 from tablestore.opened import OpenedTable
 from tablestore.recover import recover
+from tablestore.rollback import rollback
 from tablestore.write import Writer
+from tests.crash.batches import (
+    ALTER,
+    BROKER,
+    BY_SPARK,
+    EXPIRE,
+    NOBODY,
+    NORMALIZE,
+    ORPHAN,
+    REWRITE,
+    ROLLBACK,
+    ROLLBACK_FILES,
+    SETTLE,
+    STREAMS,
+    TASK,
+    VERBS,
+    Job,
+    changes_of,
+    rewrite_row,
+    verb_changes,
+)
 from tests.crash.nursery import Nursery
 from tests.doors import Trap, set_trap
-from tests.parts import Change, Row, make_table, publisher_of, rewriting, run_here
+from tests.parts import make_table, publisher_of, rewriting, rows_of, run_here, staged
 
 PARTITIONS = 2
-BATCHES = 3
-KEYS = 40
-FOREACH_BATCH, SINK = "foreachBatch", "format"
-STREAMS = (FOREACH_BATCH, SINK)
-"""Verbs of the queries of ``streams.py``."""
-EVENTUAL, SETTLE, NORMALIZE = "eventual", "settle", "normalize"
-"""Verbs of tables with an eventual log: write, recover, and the query of ``normalized.py``."""
-NOBODY, DRIVER, TASK, ORPHAN, BROKER = "nobody", "driver", "task", "driver, not its tasks", "broker"
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a process does, and where somebody dies.
-
-    Attributes:
-        path: the table.
-        verb: ``write``, ``recover``, ``compact``, ``create``, ``drop``, ``foreachBatch`` or ``format``; of an eventual
-            log ``eventual`` (write), ``settle`` (recover) or ``normalize``.
-        kind: ``append``, ``upsert`` or ``delete``: what the batches hold; ``rewrite``: the first appends, and each
-            other deletes some rows of a table without a key and updates the others.
-        rows: of a batch.
-        seed: of the batches.
-        who: who dies.
-        point: where; empty for nowhere.
-        hit: at which time it is reached.
-        options: for ``create``.
-        first: the number of the first batch.
-    """
-
-    path: str
-    verb: str
-    kind: str
-    rows: int
-    seed: int
-    who: str = NOBODY
-    point: str = ""
-    hit: int = 1
-    options: dict[str, Any] = field(default_factory=dict)
-    first: int = 0
-
-    @property
-    def key(self) -> bool:
-        """Whether the table has a primary key."""
-        return self.kind not in {"append", "rewrite"}
-
-
-def changes_of(job: Job, batch: int) -> list[Change]:
-    """Make a batch's changes; the same for the same seed and number."""
-    dice = random.Random(f"{job.seed}/{batch}")
-    if job.kind == "rewrite" and batch > 0:
-        old = _rewritten(job, batch - 1)
-        after = {row: rewrite_row(batch, row) for row in old}
-        return [*((key, f"-{value}") for key, value in old), *(row for row in after.values() if row is not None)]
-    if not job.key:
-        return [(batch * job.rows + n, f"{batch}.{n}") for n in range(job.rows)]
-    if job.kind == "delete" and batch > 0:
-        return [(key, None) for key in dice.sample(range(KEYS), min(job.rows, KEYS))]
-    return [(dice.randrange(KEYS), None if dice.random() < 0.2 else f"{batch}.{n}") for n in range(job.rows)]
-
-
-def rewrite_row(batch: int, row: Row) -> Row | None:
-    """Say what a batch makes of a row."""
-    return None if row[0] % (BATCHES + 1) == batch else (row[0], f"{batch}.{row[0]}")
-
-
-def _rewritten(job: Job, batch: int) -> list[Row]:
-    """Give the rows that there are after a batch."""
-    if batch == 0:
-        return [(key, str(value)) for key, value in changes_of(job, 0)]
-    after = (rewrite_row(batch, row) for row in _rewritten(job, batch - 1))
-    return [row for row in after if row is not None]
+KEEP_LAST = 3
+"""How many snapshots an expiry leaves."""
 
 
 def work(job: Job, pipe: Any) -> None:
     """Do the job; ``pipe`` tells when a point is reached at which the broker is to die."""
     nursery: Nursery | None = None
-    if job.verb in STREAMS:
+    if job.verb in BY_SPARK:
         # Spark is imported where it is needed: most processes that die know nothing of it.
+        from tests.crash.frames import run_frames  # noqa: PLC0415
         from tests.crash.streams import run_query  # noqa: PLC0415
 
-        run_query(job, lambda driver: _kill(job, driver, pipe))
+        run = run_query if job.verb in STREAMS else run_frames
+        # Spark takes the function along to other processes, where a pipe is none.
+        run(job, lambda driver: _kill(job, driver, None))
         return
     if job.verb == NORMALIZE:
         from tests.crash.normalized import run_normalized  # noqa: PLC0415 - likewise
@@ -132,13 +89,17 @@ def work(job: Job, pipe: Any) -> None:
         lifecycle.drop(table)
     elif job.verb == "compact":
         compact(table, run_here if nursery is None else (lambda tasks, _: nursery.run(_merge, tasks)))
+    elif job.verb == EXPIRE:
+        expire(table, rules_of(table, "0 s", KEEP_LAST))
     else:
         publisher = _publisher(table, nursery)
         if job.verb in {"recover", SETTLE}:
             recover(table.files, publisher, table.index, buckets=PARTITIONS)
         else:
-            batches = range(job.first, job.first + BATCHES)
-            write_batches(job, Writer(table, publisher), nursery, batches)
+            writer = Writer(table, publisher)
+            if job.verb == ALTER:
+                change_columns(writer)
+            write_batches(job, writer, nursery)
         publisher.discard()
 
 
@@ -151,27 +112,47 @@ def create(job: Job) -> None:
         make_table(Path(job.path), options.pop("servers"), options.pop("topic"), key=job.key, **options)
 
 
-def write_batches(job: Job, writer: Writer, nursery: Nursery | None, batches: range = range(BATCHES)) -> None:
+def change_columns(writer: Writer) -> None:
+    """Rename a column and add one, unless that is done."""
+    writer.recover_once()
+    table = writer.refresh()
+    if "v" in table.spec.arrow.names:
+        alter(table, [RenameColumn("v", "w"), AddColumn("n", IntegerType())], publish=writer.publish)
+
+
+def write_batches(job: Job, writer: Writer, nursery: Nursery | None, batches: Sequence[int] | None = None) -> None:
     """Write the batches that have not landed."""
-    for batch in batches:
+    for batch in range(job.first, job.first + job.batches) if batches is None else batches:
         commit_id = CommitId("writer", batch, durable=True)
         writer.recover_once()
-        if writer.publish_landed(commit_id):
-            continue
-        if job.kind == "rewrite" and batch > 0:
-            stage = rewriting(OpenedTable.open(job.path), partial(rewrite_row, batch))
-            writer.replace_by(stage, commit_id, kind="update")
-        else:
-            writer.write_staged(_stage(job, writer.stager(whole_buckets=True), batch, nursery), commit_id)
+        if not writer.publish_landed(commit_id):
+            _write_batch(job, writer, nursery, batch, commit_id)
+
+
+def _write_batch(job: Job, writer: Writer, nursery: Nursery | None, batch: int, commit_id: CommitId) -> None:
+    table = writer.refresh()
+    if batch > 0 and job.kind == REWRITE:
+        writer.replace_by(rewriting(table, partial(rewrite_row, batch)), commit_id, kind="update")
+    elif batch > 0 and job.kind == VERBS:
+
+        def stage(stager: Stager) -> list[StagedFile]:
+            return staged(stager, verb_changes(job, batch, rows_of(table, stager.base)))
+
+        writer.write_by(stage, commit_id, kind="update" if batch == 1 else "overwrite")
+    elif batch == 2 and job.kind in {ROLLBACK, ROLLBACK_FILES}:
+        # It has no number: rolling back again finds nothing to do.
+        rollback(table, writer, run_here, 1)
+    else:
+        writer.write_staged(_stage(job, writer.stager(whole_buckets=True), batch, nursery), commit_id)
 
 
 def _stage(job: Job, stager: Stager, batch: int, nursery: Nursery | None) -> Sequence[StagedFile]:
-    rows: list[dict[str, Any]] = [{"id": k, "v": v} for k, v in changes_of(job, batch)]
     schema = stager.spec.arrow
+    rows: list[dict[str, Any]] = [dict(zip(schema.names, change, strict=False)) for change in changes_of(job, batch)]
     if job.key:
-        schema = change_file_schema(stager.spec)
+        value, schema = schema.names[1], change_file_schema(stager.spec)
         for n, row in enumerate(rows):
-            row |= {KIND: int(RowKind.DELETE if row["v"] is None else RowKind.UPDATE_AFTER), SEQ: n}
+            row |= {KIND: int(RowKind.DELETE if row[value] is None else RowKind.UPDATE_AFTER), SEQ: n}
     made = pa.RecordBatch.from_pylist(rows, schema=schema)
     # An append table deals files out to the partitions: two files, so that both get some.
     half = made.num_rows // 2

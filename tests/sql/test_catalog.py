@@ -51,9 +51,10 @@ def shown(catalog: Catalog, name: str) -> str:
 
 
 @pytest.mark.parametrize("block", ["Q01", "Q02", "Q10", "Q11", "Q13", "Q14", "Q15"])
-def test_the_pages_tables_are_made_without_a_broker(
+def test_c16_c17_the_pages_tables_are_made_without_a_broker(
     catalog: Catalog, another: Callable[[], Catalog], block: str
 ) -> None:
+    """The pages' statements run as they are: a watermark on `TIMESTAMP`, a column called `value`."""
     made = catalog.sql(PAGES[block].text).statement
     assert isinstance(made, CreateTable)
     assert another().tables() == [made.name]
@@ -66,6 +67,7 @@ def test_the_pages_tables_are_made_without_a_broker(
 
 
 def test_q01_is_described_with_its_key(catalog: Catalog) -> None:
+    """`DESCRIBE` shows the key and that it is NOT NULL."""
     catalog.sql(PAGES["Q01"].text)
     assert catalog.sql("DESCRIBE pageviews_per_region").rows == (
         ("user_region", "STRING", "FALSE", "PRI(user_region)", "", ""),
@@ -75,6 +77,7 @@ def test_q01_is_described_with_its_key(catalog: Catalog) -> None:
 
 
 def test_q10_is_described_with_metadata_computed_column_and_watermark(catalog: Catalog) -> None:
+    """`DESCRIBE` shows the metadata column, the computed one and the watermark."""
     catalog.sql(PAGES["Q10"].text)
     assert catalog.sql("DESC user_events").rows[-2:] == (
         ("event_ts", "TIMESTAMP(3)", "TRUE", "", "METADATA FROM 'timestamp'", "event_ts - INTERVAL '5' SECOND"),
@@ -89,7 +92,7 @@ def test_damaged_blocks_make_nothing(catalog: Catalog, block: str) -> None:
     assert catalog.tables() == []
 
 
-def test_q09_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path: Path) -> None:
+def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path: Path) -> None:
     """Without the log of the page's block, which needs a broker; see ``test_run.py``."""
     catalog.sql("CREATE TABLE T (id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED) WITH ('bucket' = '2')")
     catalog.sql("CREATE TABLE u (day DATE, v STRING) PARTITIONED BY (day)")

@@ -67,7 +67,7 @@ def view(user: int, region: str) -> Record:
     return Record(json.dumps({"user_id": user, "page_id": 1, "viewtime": "2024-01-02 03:04:05", "user_region": region}).encode())  # fmt: skip  # noqa: E501
 
 
-def test_q01_q02_q03_the_page_runs_as_one_text(catalog: Catalog, wire: Wire) -> None:
+def test_q01_q02_q03_c18_the_page_runs_as_one_text(catalog: Catalog, wire: Wire) -> None:
     """The views of each region are counted as they come, those of one user once in `uv`."""
     wire.make("pageviews")
     (query,) = catalog.sql("\n".join(PAGES[block].text for block in ("Q01", "Q02", "Q03"))).queries
@@ -87,7 +87,8 @@ def test_q01_q02_q03_the_page_runs_as_one_text(catalog: Catalog, wire: Wire) -> 
         query.stop()
 
 
-def test_q11_q12_rows_that_pass_arrive_once(catalog: Catalog, wire: Wire) -> None:
+def test_q11_q12_q15_rows_that_pass_arrive_once(catalog: Catalog, wire: Wire) -> None:
+    """Only rows that pass the filter arrive, each once; a second run finds nothing new; `value` needs no quotes."""
     wire.make("orders_source")
     amounts = ["-1", "0", "0.01", "5"]
     wire.send("orders_source", [f'{{"order_id":{n},"product":"p","amount":{amount},"created_at":"2024-01-02 03:04:05.678"}}'.encode() for n, amount in enumerate(amounts)])  # fmt: skip  # noqa: E501
@@ -111,6 +112,7 @@ def test_q11_q12_rows_that_pass_arrive_once(catalog: Catalog, wire: Wire) -> Non
 
 
 def test_q10_q13_q14_values_are_written_and_read(catalog: Catalog, wire: Wire) -> None:
+    """Rows are written and read back, Avro as its vector, the record timestamp by its column."""
     for block in ("Q10", "Q13", "Q14"):
         catalog.sql(PAGES[block].text)
     catalog.sql("INSERT INTO keyed_events VALUES (5, 'x')")
@@ -135,7 +137,22 @@ def test_q10_q13_q14_values_are_written_and_read(catalog: Catalog, wire: Wire) -
     assert len(rows(catalog, "SELECT * FROM user_events")[0]) == 6
 
 
-def test_q09_a_store_table_with_its_log(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+def test_q04_an_upsert_table_with_the_time_of_its_records(catalog: Catalog, wire: Wire) -> None:
+    """With the options that the text leaves out: a value without the key, the record's timestamp, a bad key skipped."""
+    given = "'topic' = 'q04', 'properties.bootstrap.servers' = '...',"
+    catalog.sql(PAGES["Q04"].text.replace("...", given))
+    catalog.sql("SET 'table.local-time-zone' = 'UTC'")
+    catalog.sql("INSERT INTO KafkaTable VALUES (TIMESTAMP '2024-01-02 03:04:05.678', 1, 2, 'buy')")
+    assert wire.pairs("q04") == [(b'{"user_id":1}', b'{"item_id":2,"behavior":"buy"}')]
+    assert wire.read("q04")[0].timestamp == 1_704_164_645_678
+    wire.send("q04", [Record(b'{"item_id":3}', b"no json"), Record(b'{"item_id":3}', b'{"user_id":2}')])
+    found = rows(catalog, "SELECT user_id, item_id, behavior, CAST(ts AS STRING) FROM KafkaTable")
+    assert [row[:3] for row in found] == [(1, 2, "buy"), (2, 3, None)]
+    assert found[0][3] == "2024-01-02 03:04:05.678"
+
+
+def test_q09_b54_a_store_table_with_its_log(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    """No `connector`: a table of the store, with its files and its log."""
     name = topic()
     text = PAGES["Q09"].text.replace("(...)", "(id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
     catalog.sql(text.replace("'kafka.topic' = '...'", f"'kafka.topic' = '{name}', 'bucket' = '1'"))
