@@ -89,7 +89,7 @@ class Repairs:
         with spilling("repair-", memory_limit=_MEMORY) as session, errors_mapped("repair"):
             # Step 1.
             with MergeEngine(spec.arrow, spec.primary_key) as engine:
-                last = engine.last_per_key(read_tail(log, partition, start, end))
+                last = engine.last_per_key(read_tail(log, partition, start, end, newest=True))
                 load_numbered(session, "seen", tail_schema(log), last)
             # Step 2.
             load_numbered(session, "changed", files.change_schema, _changes(unsettled, partition, spec.change_columns))

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from log_system.kafka.log import KafkaLog
+from log_system.kafka.offsets import Cluster
 from log_system.kafka.tail import read_tail
-from log_system.kafka.topic import earliest_offsets, latest_offsets
 from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
@@ -31,7 +31,7 @@ from tablestore.read_options import ReadOptions, ScanMode
 from tablestore.read_stream import Offset, SnapshotStream
 from tablestore.spark_parts import ReadPart
 
-_FEW_ROWS = 20_000
+_FEW_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,17 @@ class TailPart:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes with ``_kind``, ``_seq`` and ``_commit_timestamp``; ``_commit_version`` is NULL."""
-        batches = read_tail(self.log, self.partition, self.start, self.end)
+        batches = read_tail(self.log, self.partition, self.start, self.end, newest=self.fold)
         for batch in self._folded(batches) if self.fold else batches:
             yield batch.append_column(COMMIT_VERSION, pa.nulls(batch.num_rows, pa.int64()))
 
     def _folded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         few: list[pa.RecordBatch] = []
+        size = 0
         for batch in batches:
             few.append(batch)
-            if sum(b.num_rows for b in few) > _FEW_ROWS:
+            size += batch.nbytes
+            if size > _FEW_BYTES:
                 with MergeEngine(self.log.schema, self.log.primary_key) as engine:
                     yield from engine.last_per_key(chain(few, batches))
                 return
@@ -104,6 +106,9 @@ class EventualStream(SnapshotStream):
                 raise InvalidInputError(msg)
         assert self._table.log is not None
         self._log = self._table.log
+        # One connection for all questions: each micro-batch asks three.
+        self._cluster = Cluster(self._log.client)
+        self._asked = [(self._log.topic, partition) for partition in range(self._log.partitions)]
         self._ends: list[int] | None = None
 
     def initialOffset(self) -> Offset:
@@ -114,8 +119,7 @@ class EventualStream(SnapshotStream):
         if mode is ScanMode.LATEST:
             return self._at(0, self._log_ends())
         if mode is ScanMode.EARLIEST:
-            first = earliest_offsets(self._log.client, self._log.topic)
-            return self._at(0, [first[p] for p in range(self._log.partitions)])
+            return self._at(0, self._log_starts())
         return self._at(0, self._ends_of(self._begin()))
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -158,7 +162,7 @@ class EventualStream(SnapshotStream):
         ranges = [(p, *pair) for p, pair in enumerate(zip(start["offsets"], end["offsets"], strict=True))]
         ranges = [each for each in ranges if each[1] < each[2]]
         if ranges:
-            first = earliest_offsets(self._log.client, self._log.topic)
+            first = self._log_starts()
             lost = [p for p, begun, _ in ranges if first[p] > begun]
             if lost:
                 msg = (
@@ -168,9 +172,13 @@ class EventualStream(SnapshotStream):
                 raise DataLostError(msg)
         return [ReadPart(TailPart(self._log, *each, fold=self._options.normalize)) for each in ranges]
 
+    def _log_starts(self) -> list[int]:
+        found = self._cluster.earliest(self._asked)
+        return [found[each] for each in self._asked]
+
     def _log_ends(self) -> list[int]:
-        found = latest_offsets(self._log.client, self._log.topic, read_committed=True)
-        return [found[partition] for partition in range(self._log.partitions)]
+        found = self._cluster.latest(self._asked, "read_committed")
+        return [found[each] for each in self._asked]
 
     def _ends_of(self, snapshot: int) -> list[int]:
         entry = self._table.index.get(snapshot)

@@ -24,9 +24,11 @@ from rich.table import Table
 
 from log_system.kafka.local import LocalKafka
 from tests.crash.audit import Verdict
-from tests.crash.batches import BROKER, DRIVER, ORPHAN, STREAMS, TASK
+from tests.crash.batches import BROKER, DRIVER, EVENTUAL, NORMALIZE, ORPHAN, SETTLE, STREAMS, TASK
 from tests.crash.cases import Case, chosen
+from tests.crash.eventual import run_lives
 from tests.crash.matrix import Result, run_case, run_fleet
+from tests.crash.normalized import run_queries
 
 WHO = (DRIVER, TASK, ORPHAN, BROKER)
 AT_ONCE = 8
@@ -39,7 +41,10 @@ def run_all(cases: Sequence[Case], seed: int) -> Iterator[Result]:
     """Run combinations, several at once; those in which the broker dies on a broker of their own."""
     fleets = [case for case in cases if case.who == BROKER]
     streams = [case for case in cases if case.verb in STREAMS]
-    rest = [case for case in cases if case.who != BROKER and case.verb not in STREAMS]
+    lives = [case for case in cases if case.verb in {EVENTUAL, SETTLE}]
+    queries = [case for case in cases if case.verb == NORMALIZE]
+    apart = {EVENTUAL, SETTLE, NORMALIZE, *STREAMS}
+    rest = [case for case in cases if case.who != BROKER and case.verb not in apart]
     with tempfile.TemporaryDirectory(prefix="crash-") as name, ThreadPoolExecutor(AT_ONCE) as pool:
         folder = Path(name)
         with LocalKafka() as kafka:
@@ -50,6 +55,8 @@ def run_all(cases: Sequence[Case], seed: int) -> Iterator[Result]:
                 running = [few.submit(run_case, case, seed, folder, kafka.bootstrap_servers) for case in streams]
                 for done in as_completed(running):
                     yield done.result()
+            yield from run_queries(queries, seed, folder, kafka.bootstrap_servers)
+            yield from run_lives(lives, seed, folder, kafka.bootstrap_servers)
         if fleets:
             with LocalKafka() as kafka, ThreadPoolExecutor(FLEET) as wide:
                 for start in range(0, len(fleets), FLEET):

@@ -16,6 +16,8 @@ from log_system.index import LogIndex
 from log_system.kafka import publish as publishing
 from log_system.kafka import tasks as publishing_tasks
 from log_system.kafka.client import KafkaClient
+from log_system.kafka.settle import EventualPublisher
+from log_system.kafka.staged import KafkaTap
 from snapshot.changes import SnapshotChanges
 from snapshot.delta import DeltaLog
 from snapshot.parquet import ParquetFiles
@@ -25,6 +27,7 @@ from snapshot.storage import Storage
 from snapshot.table import TableFiles
 from tablestore import compact as compacting
 from tablestore import lifecycle
+from tablestore import mend as mending
 
 PRODUCER_CALLS = {
     "init": "init_transactions",
@@ -94,6 +97,11 @@ def set_trap(trap: Trap) -> None:
         (publishing, "tasks_token", "token"),
         (publishing_tasks, "group_positions", "register"),
         (publishing_tasks, "tasks_token", "token"),
+        # Eventual: staging tasks send, and the owner settles.
+        (KafkaTap, "close", "sent"),
+        (EventualPublisher, "_repair", "repair"),
+        (EventualPublisher, "mend", "mend"),
+        (mending, "_look_up", "look-up"),
         # Compact.
         (compacting, "_merge_bucket", "merge"),
         (TableFiles, "trim", "trim"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from log_system.kafka.tail import read_tail
 from snapshot.errors import InvalidInputError
 from tablestore import TableStore
 from tablestore.opened import OpenedTable
-from tablestore.read_eventual import _limited
+from tablestore.read_eventual import TailPart, _limited
 from tablestore.write import Writer
 from tests.faults import Crash, failing
-from tests.parts import publisher_of, write
+from tests.parts import make_table, publisher_of, write
 from tests.tables import AVAILABLE, changes, frame, make, rows
 
 Emitted = tuple[Any, Any, str]
@@ -39,6 +41,7 @@ class Auditor:
         self._checkpoint, self._source = checkpoint, source
         self.table: dict[Any, Any] = {}
         self.state_rows = 0
+        self.state_bytes: dict[str, int] = {}
 
     def follow(self) -> list[list[Emitted]]:
         """Run the query until it has caught up; give what each micro-batch emitted."""
@@ -54,6 +57,8 @@ class Auditor:
         query.awaitTermination()
         for progress in query.recentProgress:
             self.state_rows = sum(each.numRowsTotal for each in progress.stateOperators) or self.state_rows
+            for each in progress.stateOperators:
+                self.state_bytes = {"memory": each.memoryUsedBytes, "disk": each.customMetrics["rocksdbSstFileSize"]}
         for batch in found:
             self._apply(batch)
         return [batch for batch in found if batch]
@@ -148,6 +153,23 @@ def test_b53_a_full_scan_seeds_the_state_and_follows_the_table_through_aborted_b
     auditor.follow()
     assert auditor.table == rows(table.read()) == before_commit
     assert auditor.state_rows == 6, "the state holds each key once, also 9, which is gone"
+
+
+def test_deleted_keys_stay_in_the_state_until_a_new_checkpoint(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
+) -> None:
+    table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), log__consistency="eventual")
+    table.write(frame(spark, [(k, "a") for k in range(20)]))
+    auditor = Auditor(tmp_path / "c", table.read_stream)
+    auditor.follow()
+    table.write(changes(spark, [(k, None, "delete") for k in range(15)]))
+    auditor.follow()
+    assert (len(auditor.table), auditor.state_rows) == (5, 20)
+    assert min(auditor.state_bytes.values()) > 0, "the size of the state is not reported"
+    anew = Auditor(tmp_path / "c2", table.read_stream)
+    anew.follow()
+    assert anew.table == auditor.table
+    assert anew.state_rows == 5
 
 
 def table_rows(spark: SparkSession, table: TableStore) -> dict[Any, Any]:
@@ -261,3 +283,27 @@ def test_what_a_key_holds_is_compared_whatever_its_type(
 )
 def test_a_limit_is_shared_out(begun: list[int], ends: list[int], rows_max: int, expected: list[int]) -> None:
     assert _limited(begun, ends, rows_max) == expected
+
+
+@pytest.mark.parametrize("held", [1, 3, 100_000])
+def test_of_records_that_are_replaced_within_a_micro_batch_the_last_ones_count(
+    kafka: Any, tmp_path: Path, topic: Any, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    name = topic()
+    table = make_table(tmp_path / "t", kafka.bootstrap_servers, name, log__consistency="eventual", bucket=1)
+    assert table.log is not None
+    dice = random.Random(held)
+    sent = [(dice.randrange(9), None if dice.random() < 0.3 else f'"{n}"') for n in range(200)]
+    Feeder(kafka.bootstrap_servers, name).send(*sent)
+    # Few records fit, so that a key is in several pieces; and records come a few at a time.
+    monkeypatch.setattr("log_system.kafka.tail._HELD_RECORDS", held)
+    monkeypatch.setattr("log_system.kafka.ranges._FIRST_RECORDS", 7)
+    monkeypatch.setattr("log_system.kafka.ranges._BATCH_RECORDS", 7)
+    found = [row for batch in TailPart(table.log, 0, 0, len(sent), fold=True).read() for row in batch.to_pylist()]
+    last = {key: None if text is None else text.strip('"') for key, text in sent}
+    assert {row["id"]: row["v"] for row in found} == last
+    assert len(found) == len(last)
+    whole = [row for batch in TailPart(table.log, 0, 0, len(sent), fold=False).read() for row in batch.to_pylist()]
+    assert found == [row for n, row in enumerate(whole) if row["id"] not in {later["id"] for later in whole[n + 1 :]}]
+    newest = list(read_tail(table.log, 0, 0, len(sent), newest=True))
+    assert (sum(batch.num_rows for batch in newest) == len(last)) is (held > len(sent))

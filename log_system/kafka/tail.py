@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,12 @@ from snapshot.errors import CorruptedError
 from snapshot.schema import COMMIT_TIMESTAMP, SEQ
 
 _REMEDY = "Start a new query with scan_mode='full'."
+_HELD_RECORDS: Final = 100_000
+_HELD_BYTES: Final = 64 << 20
+_DECODED_RECORDS: Final = 20_000
+_SAMPLED: Final = 10
+"""One record in so many is measured."""
+_offset: Callable[[Any], int] = cast(Any, Message.offset)
 _ROW_BITS = 24
 """A record of the arrow format holds many rows; their numbers stand below the record's offset in ``_seq``."""
 
@@ -33,11 +39,19 @@ def offset_of(seq: pa.Array) -> pa.Array:
     return pc.shift_right(seq, _ROW_BITS)
 
 
-def read_tail(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bool = False) -> Iterator[pa.RecordBatch]:
     """Read what a partition holds between two offsets, each record as it came.
 
     Offsets without a record (a transaction's end, or what Kafka has compacted away) are passed over, and so is what
     lies before the log's retention: the caller checks that where it matters.
+
+    Args:
+        log: the log.
+        partition: which of it.
+        start: the first offset.
+        end: the offset after the last.
+        newest: leave records out that a later one with the same key replaces, as many as is easy: of a key at least the
+            last one comes. What is left out is not even decoded, which is most of the work.
 
     Yields:
         The table's columns, ``_kind``, ``_seq`` (int64, the order within the partition) and ``_commit_timestamp`` (the
@@ -49,7 +63,8 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[p
         UnavailableError: the broker does not answer.
     """
     codec, schema = log.codec(), tail_schema(log)
-    for messages in _messages(log, partition, start, end):
+    found = _messages(log, partition, start, end)
+    for messages in _newest(found) if newest else found:
         offsets = np.array([m.offset() for m in messages], np.int64)
         try:
             decoded = codec.decode(list(map(Message.key, messages)), list(map(Message.value, messages)))
@@ -74,3 +89,33 @@ def _messages(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[S
     part = OffsetRange(log.topic, partition, max(start, low), end)
     found = read_records(log.client, group, part, "read_committed", all_keys=True, messages=True, remedy=_REMEDY)
     return (records.messages for records in found)
+
+
+def _newest(batches: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """Keep of the records with one key the last, in the order they came; of many keys as many as memory should hold.
+
+    Keys are compared as they stand in the log, so two spellings of one key count as two.
+    """
+    held: dict[bytes, Any] = {}
+    size = 0
+    for messages in batches:
+        keys = list(map(Message.key, messages))
+        if None in keys:
+            # A record without a key holds rows of many, or is nobody's of ours, which decoding tells.
+            yield from _in_order(held)
+            held, size = {}, 0
+            yield messages
+            continue
+        before = len(held)
+        held.update(zip(cast(list[bytes], keys), messages, strict=True))
+        sample = messages[::_SAMPLED]
+        size += sum(map(len, sample)) * (len(held) - before) // len(sample)
+        if len(held) >= _HELD_RECORDS or size >= _HELD_BYTES:
+            yield from _in_order(held)
+            held, size = {}, 0
+    yield from _in_order(held)
+
+
+def _in_order(held: dict[bytes, Any]) -> Iterator[list[Any]]:
+    ordered = sorted(held.values(), key=_offset)
+    return (ordered[at : at + _DECODED_RECORDS] for at in range(0, len(ordered), _DECODED_RECORDS))

@@ -43,6 +43,8 @@ class Verdict:
         order: partitions that are not in snapshot order.
         index: entries of the log index that are missing or wrong.
         table: batches that the table holds not once.
+        illegal: changes of a normalized stream that cannot follow what it gave before.
+        apart: keys on which an eventual log, or the normalized stream of it, folds to another row than the table's.
     """
 
     lost: int = 0
@@ -52,6 +54,8 @@ class Verdict:
     order: int = 0
     index: int = 0
     table: int = 0
+    illegal: int = 0
+    apart: int = 0
 
     def __add__(self, other: Verdict) -> Verdict:
         """Add up."""

@@ -17,6 +17,8 @@ FOREACH_BATCH, SINK = "foreachBatch", "format"
 STREAMS = (FOREACH_BATCH, SINK)
 """Verbs of the queries of ``streams.py``."""
 EXPIRE, ALTER = "expire", "alter"
+EVENTUAL, SETTLE, NORMALIZE = "eventual", "settle", "normalize"
+"""Verbs of tables with an eventual log: write, recover, and the query of ``normalized.py``."""
 REWRITE, VERBS, ROLLBACK, ROLLBACK_FILES = "rewrite", "verbs", "rollback", "rollback-files"
 WITHOUT_KEY = frozenset({"append", REWRITE, ROLLBACK_FILES})
 NOBODY, DRIVER, TASK, ORPHAN, BROKER = "nobody", "driver", "task", "driver, not its tasks", "broker"
@@ -29,7 +31,7 @@ class Job:
     Attributes:
         path: the table.
         verb: ``write``, ``recover``, ``compact``, ``expire``, ``alter``, ``create``, ``drop``, ``foreachBatch`` or
-            ``format``.
+            ``format``; of an eventual log ``eventual`` (write), ``settle`` (recover) or ``normalize``.
         kind: what the batches hold. ``append``, ``upsert`` or ``delete``; ``rewrite``: the first appends, and each
             other deletes some rows of a table without a key and updates the others; ``verbs``: rows are upserted, then
             some are updated and some deleted by condition, then all are overwritten; ``rollback`` and
@@ -40,6 +42,7 @@ class Job:
         point: where; empty for nowhere.
         hit: at which time it is reached.
         options: for ``create``.
+        first: the number of the first batch.
     """
 
     path: str
@@ -51,6 +54,7 @@ class Job:
     point: str = ""
     hit: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    first: int = 0
 
     @property
     def key(self) -> bool:

@@ -10,12 +10,15 @@ from tests.crash.batches import (
     ALTER,
     BROKER,
     DRIVER,
+    EVENTUAL,
     EXPIRE,
     FOREACH_BATCH,
+    NORMALIZE,
     ORPHAN,
     REWRITE,
     ROLLBACK,
     ROLLBACK_FILES,
+    SETTLE,
     STREAMS,
     TASK,
     VERBS,
@@ -29,6 +32,19 @@ COMMIT = ("find", "commit", "read-commit")
 PUBLISH = ("init", "token", "register", "read-file", "begin", "produce", "flush", "offsets", "end")
 INDEX = ("rename", "index")
 TASK_PUBLISH = PUBLISH
+SEND = ("stage", "file", "produce", "flush", "sent")
+"""What an eventual log's staging tasks pass."""
+OWN = ("init", "token", "register", "repair", "begin", "offsets", "end")
+MEND = ("read-file", "look-up", "produce", "flush", "mend")
+QUERY = ("latest", "plan", "read", "emit", "given")
+"""What a normalized query passes: the source's end is asked for, a micro-batch planned, read, computed and given on."""
+TWICE = {
+    EVENTUAL: {*SEND, *COMMIT, *INDEX, "begin", "end"},
+    # There is one snapshot to settle, and an attempt.
+    SETTLE: {"produce"},
+    NORMALIZE: {"latest", "plan", "emit", "given"},
+}
+"""Points of tables with an eventual log that are reached more than once."""
 CREATE = ("intent", "topic", "rename", "index", "make-delta", "delete-file")
 DROP = ("intent", "delete-tree", "delete-topic", "delete-groups", "remove-files")
 COMPACT = ("merge", "fold", "trim", "drop-folded")
@@ -70,6 +86,8 @@ class Case:
     def hit(self, dice: random.Random) -> int:
         """Choose at which time the point is reached; each is reached as often."""
         call = self.point.partition(":")[0]
+        if self.verb in TWICE:
+            return dice.randint(1, 2) if call in TWICE[self.verb] and self.who == DRIVER else 1
         if self.verb == EXPIRE and call == "delete-file":
             # Data files with a key, then entries of the index, then those of Delta's logs.
             return dice.randint(1, 20 if self.kind == "append" else 50)
@@ -123,12 +141,23 @@ def _by_spark() -> Iterator[Case]:
 
 
 def _other_verbs() -> Iterator[Case]:
+    yield from _eventual()
     for kind, log_format in (("append", "json"), ("append", "arrow"), ("upsert", "json"), ("upsert", "arrow")):
         yield from _cross(EXPIRE, EXPIRING, DRIVER, kind, log_format, SMALL)
         yield from _cross(ALTER, ALTERING, DRIVER, kind, log_format, SMALL)
     for kind in ("append", "upsert"):
         yield from _cross("create", CREATE, DRIVER, kind, "json", SMALL)
         yield from _cross("drop", DROP, DRIVER, kind, "json", SMALL)
+
+
+def _eventual() -> Iterator[Case]:
+    """Give those of tables with an eventual log."""
+    for size, log_format in ((SMALL, "json"), (LARGE, "arrow")):
+        yield from _cross(EVENTUAL, (*SEND, *COMMIT, *OWN, *INDEX), DRIVER, "upsert", log_format, size)
+        yield from _cross(EVENTUAL, SEND, TASK, "upsert", log_format, size)
+        yield from _cross(SETTLE, (*OWN, *MEND, *INDEX), DRIVER, "upsert", log_format, size)
+    yield from _cross(EVENTUAL, SEND, ORPHAN, "upsert", "json", SMALL)
+    yield from _cross(NORMALIZE, QUERY, DRIVER, "upsert", "json", SMALL)
 
 
 def _cross(verb: str, calls: tuple[str, ...], who: str, kind: str, log_format: str, size: str) -> Iterator[Case]:

@@ -35,10 +35,12 @@ from tests.crash.batches import (
     BROKER,
     EXPIRE,
     NOBODY,
+    NORMALIZE,
     ORPHAN,
     REWRITE,
     ROLLBACK,
     ROLLBACK_FILES,
+    SETTLE,
     STREAMS,
     TASK,
     VERBS,
@@ -66,6 +68,11 @@ def work(job: Job, pipe: Any) -> None:
         # Spark takes the function along to other processes, where a pipe is none.
         run_query(job, lambda driver: _kill(job, driver, None))
         return
+    if job.verb == NORMALIZE:
+        from tests.crash.normalized import run_normalized  # noqa: PLC0415 - likewise
+
+        run_normalized(job, lambda driver: _kill(job, driver, pipe))
+        return
     if job.who in {TASK, ORPHAN}:
         driver = os.getpid()
         nursery = Nursery(lambda: set_trap(Trap(job.point, job.hit, lambda: _kill(job, driver, pipe))))
@@ -83,7 +90,7 @@ def work(job: Job, pipe: Any) -> None:
         expire(table, rules_of(table, "0 s", KEEP_LAST))
     else:
         publisher = _publisher(table, nursery)
-        if job.verb == "recover":
+        if job.verb in {"recover", SETTLE}:
             recover(table.files, publisher, table.index, buckets=PARTITIONS)
         else:
             writer = Writer(table, publisher)
@@ -112,7 +119,7 @@ def change_columns(writer: Writer) -> None:
 
 def write_batches(job: Job, writer: Writer, nursery: Nursery | None, batches: Sequence[int] | None = None) -> None:
     """Write the batches that have not landed."""
-    for batch in range(job.batches) if batches is None else batches:
+    for batch in range(job.first, job.first + job.batches) if batches is None else batches:
         commit_id = CommitId("writer", batch, durable=True)
         writer.recover_once()
         if not writer.publish_landed(commit_id):
@@ -163,7 +170,7 @@ def _merge(task: BucketTask) -> str:
 
 
 def _publisher(table: OpenedTable, nursery: Nursery | None) -> KafkaPublisher:
-    if nursery is None:
+    if nursery is None or table.is_eventual:
         return publisher_of(table)
     assert table.log is not None
     return KafkaPublisher(table.log, table.index, partial(nursery.run, publish_partition))
