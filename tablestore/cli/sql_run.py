@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
@@ -29,6 +30,7 @@ from tablestore.sql.statements import Select, Statement
 
 _SIGNS = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
 _TEXTS = {("statement",), ("view",), ("plan",)}
+_SPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _WAIT_SECONDS = 1
 
 
@@ -80,6 +82,9 @@ class Runner:
             msg = "--live and --json exclude each other: a table that changes is for people. Leave one out."
             raise InvalidInputError(msg)
         console = Console(highlight=False, soft_wrap=as_json)
+        for logger in _SPARK_LOGGERS:
+            # An error is told once, in one line; PySpark would log it too, with Java's stack.
+            PySparkLogger.getLogger(logger).disabled = True
         # Some of Spark's settings, such as its memory, count only when it starts.
         config = {key: value for key, value in settings.items() if key.startswith(SPARK)}
         others = {key: value for key, value in settings.items() if key not in config}

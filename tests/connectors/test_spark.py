@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from pyspark.sql import functions as F
 from snapshot.errors import InvalidInputError
 from tablestore.connectors import read as read_table
 from tablestore.connectors import read_changes, write, write_stream
-from tests.connectors.tasks import mark_of
 from tests.connectors.wire import Record, Wire
 
 Topics = Callable[..., str]
@@ -75,31 +73,6 @@ def test_a_stream_runs_from_topic_to_topic_and_commits_its_group(
     wire.send(source, [Record(b'{"n":10}')])
     run()
     assert len(wire.values(target)) == 10
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
-def test_b42_a_worker_that_dies_while_it_writes(
-    spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path, guarantee: str
-) -> None:
-    """A Python worker alone is killed while it stages or sends; the query begun again loses nothing, as promised."""
-    source, target = made(2), made(2)
-    wire.send(source, [Record(json.dumps({"n": n}).encode(), partition=n % 2) for n in range(50)])
-    frame = spark.readStream.format("kafka-table").schema("n INT")
-    frame = frame.options(**given(wire, source, **EARLIEST, maxRowsPerTrigger="20")).load()
-    sink = given(wire, target, sink__delivery_guarantee=guarantee, sink__transactional_id_prefix=f"t-{target}")
-    sink |= {"sink.partitioner": "tests.connectors.tasks.DiesOnce", "checkpointLocation": str(tmp_path / "checkpoint")}
-    mark_of(target).touch()
-    for dies in (True, False):
-        query = frame.writeStream.format("kafka-table").options(**sink).trigger(availableNow=True).start()
-        if dies:
-            with pytest.raises(PySparkException, match=r"(?i)worker"):
-                query.awaitTermination(120)
-        else:
-            query.awaitTermination(120)
-    found = Counter(json.loads(value or b"")["n"] for value in wire.values(target))
-    assert set(found) == set(range(50))
-    assert guarantee == "at-least-once" or set(found.values()) == {1}
 
 
 def test_m08_a_timestamp_without_zone_is_in_the_sessions_time_zone(
