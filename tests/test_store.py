@@ -49,7 +49,7 @@ def test_b45_g20_a_key_table_is_made_opened_and_dropped(
     made = make(spark, path, servers, name)
     opened = TableStore.open(spark, path)
     assert (opened.primary_key, opened.partition_by, opened.options.buckets) == (("id",), (), 2)
-    opened.schema.add("x", "int").fields[0].nullable = True
+    opened.schema.add("x", "integer").fields[0].nullable = True
     assert [(f.name, f.nullable) for f in opened.schema.fields] == [("id", False), ("v", True)]
     assert rows(opened.read()) == {}
     assert opened.snapshots()[0].kind == "create"

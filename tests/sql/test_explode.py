@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
 
 import duckdb
 import pyarrow as pa
@@ -75,7 +76,10 @@ def test_the_parts_give_what_the_query_gives(text: str, rows: list[tuple[str | N
         db.execute(f"CREATE TABLE {ROWS} AS {' UNION ALL '.join(branches)}")
         # DuckDB counts pairs that hold a NULL, Spark and Flink do not.
         pairs = "COUNT(DISTINCT CASE WHEN x IS NOT NULL AND y IS NOT NULL THEN (x, y) END)"
-        expected = db.sql(said(select_of(text)).replace("COUNT(DISTINCT (x, y))", pairs)).fetchall()
+        # DuckDB's COUNT_IF of nothing but NULLs is NULL, that of Spark 0.
+        theirs = {"COUNT(DISTINCT (x, y))": pairs, "COUNT_IF(x > 0)": "COUNT(CASE WHEN x > 0 THEN 1 END)"}
+        asked = reduce(lambda sql, name: sql.replace(name, theirs[name]), theirs, said(select_of(text)))
+        expected = db.sql(asked).fetchall()
         assert sorted(db.sql(said(parts.outer)).fetchall(), key=repr) == sorted(expected, key=repr)
 
 
