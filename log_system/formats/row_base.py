@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
+from log_system.formats.base import joined
 from log_system.formats.columns import relabel, without_offsets
 from log_system.formats.duck import Duck
 from log_system.formats.row_texts import Pieces
@@ -18,7 +20,7 @@ MEMORY_LIMIT = "256MB"
 _SLICE_BYTES = 64 << 20
 
 
-class PortableFormat:
+class PortableFormat(ABC):
     """A row format that pickle makes anew from its schema and options; what it has prepared or opened stays behind."""
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str], side: str) -> None:
@@ -26,9 +28,9 @@ class PortableFormat:
         self._schema = schema
         self._made_from = (schema, dict(options), side)
 
+    @abstractmethod
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
         """Turn rows into one payload each, large_binary."""
-        raise NotImplementedError
 
     def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
         """Do the same as ``encode_column``, as Python's bytes."""
@@ -79,8 +81,7 @@ def in_slices(rows: pa.RecordBatch, write: Callable[[pa.RecordBatch], pa.Array])
     """Write rows (at least one) in slices, so that what one becomes stays far below Arrow's 2 GB; large_binary."""
     rows_max = max(1, len(rows) * _SLICE_BYTES // max(rows.nbytes, 1))
     parts = [write(rows.slice(start, rows_max)) for start in range(0, len(rows), rows_max)]
-    parts = [part.cast(pa.binary()).cast(pa.large_binary()) for part in parts]
-    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    return joined([part.cast(pa.binary()).cast(pa.large_binary()) for part in parts])
 
 
 def repeated(payload: bytes, count: int) -> pa.Array:
