@@ -132,14 +132,14 @@ class Sender:
 
     def _produce(self, records: EncodedRecords, count: int, snapshot: int) -> None:
         produce, topic, partition, poll = self._producer.produce, self._log.topic, self._partition, self._producer.poll
-        if self._log.headers != "all" and bulk_send.can_send(self._producer):
-            keys, values = records.key_column.slice(0, count), records.value_column.slice(0, count)
-            bulk_send.send(self._producer, topic, partition, keys, values)
-            return
         if self._log.headers == "all":
             headers = [(SNAPSHOT_HEADER, str(snapshot).encode())]
             for number in range(count):
                 self._put(records.keys[number], records.values[number], headers, None)
+            return
+        if bulk_send.can_send(self._producer):
+            keys, values = records.key_column.slice(0, count), records.value_column.slice(0, count)
+            bulk_send.send(self._producer, topic, partition, keys, values)
             return
         for start in range(0, count, _POLL_EVERY):
             stop = min(start + _POLL_EVERY, count)
