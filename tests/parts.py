@@ -31,6 +31,7 @@ from tablestore import lifecycle
 from tablestore.opened import OpenedTable
 from tablestore.plan import snapshot_parts
 from tablestore.publisher import open_publisher
+from tablestore.recover import recover
 from tablestore.restage import Replaced
 from tablestore.write import Writer
 
@@ -56,6 +57,16 @@ def publisher_of(table: OpenedTable) -> KafkaPublisher:
     publisher = open_publisher(table, None)
     assert isinstance(publisher, KafkaPublisher)
     return publisher
+
+
+def recover_at(path: Path, partitions: int) -> None:
+    """Open a table anew and recover it."""
+    table = OpenedTable.open(str(path))
+    publisher = publisher_of(table)
+    try:
+        recover(table.files, publisher, table.index, buckets=partitions)
+    finally:
+        publisher.discard()
 
 
 def write(writer: Writer, changes: Sequence[Change], commit_id: CommitId | None = None) -> Snapshot | None:

@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 
 from snapshot.commit import CommitId
 from tablestore.opened import OpenedTable
-from tablestore.recover import recover
 from tablestore.session import session
 from tablestore.store import TableStore
 from tablestore.write import Writer
@@ -31,7 +30,7 @@ from tests.crash.cases import SMALL, Case
 from tests.crash.ledger import Ledger
 from tests.crash.matrix import OPTIONS, PATIENCE_SECONDS, Result
 from tests.crash.worker import PARTITIONS, create, run
-from tests.parts import drain, fold, publisher_of, rows_of, settle, staged
+from tests.parts import drain, fold, recover_at, rows_of, settle, staged
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.crash.worker"])
@@ -61,12 +60,7 @@ class Table:
 
     def recover(self) -> None:
         """Settle what is left."""
-        table = OpenedTable.open(str(self.path))
-        publisher = publisher_of(table)
-        try:
-            recover(table.files, publisher, table.index, buckets=PARTITIONS)
-        finally:
-            publisher.discard()
+        recover_at(self.path, PARTITIONS)
 
     def verdict(self) -> Verdict:
         """Compare the log, and what the stream has given, with the table."""

@@ -17,13 +17,12 @@ from snapshot.errors import CorruptedError, NotFoundError, OutcomeUnknownError, 
 from tablestore.compact import compact
 from tablestore.opened import OpenedTable
 from tablestore.plan import snapshot_parts
-from tablestore.recover import recover
 from tablestore.write import Writer
 from tests.crash.audit import Expected, Verdict, audit, committed
 from tests.crash.batches import ALTER, BROKER, DRIVER, EXPIRE, ORPHAN, SINK, STREAMS, Job, changes_of
 from tests.crash.cases import SMALL, Case
 from tests.crash.worker import KEEP_LAST, PARTITIONS, create, run, write_batches
-from tests.parts import Archive, Change, fold_into, publisher_of, run_here
+from tests.parts import Archive, Change, fold_into, publisher_of, recover_at, run_here
 from tests.test_expire import needed, on_disk
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -149,7 +148,7 @@ class Run:
             self._after_lifecycle()
         else:
             self._look(complete=False)
-            self._recover()
+            recover_at(self.path, PARTITIONS)
             self._look(complete=True)
         self._rest()
         return self.result
@@ -223,14 +222,6 @@ class Run:
             complete=complete,
             archive=self._archive,
         )
-
-    def _recover(self) -> None:
-        table = OpenedTable.open(str(self.path))
-        publisher = publisher_of(table)
-        try:
-            recover(table.files, publisher, table.index, buckets=PARTITIONS)
-        finally:
-            publisher.discard()
 
 
 def run_case(case: Case, seed: int, folder: Path, servers: str) -> Result:
