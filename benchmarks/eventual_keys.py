@@ -6,13 +6,13 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from pyspark.sql import functions as F
+import numpy as np
 
-from benchmarks.eventual import SCHEMA, drained, state
-from benchmarks.frames import sample, with_values
-from benchmarks.harness import CORES, Bench, Result, count_text, limit, main, reach
+from benchmarks.eventual import drained
+from benchmarks.eventual_log import changes, eventual_table, send
+from benchmarks.harness import Bench, Result, count_text, limit, main, reach
 
-_WRITE_ROWS = 1_000_000
+_SEND_ROWS = 500_000
 _HEAP_MAX = 4e9
 
 
@@ -20,25 +20,23 @@ def run(bench: Bench) -> list[Result]:
     """Read a log of many keys, then changes of some of them."""
     keys = bench.size(10_000_000, 200_000)
     few = keys // 50
-    bench.spark.conf.set("spark.sql.shuffle.partitions", CORES)
-    options = {"log__consistency": "eventual", "bucket": CORES, "compaction__auto": "false"}
-    table = bench.table("eventual", SCHEMA, key=["id"], log="json", **options)
-    for start in range(0, keys, _WRITE_ROWS):
-        bench.say(f"writing rows {start:,} of {count_text(keys)}")
-        table.write(with_values(bench.spark.range(start, min(start + _WRITE_ROWS, keys)), 0).drop("at"))
-    checkpoint = bench.path("checkpoint")
+    table, checkpoint = eventual_table(bench), bench.path("checkpoint")
+    bench.say(f"making a log of {count_text(keys)} keys")
+    starts = range(0, keys, _SEND_ROWS)
+    send(table, (changes(np.arange(n, min(n + _SEND_ROWS, keys)), np.array(False), n) for n in starts))
     bench.say("reading them")
-    # Of a snapshot's rows any number would come at once.
-    seconds, last = drained(bench, table.read_stream(scan_mode="earliest", max_rows=_WRITE_ROWS), checkpoint)
+    seconds, last = drained(bench, table.read_stream(scan_mode="earliest", max_rows=2 * _SEND_ROWS), checkpoint)
+    operator = last.stateOperators[0]
     found = [
         reach(f"normalize {count_text(keys)} new keys", keys / seconds, None),
-        *state(last, keys, table),
         limit("... heap, at most", _heap(bench), _HEAP_MAX, lambda size: f"{size / 1e9:.1f} GB"),
         limit("... resident memory of the JVM, peak", _peak(), None, lambda size: f"{size / 1e9:.1f} GB"),
+        limit("... of it RocksDB's", operator.memoryUsedBytes, None, lambda size: f"{size / 1e9:.2f} GB"),
     ]
-    kind = F.when(F.col("id") % 10 == 0, "delete").otherwise("insert").alias("_change_type")
-    table.write(sample(bench.spark, few, keys, seed=1).drop("at").select("*", kind))
-    seconds, _ = drained(bench, table.read_stream(scan_mode="earliest", max_rows=_WRITE_ROWS), checkpoint)
+    bench.say(f"changing {count_text(few)} of them")
+    ids = np.random.default_rng(1).choice(keys, few, replace=False)
+    send(table, [changes(ids, ids % 10 == 0, 1)])
+    seconds, _ = drained(bench, table.read_stream(scan_mode="earliest"), checkpoint)
     return [*found, reach(f"... then {count_text(few)} changes among them, one micro-batch", few / seconds, None)]
 
 

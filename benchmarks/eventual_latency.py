@@ -17,6 +17,7 @@ import pyarrow as pa
 from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame
 
+from benchmarks.eventual_log import eventual_table
 from benchmarks.harness import CORES, Bench, Result, limit, main, percentile, seconds_text
 from benchmarks.latency import phases, watch
 from log_system.kafka.client import KafkaClient
@@ -86,10 +87,8 @@ class _Listener(threading.Thread):
 
 def run(bench: Bench) -> list[Result]:
     """Let a writer, a plain consumer and a normalized stream run side by side."""
-    spark, seconds = bench.spark, bench.size(60, 15)
-    spark.conf.set("spark.sql.shuffle.partitions", CORES)
-    options = {"log__consistency": "eventual", "bucket": CORES}
-    table = bench.table("eventual", f"id bigint, {_SEEN} bigint", key=["id"], log="json", **options)
+    seconds = bench.size(60, 15)
+    table = eventual_table(bench, f"id bigint, {_SEEN} bigint")
     ages: list[tuple[float, float]] = []
 
     def seen(batch: DataFrame, _: int) -> None:
