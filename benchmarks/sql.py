@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import partial
 
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
