@@ -142,7 +142,7 @@ def test_b53_a_full_scan_seeds_the_state_and_follows_the_table_through_aborted_b
     assert [sorted(b) for b in auditor.follow()] == [[(3, "a", "update_preimage"), (3, "z", "update_postimage")]]
     opened = OpenedTable.open(table.path)
     dying = Writer(opened, publisher_of(opened))
-    with failing(Writer, "_publish"), pytest.raises(Crash):
+    with failing(Writer, "publish"), pytest.raises(Crash):
         write(dying, [(4, "committed")])
     before_commit = table_rows(spark, table)
     with failing(type(opened.files.log), "commit"), pytest.raises(Crash):
