@@ -250,10 +250,6 @@ class TableFiles:
         tombstones = tuple(f for f in listed if is_tombstones(f.path))
         return Layout(snapshot_id, version, merged, tuple(base), _changes_in(listed, merged, snapshot_id), tombstones)
 
-    def changes_after(self, merged_through: int, snapshot_id: int) -> tuple[DataFile, ...]:
-        """List the change files of the snapshots after ``merged_through``, up to ``snapshot_id``."""
-        return _changes_in(self.log.files(snapshot_id), merged_through, snapshot_id)
-
     def root_for(self, snapshot_id: int) -> tuple[int, int]:
         """Find the newest root version that holds nothing younger than a snapshot, and what is merged into it.
 

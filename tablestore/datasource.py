@@ -31,8 +31,8 @@ from snapshot.stage import StagedFile, Stager, staged_to_arrow
 from tablestore.checkpoint import commit_id_of
 from tablestore.expire import expire_if_due
 from tablestore.opened import OpenedTable
-from tablestore.parts import Part, as_feed
-from tablestore.plan import change_parts, overlay_parts, snapshot_parts
+from tablestore.parts import as_feed
+from tablestore.plan import change_parts, snapshot_parts
 from tablestore.publisher import open_publisher
 from tablestore.read_eventual import EventualStream
 from tablestore.read_options import FORMAT, ReadOptions, parse_read_options
@@ -129,13 +129,8 @@ class SnapshotReader(DataSourceReader):
             return self._changes(table, self._options.changes_after)
         snapshot, spec = _snapshot(table, self._options), _spec(table, self._options)
         tasks, columns = self._options.tasks, self._schema.names
-        parts: Sequence[Part]
-        if self._options.overlay is not None:
-            merged, overlay = self._options.merged_through, self._options.overlay
-            parts = overlay_parts(table.files, snapshot, merged, overlay, tasks=tasks, columns=columns, spec=spec)
-        else:
-            predicate = self._predicate
-            parts = snapshot_parts(table.files, snapshot, tasks=tasks, columns=columns, predicate=predicate, spec=spec)
+        predicate = self._predicate
+        parts = snapshot_parts(table.files, snapshot, tasks=tasks, columns=columns, predicate=predicate, spec=spec)
         return [ReadPart(part) for part in parts]
 
     def _changes(self, table: OpenedTable, after: int) -> Sequence[InputPartition]:

@@ -1,58 +1,62 @@
 """A batch read as a Spark plan: the base by Spark's own Delta reader, without the changed keys, then the changed rows.
 
-Spark prunes columns, partitions and row groups of the base by itself, which it cannot do in a Python data source. It
-pays for that with a broadcast of the changed keys, so it is worth it where the base is large and the changes are few.
+Spark prunes columns, partitions and row groups of the base by itself, which it cannot do where Python tasks merge. It
+pays for that with the key's columns, which it reads too, and with a look into a broadcast of the changed keys for each
+row: several times what DuckDB takes to merge the columns that are wanted. So it is worth it where the base is large,
+the changes are few, and either nobody has said which columns will be used or there are partitions to leave out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from snapshot.quoting import backquoted
 from snapshot.spec import TableSpec
-from snapshot.table import Layout
-from tablestore.read_options import FORMAT, Overlay
+from snapshot.table import Layout, TableFiles
+from tablestore.plan import changed_key_parts, changed_row_parts
 from tablestore.root_columns import root_columns
+from tablestore.spark_parts import frame_of_parts
 
 _BASE_BYTES_MIN = 32 << 20
 _ROWS_MAX = 1_000_000
 """Changes whose keys are broadcast: some tens of megabytes."""
 
 
-def is_worth_it(layout: Layout) -> bool:
-    """Tell whether the base is large and its changes are few."""
+def is_worth_it(layout: Layout, *, named: bool, partitioned: bool) -> bool:
+    """Tell whether the base is large, its changes are few, and Spark has something to prune.
+
+    Args:
+        layout: what the snapshot is made of.
+        named: the caller has said which columns are wanted.
+        partitioned: the table has partition columns.
+    """
     rows = [file.rows for file in layout.changes]
-    return sum(f.size for f in layout.base) >= _BASE_BYTES_MIN and min(rows, default=0) >= 0 and sum(rows) <= _ROWS_MAX
+    is_large = sum(f.size for f in layout.base) >= _BASE_BYTES_MIN
+    return is_large and min(rows, default=0) >= 0 and sum(rows) <= _ROWS_MAX and (partitioned or not named)
 
 
 def overlaid(
-    spark: SparkSession, path: str, spec: TableSpec, layout: Layout, wanted: Sequence[str], options: Mapping[str, str]
+    spark: SparkSession, table: TableFiles, spec: TableSpec, layout: Layout, wanted: Sequence[str], tasks: int
 ) -> DataFrame | None:
     """Read a snapshot of a key table; None where Spark cannot give the base these columns.
 
     Args:
         spark: the session.
-        path: the table's folder.
+        table: the table.
         spec: the table, with the columns to give.
         layout: what the snapshot is made of.
         wanted: the columns.
-        options: of ``format("tablestore")``, with the snapshot.
+        tasks: how many tasks are worth having for the changes.
     """
-    base = spark.read.format("delta").option("versionAsOf", layout.root_version).load(path)
+    base = spark.read.format("delta").option("versionAsOf", layout.root_version).load(table.storage.root)
     given = root_columns(base.schema, spec, list(dict.fromkeys([*spec.primary_key, *wanted])))
     if given is None:
         return None
-    base = base.select(*given)
-
-    def changes(part: Overlay, columns: Sequence[str]) -> DataFrame:
-        given = {**options, "overlay": part, "merged-through": str(layout.merged_through)}
-        return spark.read.format(FORMAT).options(**given, columns="\x1f".join(columns)).load()
-
-    keys = F.broadcast(changes(Overlay.KEYS, spec.primary_key).alias("changed"))
+    keys = frame_of_parts(spark, changed_key_parts(table, layout, spec, tasks=tasks), spec, spec.primary_key)
+    rows = frame_of_parts(spark, changed_row_parts(table, layout, spec, wanted, tasks=tasks), spec, wanted)
     same = [F.col(f"base.{backquoted(key)}") == F.col(f"changed.{backquoted(key)}") for key in spec.primary_key]
-    kept = base.alias("base").join(keys, same, "left_anti")
-    columns = list(map(backquoted, wanted))
-    return kept.select(*columns).unionAll(changes(Overlay.ROWS, wanted).select(*columns))
+    kept = base.select(*given).alias("base").join(F.broadcast(keys.alias("changed")), same, "left_anti")
+    return kept.select(*map(backquoted, wanted)).unionAll(rows)

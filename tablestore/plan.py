@@ -14,9 +14,8 @@ from snapshot.records import Snapshot
 from snapshot.resolve import Lookup
 from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
-from snapshot.table import TableFiles
+from snapshot.table import Layout, TableFiles
 from tablestore.parts import ChangedKeysPart, FilesPart, MergedPart, Part, SeedPart, spread
-from tablestore.read_options import Overlay
 
 _SPLIT_BYTES_MIN = 32 << 20
 """A bucket is read by several tasks only where each gets at least this much of its base."""
@@ -58,35 +57,24 @@ def snapshot_parts(
     return parts
 
 
-def overlay_parts(
-    table: TableFiles,
-    snapshot_id: int,
-    merged_through: int,
-    overlay: Overlay,
-    *,
-    tasks: int,
-    columns: Sequence[str],
-    spec: TableSpec,
-) -> list[Part]:
-    """Plan what changes after ``merged_through`` put over a base, a task for some buckets each.
+def changed_key_parts(table: TableFiles, layout: Layout, spec: TableSpec, *, tasks: int) -> list[Part]:
+    """Plan the keys that the changes of a snapshot name, a task for some buckets each.
 
     Args:
         table: the table.
-        snapshot_id: the snapshot.
-        merged_through: newest snapshot that the base holds.
-        overlay: the keys, or the rows that they have in the snapshot.
-        tasks: how many parts are worth having.
-        columns: the wanted columns of the rows.
+        layout: what the snapshot is made of.
         spec: the table, with the columns to give.
+        tasks: how many parts are worth having.
     """
-    buckets = _by_bucket(table.changes_after(merged_through, snapshot_id))
-    heaps: list[list[DataFile]] = [[] for _ in range(min(tasks, len(buckets)))]
-    for number, files in enumerate(buckets.values()):
-        heaps[number % len(heaps)] += files
-    if overlay is Overlay.ROWS:
-        return [_part(table, spec, (), heap, columns=columns) for heap in heaps]
-    changes = [tuple(map(table.change_file, heap)) for heap in heaps]
-    return [ChangedKeysPart(table.storage, spec.arrow, spec.primary_key, each) for each in changes]
+    heaps = [tuple(map(table.change_file, heap)) for heap in _heaps_of_buckets(layout.changes, tasks)]
+    return [ChangedKeysPart(table.storage, spec.arrow, spec.primary_key, each) for each in heaps]
+
+
+def changed_row_parts(
+    table: TableFiles, layout: Layout, spec: TableSpec, columns: Sequence[str], *, tasks: int
+) -> list[Part]:
+    """Plan the rows that the keys of ``changed_key_parts`` have in a snapshot; ``columns`` are those wanted."""
+    return [_part(table, spec, (), heap, columns=columns) for heap in _heaps_of_buckets(layout.changes, tasks)]
 
 
 def lookup_in(table: TableFiles, snapshot_id: int) -> Lookup:
@@ -181,6 +169,15 @@ def base_file(table: TableFiles, file: DataFile) -> BaseFile:
 
 def _value(text: str | None, kind: pa.DataType) -> object:
     return None if text is None else pa.scalar(text, pa.string()).cast(kind).as_py()
+
+
+def _heaps_of_buckets(files: Sequence[DataFile], tasks: int) -> list[list[DataFile]]:
+    """Deal the files of buckets out to tasks."""
+    buckets = _by_bucket(files)
+    heaps: list[list[DataFile]] = [[] for _ in range(min(tasks, len(buckets)))]
+    for number, held in enumerate(buckets.values()):
+        heaps[number % len(heaps)] += held
+    return heaps
 
 
 def _by_bucket(files: Sequence[DataFile]) -> dict[int, list[DataFile]]:

@@ -15,9 +15,11 @@ from snapshot.tags import check_name
 from tablestore import overlay
 from tablestore.normalize import normalize as normalized
 from tablestore.opened import OpenedTable
+from tablestore.plan import snapshot_parts
 from tablestore.points import Point, between, is_tag
 from tablestore.read_options import FORMAT, NEWEST, parse_read_options, parse_schema_choice, timestamp_millis
 from tablestore.root_columns import root_columns
+from tablestore.spark_parts import frame_of_parts
 
 
 def read(
@@ -78,15 +80,16 @@ def read(
         if selected is not None:
             return frame.select(*selected)
     options = {**_base_options(spark, table), "snapshot": str(snapshot), "schema": schema}
-    if layout is not None and layout.changes and not tagged and overlay.is_worth_it(layout):
-        found = overlay.overlaid(spark, table.path, spec, layout, wanted, options)
+    tasks = parse_read_options(options).tasks
+    prunable = {"named": columns is not None, "partitioned": bool(spec.partition_by)}
+    if layout is not None and layout.changes and not tagged and overlay.is_worth_it(layout, **prunable):
+        found = overlay.overlaid(spark, files, spec, layout, wanted, tasks)
         if found is not None:
             return found
-    if columns is not None:
-        options["columns"] = "\x1f".join(wanted)
     if push_filters:
-        options["pushFilters"] = "true"
-    return spark.read.format(FORMAT).options(**options).load().select(*[backquoted(name) for name in wanted])
+        pushed = {**options, "columns": "\x1f".join(wanted), "pushFilters": "true"}
+        return spark.read.format(FORMAT).options(**pushed).load().select(*[backquoted(name) for name in wanted])
+    return frame_of_parts(spark, snapshot_parts(files, snapshot, tasks=tasks, columns=wanted, spec=spec), spec, wanted)
 
 
 @dataclass(frozen=True, kw_only=True)

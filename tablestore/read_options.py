@@ -26,13 +26,6 @@ class ScanMode(StrEnum):
     FROM_TAG = "from-tag"
 
 
-class Overlay(StrEnum):
-    """A part of a batch read that is put over Spark's own scan of the base; see ``overlay.py``."""
-
-    KEYS = "keys"
-    ROWS = "rows"
-
-
 @dataclass(frozen=True)
 class ReadOptions:
     """What a read asks for.
@@ -49,8 +42,6 @@ class ReadOptions:
         checkpoint: of a streaming write; names the query across restarts.
         tasks: how many tasks a read is cut into.
         push_filters: let the source apply a batch query's filters before rows reach Spark.
-        overlay: only the keys that were changed after ``merged_through``, or the rows that they have in the snapshot.
-        merged_through: newest snapshot that the base holds.
         own_schema: a batch read has the columns that the table had in the snapshot, not those of today.
         normalize: the rows of a stream go into the normalize operator: one a key in a micro-batch, with ``_seq``.
         runtime: Kafka client options that are not stored with the table.
@@ -73,8 +64,6 @@ class ReadOptions:
     checkpoint: str | None = None
     tasks: int = 2
     push_filters: bool = False
-    overlay: Overlay | None = None
-    merged_through: int = 0
     own_schema: bool = False
     normalize: bool = False
     runtime: Mapping[str, str] = field(default_factory=dict)
@@ -98,8 +87,6 @@ _NAMES = {
     "checkpointlocation": "checkpointLocation",
     "tasks": "tasks",
     "pushfilters": "pushFilters",
-    "overlay": "overlay",
-    "merged-through": "merged-through",
     "schema": "schema",
     "normalize": "normalize",
     "tag": "tag",
@@ -155,8 +142,6 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         checkpoint=given.get("checkpointlocation"),
         tasks=_count(given, "tasks", 1) or 2,
         push_filters=_flag(given, "pushfilters"),
-        overlay=Overlay(given["overlay"]) if "overlay" in given else None,
-        merged_through=_count(given, "merged-through", 0) or 0,
         own_schema=parse_schema_choice(given.get("schema", NEWEST)),
         normalize=_flag(given, "normalize"),
         runtime=runtime,

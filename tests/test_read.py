@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import random
+import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -151,6 +153,55 @@ def test_spark_prunes_the_base_under_few_changes_and_the_frame_outlives_compacti
     table.write(frame(spark, [(*first[0][:4], "later")], ddl))
     table.compact()
     assert rows_of(read) == expected
+
+
+def test_the_ways_to_read_agree(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's reader under the changed rows, parts that are planned here, and the data source; with filters."""
+    ddl, key = "`k.1` string, n int, p int, v string, x float", ["n", "k.1"]
+    options = {"bucket": 3, "compaction.auto": "false"}
+    table = TableStore.create(spark, tmp_path / "t", ddl, primary_key=key, partition_by=["p"], options=options)
+    dice, model = random.Random(11), dict[tuple[str, int], tuple[Any, ...]]()
+
+    def write(count: int, *more: float | None) -> None:
+        given = {}
+        for _ in range(count):
+            row = (
+                f"k`{dice.randrange(9)}",
+                dice.randrange(40),
+                dice.choice([None, 1, 2]),
+                f"v{dice.random()}",
+                0.5,
+                *more,
+            )
+            given[row[:2]] = (*row, dice.choice(["insert", "update_postimage", "delete"]))
+        table.write(frame(spark, list(given.values()), f"{columns}, _change_type string"))
+        for name, (*row, kind) in given.items():
+            model.pop(name, None) if kind == "delete" else model.update({name: tuple(row)})
+
+    columns = ddl
+    write(300)
+    table.compact()
+    write(60)
+    table.add_column("more", "int")
+    table.widen_column("x", "double")
+    columns = "`k.1` string, n int, p int, v string, x double, more int"
+    model = {name: (*row, None) for name, row in model.items()}
+    for more in (7, None):
+        write(60, more)
+    source = spark.read.format("tablestore").option("path", table.path).load()
+    for least, way in ((0, "MapInArrow.*BroadcastHashJoin|BroadcastHashJoin.*MapInArrow"), (1 << 40, "MapInArrow")):
+        monkeypatch.setattr(overlay, "_BASE_BYTES_MIN", least)
+        read = table.read()
+        plan = read._jdf.queryExecution().executedPlan().toString()
+        assert re.search(way, plan, re.DOTALL), plan
+        assert ("BroadcastHashJoin" in plan) == (least == 0)
+        assert {(r[0], r[1]): tuple(r) for r in read.collect()} == model
+        for condition in ("p = 1", "p IS NULL AND v > 'v0.5'", "more = 7", "`k.1` = 'k`3' AND n < 9"):
+            seen = sorted(map(repr, read.where(condition).select("v", "n").collect()))
+            assert seen == sorted(map(repr, source.where(condition).select("v", "n").collect())), condition
+            assert seen
+        assert table.read(columns=["x", "k.1"]).where("x = 0.5").count() == len(model)
+    assert {(r[0], r[1]): tuple(r) for r in source.collect()} == model
 
 
 def rows_of(read: DataFrame) -> list[tuple[Any, ...]]:
