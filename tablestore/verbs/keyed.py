@@ -20,10 +20,10 @@ from snapshot.stage import AMBIGUOUS, OUTSIDE, TAKEN, StagedFile, Stager
 from tablestore.opened import OpenedTable
 from tablestore.read import read
 from tablestore.shape import table_columns
+from tablestore.staging import run_staging
 from tablestore.verbs.clauses import Action, Match
 from tablestore.verbs.conditions import columns_read, holds
 from tablestore.verbs.joined import Merge
-from tablestore.write import run_staging
 
 _BEFORE_ALL = 1 << 62
 """Row numbers of Spark stay below it: taken off, a delete comes before every row that comes in."""
