@@ -58,7 +58,8 @@ class Auditor:
         for progress in query.recentProgress:
             self.state_rows = sum(each.numRowsTotal for each in progress.stateOperators) or self.state_rows
             for each in progress.stateOperators:
-                self.state_bytes = each.memoryUsedBytes + each.customMetrics["rocksdbSstFileSize"]
+                # Nothing is on disk yet: what a micro-batch has changed is flushed later.
+                self.state_bytes = each.memoryUsedBytes
         for batch in found:
             self._apply(batch)
         return [batch for batch in found if batch]
