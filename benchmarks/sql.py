@@ -59,7 +59,7 @@ def run(bench: Bench) -> list[Result]:
         finally:
             bench.spark.conf.set(_CHECK, "true")
 
-    turns = bench.take_turns("page views", {"sql": by_sql, "hand": by_hand}, rounds=bench.size(5, 3), rows=count)
+    turns = bench.take_turns("page views", {"sql": by_sql, "hand": by_hand}, rounds=3, rows=count)
     what = f"{count_text(count)} page views, {REGIONS} regions, COUNT(*) and COUNT(DISTINCT user_id)"
     return [at_least(what, turns["sql"], turns["hand"], 0.9, "by hand in PySpark")]
 

@@ -95,12 +95,13 @@ def _change(kind: RowKind, row: Column) -> Column:
 def _same(new: Column, old: Column, number: int, kind: DataType) -> Column:
     """Compare a column of two rows; Spark compares no maps, so what holds one is compared as JSON."""
     a, b = new[f"c{number}"], old[f"c{number}"]
-    if _holds_map(kind):
+    if holds_map(kind):
         a, b = F.to_json(F.struct(a)), F.to_json(F.struct(b))
     return a.eqNullSafe(b)
 
 
-def _holds_map(kind: DataType) -> bool:
+def holds_map(kind: DataType) -> bool:
+    """Tell whether a type is or has a map, of which Spark neither compares nor hashes two."""
     if isinstance(kind, StructType):
-        return any(_holds_map(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _holds_map(kind.elementType))
+        return any(holds_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and holds_map(kind.elementType))

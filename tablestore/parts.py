@@ -23,7 +23,6 @@ from snapshot.storage import Storage
 
 RESTART = "the table's columns were changed in a way that a running query cannot follow; start it again: "
 """Begins the message of a stream that keeps the columns it began with."""
-_NAMES = pa.array(CHANGE_TYPE_NAMES, pa.string())
 
 
 class Part(Protocol):
@@ -162,7 +161,8 @@ def as_feed(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
             continue
         if CHANGE_TYPE in schema.names:
             kinds = batch.column(batch.schema.get_field_index(KIND))
-            yield conform(batch.append_column(CHANGE_TYPE, _NAMES.take(kinds)), schema)
+            names = pa.array(CHANGE_TYPE_NAMES, pa.string())
+            yield conform(batch.append_column(CHANGE_TYPE, names.take(kinds)), schema)
         else:
             yield conform(batch, schema)
 

@@ -27,10 +27,10 @@ def make_tag(table: OpenedTable, name: str, point: Point | None) -> Tag:
     files = table.files
     snapshot = files.snapshot(files.latest()) if point is None else snapshot_at(files, point)
     tag = Tag(name, snapshot, int(time.time() * 1000), files.layout(snapshot.id))
-    others = [other.name for other in files.tags.all() if other.snapshot.id == snapshot.id]
     # Step 1.
     files.tags.put(tag)
-    # Step 2. A snapshot that has expired but has another tag is kept by that one.
+    # Step 2. A snapshot that has expired but has another tag is kept by that one, and from step 1 on by this one too.
+    others = [other for other in files.tags.all() if other.snapshot.id == snapshot.id and other.name != name]
     if snapshot.id < files.oldest() and not others:
         files.tags.delete(name)
         msg = f"tag {name!r}: table {table.path!r}: snapshot {snapshot.id} has expired meanwhile; tag a newer one."

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from log_system.kafka.local import LocalKafka
 from tests.crash.audit import Verdict
-from tests.crash.batches import BROKER, BY_SPARK, DRIVER, ORPHAN, TASK
+from tests.crash.batches import BROKER, DRIVER, ORPHAN, STREAMS, TASK
 from tests.crash.cases import Case, chosen
 from tests.crash.matrix import Result, run_case, run_fleet
 
@@ -38,8 +38,8 @@ FLEET = 14
 def run_all(cases: Sequence[Case], seed: int) -> Iterator[Result]:
     """Run combinations, several at once; those in which the broker dies on a broker of their own."""
     fleets = [case for case in cases if case.who == BROKER]
-    streams = [case for case in cases if case.verb in BY_SPARK]
-    rest = [case for case in cases if case.who != BROKER and case.verb not in BY_SPARK]
+    streams = [case for case in cases if case.verb in STREAMS]
+    rest = [case for case in cases if case.who != BROKER and case.verb not in STREAMS]
     with tempfile.TemporaryDirectory(prefix="crash-") as name, ThreadPoolExecutor(AT_ONCE) as pool:
         folder = Path(name)
         with LocalKafka() as kafka:

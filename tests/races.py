@@ -1,4 +1,4 @@
-"""Races: several writer processes on one table with the same keys, killed now and then, beside readers and compaction.
+"""Races: several writer processes on one table with the same keys, some killed, beside readers, compaction and expiry.
 
 ``python -m tests.races [--seconds N]`` prints a table; exit code 1 when the log is not the table.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import sys
@@ -27,8 +28,8 @@ from tablestore.opened import OpenedTable
 from tablestore.recover import recover
 from tests.checks import assert_log_is_table
 from tests.crash.audit import Verdict, audit
-from tests.crash.racer import fold_again_and_again, race, read_again_and_again
-from tests.parts import make_table, publisher_of
+from tests.crash.racer import archive_of, expire_again_and_again, fold_again_and_again, race, read_again_and_again
+from tests.parts import Archive, make_table, publisher_of
 
 PARTITIONS = 2
 PATIENCE_SECONDS = 180.0
@@ -44,6 +45,7 @@ class Outcome:
     writers: int
     killed: int
     snapshots: int
+    expired: int
     rows_per_second: float
     troubles: list[str]
     verdict: Verdict
@@ -123,6 +125,7 @@ def run_race(
     if others:
         field.start("compactor", fold_again_and_again, seconds)
         field.start("reader", read_again_and_again, seconds)
+        field.start("expirer", expire_again_and_again, PARTITIONS, seconds)
     field.go()
     for number in range(kills):
         time.sleep(seconds / (kills + 1))
@@ -134,19 +137,21 @@ def run_race(
     publisher = publisher_of(made)
     recover(made.files, publisher, made.index, buckets=PARTITIONS)
     publisher.discard()
-    verdict = audit(path, servers, topic, PARTITIONS, key=True, small=True, complete=True)
-    assert_log_is_table(path, servers, topic, PARTITIONS, reads_max=READS_MAX)
-    return Outcome(writers, field.killed, OpenedTable.open(str(path)).files.latest(), done / seconds, troubles, verdict)
+    archive: Archive = pickle.loads(archive_of(str(path)).read_bytes()) if others else {}
+    verdict = audit(path, servers, topic, PARTITIONS, key=True, small=True, complete=True, archive=archive)
+    assert_log_is_table(path, servers, topic, PARTITIONS, reads_max=READS_MAX, archive=archive)
+    files = OpenedTable.open(str(path)).files
+    return Outcome(writers, field.killed, files.latest(), files.oldest(), done / seconds, troubles, verdict)
 
 
 def main() -> int:
-    """Race 1, 2, 4 and 8 writers for speed, then 2, 4 and 8 with pauses, kills, readers and compaction."""
+    """Race 1, 2, 4 and 8 writers for speed, then 2, 4 and 8 with pauses, kills, readers, compaction and expiry."""
     parser = argparse.ArgumentParser(prog="python -m tests.races", description=__doc__)
     parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--only", choices=("speed", "kills"), help="leave the others out")
     given = parser.parse_args()
     shown = Table(title="Races on one table")
-    for name in ("writers", "kills", "snapshots", "rows/s", "of one writer", "broken promises", "errors"):
+    for name in ("writers", "kills", "snapshots", "expired", "rows/s", "of one writer", "broken promises", "errors"):
         shown.add_column(name, justify="right")
     bad = 0
     with LocalKafka() as kafka, tempfile.TemporaryDirectory(prefix="races-") as name:
@@ -172,6 +177,7 @@ def main() -> int:
                 str(writers),
                 str(found.killed),
                 str(found.snapshots),
+                str(found.expired),
                 speed,
                 share,
                 broken,

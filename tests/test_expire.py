@@ -312,6 +312,17 @@ def test_a_tag_made_while_its_snapshot_expires_is_kept_or_refused(
     assert life.table.files.oldest() > oldest
     assert content(OpenedTable.open(str(life.path)), oldest) == life.held[oldest]
 
+    # Only the other tag keeps the snapshot now, and it goes while the new one is made.
+    def deleted_before(self: Tags, tag: Any) -> None:
+        delete_tag(OpenedTable.open(str(life.path)), "in-time")
+        put(self, tag)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tags, "put", deleted_before)
+        with pytest.raises(NotFoundError, match=f"snapshot {oldest} has expired meanwhile"):
+            make_tag(OpenedTable.open(str(life.path)), "too-late", oldest)
+    assert life.table.files.tags.all() == []
+
 
 @pytest.mark.parametrize("key", [True, False], ids=["key table", "append table"])
 def test_with_expiry_on_its_own_the_disk_does_not_fill(tmp_path: Path, key: bool) -> None:

@@ -1,4 +1,4 @@
-"""Promise 3 under races: several writer processes, killed now and then, beside a reader and compaction."""
+"""Promise 3 under races: several writer processes, killed now and then, beside a reader, compaction and expiry."""
 
 from __future__ import annotations
 

@@ -34,14 +34,14 @@ _FLAT_SQL = {
     pa.binary(): "VARCHAR",
     pa.date32(): "DATE",
 }
-_FIRST_PLAIN_DAY = pa.scalar(-719162, pa.int32())
-"""0001-01-01. DuckDB casts an earlier date to text as ``0045-01-02 (BC)``."""
+_FIRST_PLAIN_DAY = -719162
+"""0001-01-01, as days since the epoch. DuckDB casts an earlier date to text as ``0045-01-02 (BC)``."""
 
 _DECIMAL_MAX = 38
 _DECIMAL_AS_DOUBLE = 15
 """Up to this precision DuckDB writes a decimal as a double; a column of 18 digits is as wide as one of 15."""
 
-_NO_DAY = pa.scalar(-(2**31), pa.int32())
+_NO_DAY = -(2**31)
 """The one date that DuckDB writes and does not read."""
 
 
@@ -102,8 +102,8 @@ def is_unusual(array: pa.Array) -> bool:
             return True
         if pt.is_date32(leaf.type):
             days = leaf.view(pa.int32())
-            if any_true(pc.less(days, _FIRST_PLAIN_DAY)):
-                if any_true(pc.equal(days, _NO_DAY)):
+            if any_true(pc.less(days, pa.scalar(_FIRST_PLAIN_DAY, pa.int32()))):
+                if any_true(pc.equal(days, pa.scalar(_NO_DAY, pa.int32()))):
                     msg = "the date -5877641-06-23 is the one date that cannot be written in JSON; use log.format=arrow"
                     raise InvalidInputError(msg)
                 return True

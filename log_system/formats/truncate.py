@@ -5,12 +5,13 @@ It stands beside the records of rows and never among those of one batch: ``arrow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from log_system.formats.base import DecodedChanges, EncodedRecords, LogFormat
+from log_system.formats.base import DecodedChanges, EncodedRecords, LogFormat, Payloads, as_binary
 from snapshot.errors import CorruptedError
 from snapshot.rowkind import TRUNCATE
 from snapshot.schema import truncate_row
@@ -34,25 +35,26 @@ class TruncatingFormat:
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
         """Turn changes into records; a batch that says that rows are gone says nothing else."""
         if changes.num_rows == 1 and changes.column(changes.num_columns - 1)[0].as_py() == TRUNCATE:
-            return EncodedRecords([None], [RECORDS[self.name]], np.ones(1, np.int64))
+            return EncodedRecords(as_binary([None]), as_binary([RECORDS[self.name]]), np.ones(1, np.int64))
         return self._rows.encode(changes)
 
-    def decode(
-        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], *, own: bool = False
-    ) -> DecodedChanges:
+    def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
         """Turn records into changes; the record becomes a row without values.
 
         Raises:
             CorruptedError: a record that this format does not write.
         """
-        record = RECORDS[self.name]
-        if own or record not in values:
+        if own:
             # Our readers are given the rows that went from the table's files.
             return self._rows.decode(keys, values, own=own)
-        is_row = np.array([value != record or key is not None for key, value in zip(keys, values, strict=True)])
-        places, gone = np.flatnonzero(is_row), np.flatnonzero(~is_row)
+        keys, values = as_binary(keys), as_binary(values)
+        is_record = pc.and_(pc.equal(values, pa.scalar(RECORDS[self.name], values.type)), keys.is_null())
+        is_gone = pc.fill_null(is_record, False).to_numpy(zero_copy_only=False)
+        places, gone = np.flatnonzero(~is_gone), np.flatnonzero(is_gone)
+        if not len(gone):
+            return self._rows.decode(keys, values)
         try:
-            found = self._rows.decode([keys[i] for i in places.tolist()], [values[i] for i in places.tolist()])
+            found = self._rows.decode(keys.take(pa.array(places)), values.take(pa.array(places)))
         except CorruptedError as error:
             head, _, text = str(error).partition(":")
             number = head.removeprefix("record ")

@@ -16,7 +16,10 @@ from tablestore.cli.tables import Warehouse
 
 
 def sql(
-    file: Annotated[list[Path] | None, Option("--file", "-f", help="Run the statements of a file.")] = None,
+    file: Annotated[
+        list[Path] | None,
+        Option("--file", "-f", exists=True, dir_okay=False, readable=True, help="Run the statements of a file."),
+    ] = None,
     text: Annotated[list[str] | None, Option("--execute", "-e", help="Run these statements.")] = None,
     warehouse: Warehouse = "warehouse",
     setting: Annotated[
@@ -28,17 +31,17 @@ def sql(
     as_json: AsJson = False,
 ) -> None:
     """Run SQL. Files come first, then -e; without either, standard input or, in a terminal, a prompt."""
-    from tablestore.cli.sql_run import Runner, statements_of  # noqa: PLC0415 - as the module says
+    from tablestore.cli.sql_run import Runner, statements_in, statements_of  # noqa: PLC0415 - as the module says
 
-    texts = [each.read_text() for each in file or []] + list(text or [])
     settings = dict(pair.partition("=")[::2] for pair in setting or [])
-    if not texts and sys.stdin.isatty():
+    if not file and not text and sys.stdin.isatty():
         from tablestore.cli.prompt import converse  # noqa: PLC0415 - as above
 
         converse(Runner.of(warehouse, settings, as_json=as_json, live=live))
         return
     # A mistake in the last text is told before the first is run.
-    statements = statements_of(texts or [sys.stdin.read()])
+    texts = list(text or []) if file or text else [sys.stdin.read()]
+    statements = [statement for each in file or [] for statement in statements_in(each)] + statements_of(texts)
     Runner.of(warehouse, settings, as_json=as_json, live=live).run_all(statements)
 
 

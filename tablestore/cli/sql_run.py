@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -20,8 +21,10 @@ from tablestore.cli.progress import Screen, progress_text
 from tablestore.cli.show import RowPrinter, print_json, show_rows
 from tablestore.session import session
 from tablestore.sql.catalog import Catalog
+from tablestore.sql.errors import SqlError
 from tablestore.sql.parse import parse
 from tablestore.sql.results import Result
+from tablestore.sql.settings import SPARK
 from tablestore.sql.statements import Select, Statement
 
 _SIGNS = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
@@ -36,6 +39,22 @@ def statements_of(texts: Iterable[str]) -> list[Statement]:
         SqlError: one cannot be read; says where.
     """
     return [statement for text in texts for statement in parse(text)]
+
+
+def statements_in(file: Path) -> list[Statement]:
+    """Read a file before anything of it is run.
+
+    Raises:
+        InvalidInputError: it cannot be read; says where.
+    """
+    try:
+        return statements_of([file.read_text(encoding="utf-8-sig")])
+    except UnicodeDecodeError as error:
+        msg = f"{file}: expected text in UTF-8, came byte {error.object[error.start]:#04x} at {error.start}."
+        raise InvalidInputError(msg) from error
+    except SqlError as error:
+        msg = f"{file}: {error}"
+        raise InvalidInputError(msg) from error
 
 
 class Runner:
@@ -61,19 +80,27 @@ class Runner:
             msg = "--live and --json exclude each other: a table that changes is for people. Leave one out."
             raise InvalidInputError(msg)
         console = Console(highlight=False, soft_wrap=as_json)
-        return cls(Catalog(session, warehouse, settings=settings), console, as_json=as_json, live=live)
+        # Some of Spark's settings, such as its memory, count only when it starts.
+        config = {key: value for key, value in settings.items() if key.startswith(SPARK)}
+        others = {key: value for key, value in settings.items() if key not in config}
+        catalog = Catalog(lambda: session(config=config), warehouse, settings=others)
+        return cls(catalog, console, as_json=as_json, live=live)
 
     def run_all(self, statements: Sequence[Statement]) -> None:
         """Run statements; let what they have started go on until it ends, fails, or Ctrl-C."""
         try:
-            for statement in statements:
-                self.run(statement)
-            self.wait(self.queries)
-        except KeyboardInterrupt:
-            if not self._as_json:
-                self.console.print("Stopped. The same INSERT goes on where it was.")
+            followed = [self.run(statement) for statement in statements]
+            self._until_stopped(has_inserts=len(self.queries) > sum(query is not None for query in followed))
         finally:
             self.stop()
+
+    def _until_stopped(self, *, has_inserts: bool) -> None:
+        try:
+            self.wait(self.queries)
+        except KeyboardInterrupt:
+            # What only follows has done its work; in the midst of a statement Ctrl-C is a failure.
+            if not self._as_json:
+                self.console.print(f"Stopped.{' The same INSERT goes on where it was.' * has_inserts}")
 
     def run(self, statement: Statement) -> StreamingQuery | None:
         """Run a statement and show what it gives. Queries that go on are in ``queries``.

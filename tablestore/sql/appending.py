@@ -14,6 +14,7 @@ from snapshot.quoting import backquoted
 from snapshot.schema import SEQ
 from tablestore.connectors.watermarks import MARK as WATERMARK
 from tablestore.connectors.watermarks import instant
+from tablestore.normalize import holds_map
 from tablestore.sql.explode import MARK, ROWS, counter, explode, groups_of, has_distinct, key_name
 from tablestore.sql.frames import over
 from tablestore.sql.parts import Part, Parts
@@ -127,26 +128,36 @@ def _windows(
 
 
 def _exploded(spark: SparkSession, select: exp.Select, frames: dict[str, DataFrame]) -> DataFrame:
-    """Make the rows of which distinct counts are sums."""
+    """Make the rows of which distinct counts are sums.
+
+    Spark would read the sources once for each branch. Where all branches begin with the same exchange, it makes that
+    once and the others read it again. For this they may differ neither in columns nor in filters below it: it names
+    all columns, and rows without a value are left out behind it only, at the price of one row a group in state.
+    """
     taken = explode(select)
     rows = over(spark, taken.inner, frames)
     kinds = {field.name: field.dataType for field in rows.schema}
+    if not any(map(holds_map, kinds.values())):
+        # With one distinct count, and no other column, this is what dropping duplicates asks for.
+        rows = rows.repartition(*(F.col(name) for name in rows.columns))
+
+    columns = [*taken.keys, *taken.plain, *(name for names in taken.distinct for name in names)]
 
     def branch(frame: DataFrame, kept: tuple[str, ...], mark: int | None, own: int | None) -> DataFrame:
-        columns = [F.col(name) for name in taken.keys]
-        columns += [
-            (F.col(name) if name in kept else F.lit(None)).cast(kinds[name]).alias(name) for name in taken.plain
+        own_columns = {*taken.keys, *kept}
+        chosen = [
+            (F.col(name) if name in own_columns else F.lit(None)).cast(kinds[name]).alias(name) for name in columns
         ]
-        columns.append(F.lit(mark).cast("bigint").alias(MARK))
+        chosen.append(F.lit(mark).cast("bigint").alias(MARK))
         numbers = range(len(taken.distinct))
-        columns += [F.lit(1 if number == own else None).cast("bigint").alias(counter(number)) for number in numbers]
-        return frame.select(*columns)
+        chosen += [F.lit(1 if number == own else None).cast("bigint").alias(counter(number)) for number in numbers]
+        return frame.select(*chosen)
 
     branches = [branch(rows, taken.plain, 1, None)]
     for number, names in enumerate(taken.distinct):
         there = reduce(lambda one, other: one & other, (F.col(name).isNotNull() for name in names))
-        new = rows.where(there).select(*taken.keys, *names).dropDuplicates()
-        branches.append(branch(new, (), None, number))
+        new = rows.select(*taken.keys, *names).dropDuplicates().where(there)
+        branches.append(branch(new, names, None, number))
     return reduce(DataFrame.union, branches)
 
 

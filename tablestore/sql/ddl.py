@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from sqlglot import exp
-
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.storage import Storage
 from tablestore import lifecycle
@@ -21,6 +19,7 @@ from tablestore.sql.alters import Altered, StoreChanges, altered, store_changes
 from tablestore.sql.bound import LOG_SERVERS, LOG_SYSTEM, check_table, connector_of, schema_of, stored_columns
 from tablestore.sql.definitions import CHECKPOINTS_FOLDER, FOLDER, Definition, taken
 from tablestore.sql.likeness import merged
+from tablestore.sql.named import check_there, tables_in
 from tablestore.sql.scope import Scope
 from tablestore.sql.statements import (
     AlterRename,
@@ -28,7 +27,6 @@ from tablestore.sql.statements import (
     CreateView,
     Drop,
     PhysicalColumn,
-    Query,
 )
 from tablestore.sql.stored import as_stored
 from tablestore.sql.types import FlinkType
@@ -95,7 +93,7 @@ def create_view(scope: Scope, made: CreateView) -> bool:
         if name == made.name:
             msg = f"view '{made.name}' would read itself. Choose another name."
             raise InvalidInputError(msg)
-        scope.definition(name)
+    check_there(scope, made.query)
     scope.add(Definition(replace(made, if_not_exists=False)))
     return True
 
@@ -190,23 +188,6 @@ def rename(scope: Scope, renamed: AlterRename) -> bool:
     scope.add(Definition(replace(there.made, name=renamed.to), there.path))
     scope.remove(there)
     return True
-
-
-def tables_in(query: Query) -> tuple[str, ...]:
-    """Give the names of tables and views that a query reads, without those it defines itself.
-
-    Raises:
-        InvalidInputError: a name has others before it.
-    """
-    own = {cte.alias for cte in query.tree.find_all(exp.CTE)}
-    found: dict[str, None] = {}
-    for table in query.tree.find_all(exp.Table):
-        if table.db:
-            msg = f"'{table.db}.{table.name}': a warehouse is one database. Give the name of the table alone."
-            raise InvalidInputError(msg)
-        if table.name not in own and isinstance(table.this, exp.Identifier):
-            found[table.name] = None
-    return tuple(found)
 
 
 def _check_name(name: str) -> None:

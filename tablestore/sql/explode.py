@@ -1,9 +1,9 @@
-"""Exact ``COUNT(DISTINCT ...)`` over an endless table: how the query is taken apart.
+"""Exact aggregates of distinct values over an endless table: how the query is taken apart.
 
 Spark refuses distinct aggregates on streams (and counts wrongly where its check is off). What it does right is dropping
-duplicates, and sums. So each row becomes a *plain* row, and for each distinct count one more row, which is dropped
-where a row of the same group and values has been before. Then all of them are summed: a plain row counts one for
-``COUNT(*)``, a distinct one for its ``COUNT(DISTINCT ...)``.
+duplicates, and sums. So each row becomes a *plain* row, and for each list of distinct values one more row, which is
+dropped where a row of the same group and values has been before. Then all of them are summed: a plain row counts one
+for ``COUNT(*)``, a distinct one for its ``COUNT(DISTINCT ...)``. A row has NULL in what is not its own.
 
 What is here is text in, text out; ``streaming.py`` makes frames of it.
 """
@@ -17,10 +17,12 @@ from typing import Final
 from sqlglot import exp
 
 from tablestore.sql.places import RefusedError
+from tablestore.sql.refused import BATCH
 
 ROWS: Final = "_exploded"
 MARK: Final = "_plain"
-_PLAIN: Final = (exp.Count, exp.Sum, exp.Min, exp.Max, exp.Avg)
+#: Aggregates of one argument that take no notice of NULL, so that they need not be told which rows are plain.
+_SIMPLE: Final = (exp.Count, exp.Sum, exp.Min, exp.Max, exp.Avg)
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,9 @@ class Exploded:
         inner: gives a row for each of the table's: ``keys``, then ``plain``, then all of ``distinct``.
         keys: names of the columns to group by.
         plain: names of the arguments of aggregates without DISTINCT.
-        distinct: for each distinct count, the names of its arguments.
-        outer: the query over ``ROWS``, which has ``keys``, ``plain``, `MARK`, and a `counter` for each distinct count.
+        distinct: for each list of distinct values, the names of its columns.
+        outer: the query over ``ROWS``, which has ``keys``, ``plain``, all of ``distinct``, `MARK`, and a `counter` for
+            each list of distinct values.
     """
 
     inner: exp.Select
@@ -43,7 +46,7 @@ class Exploded:
 
 
 def counter(number: int) -> str:
-    """Name the column of a distinct count: 1 in its own rows, NULL in others."""
+    """Name the column that counts distinct values: 1 in their own rows, NULL in others."""
     return f"_distinct_{number}"
 
 
@@ -65,7 +68,7 @@ def groups_of(select: exp.Select) -> list[exp.Expr]:
     others += [each.key for each in group.expressions if isinstance(each, exp.Cube | exp.Rollup | exp.GroupingSets)]
     if others:
         what = others[0].upper()
-        msg = f"GROUP BY {what} is not supported in a continuous query. SET 'execution.runtime-mode' = 'batch'."
+        msg = f"GROUP BY {what} is not supported in a continuous query: INSERT each grouping by itself, or {BATCH}."
         raise RefusedError(group, msg, "GROUP")
     found: list[exp.Expr] = list(group.expressions)
     for each in found:
@@ -146,30 +149,84 @@ def _aggregate(
     plain: dict[exp.Expr, str],
     distinct: dict[tuple[exp.Expr, ...], tuple[str, ...]],
 ) -> exp.Expr:
-    if isinstance(node, exp.Filter):
-        msg = f"{node.sql('spark')}: FILTER is not supported beside COUNT(DISTINCT ...); say CASE WHEN ... END."
-        raise RefusedError(node, msg)
-    argument = node.this
+    condition, inside = condition_of(node)
+    argument = inside.this
     if isinstance(argument, exp.Distinct):
-        if not isinstance(node, exp.Count):
-            msg = f"{node.sql('spark')}: of distinct values a continuous query can only COUNT. Use batch mode."
-            raise RefusedError(node, msg)
-        values = tuple(argument.expressions)
-        if values not in distinct:
-            distinct[values] = tuple(f"_value_{len(distinct)}_{number}" for number in range(len(values)))
-        number = list(distinct).index(values)
-        return exp.func(
-            "COALESCE", exp.Sum(this=exp.column(counter(number))), exp.cast(exp.Literal.number(0), "BIGINT")
-        )
-    if isinstance(node, exp.Count) and isinstance(argument, exp.Star | exp.Literal):
-        return exp.func("COALESCE", exp.Sum(this=exp.column(MARK)), exp.cast(exp.Literal.number(0), "BIGINT"))
-    if not isinstance(node, _PLAIN) or argument is None or node.args.get("expressions"):
+        return _distinct(node, inside, only_where(condition, argument.expressions), distinct)
+    of_all = isinstance(inside, exp.Count) and isinstance(argument, exp.Star | exp.Literal)
+    if of_all and condition is None:
+        return _count(MARK)
+    if isinstance(inside, _SIMPLE) and argument is not None and not inside.args.get("expressions"):
+        (value,) = only_where(condition, [exp.Literal.number(1) if of_all else argument])
+        return _over(inside, plain.setdefault(value, f"_argument_{len(plain)}"))
+    return _among_plain_rows(node, inside, condition, plain)
+
+
+def _distinct(
+    node: exp.Expr, inside: exp.Expr, values: list[exp.Expr], distinct: dict[tuple[exp.Expr, ...], tuple[str, ...]]
+) -> exp.Expr:
+    if not isinstance(inside, _SIMPLE) or (len(values) > 1 and not isinstance(inside, exp.Count)):
         msg = (
-            f"{node.sql('spark')} is not supported beside COUNT(DISTINCT ...) in a continuous query; COUNT, SUM, MIN, "
-            "MAX and AVG are. Put it into a query of its own."
+            f"{node.sql('spark')} is not supported in a continuous query: of distinct values COUNT, SUM and AVG are. "
+            f"{BATCH}."
         )
         raise RefusedError(node, msg)
-    name = plain.setdefault(argument, f"_argument_{len(plain)}")
-    copy = node.copy()
-    copy.set("this", exp.column(name))
-    return copy
+    names = distinct.setdefault(tuple(values), tuple(f"_value_{len(distinct)}_{n}" for n in range(len(values))))
+    if isinstance(inside, exp.Count):
+        return _count(counter(list(distinct).index(tuple(values))))
+    return _over(inside, names[0])
+
+
+def _among_plain_rows(
+    node: exp.Expr, inside: exp.Expr, condition: exp.Expr | None, plain: dict[exp.Expr, str]
+) -> exp.Expr:
+    """Say any other aggregate: its arguments are columns, and it is of plain rows alone."""
+    if inside.find(exp.Order, exp.Distinct, exp.Query):
+        msg = (
+            f"{node.sql('spark')} is not supported beside aggregates of distinct values in a continuous query. Put it "
+            "into a query of its own."
+        )
+        raise RefusedError(node, msg)
+
+    def named(value: exp.Expr) -> exp.Expr:
+        # What is the same for all rows, such as a percentage, has to stay what it is.
+        if value.find(exp.Column) is None:
+            return value.copy()
+        return exp.column(plain.setdefault(value, f"_argument_{len(plain)}"))
+
+    made = inside.copy()
+    for name, value in inside.args.items():
+        if isinstance(value, exp.Expr):
+            made.set(name, named(value))
+        elif isinstance(value, list):
+            made.set(name, [named(each) if isinstance(each, exp.Expr) else each for each in value])
+    kept: exp.Expr = exp.column(MARK).is_(exp.null()).not_()
+    if condition is not None:
+        kept = exp.and_(kept, named(condition))
+    return exp.Filter(this=made, expression=exp.Where(this=kept))
+
+
+def condition_of(node: exp.Expr) -> tuple[exp.Expr | None, exp.Expr]:
+    """Give the condition under which an aggregate takes a row, and the aggregate without it."""
+    condition, inside = (node.expression.this, node.this) if isinstance(node, exp.Filter) else (None, node)
+    if isinstance(inside, exp.CountIf):
+        condition = inside.this if condition is None else exp.and_(condition, inside.this)
+        inside = exp.Count(this=exp.Star())
+    return condition, inside
+
+
+def only_where(condition: exp.Expr | None, values: Sequence[exp.Expr]) -> list[exp.Expr]:
+    """Make values NULL where a condition does not hold."""
+    if condition is None:
+        return list(values)
+    return [exp.Case().when(condition.copy(), value.copy()) for value in values]
+
+
+def _over(aggregate: exp.Expr, name: str) -> exp.Expr:
+    made = aggregate.copy()
+    made.set("this", exp.column(name))
+    return made
+
+
+def _count(name: str) -> exp.Expr:
+    return exp.func("COALESCE", exp.Sum(this=exp.column(name)), exp.cast(exp.Literal.number(0), "BIGINT"))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
 
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
-from snapshot.errors import InvalidInputError
-from tablestore.inspect_tables import INSPECTED
-from tablestore.sql.ddl import tables_in
+from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.sql.dialect import to_spark
+from tablestore.sql.errors import SqlError
+from tablestore.sql.named import check_there, is_inside, tables_in
 from tablestore.sql.places import RefusedError, placed
 from tablestore.sql.scope import Scope
 from tablestore.sql.spelled import Source, spelled
@@ -24,6 +27,8 @@ from tablestore.store import TableStore
 
 #: Views in views, and what may be read by itself through definitions that were changed.
 DEPTH_MAX = 32
+#: Where in its own text Spark has found it, which nobody sees.
+_PLACE_IN_SPARK: Final = re.compile(r";? line \d+,? pos \d+$")
 
 
 def batch_frame(scope: Scope, query: Query, depth: int = 0) -> DataFrame:
@@ -33,6 +38,7 @@ def batch_frame(scope: Scope, query: Query, depth: int = 0) -> DataFrame:
         NotFoundError: it reads a table that does not exist.
         InvalidInputError: Spark does not understand it.
     """
+    check_there(scope, query)
     frames = {name: batch_table(scope, name, depth) for name in tables_in(query)}
     try:
         return over(scope.spark, *_with_times(query.tree, frames))
@@ -74,16 +80,11 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
     made = scope.definition(name).made
     if isinstance(made, CreateView):
         check_depth(made, depth)
-        frame = batch_frame(scope, made.query, depth + 1)
+        with within_view(made):
+            frame = batch_frame(scope, made.query, depth + 1)
         return frame.toDF(*names_of_view(made, frame.columns))
     table = open_table(scope, name)
     return with_computed(table.read(), made) if isinstance(table, TableStore) else table.read()
-
-
-def is_inside(scope: Scope, name: str) -> bool:
-    """Tell whether a name is that of something inside a table, and no table's or view's own."""
-    table, _, what = name.rpartition("$")
-    return bool(table) and what in INSPECTED and scope.find(name) is None
 
 
 def _inside(scope: Scope, name: str) -> DataFrame:
@@ -98,6 +99,19 @@ def _inside(scope: Scope, name: str) -> DataFrame:
         msg = f"'{name}': '{table}' is a table of a connector; only store tables can be looked into."
         raise InvalidInputError(msg)
     return opened.inspect.of(what)
+
+
+@contextmanager
+def within_view(made: CreateView) -> Iterator[None]:
+    """Say of an error's place that it is in a view's text."""
+    try:
+        yield
+    except SqlError as error:
+        msg = f"view '{made.name}': {error}"
+        raise InvalidInputError(msg) from error
+    except NotFoundError as error:
+        msg = f"view '{made.name}': {error}"
+        raise NotFoundError(msg) from error
 
 
 def check_depth(made: CreateView, depth: int) -> None:
@@ -143,7 +157,7 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
     """Run a query over frames that stand for its tables.
 
     Raises:
-        InvalidInputError: Spark does not understand it.
+        RefusedError: Spark does not understand it.
     """
     tree = tree.copy()
     # Names that nobody else uses, so that the session's own views stay as they are.
@@ -162,7 +176,18 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
         for name, view in views.items():
             # Parts of a FROM are numbered behind an @.
             message = message.replace(view, name.partition("@")[0])
-        raise InvalidInputError(message) from error
+        raise RefusedError(_named_in(error, tree), _PLACE_IN_SPARK.sub("", message)) from error
     finally:
         for view in views.values():
             spark.catalog.dropTempView(view)
+
+
+def _named_in(error: PySparkException, tree: exp.Expr) -> exp.Expr | None:
+    """Find the column or function of a query that Spark's error is about."""
+    parameters = error.getMessageParameters() or {}
+    wanted = parameters.get("objectName") or parameters.get("routineName") or ""
+    name = wanted.replace("`", "").rpartition(".")[2].lower()
+    return next(
+        (each for each in tree.find_all(exp.Column, exp.Anonymous) if name and each.name.lower() == name),
+        None,
+    )

@@ -35,9 +35,9 @@ from snapshot.rowkind import CHANGE_TYPE
 from snapshot.spark_schema import can_widen
 from tablestore.connectors.names import Connector
 from tablestore.sql.bound import Columns, check_sink, connector_of, insertable_columns
-from tablestore.sql.ddl import tables_in
 from tablestore.sql.definitions import CHECKPOINTS_FOLDER
 from tablestore.sql.frames import batch_frame, open_table
+from tablestore.sql.named import tables_in
 from tablestore.sql.relation import Relation
 from tablestore.sql.render import render
 from tablestore.sql.scope import Scope

@@ -13,9 +13,9 @@ from sqlglot import exp
 
 from tablestore.sql.appending import is_grouped
 from tablestore.sql.bound import connector_of
-from tablestore.sql.ddl import tables_in
 from tablestore.sql.dialect import PROCTIME
 from tablestore.sql.frames import over
+from tablestore.sql.named import tables_in
 from tablestore.sql.parts import Part, Parts
 from tablestore.sql.refused import BATCH, refuse
 from tablestore.sql.relation import Relation

@@ -31,6 +31,7 @@ _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 #: As much of a text as has nothing open at its end.
 _CLOSED: Final = re.compile(r"(?:--[^\n]*+|/\*.*?\*/|'(?:[^']|'')*+'|`(?:[^`]|``)*+`|(?!--|/\*)[^'`])*+", re.DOTALL)
 _HINTS: Final = "hints are not supported: set options with ALTER TABLE ... SET, or make a table LIKE this one"
+_DOUBLE_QUOTE: Final = "a double quote means nothing here: strings stand in single quotes, names in backquotes"
 _STATEMENTS: Final = (
     "CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT, DELETE, UPDATE, TRUNCATE, MERGE, EXECUTE STATEMENT SET, SELECT, "
     "VALUES, WITH, EXPLAIN, SET, RESET"
@@ -42,6 +43,17 @@ _REFUSED: Final[Mapping[str, str]] = {
     "ADD": "Python packages are installed, not added",
     "LOAD": "there are no modules",
 }
+_NOT_SHOWN: Final[Mapping[str, str]] = {
+    "COLUMNS": "say DESCRIBE and the name of the table",
+    "PARTITIONS": "say SELECT * FROM t$partitions, of a store table t",
+    "JOBS": "'jobs' at the prompt lists the queries that it has started",
+    "DATABASES": "a warehouse is one database",
+    "CATALOGS": "a warehouse is one catalog",
+    "FUNCTIONS": "functions are Spark's",
+    "MODULES": "there are no modules",
+    "JARS": "there is nothing to load",
+}
+_DETAILS: Final = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "PLAN_ADVICE")
 _QUERY_STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
 
 
@@ -78,8 +90,7 @@ class FlinkParser(VerbReader):
         if self._take("SHOW"):
             return self._show()
         if self._take("DESCRIBE") or self._take("DESC"):
-            self._take("TABLE")
-            return Describe(self._object_name("the name of a table or view"))
+            return self._describe()
         if self._take("EXPLAIN"):
             return self._explain()
         if self._take("EXECUTE"):
@@ -102,16 +113,28 @@ class FlinkParser(VerbReader):
             return ShowTables()
         if self._take("VIEWS"):
             return ShowTables(views_only=True)
-        self._need("CREATE")
+        if not self._take("CREATE"):
+            word = "" if self._at_end() else self._curr.text.upper()
+            if word in _NOT_SHOWN:
+                self.raise_error(f"SHOW {word} is not supported: {_NOT_SHOWN[word]}")
+            self._expected("TABLES, VIEWS, CREATE TABLE or CREATE VIEW")
         is_view = self._take("VIEW")
         if not is_view and not self._take("TABLE"):
             self._expected("TABLE or VIEW")
         return ShowCreate(self._object_name(f"the name of a {'view' if is_view else 'table'}"), is_view)
 
+    def _describe(self) -> Describe:
+        self._take("TABLE")
+        if self._is_word("EXTENDED") and self._next and self._next.token_type != TokenType.SEMICOLON:
+            self.raise_error("EXTENDED is not supported: say DESCRIBE, and SELECT * FROM t$options")
+        return Describe(self._object_name("the name of a table or view"))
+
     def _explain(self) -> Explain:
-        if not self._take("PLAN", "FOR") and self._is_word("ESTIMATED_COST"):
+        if not self._take("PLAN", "FOR") and any(map(self._is_word, _DETAILS)):
             self.raise_error("details of EXPLAIN are not supported: say EXPLAIN and the statement")
         start = self._curr
+        if self._is_word("STATEMENT", "SET", "BEGIN"):
+            return Explain(self._statement_set())
         explained = None if self._at_end() else self._statement()
         if not isinstance(explained, Select | Insert | StatementSet):
             self.raise_error("EXPLAIN goes with SELECT, INSERT INTO and STATEMENT SET", start or None)
@@ -205,6 +228,8 @@ def _tokens(text: str) -> list[Token]:
     for token in tokens:
         if token.token_type == TokenType.HINT:
             raise error_at(text, token.start, token.end + 1, _HINTS)
+        if token.text == '"' and text[token.start] == '"':
+            raise error_at(text, token.start, token.start + 1, _DOUBLE_QUOTE)
     gaps = zip([0, *(token.end + 1 for token in tokens)], [*(token.start for token in tokens), len(text)], strict=True)
     for start, end in gaps:
         for comment in _COMMENT.finditer(text, start, end):

@@ -15,7 +15,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tablestore.sql.explode import ROWS, groups_of, key_name, outputs_over, said_over
+from tablestore.sql.explode import ROWS, condition_of, groups_of, key_name, only_where, outputs_over, said_over
 from tablestore.sql.places import RefusedError
 
 
@@ -98,13 +98,7 @@ def retract(select: exp.Select) -> Retracted:
 
 
 def _aggregate(node: exp.AggFunc | exp.Filter, arguments: dict[exp.Expr, str]) -> Aggregate:
-    condition = None
-    inside: exp.Expr = node
-    if isinstance(node, exp.Filter):
-        condition, inside = node.expression.this, node.this
-    if isinstance(inside, exp.CountIf):
-        condition = inside.this if condition is None else exp.and_(condition, inside.this)
-        inside = exp.Count(this=exp.Star())
+    condition, inside = condition_of(node)
     kind = next((found for each, found in _SUMS.items() if type(inside) is each), None)
     if kind is None:
         raise RefusedError(node, f"{node.sql('spark')} {_why(inside)}")
@@ -115,8 +109,7 @@ def _aggregate(node: exp.AggFunc | exp.Filter, arguments: dict[exp.Expr, str]) -
         values = [] if condition is None else [exp.Literal.number(1)]
     if kind is not Sum.COUNT and len(values) != 1:
         raise RefusedError(node, f"{node.sql('spark')} is not supported in a continuous query: it takes one argument.")
-    if condition is not None:
-        values = [exp.Case().when(condition.copy(), value.copy()) for value in values]
+    values = only_where(condition, values)
     names = tuple(arguments.setdefault(value, f"_argument_{len(arguments)}") for value in values)
     return Aggregate(kind, names, distinct, node)
 

@@ -41,14 +41,23 @@ class Scope:
         self.settings = Settings()
         self._definitions = Definitions(warehouse)
         self._temporary: dict[str, Definition] = {}
+        self._before: dict[str, str | None] = {}
+        """What Spark's session had, before this one set it, of each of Spark's settings; None where it had nothing."""
 
     @property
     def spark(self) -> SparkSession:
         """Spark's session, started if it is not there."""
         if callable(self._spark):
             self._spark = self._spark()
+            refused: list[InvalidInputError] = []
             for key, value in self.settings.given():
-                self._tell(self._spark, key, value)
+                try:
+                    self._tell(self._spark, key, value)
+                except InvalidInputError as error:
+                    self.settings.reset(key)
+                    refused.append(error)
+            if refused:
+                raise refused[0]
         return self._spark
 
     def set(self, key: str, value: str) -> None:
@@ -57,29 +66,37 @@ class Scope:
         Raises:
             InvalidInputError: there is no such setting, or it does not take this value.
         """
-        self.settings.set(key, value)
+        self.settings.check(key, value)
         if not callable(self._spark):
             self._tell(self._spark, key, value)
+        self.settings.set(key, value)
 
     def reset(self, key: str | None) -> tuple[str, ...]:
-        """Take a setting back, or all; give the names of those that had been set."""
+        """Take a setting back, or all; Spark's become what its session had. Gives the names of those that were set."""
         names = self.settings.reset(key)
         for name in names:
-            spark_key = IN_SPARK.get(name, name if name.startswith(SPARK) else None)
-            if spark_key is not None and not callable(self._spark):
+            spark_key = _in_spark(name)
+            if spark_key not in self._before or callable(self._spark):
+                continue
+            before = self._before.pop(spark_key)
+            if before is None:
                 self._spark.conf.unset(spark_key)
+            else:
+                self._spark.conf.set(spark_key, before)
         return names
 
-    @staticmethod
-    def _tell(spark: SparkSession, key: str, value: str) -> None:
+    def _tell(self, spark: SparkSession, key: str, value: str) -> None:
         """Set in Spark what Spark, or code below the catalog, reads there."""
-        spark_key = IN_SPARK.get(key, key if key.startswith(SPARK) else None)
+        spark_key = _in_spark(key)
         if spark_key is None:
             return
         try:
+            before = spark.conf.get(spark_key, None)
             spark.conf.set(spark_key, value)
+            self._before.setdefault(spark_key, before)
         except (PySparkException, ValueError) as error:
-            msg = f"SET '{key}': Spark does not take {shown(key, value)!r}. Give what Spark's documentation says."
+            why = "" if shown(key, value) != value else f": {str(error).splitlines()[0]}"
+            msg = f"SET '{key}': Spark does not take {shown(key, value)!r}{why}"
             raise InvalidInputError(msg) from error
 
     def find(self, name: str, *, temporary: bool | None = None) -> Definition | None:
@@ -180,3 +197,8 @@ class Scope:
         if servers is None or self.settings.servers(servers) == servers:
             return {}
         return {LOG_SERVERS: self.settings.servers(servers)}
+
+
+def _in_spark(key: str) -> str | None:
+    """Give the name that a setting has in Spark; None of one that Spark has nothing to do with."""
+    return IN_SPARK.get(key, key if key.startswith(SPARK) else None)

@@ -91,19 +91,23 @@ class Settings:
         """Begin with the defaults."""
         self._given: dict[str, str] = {}
 
-    def set(self, key: str, value: str) -> None:
-        """Set one.
+    def check(self, key: str, value: str) -> None:
+        """See that a setting takes a value; of Spark's own only Spark knows.
 
         Raises:
             InvalidInputError: there is no such setting, or it does not take this value.
         """
-        if not key.startswith(SPARK):
-            setting = _SETTINGS[self._known(key)]
-            try:
-                setting.check(value)
-            except ValueError:
-                msg = f"SET '{key}': expected {setting.expected}, came {value!r}."
-                raise InvalidInputError(msg) from None
+        if key.startswith(SPARK):
+            return
+        setting = _SETTINGS[self._known(key)]
+        try:
+            setting.check(value)
+        except ValueError:
+            msg = f"SET '{key}': expected {setting.expected}, came {value!r}."
+            raise InvalidInputError(msg) from None
+
+    def set(self, key: str, value: str) -> None:
+        """Set one that has been checked."""
         self._given[key] = value
 
     def reset(self, key: str | None) -> tuple[str, ...]:

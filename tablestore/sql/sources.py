@@ -12,8 +12,8 @@ from snapshot.schema import COMMIT_VERSION, SEQ
 from tablestore.normalize import changelog
 from tablestore.option_specs import Consistency
 from tablestore.sql.bound import connector_of
-from tablestore.sql.ddl import tables_in
-from tablestore.sql.frames import DEPTH_MAX, batch_table, is_inside, open_table
+from tablestore.sql.frames import DEPTH_MAX, batch_table, open_table, within_view
+from tablestore.sql.named import check_there, is_inside, tables_in
 from tablestore.sql.parse import parse_query
 from tablestore.sql.refused import is_momentary
 from tablestore.sql.relation import Relation, first_and_last_of, last_of, of_changes, of_rows
@@ -30,6 +30,8 @@ def is_endless(scope: Scope, name: str, depth: int = 0) -> bool:
     made = scope.definition(name).made
     if isinstance(made, CreateTable):
         return _goes_on(made)
+    with within_view(made):
+        check_there(scope, made.query)
     # A view that reads itself is told where it is planned.
     return depth < DEPTH_MAX and any(is_endless(scope, each, depth + 1) for each in tables_in(made.query))
 

@@ -16,12 +16,10 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
-from snapshot.errors import InvalidInputError
 from tablestore.sql import appending, changing
-from tablestore.sql.ddl import tables_in
-from tablestore.sql.errors import SqlError
-from tablestore.sql.frames import batch_frame, check_depth, names_of_view, over
+from tablestore.sql.frames import batch_frame, check_depth, names_of_view, over, within_view
 from tablestore.sql.lookups import looked_up, take_lookups
+from tablestore.sql.named import check_there, tables_in
 from tablestore.sql.parts import Part, Parts
 from tablestore.sql.places import RefusedError, placed
 from tablestore.sql.refused import BATCH, check_endless, check_not_final, refuse
@@ -119,6 +117,7 @@ def relation(scope: Scope, query: Query, depth: int = 0, *, timed: bool = False)
     Raises:
         InvalidInputError: it cannot be had as a continuous query; says where, why, and what to do instead.
     """
+    check_there(scope, query)
     if not any(is_endless(scope, name) for name in tables_in(query)):
         return of_rows(batch_frame(scope, query))
     try:
@@ -274,11 +273,8 @@ class _Planner:
 
     def _view(self, made: CreateView) -> Relation:
         check_depth(made, self._depth)
-        try:
+        with within_view(made):
             planned = relation(self._scope, made.query, self._depth + 1, timed=self._timed)
-        except SqlError as error:
-            msg = f"view '{made.name}': {error}"
-            raise InvalidInputError(msg) from error
         return planned.renamed(names_of_view(made, planned.names))
 
 

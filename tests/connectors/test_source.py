@@ -159,7 +159,9 @@ def test_o26_a_source_reads_one_or_more_topics_and_needs_one(lab: Lab, made: Top
 
 
 def test_b26_a_pattern_finds_topics_that_are_made_while_it_reads(lab: Lab, made: Topics) -> None:
-    """`topic-pattern`: a Java regex, matched dynamically."""
+    """`topic-pattern`: a Java regex, matched dynamically; new topics and new partitions are read from their start."""
+    from confluent_kafka.admin import NewPartitions  # noqa: PLC0415
+
     first = made()
     lab.wire.send(first, rows(1))
     stream = lab.stream(
@@ -171,6 +173,10 @@ def test_b26_a_pattern_finds_topics_that_are_made_while_it_reads(lab: Lab, made:
     lab.wire.send(f"{first}-more-2", rows(2))
     lab.wire.send(f"{first}-more-x", rows(99))
     assert ns(stream.run()) == [2]
+    lab.wire.admin.create_partitions([NewPartitions(first, 2)])[first].result()
+    lab.wire.send(first, rows(3, partition=1))
+    assert ns(stream.run()) == [3]
+    assert sorted(lab.wire.committed(f"KafkaSource-{first}(-more-[0-9]+)?", first, [0, 1])) == [1, 1]
 
 
 def test_o27_patterns_are_javas_and_match_whole_names(lab: Lab, made: Topics) -> None:
@@ -215,10 +221,14 @@ def test_g03_b27_bounded_reads_end_where_they_say(lab: Lab, made: Topics) -> Non
     lab.wire.commit(f"g-{topic}", topic, 1)
     grouped = {"scan__bounded__mode": "group-offsets", "properties__group__id": f"g-{topic}"}
     assert ns(lab.read(topic, N, **grouped)) == [1000]
-    stream = lab.stream(topic, N, scan__bounded__mode="latest-offset")
-    assert ns(stream.run()) == [1000, 2000, 3000]
+    bounds = [(specific, [1000, 2000]), (timed, [1000]), (grouped, [1000]), (None, [1000, 2000, 3000])]
+    streams = [lab.stream(topic, N, **(bound or {"scan__bounded__mode": "latest-offset"})) for bound, _ in bounds]
+    assert [ns(stream.run()) for stream in streams] == [expected for _, expected in bounds]
     lab.wire.send(topic, rows(4))
-    assert stream.run() == []
+    assert [stream.run() for stream in streams] == [[], [], [], []]
+    again = lab.stream(topic, N, **specific)
+    again.at = json.loads(json.dumps(streams[0].at))
+    assert again.run() == [], "a restart keeps the end in its checkpoint"
     with pytest.raises(InvalidInputError, match="is required in 'timestamp' bounded mode"):
         lab.read(topic, N, scan__bounded__mode="timestamp")
 

@@ -12,14 +12,10 @@ from tests.parts import Change, Row, fold_into
 BATCHES = 3
 BATCHES_OF_EXPIRY = 24
 """Enough commits that Delta's log has a checkpoint behind which expiry cuts it."""
-BATCHES_OF_FRAMES = 5
 KEYS = 40
 FOREACH_BATCH, SINK = "foreachBatch", "format"
 STREAMS = (FOREACH_BATCH, SINK)
 """Verbs of the queries of ``streams.py``."""
-FRAMES = "frames"
-"""The verbs of ``frames.py``."""
-BY_SPARK = (*STREAMS, FRAMES)
 EXPIRE, ALTER = "expire", "alter"
 REWRITE, VERBS, ROLLBACK, ROLLBACK_FILES = "rewrite", "verbs", "rollback", "rollback-files"
 WITHOUT_KEY = frozenset({"append", REWRITE, ROLLBACK_FILES})
@@ -32,8 +28,8 @@ class Job:
 
     Attributes:
         path: the table.
-        verb: ``write``, ``recover``, ``compact``, ``expire``, ``alter``, ``create``, ``drop``, ``foreachBatch``,
-            ``format`` or ``frames``.
+        verb: ``write``, ``recover``, ``compact``, ``expire``, ``alter``, ``create``, ``drop``, ``foreachBatch`` or
+            ``format``.
         kind: what the batches hold. ``append``, ``upsert`` or ``delete``; ``rewrite``: the first appends, and each
             other deletes some rows of a table without a key and updates the others; ``verbs``: rows are upserted, then
             some are updated and some deleted by condition, then all are overwritten; ``rollback`` and
@@ -64,17 +60,12 @@ class Job:
     @property
     def batches(self) -> int:
         """How many batches are written in all."""
-        return {EXPIRE: BATCHES_OF_EXPIRY, FRAMES: BATCHES_OF_FRAMES}.get(self.verb, BATCHES)
+        return BATCHES_OF_EXPIRY if self.verb == EXPIRE else BATCHES
 
 
 def changes_of(job: Job, batch: int) -> list[Change]:
     """Make a batch's changes; the same for the same seed and number."""
     dice = random.Random(f"{job.seed}/{batch}")
-    if job.verb == FRAMES:
-        before = frame_rows(job, -1)
-        for number in range(batch):
-            before = _after_frame(job, number, before)
-        return _differences(before, _after_frame(job, batch, before), key=job.key)
     if batch > 0 and job.kind == REWRITE:
         old = _rewritten(job, batch - 1)
         after = {row: rewrite_row(batch, row) for row in old}
@@ -120,28 +111,3 @@ def _rows_after(job: Job, batch: int) -> dict[int, str]:
     for number in range(batch + 1):
         fold_into(rows, changes_of(job, number))
     return rows
-
-
-def frame_rows(job: Job, batch: int) -> dict[int, str]:
-    """Give the rows of the frame that a batch of ``frames.py`` is given; none where it has none."""
-    keys = {0: range(job.rows), 3: range(job.rows // 2, job.rows + 4), 4: range(3, 9)}.get(batch, range(0))
-    return {key: f"{batch}.{key}" for key in keys}
-
-
-def _after_frame(job: Job, batch: int, rows: Mapping[int, str]) -> dict[int, str]:
-    """Say what a batch of ``frames.py`` makes of the rows that there are."""
-    if batch == 1:
-        return {key: value for key, value in rows.items() if key % 5}
-    if batch == 2:
-        return {key: f"2.{key}" if key % 3 == 1 else value for key, value in rows.items()}
-    return frame_rows(job, batch) | (
-        {} if batch == 4 else {k: v for k, v in rows.items() if k not in frame_rows(job, batch)}
-    )
-
-
-def _differences(before: Mapping[int, str], after: Mapping[int, str], *, key: bool) -> list[Change]:
-    """Give the changes between two states: with a key what each becomes, else what goes and what comes."""
-    comes = [(name, value) for name, value in after.items() if before.get(name) != value]
-    if key:
-        return [*((name, None) for name in before if name not in after), *comes]
-    return [*((name, f"-{value}") for name, value in before.items() if after.get(name) != value), *comes]

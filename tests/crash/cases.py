@@ -12,7 +12,6 @@ from tests.crash.batches import (
     DRIVER,
     EXPIRE,
     FOREACH_BATCH,
-    FRAMES,
     ORPHAN,
     REWRITE,
     ROLLBACK,
@@ -35,7 +34,6 @@ DROP = ("intent", "delete-tree", "delete-topic", "delete-groups", "remove-files"
 COMPACT = ("merge", "fold", "trim", "drop-folded")
 EXPIRING = ("commit", "delete-file", "index-delete")
 ALTERING = ("alter", "rename", "index", "commit", "end")
-BY_FRAMES = ("commit", "begin", "flush", "end", "index")
 LATE = {"stage": (2, 3), "file": (3, 6), "commit": (2, 3), "flush": (2, 3), "index": (2, 3)}
 """At which times points are reached in the batches of a verb or a rollback, which are the second and the third."""
 
@@ -75,9 +73,6 @@ class Case:
         if self.verb == EXPIRE and call == "delete-file":
             # Data files with a key, then entries of the index, then those of Delta's logs.
             return dice.randint(1, 20 if self.kind == "append" else 50)
-        if self.verb == FRAMES and self.size == SMALL and call in BY_FRAMES:
-            # In one of the verbs after the first write.
-            return dice.randint(2, 5) + 2 * (call in {"begin", "end"})
         if self.verb not in {"write", "recover", FOREACH_BATCH} or call == "token":
             return 1
         if self.who in {TASK, ORPHAN}:
@@ -125,9 +120,6 @@ def _by_spark() -> Iterator[Case]:
         yield from _cross(
             verb, ("commit", "token", "begin", "offsets", "end", "index"), DRIVER, "upsert", "json", LARGE
         )
-    for kind, log_format in (("append", "arrow"), ("upsert", "json")):
-        yield from _cross(FRAMES, BY_FRAMES, DRIVER, kind, log_format, SMALL)
-    yield from _cross(FRAMES, ("commit", "token", "end"), DRIVER, "upsert", "json", LARGE)
 
 
 def _other_verbs() -> Iterator[Case]:

@@ -20,7 +20,7 @@ from tablestore.plan import snapshot_parts
 from tablestore.recover import recover
 from tablestore.write import Writer
 from tests.crash.audit import Expected, Verdict, audit, committed
-from tests.crash.batches import ALTER, BROKER, BY_SPARK, DRIVER, EXPIRE, ORPHAN, SINK, STREAMS, Job, changes_of
+from tests.crash.batches import ALTER, BROKER, DRIVER, EXPIRE, ORPHAN, SINK, STREAMS, Job, changes_of
 from tests.crash.cases import SMALL, Case
 from tests.crash.worker import KEEP_LAST, PARTITIONS, create, run, write_batches
 from tests.parts import Archive, Change, fold_into, publisher_of, run_here
@@ -79,7 +79,7 @@ class Run:
             str(self.path), case.verb, case.kind, rows, dice.getrandbits(32), case.who, case.point, hit, options
         )
         self.case = case
-        self._patience = SPARK_SECONDS if case.verb in BY_SPARK else PATIENCE_SECONDS
+        self._patience = SPARK_SECONDS if case.verb in STREAMS else PATIENCE_SECONDS
         self.result = Result(case, hit)
         self._process: Any = None
         self._pipe: Any = None
@@ -163,7 +163,7 @@ class Run:
 
     def _rest(self) -> None:
         """Do what is left of the work, in a process that nobody kills."""
-        verb = self.case.verb if self.case.verb in {*BY_SPARK, ALTER, EXPIRE} else "write"
+        verb = self.case.verb if self.case.verb in {*STREAMS, ALTER, EXPIRE} else "write"
         rest = replace(self.job, verb=verb, who="nobody", point="")
         process = CONTEXT.Process(target=run, args=(rest, None))
         process.start()

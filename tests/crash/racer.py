@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 from snapshot.errors import TableStoreError
 from tablestore.compact import compact
+from tablestore.expire import expire, rules_of
 from tablestore.opened import OpenedTable
 from tablestore.write import Writer
-from tests.parts import Change, publisher_of, rows_of, run_here, write
+from tests.crash.audit import committed
+from tests.parts import Archive, Change, publisher_of, rows_of, run_here, write
 
 KEYS = 60
+KEEP_LAST = 30
+READ_BACK = 10
 
 
 def race(path: str, name: str, seconds: float, rows: int, pause: float, results: Any) -> None:
@@ -56,6 +62,26 @@ def fold_again_and_again(path: str, seconds: float, results: Any) -> None:
     results.send(("compactor", "done", folds))
 
 
+def expire_again_and_again(path: str, partitions: int, seconds: float, results: Any) -> None:
+    """Expire while others write, compact and read; what is about to go is kept for the auditor, in a file."""
+    archive: Archive = {}
+    results.send(("expirer", "ready", 0))
+    results.recv()
+    until, gone = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        committed(Path(path), partitions, key=True, archive=archive)
+        table = OpenedTable.open(path)
+        gone += expire(table, rules_of(table, "0 s", KEEP_LAST)).snapshots
+        time.sleep(0.2)
+    archive_of(path).write_bytes(pickle.dumps(archive))
+    results.send(("expirer", "done", gone))
+
+
+def archive_of(path: str) -> Path:
+    """Name the file in which an expiry keeps what has gone."""
+    return Path(f"{path}.archive")
+
+
 def read_again_and_again(path: str, seconds: float, results: Any) -> None:
     """Read snapshots twice while others write and compact; a snapshot is the same each time."""
     dice = random.Random(path)
@@ -65,7 +91,8 @@ def read_again_and_again(path: str, seconds: float, results: Any) -> None:
     while time.monotonic() < until:
         table = OpenedTable.open(path)
         newest = table.newest_visible()
-        for snapshot in {newest, dice.randint(0, newest)}:
+        # Older ones may expire while they are read.
+        for snapshot in {newest, dice.randint(max(table.files.oldest(), newest - READ_BACK), newest)}:
             rows = rows_of(table, snapshot)
             if seen.setdefault(snapshot, rows) != rows:
                 results.send(("reader", f"snapshot {snapshot} changed", 0))

@@ -33,7 +33,6 @@ from tablestore.write import Writer
 from tests.crash.batches import (
     ALTER,
     BROKER,
-    BY_SPARK,
     EXPIRE,
     NOBODY,
     ORPHAN,
@@ -60,14 +59,12 @@ KEEP_LAST = 3
 def work(job: Job, pipe: Any) -> None:
     """Do the job; ``pipe`` tells when a point is reached at which the broker is to die."""
     nursery: Nursery | None = None
-    if job.verb in BY_SPARK:
+    if job.verb in STREAMS:
         # Spark is imported where it is needed: most processes that die know nothing of it.
-        from tests.crash.frames import run_frames  # noqa: PLC0415
         from tests.crash.streams import run_query  # noqa: PLC0415
 
-        run = run_query if job.verb in STREAMS else run_frames
         # Spark takes the function along to other processes, where a pipe is none.
-        run(job, lambda driver: _kill(job, driver, None))
+        run_query(job, lambda driver: _kill(job, driver, None))
         return
     if job.who in {TASK, ORPHAN}:
         driver = os.getpid()

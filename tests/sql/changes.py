@@ -152,14 +152,21 @@ def run(catalog: Catalog, follower: Follower, checkpoint: Path) -> None:
 
 
 def random_query(chance: random.Random) -> str:
-    """Make a query over ``u`` and ``v``: filters, aggregates, HAVING, DISTINCT, unions, queries in queries."""
-    where = chance.choice(["", " WHERE n > 0", " WHERE g <> 'b'", " WHERE n IS NULL OR m > 0", " WHERE k % 2 = 0"])
+    """Make a query over ``u`` and ``v``: filters, aggregates, HAVING, DISTINCT, unions, joins, queries in queries."""
+    kept = ["", " WHERE {}n > 0", " WHERE {}g <> 'b'", " WHERE {0}n IS NULL OR {0}m > 0", " WHERE {}k % 2 = 0"]
+    chosen_where = chance.choice(kept)
+    where, where_u = chosen_where.format(""), chosen_where.format("u.")
     keys = chance.choice([["g"], ["n % 2"], ["g", "n"], []])
     aggregates = ["COUNT(*)", "COUNT(n)", "SUM(n)", "AVG(n)", "SUM(m)", "AVG(m)", "COUNT(DISTINCT n)", "SUM(DISTINCT n)", "COUNT(DISTINCT g)", "COUNT(*) FILTER (WHERE n > 1)", "COUNT(*) + SUM(n)", "AVG(DISTINCT m)"]  # fmt: skip  # noqa: E501
     chosen = chance.sample(aggregates, chance.randint(1, 3))
     having = chance.choice(["", " HAVING COUNT(*) > 1", " HAVING SUM(n) > 0"]) if keys else ""
     group = f" GROUP BY {', '.join(keys)}" if keys else ""
     grouped = f"SELECT {', '.join([*keys, *chosen])} FROM u{where}{group}{having}"
+    side = chance.choice(["", "LEFT ", "RIGHT ", "FULL "])
+    after = chance.choice(["", " WHERE u.n > 0", " WHERE v.g <> 'b' OR u.n IS NULL"])
+    columns = chance.choice(["u.j = v.k", "u.j = v.j", "u.g = v.g AND u.j = v.j", "u.j = v.k AND u.n < v.n"])
+    by_key = f"SELECT COALESCE(u.k, v.k) AS k, u.g, v.g AS h, u.n, v.m FROM u {side}JOIN v ON u.k = v.k{after}"
+    by_columns = f"SELECT u.k, v.k AS l, u.g, v.n FROM u JOIN v ON {columns}{after}"
     return chance.choice(
         [
             grouped,
@@ -169,6 +176,11 @@ def random_query(chance: random.Random) -> str:
             f"SELECT DISTINCT g, n FROM u{where}",
             f"SELECT g, n FROM u{where} UNION SELECT g, n + 1 FROM v",
             f"SELECT g, n FROM u{where} UNION ALL SELECT g, n FROM v",
+            by_key,
+            by_columns,
+            f"SELECT g, COUNT(*), SUM(n), COUNT(DISTINCT h) FROM ({by_key}) AS q GROUP BY g",
+            f"SELECT g, COUNT(*), COUNT(DISTINCT n) FROM ({by_columns}) AS q GROUP BY g",
+            f"SELECT u.k, u.n, q.c FROM u JOIN (SELECT j, COUNT(*) AS c FROM v GROUP BY j) AS q ON u.k = q.j{where_u}",
             f"SELECT c, COUNT(*), SUM(s) FROM (SELECT g, COUNT(*) AS c, SUM(n) AS s FROM u{where} GROUP BY g) AS q GROUP BY c",  # noqa: E501
             f"WITH q AS (SELECT g, n FROM u{where} UNION ALL SELECT g, n FROM v) SELECT g, COUNT(*), COUNT(DISTINCT n) FROM q GROUP BY g",  # noqa: E501
         ]

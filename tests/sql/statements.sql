@@ -408,7 +408,13 @@ line 1, column 14: a warehouse is one database: give the name of the table witho
 SELECT "a" FROM t
 
 ---- error
-line 1, column 10: expected the end of the statement, came '"'
+line 1, column 8: a double quote means nothing here: strings stand in single quotes, names in backquotes
+
+---- a string in double quotes
+SELECT a FROM t WHERE b = "x"
+
+---- error
+line 1, column 27: a double quote means nothing here: strings stand in single quotes, names in backquotes
 
 ---- a quote that is open
 SELECT 'it''s
@@ -568,3 +574,152 @@ MERGE INTO t USING u ON t.id = u.id WHEN NOT MATCHED THEN INSERT (a, b) VALUES (
 
 ---- error
 line 1, column 80: 2 columns are named, and 1 values given
+
+---- LIKE with every part
+CREATE TABLE b (a AS x + 1, PRIMARY KEY (x) NOT ENFORCED) PARTITIONED BY (y) LIKE a (INCLUDING ALL EXCLUDING CONSTRAINTS EXCLUDING PARTITIONS OVERWRITING GENERATED OVERWRITING METADATA OVERWRITING WATERMARKS EXCLUDING OPTIONS)
+
+---- becomes
+CREATE TABLE `b` (
+  `a` AS x + 1,
+  PRIMARY KEY (`x`) NOT ENFORCED
+)
+PARTITIONED BY (`y`)
+LIKE `a` (INCLUDING ALL EXCLUDING CONSTRAINTS EXCLUDING PARTITIONS OVERWRITING GENERATED OVERWRITING METADATA OVERWRITING WATERMARKS EXCLUDING OPTIONS)
+
+---- LIKE with commas
+CREATE TABLE t (a INT) LIKE b (INCLUDING OPTIONS, EXCLUDING WATERMARKS)
+
+---- error
+line 1, column 49: expected INCLUDING, EXCLUDING or OVERWRITING, came ','
+
+---- LIKE with an unknown part
+CREATE TABLE t LIKE b (INCLUDING DISTRIBUTION)
+
+---- error
+line 1, column 34: expected one of ALL, CONSTRAINTS, GENERATED, METADATA, OPTIONS, PARTITIONS, WATERMARKS, came 'DISTRIBUTION'
+
+---- LIKE with a key that is overwritten
+CREATE TABLE t LIKE b (OVERWRITING CONSTRAINTS)
+
+---- error
+line 1, column 24: OVERWRITING goes with ALL, GENERATED, METADATA, OPTIONS, WATERMARKS, not with CONSTRAINTS
+
+---- the key first, and a key of a column that says it
+CREATE TABLE t (PRIMARY KEY (a) NOT ENFORCED, a INT); CREATE TABLE u (a INT NOT NULL PRIMARY KEY NOT ENFORCED, m BIGINT METADATA)
+
+---- becomes
+CREATE TABLE `t` (
+  `a` INT,
+  PRIMARY KEY (`a`) NOT ENFORCED
+);
+CREATE TABLE `u` (
+  `a` INT NOT NULL,
+  `m` BIGINT METADATA FROM 'm',
+  PRIMARY KEY (`a`) NOT ENFORCED
+)
+
+---- metadata without quotes
+CREATE TABLE t (a INT METADATA FROM timestamp)
+
+---- error
+line 1, column 37: expected the metadata's name in single quotes, came 'timestamp'
+
+---- a comma too many among columns
+CREATE TABLE t (a INT,)
+
+---- error
+line 1, column 23: expected the name of a column, came ')'
+
+---- a comma too many among options
+CREATE TABLE t (a INT) WITH ('a' = 'b',)
+
+---- error
+line 1, column 40: expected an option's name in single quotes, came ')'
+
+---- DISTRIBUTED
+CREATE TABLE t (a INT) DISTRIBUTED BY HASH(a) INTO 4 BUCKETS
+
+---- error
+line 1, column 24: DISTRIBUTED is not supported: set option 'bucket'
+
+---- ALTER of a watermark
+ALTER TABLE t ADD WATERMARK FOR ts AS ts
+
+---- error
+line 1, column 19: ALTER TABLE cannot change the WATERMARK: make a new table LIKE this one
+
+---- ALTER of a key
+ALTER TABLE t DROP PRIMARY KEY
+
+---- error
+line 1, column 20: ALTER TABLE cannot change the PRIMARY KEY: make a new table LIKE this one
+
+---- ALTER VIEW AS
+ALTER VIEW v AS SELECT 1
+
+---- error
+line 1, column 14: expected RENAME TO; other changes of a view are DROP VIEW and CREATE VIEW, came 'AS'
+
+---- SHOW COLUMNS
+SHOW COLUMNS FROM t
+
+---- error
+line 1, column 6: SHOW COLUMNS is not supported: say DESCRIBE and the name of the table
+
+---- SHOW of something else
+SHOW PROCEDURES
+
+---- error
+line 1, column 6: expected TABLES, VIEWS, CREATE TABLE or CREATE VIEW, came 'PROCEDURES'
+
+---- DESCRIBE EXTENDED
+DESCRIBE EXTENDED t
+
+---- error
+line 1, column 10: EXTENDED is not supported: say DESCRIBE, and SELECT * FROM t$options
+
+---- a table that is called extended
+DESCRIBE extended; DESCRIBE `extended`
+
+---- becomes
+DESCRIBE `extended`;
+DESCRIBE `extended`
+
+---- EXPLAIN of a set
+EXPLAIN STATEMENT SET BEGIN INSERT INTO a SELECT 1; INSERT INTO b SELECT 2; END; EXPLAIN EXECUTE STATEMENT SET BEGIN INSERT INTO a SELECT 1; END
+
+---- becomes
+EXPLAIN EXECUTE STATEMENT SET BEGIN
+INSERT INTO `a`
+SELECT 1;
+INSERT INTO `b`
+SELECT 2;
+END;
+EXPLAIN EXECUTE STATEMENT SET BEGIN
+INSERT INTO `a`
+SELECT 1;
+END
+
+---- EXPLAIN with details
+EXPLAIN CHANGELOG_MODE SELECT 1
+
+---- error
+line 1, column 9: details of EXPLAIN are not supported: say EXPLAIN and the statement
+
+---- a statement set that is open
+EXECUTE STATEMENT SET BEGIN INSERT INTO a SELECT 1;
+
+---- error
+line 1, column 52: unexpected end of statement: expected INSERT INTO or END
+
+---- USE
+USE CATALOG c
+
+---- error
+line 1, column 1: USE is not supported: a warehouse is one database
+
+---- a setting without quotes
+SET execution.runtime-mode = batch
+
+---- error
+line 1, column 30: expected the value of 'execution.runtime-mode' in single quotes, came 'batch'

@@ -444,6 +444,23 @@ def test_views_are_kept_and_shown(catalog: Catalog, another: Callable[[], Catalo
     assert another().tables() == ["t"]
 
 
+def test_a_missing_table_is_told_with_its_place(catalog: Catalog) -> None:
+    catalog.sql(f"CREATE TABLE pages (a INT) {KAFKA}; CREATE TABLE gone (a INT) {KAFKA}")
+    catalog.sql("CREATE VIEW v AS SELECT a FROM gone; DROP TABLE gone")
+    for text, match in [
+        ("SELECT p.a\nFROM pages AS p JOIN page ON p.a = page.a", "line 2, column 22: .*Did you mean 'pages'"),
+        ("EXPLAIN SELECT * FROM nowhere", "line 1, column 23: there is no table or view 'nowhere'. There are pages, v"),
+        ("SELECT * FROM v", "view 'v': line [0-9]+, column [0-9]+: there is no table or view 'gone'"),
+        ("CREATE VIEW w AS SELECT a FROM gone", "line 1, column 32: there is no table or view 'gone'"),
+    ]:
+        for mode in ("streaming", "batch"):
+            catalog.sql(f"SET 'execution.runtime-mode' = '{mode}'")
+            with pytest.raises(NotFoundError, match=match):
+                catalog.sql(text)
+    with pytest.raises(SqlError, match=r"line 1, column 15: 'db.pages': a warehouse is one database"):
+        catalog.sql("SELECT * FROM db.pages")
+
+
 def test_put_new_lets_one_win_and_shows_whole_files_only(tmp_path: Path) -> None:
     for storage in (Storage.at(tmp_path), Storage.at("memory://put-new")):
         assert storage.put_new("a/b.json", b"first")

@@ -77,6 +77,7 @@ def tables(catalog: Catalog, wire: Wire, topic: Callable[[], str], seed: int) ->
     return sides
 
 
+@pytest.mark.timeout(3600 if NIGHTLY else 600)
 def test_every_micro_batch_gives_what_duckdb_gives(
     catalog: Catalog, wire: Wire, topic: Callable[[], str], tmp_path: Path
 ) -> None:

@@ -40,6 +40,13 @@ def test_a_mistake_is_told_with_its_place_before_anything_is_run(tmp_path: Path)
     assert "line 2, column 6" in done.output
     assert "Traceback" not in done.output
     assert not (tmp_path / "w").exists()
+    (tmp_path / "bad.sql").write_text("SELECT 1;\n\nSELECT FROM")
+    told = RUN.invoke(app, ["sql", "-w", str(tmp_path / "w"), "-e", "SELECT 1", "-f", str(tmp_path / "bad.sql")])
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert "bad.sql: line 3, column 12: unexpected end of statement" in told.stderr
+    (tmp_path / "bad.sql").write_bytes(b"SELECT '\xff'")
+    assert "expected text in UTF-8" in RUN.invoke(app, ["sql", "-f", str(tmp_path / "bad.sql")]).stderr
+    assert RUN.invoke(app, ["sql", "-f", str(tmp_path / "none.sql")]).exit_code == 2
 
 
 @pytest.mark.slow

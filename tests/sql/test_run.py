@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -49,11 +50,14 @@ def rows(catalog: Catalog, text: str) -> list[tuple[Any, ...]]:
     return sorted(found, key=repr)
 
 
-def finish(catalog: Catalog, text: str) -> None:
-    """Run INSERTs to the end of what is there."""
+def finish(catalog: Catalog, text: str) -> int:
+    """Run INSERTs to the end of what is there; give how many rows their sources were read for."""
+    count = 0
     for query in catalog.sql(text).queries:
         assert query.awaitTermination(120)
         assert query.exception() is None
+        count += sum(each.numInputRows for each in query.recentProgress)
+    return count
 
 
 def comes(wanted: Any, what: Callable[[], Any], seconds: float = 90) -> None:
@@ -169,12 +173,13 @@ def test_q09_b54_a_store_table_with_its_log(catalog: Catalog, wire: Wire, topic:
 def test_distinct_counts_stay_exact_over_many_micro_batches(
     catalog: Catalog, wire: Wire, topic: Callable[[], str]
 ) -> None:
-    """Into a store table, with NULLs, from several partitions, restarted in the middle."""
+    """Into a store table, with NULLs, from several partitions, restarted in the middle; each message is read once."""
     name = wire.make(topic(), 2)
     catalog.sql(
         f"CREATE TABLE views (region STRING, who BIGINT, n BIGINT) WITH ('connector' = 'kafka', 'topic' = '{name}', "
         "'properties.bootstrap.servers' = '...', 'format' = 'json', 'scan.startup.mode' = 'earliest-offset', "
         "'maxRowsPerTrigger' = '40'); CREATE TABLE per_region (region STRING, c BIGINT, d BIGINT, s BIGINT, m BIGINT, "
+        "few BIGINT, ds BIGINT, v DOUBLE, "
         f"PRIMARY KEY (region) NOT ENFORCED); {ONCE}"
     )
     seen = []
@@ -182,19 +187,22 @@ def test_distinct_counts_stay_exact_over_many_micro_batches(
         new = [(f"r{n % 3}", None if n % 7 == 0 else (n * n + part) % 11, n) for n in range(60)]
         seen += new
         wire.send(name, [Record(json.dumps({"region": r, "who": w, "n": n}).encode(), partition=n % 2) for r, w, n in new])  # fmt: skip  # noqa: E501
-        finish(
+        read = finish(
             catalog,
-            "INSERT INTO per_region SELECT region, COUNT(*), COUNT(DISTINCT who), SUM(n), MAX(n) FROM views "
-            "GROUP BY region",
+            "INSERT INTO per_region SELECT region, COUNT(*), COUNT(DISTINCT who), SUM(n), MAX(n), COUNT(*) FILTER "
+            "(WHERE n > 30), SUM(DISTINCT n % 5), VAR_POP(n) FROM views GROUP BY region",
         )
+        assert read == 60, "several distinct aggregates share one scan"
         groups = defaultdict(list)
         for region, who, n in seen:
             groups[region].append((who, n))
         expected = []
         for region, pairs_ in sorted(groups.items()):
             users, numbers = {who for who, _ in pairs_} - {None}, [n for _, n in pairs_]
-            expected.append((region, len(pairs_), len(users), sum(numbers), max(numbers)))
-        assert rows(catalog, "SELECT * FROM per_region") == expected
+            few, fives = sum(n > 30 for n in numbers), {n % 5 for n in numbers}
+            whole = (len(pairs_), len(users), sum(numbers), max(numbers), few, sum(fives))
+            expected.append((region, *whole, round(statistics.pvariance(numbers), 6)))
+        assert rows(catalog, "SELECT region, c, d, s, m, few, ds, ROUND(v, 6) FROM per_region") == expected
 
 
 def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
@@ -226,11 +234,39 @@ def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, t
         ("INSERT INTO u (n) VALUES (1)", "'a' is in the PRIMARY KEY, and is not given"),
         ("INSERT INTO u (a, z) VALUES (1, 1)", "'z' is no column"),
         ("INSERT INTO v VALUES (1, 1)", "this is a view"),
-        ("SELECT nothing FROM plain", "nothing"),
+        ("SELECT nothing FROM plain", "line 1, column 8: .*`nothing` cannot be resolved"),
+        ("SELECT a,\n no_such(a) FROM s", "line 2, column 2: .*no_such"),
+        (f"{BATCH}; SELECT a FROM plain WHERE n = x; {STREAMING}", "line 1, column 71: .*`x`"),
+        (STREAMING + "; SELECT a FROM plain GROUP BY b", "`b`"),
     ]:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(text)
     assert wire.values(name) == []
+
+
+def test_settings_of_spark_are_taken_back_to_what_the_session_had(spark: SparkSession, tmp_path: Path) -> None:
+    partitions, unset, zone = "spark.sql.shuffle.partitions", "spark.sql.caseSensitive", "spark.sql.session.timeZone"
+    keys = (partitions, unset, zone)
+    before = [spark.conf.get(key, None) for key in keys]
+    assert before[:2] == ["4", None], "one that the session has, and one that it has not"
+    catalog = Catalog(spark, tmp_path)
+    catalog.sql(f"SET '{partitions}' = '7'; SET '{unset}' = 'true'; SET 'table.local-time-zone' = 'Asia/Tokyo'")
+    catalog.sql(f"SET '{partitions}' = '9'")
+    assert [spark.conf.get(key, None) for key in keys] == ["9", "true", "Asia/Tokyo"]
+    with pytest.raises(InvalidInputError, match=rf"SET '{partitions}': Spark does not take 'many': .*int"):
+        catalog.sql(f"SET '{partitions}' = 'many'")
+    assert dict(catalog.sql("SET").rows)[partitions] == "9", "what is refused changes nothing"
+    catalog.sql(f"RESET '{partitions}'")
+    assert spark.conf.get(partitions) == before[0]
+    catalog.sql("RESET")
+    assert [spark.conf.get(key, None) for key in keys] == before
+    # Before Spark has started nobody knows what it takes: the first use tells, and the setting is gone.
+    late = Catalog(lambda: spark, tmp_path, settings={partitions: "many", unset: "true"})
+    with pytest.raises(InvalidInputError, match="does not take 'many'"):
+        late.sql(f"{BATCH}; SELECT 1 + 1")
+    assert [spark.conf.get(key, None) for key in keys] == [before[0], "true", before[2]]
+    late.sql("RESET")
+    assert [spark.conf.get(key, None) for key in keys] == before
 
 
 def test_views_computed_columns_and_cut_timestamps_in_batch(catalog: Catalog) -> None:
