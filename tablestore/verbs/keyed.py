@@ -6,13 +6,11 @@ row that is deleted and comes in again in the same verb needs no join: deletes c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
 
 from snapshot.predicate import Predicate
 from snapshot.quoting import backquoted
@@ -24,6 +22,7 @@ from tablestore.opened import OpenedTable
 from tablestore.plan import snapshot_parts
 from tablestore.read import read
 from tablestore.shape import table_columns
+from tablestore.spark_parts import frame_of_parts
 from tablestore.verbs.clauses import Action, Match
 from tablestore.verbs.conditions import columns_read, holds
 from tablestore.verbs.joined import Merge
@@ -60,19 +59,8 @@ def rows_by_bucket(
 
     DuckDB leaves the others out while it merges, and what is left may be staged without a shuffle.
     """
-    given = StructType([field for field in table.spec.schema.fields if field.name in columns])
-    parts = snapshot_parts(table.files, snapshot, tasks=1, columns=given.names, predicate=predicate)
-    # mapInArrow takes a dot in a column's name for the field of a struct.
-    inner = StructType([StructField(f"c{i}", field.dataType) for i, field in enumerate(given.fields)])
-
-    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for found in parts[number].read():
-                    yield found.rename_columns(inner.names)
-
-    read = spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(rows, inner)
-    return read.toDF(*given.names)
+    parts = snapshot_parts(table.files, snapshot, tasks=1, columns=columns, predicate=predicate)
+    return frame_of_parts(spark, parts, table.spec, columns)
 
 
 def stage(frame: DataFrame, table: OpenedTable, stager: Stager, *, by_bucket: bool = False) -> list[StagedFile]:
