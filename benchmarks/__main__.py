@@ -26,6 +26,8 @@ class Group(StrEnum):
     STREAM = "stream"
     EVENTUAL = "eventual"
     CONNECTORS = "connectors"
+    EVENTUAL_KEYS = "eventual_keys"
+    EVENTUAL_LATENCY = "eventual_latency"
     LATENCY = "latency"
     MEMORY = "memory"
     VERIFY = "verify"

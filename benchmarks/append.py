@@ -9,8 +9,9 @@ from log_system.kafka.publish import KafkaPublisher
 from tablestore.opened import OpenedTable
 from tablestore.publisher import open_publisher
 from tablestore.shape import shape_changes
+from tablestore.staging import run_staging
 from tablestore.store import TableStore
-from tablestore.write import Writer, run_staging
+from tablestore.write import Writer
 
 
 def run(bench: Bench) -> list[Result]:

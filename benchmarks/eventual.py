@@ -1,67 +1,80 @@
-"""Normalize: the streaming read of an eventual log, with the operator and without it."""
+"""Normalize: the streaming read of an eventual log, with the operator and without it; what its state weighs.
+
+Time is what Spark counts for the micro-batches (``triggerExecution``) of a query into its ``noop`` sink.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from benchmarks.frames import with_values
+from benchmarks.eventual_log import changes, eventual_table, send
 from benchmarks.harness import Bench, Result, at_least, count_text, limit, main, reach
-from tablestore.store import TableStore
 
-SCHEMA = "id bigint, name string, price double"
-BATCHES = 20
+_BATCHES = 20
+"""Each has every key, a tenth of them as deletes."""
+_MICRO_BATCHES = (1, 2, 10)
+_COMPACTED = "spark.sql.streaming.stateStore.rocksdb.compactOnCommit"
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
 
 def run(bench: Bench) -> list[Result]:
-    """Read a log of repeated keys and some deletes into Spark's ``noop`` sink, ten micro-batches."""
+    """Read a log of repeated keys and some deletes, in few micro-batches and in many."""
     keys = bench.size(100_000, 20_000)
-    table = _table(bench, keys)
-    count = keys * BATCHES
-    progress: list[Any] = []
+    table, ids = eventual_table(bench), np.arange(keys)
+    count = keys * _BATCHES
+    bench.say(f"making a log of {count_text(count)} records")
+    row = send(table, (changes(ids, (ids + number) % 10 == 0, number) for number in range(_BATCHES)))
+    found: list[Result] = []
 
-    def read(normalize: bool) -> float:
-        return _seconds(
-            bench, table.read_stream(scan_mode="earliest", normalize=normalize, max_rows=count // 10), progress
+    def read(normalize: bool, micro_batches: int) -> float:
+        stream = table.read_stream(scan_mode="earliest", normalize=normalize, max_rows=count // micro_batches)
+        return drained(bench, stream)[0]
+
+    for n in _MICRO_BATCHES:
+        turns = bench.take_turns(
+            f"normalize in {n} micro-batches",
+            {"with": lambda n=n: read(True, n), "without": lambda n=n: read(False, n)},  # type: ignore[misc]
+            rounds=bench.size(3, 2),
+            rows=count,
         )
-
-    turns = bench.take_turns(
-        "normalize",
-        {"with": lambda: read(normalize=True), "without": lambda: read(normalize=False)},
-        rounds=bench.size(5, 3),
-        rows=count,
-    )
-    state = next(p.stateOperators[0] for p in reversed(progress) if p.stateOperators)
-    stored = dict(state.customMetrics).get("rocksdbTotalBytesWritten", 0) / BATCHES / max(state.numRowsTotal, 1)
-    what = f"normalize {count_text(count)} records of {count_text(keys)} keys, JSON"
-    return [
-        reach(what, count / turns["with"].median, 400_000),
-        at_least("... beside the same read without it", turns["with"], turns["without"], 0.9, "normalize=False"),
-        limit("... state, rows", state.numRowsTotal, keys, lambda rows: f"{rows:,.0f}"),
-        limit("... state, bytes written to it for each record", stored, None, lambda size: f"{size:,.0f} bytes"),
-    ]
+        what = f"normalize {count_text(count)} records of {count_text(keys)} keys, JSON, {n} micro-batches"
+        found += [
+            reach(what, count / turns["with"].median, 400_000),
+            at_least("... beside the same read without it", turns["with"], turns["without"], 0.9, "normalize=False"),
+        ]
+    return found + _state(bench, keys, row)
 
 
-def _table(bench: Bench, keys: int) -> TableStore:
-    """Make a log in which each write has every key, a tenth of them as deletes."""
-    bench.say(f"making a log of {count_text(keys * BATCHES)} records")
-    options = {"log__consistency": "eventual", "bucket": 2, "compaction__auto": "false"}
-    table = bench.table("eventual", SCHEMA, key=["id"], log="json", **options)
-    for number in range(BATCHES):
-        kind = F.when((F.col("id") + number) % 10 == 0, "delete").otherwise("insert").alias("_change_type")
-        table.write(with_values(bench.spark.range(keys), number).drop("at").select("*", kind))
-    return table
+def _state(bench: Bench, keys: int, row: float) -> list[Result]:
+    """Say what the state weighs on disk: of keys that live, of the same when all have changed, and are deleted."""
+    table, ids = eventual_table(bench), np.arange(keys)
+    checkpoint = bench.path("checkpoint")
+    # Files are the state only where each micro-batch flushes and compacts them.
+    bench.spark.conf.set(_COMPACTED, "true")
+    bench.spark.conf.set(_CHANGELOG, "false")
+    found: list[Result] = []
+    for number, what in enumerate(("keys inserted", "then all updated", "then all deleted")):
+        send(table, [changes(ids, np.full(keys, number == 2), number)])
+        operator = drained(bench, table.read_stream(scan_mode="earliest"), checkpoint)[1].stateOperators[0]
+        size = operator.customMetrics["rocksdbSstFileSize"] / keys
+        name = f"... state on disk, each key, {count_text(keys)} {what} (a row in JSON: {row:.0f} bytes)"
+        found.append(limit(name, size, 2 * row, lambda size: f"{size:,.0f} bytes"))
+    bench.spark.conf.unset(_COMPACTED)
+    bench.spark.conf.set(_CHANGELOG, "true")
+    return found
 
 
-def _seconds(bench: Bench, frame: DataFrame, progress: list[Any]) -> float:
-    """Run a query to the end of the log; give the seconds that Spark counts for its micro-batches."""
+def drained(bench: Bench, frame: DataFrame, checkpoint: str | None = None) -> tuple[float, Any]:
+    """Run a query to the log's end; give the seconds of its micro-batches, and the last one's progress."""
     writer = frame.writeStream.format("noop").outputMode("update")
-    query = writer.option("checkpointLocation", bench.path("checkpoint")).trigger(availableNow=True).start()
+    writer = writer.option("checkpointLocation", checkpoint or bench.path("checkpoint"))
+    query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(1200)
-    progress += [p for p in query.recentProgress if p.numInputRows]
-    return sum(p.durationMs["triggerExecution"] for p in query.recentProgress if p.numInputRows) / 1000
+    told = [p for p in query.recentProgress if p.numInputRows]
+    return sum(p.durationMs["triggerExecution"] for p in told) / 1000, told[-1]
 
 
 if __name__ == "__main__":

@@ -115,13 +115,13 @@ def run(bench: Bench) -> list[Result]:
         source, checkpoint=bench.path("writer"), output_mode="update"
     )
     bench.say(f"{_WARM_UP_SECONDS} s of warm-up, then {seconds} s of {ROWS_PER_SECOND} rows/s")
-    _watch([writer, reader], lambda: bool(latencies))
+    watch([writer, reader], lambda: bool(latencies))
     warm = time.time() + _WARM_UP_SECONDS
-    _watch([writer, reader], lambda: time.time() > warm)
+    watch([writer, reader], lambda: time.time() > warm)
     since = time.time()
-    _watch([writer, reader], lambda: time.time() > since + seconds)
+    watch([writer, reader], lambda: time.time() > since + seconds)
     until = time.time()
-    progress = {"write": _phases(writer), "read": _phases(reader)}
+    progress = {"write": phases(writer), "read": phases(reader)}
     writer.stop()
     reader.stop()
     listener.stop()
@@ -140,13 +140,13 @@ def run(bench: Bench) -> list[Result]:
         ),
         limit("commit until a plain consumer has it, p99", percentile(late, 99), None, seconds_text),
     ]
-    for side, phases in progress.items():
-        text = ", ".join(f"{phase} {value:.0f}" for phase, value in phases.items())
+    for side, taken_by in progress.items():
+        text = ", ".join(f"{phase} {value:.0f}" for phase, value in taken_by.items())
         found.append(Result(f"... Spark's micro-batches of the {side} stream, median ms", text))
     return found
 
 
-def _watch(queries: Sequence[Any], until: Callable[[], bool]) -> None:
+def watch(queries: Sequence[Any], until: Callable[[], bool]) -> None:
     """Wait, but not for queries that have failed."""
     while not until():
         time.sleep(0.2)
@@ -155,7 +155,7 @@ def _watch(queries: Sequence[Any], until: Callable[[], bool]) -> None:
                 raise query.exception()
 
 
-def _phases(query: Any) -> dict[str, float]:
+def phases(query: Any) -> dict[str, float]:
     """Give the median milliseconds of each phase of a query's micro-batches with rows."""
     taken = [p.durationMs for p in query.recentProgress if p.numInputRows]
     names = ("triggerExecution", "latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets")

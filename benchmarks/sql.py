@@ -2,23 +2,36 @@
 
 Run ``python -m benchmarks.sql [--small]``. Both read the same topic of JSON page views through the same source and
 write into an upsert table; what differs is who has planned the query. By hand, too, each user of a region is kept once.
+
+The command line is timed from the start of its process to its end: ``SELECT 1``, which needs no Spark, and ``tail`` of
+a table with a log that holds one snapshot.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.harness import Bench, Result, at_least, count_text, main
+from benchmarks.harness import Bench, Result, at_least, count_text, limit, main, seconds_text, timed
 from tablestore.connectors import read_stream, write, write_stream
 from tablestore.sql import Catalog
 
 REGIONS, USERS = 100, 100_000
 SCHEMA = "user_id BIGINT, page_id BIGINT, viewtime TIMESTAMP_NTZ, user_region STRING"
+START_SECONDS = 2.0
+"""What ``tablestore tail`` may take."""
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 
 
 def run(bench: Bench) -> list[Result]:
+    """Measure the query and the command line."""
+    return [*_query(bench), *_start_up(bench)]
+
+
+def _query(bench: Bench) -> list[Result]:
     """Read all page views with ``AvailableNow``; what counts is the time of micro-batches."""
     count = bench.size(2_000_000, 200_000)
     servers = bench.kafka.bootstrap_servers
@@ -62,6 +75,31 @@ def run(bench: Bench) -> list[Result]:
     turns = bench.take_turns("page views", {"sql": by_sql, "hand": by_hand}, rounds=3, rows=count)
     what = f"{count_text(count)} page views, {REGIONS} regions, COUNT(*) and COUNT(DISTINCT user_id)"
     return [at_least(what, turns["sql"], turns["hand"], 0.9, "by hand in PySpark")]
+
+
+def _start_up(bench: Bench) -> list[Result]:
+    """Start the command line again and again."""
+    table = bench.table("tailed", "id BIGINT, v STRING", key=["id"], log="json")
+    table.write(bench.spark.createDataFrame([(1, "a")], "id BIGINT, v STRING"))
+    path = table.path
+
+    def started(expected: str, *arguments: str) -> float:
+        command = [sys.executable, "-c", "from tablestore.cli import app; app()", *arguments]
+        printed: list[str] = []
+        taken = timed(
+            lambda: printed.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        )
+        assert expected in printed[0], printed
+        return taken
+
+    select = ("sql", "--json", "-w", bench.path("warehouse"), "-e", "SELECT 1")
+    tail = ("tail", path, "--from", "earliest", "--no-follow", "--json")
+    contestants = {"select": lambda: started("1", *select), "tail": lambda: started("update_postimage", *tail)}
+    turns = bench.take_turns("command line", contestants, rounds=5)
+    return [
+        limit("tablestore sql -e 'SELECT 1', start to end", turns["select"].median, None, seconds_text),
+        limit("tablestore tail, start to end", turns["tail"].median, START_SECONDS, seconds_text),
+    ]
 
 
 def _sink(bench: Bench) -> dict[str, str]:

@@ -40,7 +40,8 @@ from tablestore.read_stream import SnapshotStream, feed_schema
 from tablestore.shape import check_columns
 from tablestore.shape_arrow import shape_batches
 from tablestore.spark_parts import ReadPart
-from tablestore.write import Writer, accept_staged
+from tablestore.staging import accept_staged
+from tablestore.write import Writer
 
 
 class TableStoreDataSource(DataSource):

@@ -22,8 +22,9 @@ from tablestore.opened import OpenedTable
 from tablestore.plan import base_file
 from tablestore.points import Point, snapshot_at
 from tablestore.restage import Replaced
+from tablestore.staging import accept_staged
 from tablestore.verbs.run import check_says_deletes
-from tablestore.write import Writer, accept_staged
+from tablestore.write import Writer
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructField, StructType
 
 from snapshot.engines import LAST_ROW, MergeRule
 from snapshot.errors import InvalidInputError
-from snapshot.quoting import backquoted
+from snapshot.quoting import backquoted, text_literal
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import BUCKET, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ
 from snapshot.spark_schema import can_widen
@@ -32,30 +32,35 @@ def shape_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimages:
     Preimages are left out, where the merge engine does not take them back: the row they show is replaced by the
     postimage after them.
     """
-    names = {name.lower(): name for name in frame.columns}
-    if CHANGE_TYPE in names:
-        if not preimages:
-            frame = frame.where(~F.col(names[CHANGE_TYPE]).eqNullSafe(RowKind.UPDATE_BEFORE.change_type))
-        kind = kind_of(F.col(names[CHANGE_TYPE]))
-    else:
-        kind = F.lit(int(RowKind.UPDATE_AFTER)).cast("byte")
-    columns = table_columns(frame.schema, spec)
-    came = {name.lower(): name for name in frame.columns}
-    bucket = F.pmod(F.hash(*[F.col(backquoted(came[k.lower()])) for k in spec.primary_key]), F.lit(buckets))
-    shaped = frame.select(*columns, kind.alias(KIND), F.monotonically_increasing_id().alias(SEQ), bucket.alias(BUCKET))
+    came = check_columns(frame.schema, spec)
+    change_type = came[CHANGE_TYPE].name if CHANGE_TYPE in came else None
+    if change_type and not preimages:
+        frame = frame.where(~F.col(change_type).eqNullSafe(RowKind.UPDATE_BEFORE.change_type))
+    fields = spec.schema.fields
+    if any(f.name.lower() not in came or came[f.name.lower()].dataType != f.dataType for f in fields):
+        frame = frame.select(*table_columns(frame.schema, spec), *([F.col(change_type)] if change_type else []))
+        came = {}
+    # One text, since each call on a column goes to Spark's JVM and back several times.
+    shaped = frame.selectExpr(
+        *(f"{backquoted(came[n.lower()].name if came else n)} AS {backquoted(n)}" for n in spec.schema.names),
+        f"{kind_of(change_type)} AS {KIND}",
+        f"monotonically_increasing_id() AS {SEQ}",
+        f"pmod(hash({', '.join(backquoted(k) for k in spec.primary_key)}), {buckets}) AS {BUCKET}",
+    )
     return shaped.repartitionById(buckets, F.col(BUCKET))
 
 
-def kind_of(change_type: Column) -> Column:
+def kind_of(change_type: str | None) -> str:
     """Turn ``_change_type`` into a row kind for writing: insert and postimage set the row, delete removes it."""
-    sets = change_type.isin(RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
-    return (
-        F.when(sets, F.lit(int(RowKind.UPDATE_AFTER)))
-        .when(change_type == RowKind.DELETE.change_type, F.lit(int(RowKind.DELETE)))
-        .when(change_type == RowKind.UPDATE_BEFORE.change_type, F.lit(int(RowKind.UPDATE_BEFORE)))
-        .otherwise(F.lit(UNKNOWN_KIND))
-        .cast("byte")
-    )
+    if change_type is None:
+        return _byte(RowKind.UPDATE_AFTER)
+    kinds = {kind: kind for kind in RowKind} | {RowKind.INSERT: RowKind.UPDATE_AFTER}
+    cases = " ".join(f"WHEN {text_literal(kind.change_type)} THEN {_byte(sets)}" for kind, sets in kinds.items())
+    return f"CASE {backquoted(change_type)} {cases} ELSE {_byte(UNKNOWN_KIND)} END"
+
+
+def _byte(number: int) -> str:
+    return f"CAST({int(number)} AS TINYINT)"
 
 
 def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from log_system.base import LogPublisher
 from log_system.kafka.staged import KafkaTapFactory
 from snapshot.commit import CommitId, Replacement, commit, find_commit
-from snapshot.delta import DataFile
-from snapshot.errors import InvalidInputError, UnavailableError
+from snapshot.errors import UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
-from snapshot.stage import STAGED, Role, StagedFile, Stager, StagesRows, staged_to_arrow
+from snapshot.stage import Role, StagedFile, Stager, staged_to_arrow
 from snapshot.truncated import truncating
 from tablestore.metrics import Meter
 from tablestore.opened import OpenedTable
@@ -31,6 +27,7 @@ from tablestore.recover import publish_through, recover
 from tablestore.restage import Replaced, StaleError, check_columns_of, check_files, check_rows, check_same, until_fresh
 from tablestore.shape import check_columns, shape_changes, shape_rows
 from tablestore.shape_arrow import shape_batches
+from tablestore.staging import accept_staged, run_staging
 from tablestore.turns import Turns
 
 logger = logging.getLogger("tablestore")
@@ -243,7 +240,7 @@ class Writer:
         # Step 4.
         if self._publisher is not None:
             self._publisher.expect(made.id, _sent(staged))
-        self._publish(made.id)
+        self.publish(made.id)
         return made
 
     @property
@@ -258,7 +255,15 @@ class Writer:
 
     def publish(self, snapshot: int) -> None:
         """See that a committed snapshot, and all before it, are in the log; does nothing without a log."""
-        self._publish(snapshot)
+        if self._publisher is not None:
+            table = self._table
+            buckets = table.options.buckets
+            with self.meter.measured("publish") as tell:
+                done = publish_through(
+                    table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns
+                )
+                if done:
+                    tell(snapshot, sum(entry.rows for entry in done))
 
     def publish_landed(self, commit_id: CommitId) -> Snapshot | None:
         """Find the snapshot of a write that an earlier process made, and see that it is published."""
@@ -266,7 +271,7 @@ class Writer:
         landed = find_commit(log, commit_id, log.version(), after=-1)
         if landed is not None:
             logger.warning(_LANDED, path, commit_id, log.transaction_version(commit_id.writer), landed.id)
-            self._publish(landed.id)
+            self.publish(landed.id)
         elif commit_id.place and log.transaction_version(commit_id.writer) is None:
             before = log.transaction_version(commit_id.place)
             if before is not None:
@@ -317,73 +322,9 @@ class Writer:
         log = self._table.options.log
         return log is not None and log.truncate_record
 
-    def _publish(self, snapshot: int) -> None:
-        if self._publisher is not None:
-            table = self._table
-            buckets = table.options.buckets
-            with self.meter.measured("publish") as tell:
-                done = publish_through(
-                    table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns
-                )
-                if done:
-                    tell(snapshot, sum(entry.rows for entry in done))
-
     def _next_id(self) -> CommitId:
         self._batch += 1
         return CommitId(self._writer_id, self._batch)
-
-
-def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
-    """Stage a shaped frame by one Spark job and collect the descriptions of its files.
-
-    Raises:
-        InvalidInputError: rows were rejected; the files staged by then are removed.
-    """
-    names = shaped.columns
-
-    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        named = (batch.rename_columns(names) for batch in batches)
-        yield staged_to_arrow(stager, named, context.partitionId() if context else 0)
-
-    # mapInArrow looks its columns up by name, and takes a dot in one for the field of a struct.
-    rows = shaped.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(stage, STAGED).collect()
-    return accept_staged(stager, [row.asDict() for row in rows])
-
-
-def accept_staged(stager: StagesRows, rows: Sequence[dict[str, object]]) -> list[StagedFile]:
-    """Read the descriptions that staging tasks gave; none of them counts when one was rejected or has failed.
-
-    Raises:
-        InvalidInputError: rows were rejected; the files staged by then are removed.
-        UnavailableError: the file system refused; likewise.
-    """
-    staged = [
-        StagedFile(
-            DataFile(
-                str(row["path"]),
-                int(str(row["size"])),
-                int(str(row["rows"])),
-                json.loads(str(row["partition"])),
-                str(row["stats"]),
-            ),
-            int(str(row["deletes"])),
-            None if row["sent"] is None else SentRange(**json.loads(str(row["sent"]))),
-            Role(str(row["role"])),
-        )
-        for row in rows
-        if row["rejected"] is None and row["failed"] is None
-    ]
-    failed = [str(row["failed"]) for row in rows if row["failed"] is not None]
-    if failed:
-        stager.remove(staged)
-        raise UnavailableError(failed[0])
-    rejected = [str(row["rejected"]) for row in rows if row["rejected"] is not None]
-    if rejected:
-        stager.remove(staged)
-        msg = f"{rejected[0]} Nothing was written."
-        raise InvalidInputError(msg)
-    return staged
 
 
 def _sent(staged: Sequence[StagedFile]) -> dict[int, SentRange]:

@@ -28,7 +28,7 @@ from tests.crash.batches import BROKER, DRIVER, EVENTUAL, NORMALIZE, ORPHAN, SET
 from tests.crash.cases import Case, chosen
 from tests.crash.eventual import run_lives
 from tests.crash.matrix import Result, run_case, run_fleet
-from tests.crash.normalized import run_queries
+from tests.crash.normalized import run_query
 
 WHO = (DRIVER, TASK, ORPHAN, BROKER)
 AT_ONCE = 8
@@ -53,9 +53,9 @@ def run_all(cases: Sequence[Case], seed: int) -> Iterator[Result]:
                 yield done.result()
             with ThreadPoolExecutor(SPARKS) as few:
                 running = [few.submit(run_case, case, seed, folder, kafka.bootstrap_servers) for case in streams]
+                running += [few.submit(run_query, case, seed, folder, kafka.bootstrap_servers) for case in queries]
                 for done in as_completed(running):
                     yield done.result()
-            yield from run_queries(queries, seed, folder, kafka.bootstrap_servers)
             yield from run_lives(lives, seed, folder, kafka.bootstrap_servers)
         if fleets:
             with LocalKafka() as kafka, ThreadPoolExecutor(FLEET) as wide:

@@ -57,7 +57,7 @@ def read(client: KafkaClient, topic: str, count: int, *, in_bulk: bool) -> Recor
         # Twice over one consumer, as readers do.
         for _ in range(2):
             found.clear()
-            with taking(consumer, topic, 1, all_keys=True, messages=False) as take:
+            with taking(consumer, topic, 1, all_keys=True, messages=False, times=True) as take:
                 consumer.assign([TopicPartition(topic, 1, 0)])
                 ends: list[int] = []
                 while sum(map(len, found)) < count or not ends:
@@ -100,6 +100,8 @@ class TestBothWays:
             assert records.keys.to_pylist() == keys
             assert records.values.to_pylist() == values
             assert records.offsets.tolist() == offsets
+            assert records.times is not None
+            assert records.times.tolist() == [m.timestamp()[1] for m in messages[1]]
             assert records.before(offsets[10]).values.to_pylist() == values[:10]
 
     def test_errors_are_those_of_the_client(self, client: KafkaClient, made: str) -> None:

@@ -20,6 +20,8 @@ import pytest
 from log_system.kafka.publish import KafkaPublisher
 from snapshot.delta import DeltaLog
 from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError
+from snapshot.records import ChangeSet
+from snapshot.table import TableFiles
 from snapshot.tags import Tags
 from tablestore import lifecycle
 from tablestore.compact import compact, compact_if_due
@@ -451,4 +453,29 @@ def test_a_writer_that_slept_while_others_wrote_and_expired_goes_on(
     assert (made.id, table.newest_visible()) == (life.table.files.latest(), made.id)
     publisher.discard()
     life.write(2)
+    life.check(oldest=life.table.files.oldest())
+
+
+def test_a_publisher_whose_snapshot_others_publish_and_expire_first_has_nothing_left_to_do(
+    servers: str, tmp_path: Path, topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(tmp_path / "t", servers, topic())
+    life.write(2)
+    table = OpenedTable.open(str(life.path))
+    publisher = publisher_of(table)
+    slow = Writer(table, publisher)
+    write(slow, [(1, "before")])
+    looked_up = TableFiles.published
+
+    def late(files: TableFiles, snapshot: int, buckets: int) -> ChangeSet:
+        monkeypatch.undo()
+        life.write(8, compact_every=4)
+        life.expire(2)
+        return looked_up(files, snapshot, buckets)
+
+    monkeypatch.setattr(TableFiles, "published", late)
+    made = write(slow, [(1, "after")])
+    assert made is not None
+    assert made.id < life.table.files.oldest()
+    publisher.discard()
     life.check(oldest=life.table.files.oldest())

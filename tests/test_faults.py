@@ -16,7 +16,7 @@ from snapshot.errors import CorruptedError, DataLostError, NotFoundError, Unavai
 from tablestore.report import Kind
 from tablestore.verify import verify
 from tests.faults import Crash, failing
-from tests.parts import drain, write
+from tests.parts import drain, publisher_of, write
 from tests.rig import PARTITIONS, Rig, changes
 from tests.tables import delete_records
 
@@ -107,6 +107,10 @@ def test_after_retention_has_emptied_the_log_it_goes_on_where_it_was(rig: Rig, f
     delete_records(rig.servers, rig.topic, dict.fromkeys(range(PARTITIONS), -1))
     if forgotten:
         rig.forget_groups()
+    publisher = publisher_of(rig.table)
+    publisher.take_over()
+    assert publisher.newest == 2
+    publisher.discard()
     assert rig.recover() == []
     rig.write(3)
     log = drain(rig.servers, rig.topic, PARTITIONS)

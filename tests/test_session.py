@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from snapshot.errors import UnavailableError
-from tablestore.session import FILTER_PUSHDOWN, merged, register, session
+from tablestore.session import FILTER_PUSHDOWN, STATE_SETTINGS, merged, register, session
 
 
 def test_it_reads_and_writes_delta(spark, tmp_path):
@@ -38,6 +38,15 @@ def test_the_data_source_is_registered_once_or_again(spark):
     with pytest.raises(Exception, match=r"(?i)path|table") as caught:
         spark.read.format("tablestore").load()
     assert "DATA_SOURCE_NOT_FOUND" not in str(caught.value)
+
+
+def test_streaming_queries_keep_their_state_as_is_best_unless_the_session_says_otherwise(spark):
+    other = spark.newSession()
+    provider, changelog = STATE_SETTINGS
+    other.conf.set(provider, "org.example.Mine")
+    other.conf.unset(changelog)
+    register(other)
+    assert (other.conf.get(provider), other.conf.get(changelog)) == ("org.example.Mine", "true")
 
 
 def test_a_second_call_returns_the_running_session(spark):

@@ -1,10 +1,10 @@
-"""What every row format starts from: it travels by what it was made from."""
+"""What row formats start from: each travels by what it was made from; some write each row as a text."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 import pyarrow as pa
@@ -12,12 +12,20 @@ import pyarrow as pa
 from log_system.formats.base import joined
 from log_system.formats.columns import relabel, without_offsets
 from log_system.formats.duck import Duck
+from log_system.formats.json_types import duckdb_type
 from log_system.formats.row_texts import Pieces
+from log_system.formats.row_types import check_rows, check_years
 from snapshot.errors import InvalidInputError
 
 MEMORY_LIMIT = "256MB"
 """How much memory the DuckDB of one format may use."""
 _SLICE_BYTES = 64 << 20
+
+
+Fast: TypeAlias = Callable[[pa.Array], Pieces | None]
+"""Writes a column as texts by Arrow, or gives None where only DuckDB can."""
+ToSql: TypeAlias = Callable[[pa.DataType, str], str]
+"""Gives the SQL that writes a column of a type and name as a text."""
 
 
 class PortableFormat(ABC):
@@ -42,39 +50,60 @@ class PortableFormat(ABC):
         return _make, (type(self), *self._made_from)
 
 
-Fast = Callable[[pa.Array], Pieces | None]
-"""Writes a column as texts, or gives None where only DuckDB can."""
+class TextFormat(PortableFormat):
+    """A row format that writes each row as a text.
 
-
-def texts_of(
-    rows: pa.RecordBatch, fast: Fast, expressions: Sequence[str], duck: Duck, seen: pa.Schema, name: str
-) -> list[Pieces]:
-    """Write each column as texts, NULL where it is: by Arrow where that can be, all others by one query.
-
-    Args:
-        rows: the rows.
-        fast: writes a column by Arrow.
-        expressions: SQL that writes each column.
-        duck: runs the query.
-        seen: names and types under which ``expressions`` see the columns.
-        name: of the format, for messages.
-
-    Raises:
-        InvalidInputError: a row cannot be written in the format ``name``.
+    Attributes:
+        name: of the format.
+        empty: what a row without columns is written as.
     """
-    found = [fast(column) for column in rows.columns]
-    left = [number for number, pieces in enumerate(found) if pieces is None]
-    if left:
-        sql = f"SELECT {', '.join(expressions[number] for number in left)} FROM seen"
-        given = relabel(rows.select(left), pa.schema([seen.field(number) for number in left]))
-        try:
-            made = duck.run(sql, seen=without_offsets(given))
-        except duckdb.Error as error:
-            msg = f"rows cannot be written as {name.upper()}: {error}"
-            raise InvalidInputError(msg) from error
-        for number, texts in zip(left, made.columns, strict=True):
-            found[number] = Pieces("", texts, "")
-    return [pieces for pieces in found if pieces is not None]
+
+    name: str
+    empty: bytes
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], side: str, to_sql: ToSql) -> None:
+        """Prepare the SQL that writes each column."""
+        super().__init__(schema, options, side)
+        self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
+        self._expressions = [to_sql(kind, name) for kind, name in zip(schema.types, self._seen.names, strict=True)]
+        self._duck = Duck(MEMORY_LIMIT)
+
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
+        """Turn rows into one payload each.
+
+        Raises:
+            InvalidInputError: other columns than the schema's, NULL where it may not be, or a date or timestamp
+                outside of the years 1 to 9999.
+        """
+        check_rows(rows, self._schema, self.name)
+        if not len(self._schema) or not len(rows):
+            return repeated(self.empty, len(rows))
+        check_years(rows, self.name)
+        return in_slices(rows, self._texts)
+
+    @abstractmethod
+    def _texts(self, rows: pa.RecordBatch) -> pa.Array:
+        """Write rows (at least one, with columns) as one text each."""
+
+    def _pieces(self, rows: pa.RecordBatch, fast: Fast) -> list[Pieces]:
+        """Write each column as texts, NULL where it is: by ``fast`` where that can be, all others by one query.
+
+        Raises:
+            InvalidInputError: a row cannot be written in this format.
+        """
+        found = [fast(column) for column in rows.columns]
+        left = [number for number, pieces in enumerate(found) if pieces is None]
+        if left:
+            sql = f"SELECT {', '.join(self._expressions[number] for number in left)} FROM seen"
+            given = relabel(rows.select(left), pa.schema([self._seen.field(number) for number in left]))
+            try:
+                made = self._duck.run(sql, seen=without_offsets(given))
+            except duckdb.Error as error:
+                msg = f"rows cannot be written as {self.name.upper()}: {error}"
+                raise InvalidInputError(msg) from error
+            for number, texts in zip(left, made.columns, strict=True):
+                found[number] = Pieces("", texts, "")
+        return [pieces for pieces in found if pieces is not None]
 
 
 def in_slices(rows: pa.RecordBatch, write: Callable[[pa.RecordBatch], pa.Array]) -> pa.Array:

@@ -8,16 +8,14 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.types as pt
 
-from log_system.formats.duck import Duck
-from log_system.formats.json_types import duckdb_type
-from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat, in_slices, repeated, texts_of
+from log_system.formats.row_base import TextFormat
 from log_system.formats.row_csv_bulk import CsvBulkReader
 from log_system.formats.row_csv_read import CsvOptions, CsvRowReader
 from log_system.formats.row_csv_write import field_pieces, field_sql
 from log_system.formats.row_decode import decode_in_bulk
 from log_system.formats.row_options import OptionReader
 from log_system.formats.row_texts import joined
-from log_system.formats.row_types import check_rows, check_schema, check_years
+from log_system.formats.row_types import check_schema
 from log_system.formats.rows import DecodedRows, Payloads
 from snapshot.errors import InvalidInputError
 
@@ -34,10 +32,11 @@ OPTIONS = (
 )
 
 
-class CsvRowFormat(PortableFormat):
+class CsvRowFormat(TextFormat):
     """Codes rows as CSV."""
 
     name = "csv"
+    empty = b""
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
         """Prepare for a schema.
@@ -50,37 +49,19 @@ class CsvRowFormat(PortableFormat):
         Raises:
             InvalidInputError: a type that CSV cannot hold, or a wrong option.
         """
-        super().__init__(schema, options, side)
         self._options = _read_options(OptionReader(self.name, options, OPTIONS, side=side))
         check_schema(schema, lambda field, path: None)
         for field in schema:
             _check_column(field)
+        super().__init__(schema, options, side, partial(field_sql, options=self._options))
         self._one = CsvRowReader(schema, self._options).read
         self._bulk = CsvBulkReader(schema, self._options).read
-        self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
-        self._expressions = [
-            field_sql(field.type, seen.name, self._options) for field, seen in zip(schema, self._seen, strict=True)
-        ]
-        self._duck = Duck(MEMORY_LIMIT)
-
-    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
-        """Turn rows into one payload each.
-
-        Raises:
-            InvalidInputError: other columns than the schema's, NULL where it may not be, or a date or timestamp
-                outside of the years 1 to 9999.
-        """
-        check_rows(rows, self._schema, self.name)
-        if not len(self._schema) or not len(rows):
-            return repeated(b"", len(rows))
-        check_years(rows, self.name)
-        return in_slices(rows, self._texts)
 
     def _texts(self, rows: pa.RecordBatch) -> pa.Array:
         """Write each row as a line, without an end of line."""
         fast = partial(field_pieces, options=self._options)
         parts: list[pa.Array | str] = []
-        for pieces in texts_of(rows, fast, self._expressions, self._duck, self._seen, self.name):
+        for pieces in self._pieces(rows, fast):
             parts += [self._options.delimiter if parts else "", *pieces.filled(self._options.null or "")]
         return joined(parts, len(rows))
 

@@ -11,16 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from log_system.formats.duck import Duck
-from log_system.formats.json_types import duckdb_type
-from log_system.formats.row_base import MEMORY_LIMIT, PortableFormat, in_slices, repeated, texts_of
+from log_system.formats.row_base import TextFormat
 from log_system.formats.row_decode import decode_in_bulk, decoded, read_one_by_one
 from log_system.formats.row_json_bulk import JsonBulkReader
 from log_system.formats.row_json_read import JsonRowReader
 from log_system.formats.row_json_write import text_sql
 from log_system.formats.row_options import OptionReader
 from log_system.formats.row_texts import Pieces, joined, json_pieces
-from log_system.formats.row_types import check_rows, check_schema, check_years
+from log_system.formats.row_types import check_schema
 from log_system.formats.rows import DecodedRows, Payloads
 from snapshot.errors import InvalidInputError
 
@@ -83,10 +81,11 @@ class JsonOptions:
         )
 
 
-class JsonRowFormat(PortableFormat):
+class JsonRowFormat(TextFormat):
     """Codes rows as JSON objects."""
 
     name = "json"
+    empty = b"{}"
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
         """Prepare for a schema.
@@ -101,25 +100,19 @@ class JsonRowFormat(PortableFormat):
         """
         self._options = JsonOptions.read(options, side=side)
         check_schema(schema, _check_field)
-        super().__init__(schema, options, side)
+        to_sql = partial(
+            text_sql,
+            separator=self._options.separator,
+            plain=self._options.plain_decimals,
+            without_nulls=self._options.without_nulls,
+        )
+        super().__init__(schema, options, side, to_sql)
         self._one = JsonRowReader(
             schema,
             separator=self._options.separator,
             fail_on_missing_field=self._options.fail_on_missing_field,
             ignore_parse_errors=self._options.ignore_parse_errors,
         ).read
-        self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
-        self._expressions = [
-            text_sql(
-                field.type,
-                seen.name,
-                separator=self._options.separator,
-                plain=self._options.plain_decimals,
-                without_nulls=self._options.without_nulls,
-            )
-            for field, seen in zip(schema, self._seen, strict=True)
-        ]
-        self._duck = Duck(MEMORY_LIMIT)
         self._bulk = JsonBulkReader(
             schema,
             self._duck,
@@ -127,24 +120,11 @@ class JsonRowFormat(PortableFormat):
             fail_on_missing_field=self._options.fail_on_missing_field,
         ).read
 
-    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
-        """Turn rows into one payload each.
-
-        Raises:
-            InvalidInputError: other columns than the schema's, NULL where it may not be, or a date or timestamp
-                outside of the years 1 to 9999.
-        """
-        check_rows(rows, self._schema, self.name)
-        if not len(self._schema) or not len(rows):
-            return repeated(b"{}", len(rows))
-        check_years(rows, self.name)
-        return in_slices(rows, self._texts)
-
     def _texts(self, rows: pa.RecordBatch) -> pa.Array:
         """Write each row as an object."""
         options = self._options
         fast = partial(json_pieces, separator=options.separator, plain=options.plain_decimals)
-        columns = texts_of(rows, fast, self._expressions, self._duck, self._seen, self.name)
+        columns = self._pieces(rows, fast)
         parts: list[pa.Array | str] = []
         for number, (field, pieces) in enumerate(zip(self._schema, columns, strict=True)):
             name = json.dumps(field.name, ensure_ascii=False) + ":"

@@ -171,6 +171,8 @@ def server_properties(broker: Broker) -> str:
         "broker.heartbeat.interval.ms": "400",
         # The default takes 128 MB of a 512 MB heap.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+        # With little to compact it would look only every 15 s.
+        "log.cleaner.backoff.ms": "1000",
     }
     joined = {key: f"{ours[key]},{broker.properties[key]}" for key in JOINED if key in broker.properties}
     merged = {**ours, **broker.properties, **joined}

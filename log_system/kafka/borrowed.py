@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import sysconfig
-from ctypes import c_char_p, c_int, c_int32, c_size_t, c_ssize_t, c_void_p
+from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
 from typing import Any, Final
 
 import numpy as np
@@ -48,6 +48,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "rd_kafka_queue_destroy": (None, [c_void_p]),
     "rd_kafka_consume_batch_queue": (c_ssize_t, [c_void_p, c_int, c_void_p, c_size_t]),
     "rd_kafka_message_errstr": (c_char_p, [c_void_p]),
+    "rd_kafka_message_timestamp": (c_int64, [c_void_p, c_void_p]),
     "rd_kafka_message_destroy": (None, [c_void_p]),
 }
 

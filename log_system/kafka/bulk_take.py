@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -26,12 +27,14 @@ class Taken:
         values: large_binary.
         offsets: int64.
         size: bytes of keys and values.
+        times: int64, milliseconds since the epoch; None where nobody asked for them.
     """
 
     keys: pa.Array | None
     values: pa.Array
     offsets: np.ndarray
     size: int
+    times: np.ndarray | None
 
 
 class PartitionQueue:
@@ -57,13 +60,14 @@ class PartitionQueue:
         borrowed.rdkafka.rd_kafka_queue_destroy(common)
         borrowed.rdkafka.rd_kafka_queue_destroy(self._queue)
 
-    def take(self, count: int, seconds: float, *, all_keys: bool) -> tuple[Taken | None, int]:
+    def take(self, count: int, seconds: float, *, all_keys: bool, times: bool) -> tuple[Taken | None, int]:
         """Take up to ``count`` messages, waiting until so many are there or the time is over.
 
         Args:
             count: how many at most.
             seconds: how long to wait.
             all_keys: copy keys also where no value is NULL.
+            times: ask each message for its time.
 
         Returns:
             The messages, None for none; and where the partition ends if that is reached, else -1.
@@ -80,7 +84,7 @@ class PartitionQueue:
             return None, -1
         addresses = addresses[:came]
         try:
-            return _copied(addresses, all_keys=all_keys)
+            return _copied(addresses, all_keys=all_keys, times=times)
         finally:
             deque(map(borrowed.quick.rd_kafka_message_destroy, addresses.tolist()), 0)
 
@@ -97,7 +101,7 @@ class _Memory:
         self.__array_interface__ = {"data": (address, True), "shape": (words,), "typestr": "<u8", "version": 3}
 
 
-def _copied(addresses: np.ndarray, *, all_keys: bool) -> tuple[Taken | None, int]:
+def _copied(addresses: np.ndarray, *, all_keys: bool, times: bool) -> tuple[Taken | None, int]:
     """Copy messages out of librdkafka's memory."""
     base = int(addresses.min())
     memory = np.asarray(_Memory(base, (int(addresses.max()) - base + borrowed.MESSAGE.itemsize) // 8))
@@ -116,12 +120,19 @@ def _copied(addresses: np.ndarray, *, all_keys: bool) -> tuple[Taken | None, int
     if len(bad):
         field = {name: np.delete(column, bad) for name, column in field.items()}
         offsets = np.delete(offsets, bad)
+        addresses = np.delete(addresses, bad)
     if not len(offsets):
         return None, reached
     values = _gathered(field["payload"], field["size"])
     keys = _gathered(field["key"], field["key_size"]) if all_keys or values.null_count else None
     size = int(field["size"].sum() + field["key_size"].sum())
-    return Taken(keys, values, offsets, size), reached
+    return Taken(keys, values, offsets, size, _times(addresses) if times else None), reached
+
+
+def _times(addresses: np.ndarray) -> np.ndarray:
+    """Ask librdkafka when each message was made; its public interface has no field for that."""
+    ask = borrowed.quick.rd_kafka_message_timestamp
+    return np.fromiter(map(ask, addresses.tolist(), repeat(None)), np.int64, len(addresses))
 
 
 def _gathered(addresses: np.ndarray, sizes: np.ndarray) -> pa.Array:

@@ -163,14 +163,14 @@ class EncodedMessages:
         values: of each message, large_binary; NULL for a delete.
         timestamps: in milliseconds since the epoch, where they are written.
         headers: where they are written.
-        partitions: where they go, once that is decided; -1 leaves it to the client.
+        partitions: where they go, int32, once that is decided; -1 leaves it to the client.
     """
 
     keys: pa.Array | None
     values: pa.Array
     timestamps: Sequence[int | None] | None
     headers: Sequence[list[tuple[str, bytes | None]] | None] | None
-    partitions: Sequence[int] | None = None
+    partitions: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.values)

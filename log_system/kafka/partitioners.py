@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import Any, Final, TypeAlias
+
+import numpy as np
 
 from log_system.kafka.codec import EncodedMessages
 from snapshot.errors import InvalidInputError
 
-Choose: TypeAlias = Callable[[EncodedMessages], Sequence[int]]
-"""Gives the partition of each message."""
+Choose: TypeAlias = Callable[[EncodedMessages], np.ndarray]
+"""Gives the partition of each message, int32."""
 
 JAVA_COMPATIBLE: Final = "murmur2_random"
 """librdkafka's name for what Java's producers do: murmur2 of the key, any partition for a message without one."""
@@ -40,11 +41,9 @@ def make_partitioner(name: str, topic: str, partitions: Sequence[int], task: int
         return None
     if name == "fixed":
         chosen = there[task % len(there)]
-        return lambda messages: [chosen] * len(messages)
+        return lambda messages: np.full(len(messages), chosen, np.int32)
     if name == "round-robin":
-        # Tasks begin at different partitions, lest the first ones get more.
-        turns = count(task)
-        return lambda messages: [there[next(turns) % len(there)] for _ in range(len(messages))]
+        return _in_turn(there, task)
     return _custom(name, load_class(name), topic, there, task, tasks)
 
 
@@ -70,13 +69,28 @@ def load_class(name: str) -> type[Any]:
     return found
 
 
+def _in_turn(partitions: list[int], task: int) -> Choose:
+    there = np.array(partitions, np.int32)
+    # Tasks begin at different partitions, lest the first ones get more.
+    turn = task
+
+    def choose(messages: EncodedMessages) -> np.ndarray:
+        nonlocal turn
+        turns = np.arange(turn, turn + len(messages))
+        turn += len(messages)
+        found: np.ndarray = there[turns % len(there)]
+        return found
+
+    return choose
+
+
 def _custom(name: str, kind: type[Any], topic: str, partitions: list[int], task: int, tasks: int | None) -> Choose:
     made = kind()
     if callable(getattr(made, "open", None)):
         made.open(task, tasks)
     there = set(partitions)
 
-    def choose(messages: EncodedMessages) -> list[int]:
+    def choose(messages: EncodedMessages) -> np.ndarray:
         found = []
         for key, value in messages.pairs():
             chosen = made.partition(key, value, topic, partitions)
@@ -84,6 +98,6 @@ def _custom(name: str, kind: type[Any], topic: str, partitions: list[int], task:
                 msg = f"partitioner '{name}' chose partition {chosen!r} of topic {topic!r}, which has {partitions}."
                 raise InvalidInputError(msg)
             found.append(chosen)
-        return found
+        return np.array(found, np.int32)
 
     return choose

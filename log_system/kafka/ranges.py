@@ -34,6 +34,7 @@ def read_records(
     *,
     all_keys: bool,
     messages: bool,
+    times: bool = False,
     remedy: str = _REMEDY,
 ) -> Iterator[Records]:
     """Read the records of a range. Offsets without a record are passed over.
@@ -47,6 +48,7 @@ def read_records(
         isolation: ``read_committed`` or ``read_uncommitted``.
         all_keys: keys are needed, not just where a value is NULL.
         messages: so are the client's own messages, for their headers or timestamps.
+        times: so is each record's time.
         remedy: what to do where retention has removed the range's first offset.
 
     Raises:
@@ -60,7 +62,7 @@ def read_records(
     try:
         with (
             kafka_errors(doing, client),
-            taking(consumer, part.topic, part.partition, all_keys=all_keys, messages=messages) as take,
+            taking(consumer, part.topic, part.partition, all_keys=all_keys, messages=messages, times=times) as take,
         ):
             consumer.assign([TopicPartition(part.topic, part.partition, part.start)])
             while position < part.end:

@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import KafkaException
 
 from log_system.kafka import bulk_send
@@ -66,15 +65,16 @@ class MessageSender:
         """Queue messages, waiting while the queue is full."""
         partitions = messages.partitions
         if partitions is None:
-            partitions = [-1] * len(messages) if self._choose is None else self._choose(messages)
+            nowhere = np.full(len(messages), -1, np.int32)
+            partitions = nowhere if self._choose is None else self._choose(messages)
         with self._errors():
             if messages.timestamps is None and messages.headers is None:
                 if self._transactional and bulk_send.can_send(self.producer):
-                    self._send_in_bulk(messages, np.asarray(partitions, np.int32))
+                    self._send_in_bulk(messages, partitions)
                     return
-                self._send_plain(messages, partitions)
+                self._send_plain(messages, partitions.tolist())
             else:
-                self._send_all(messages, partitions)
+                self._send_all(messages, partitions.tolist())
 
     def finish(self) -> None:
         """Wait until every message is on the brokers; how long the client tries is ``delivery.timeout.ms``."""
@@ -90,11 +90,12 @@ class MessageSender:
     def _send_in_bulk(self, messages: EncodedMessages, partitions: np.ndarray) -> None:
         """Queue messages without reports of their delivery: of a transaction the end says whether all are there."""
         keys = pa.nulls(len(messages), pa.large_binary()) if messages.keys is None else messages.keys
+        if (partitions == partitions[0]).all():
+            bulk_send.send(self.producer, self._topic, int(partitions[0]), keys, messages.values)
+            return
         for partition in np.unique(partitions).tolist():
             mask = pa.array(partitions == partition)
-            one = bool(pc.all(mask).as_py())
-            chosen = (keys, messages.values) if one else (keys.filter(mask), messages.values.filter(mask))
-            bulk_send.send(self.producer, self._topic, partition, *chosen)
+            bulk_send.send(self.producer, self._topic, partition, keys.filter(mask), messages.values.filter(mask))
 
     def _send_plain(self, messages: EncodedMessages, partitions: Sequence[int]) -> None:
         produce, topic, poll = self.producer.produce, self._topic, self.producer.poll

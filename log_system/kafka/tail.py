@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import TopicPartition
 
 from log_system.kafka.client import kafka_errors
 from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, OffsetRange
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.ranges import read_records
+from log_system.kafka.records import Records, joined
 from snapshot.errors import CorruptedError
 from snapshot.schema import COMMIT_TIMESTAMP, SEQ
 
@@ -21,9 +22,7 @@ _REMEDY = "Start a new query with scan_mode='full'."
 _HELD_RECORDS: Final = 100_000
 _HELD_BYTES: Final = 64 << 20
 _DECODED_RECORDS: Final = 20_000
-_SAMPLED: Final = 10
-"""One record in so many is measured."""
-_offset: Callable[[Any], int] = cast(Any, Message.offset)
+_FOLDED_TIMES: Final = 3
 _ROW_BITS = 24
 """A record of the arrow format holds many rows; their numbers stand below the record's offset in ``_seq``."""
 
@@ -63,59 +62,73 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
         UnavailableError: the broker does not answer.
     """
     codec, schema = log.codec(), tail_schema(log)
-    found = _messages(log, partition, start, end)
-    for messages in _newest(found) if newest else found:
-        offsets = np.array([m.offset() for m in messages], np.int64)
+    found = _records(log, partition, start, end)
+    for records in _newest(found) if newest else found:
+        offsets = records.offsets
         try:
-            decoded = codec.decode(list(map(Message.key, messages)), list(map(Message.value, messages)))
+            decoded = codec.decode(records.keys, records.values)
         except CorruptedError as error:
             msg = f"topic {log.topic!r}, partition {partition}, offsets {offsets[0]} to {offsets[-1]}: {error}"
             raise CorruptedError(msg) from error
+        assert records.times is not None
         record = decoded.record
         row = np.arange(len(record)) - np.searchsorted(record, record, side="left")
-        times = np.array([m.timestamp()[1] for m in messages], np.int64) * 1000
         columns = [
             *decoded.batch.columns,
             pa.array((offsets[record] << _ROW_BITS) + row),
-            pa.array(times[record]).cast(pa.timestamp("us", "UTC")),
+            pa.array(records.times[record] * 1000).cast(pa.timestamp("us", "UTC")),
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _messages(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[Sequence[Any]]:
+def _records(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[Records]:
     group, topic = f"{log.group}-tail", TopicPartition(log.topic, partition)
     with kafka_errors(f"ask for the start of partition {partition} of topic {log.topic!r}", log.client):
         low, _ = CONSUMERS.take(log.client, group).get_watermark_offsets(topic, timeout=ANSWER_SECONDS)
     part = OffsetRange(log.topic, partition, max(start, low), end)
-    found = read_records(log.client, group, part, "read_committed", all_keys=True, messages=True, remedy=_REMEDY)
-    return (records.messages for records in found)
+    return read_records(
+        log.client, group, part, "read_committed", all_keys=True, messages=False, times=True, remedy=_REMEDY
+    )
 
 
-def _newest(batches: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+def _newest(batches: Iterable[Records]) -> Iterator[Records]:
     """Keep of the records with one key the last, in the order they came; of many keys as many as memory should hold.
 
     Keys are compared as they stand in the log, so two spellings of one key count as two.
     """
-    held: dict[bytes, Any] = {}
-    size = 0
-    for messages in batches:
-        keys = list(map(Message.key, messages))
-        if None in keys:
+    held: list[Records] = []
+    for records in batches:
+        if records.keys.null_count:
             # A record without a key holds rows of many, or is nobody's of ours, which decoding tells.
-            yield from _in_order(held)
-            held, size = {}, 0
-            yield messages
+            yield from _pieces(held)
+            held = []
+            yield records
             continue
-        before = len(held)
-        held.update(zip(cast(list[bytes], keys), messages, strict=True))
-        sample = messages[::_SAMPLED]
-        size += sum(map(len, sample)) * (len(held) - before) // len(sample)
-        if len(held) >= _HELD_RECORDS or size >= _HELD_BYTES:
-            yield from _in_order(held)
-            held, size = {}, 0
-    yield from _in_order(held)
+        held.append(records)
+        # Folded when as many have come as are kept at most, so that each is looked at about twice.
+        if _many(held, _FOLDED_TIMES):
+            held = [_folded(held)]
+            if _many(held, 1):
+                yield from _pieces(held)
+                held = []
+    yield from _pieces(held)
 
 
-def _in_order(held: dict[bytes, Any]) -> Iterator[list[Any]]:
-    ordered = sorted(held.values(), key=_offset)
-    return (ordered[at : at + _DECODED_RECORDS] for at in range(0, len(ordered), _DECODED_RECORDS))
+def _many(held: Sequence[Records], times: int) -> bool:
+    return sum(map(len, held)) >= times * _HELD_RECORDS or sum(each.size for each in held) >= times * _HELD_BYTES
+
+
+def _folded(held: Sequence[Records]) -> Records:
+    records = joined(held)
+    codes = records.keys.dictionary_encode()
+    last = np.empty(len(codes.dictionary), np.int64)
+    # Of the rows that are written to one place the last one stays.
+    last[codes.indices.to_numpy()] = np.arange(len(records))
+    return records if len(last) == len(records) else records.take(np.sort(last))
+
+
+def _pieces(held: Sequence[Records]) -> Iterator[Records]:
+    if held:
+        records = _folded(held)
+        for start in range(0, len(records), _DECODED_RECORDS):
+            yield records.slice(start, _DECODED_RECORDS)

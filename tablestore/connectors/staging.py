@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from log_system.kafka.codec import EncodedMessages
@@ -68,7 +69,7 @@ def staged(storage: Storage, name: str) -> Iterator[EncodedMessages]:
                 columns["value"],
                 columns["timestamp"].to_pylist() if _TIMESTAMPS in has else None,
                 columns["headers"].to_pylist() if _HEADERS in has else None,
-                columns["partition"].to_pylist(),
+                columns["partition"].to_numpy(),
             )
 
 
@@ -84,11 +85,11 @@ def _to_arrow(messages: EncodedMessages, choose: Choose | None, *, writer_schema
     def column(part: Any, kind: pa.DataType) -> pa.Array:
         return pa.nulls(count, kind) if part is None else pa.array(part, kind)
 
-    partitions = pa.array([-1] * count, pa.int32()) if choose is None else pa.array(choose(messages), pa.int32())
+    partitions = np.full(count, -1, np.int32) if choose is None else choose(messages)
     arrays = [
         pa.nulls(count, pa.large_binary()) if messages.keys is None else messages.keys,
         messages.values,
-        partitions,
+        pa.array(partitions),
         column(messages.timestamps, pa.int64()),
         column(messages.headers, HEADERS),
     ]

@@ -24,6 +24,13 @@ ZONE: Final = "table.local-time-zone"
 TRIGGER: Final = "tablestore.trigger"
 SPARK: Final = "spark."
 
+#: What Flink has and what stands in its place here.
+_OF_FLINK: Final[Mapping[str, str]] = {
+    "table.exec.sink.upsert-materialize": (
+        "an INSERT is refused where several rows of its query could have one PRIMARY KEY, so that no sink has to "
+        "choose among them. Flink's is a state of all of them, of which the one that came last is written."
+    ),
+}
 _WORD: Final = re.compile(r"[^,=\s]+=[^,=\s]+")
 
 
@@ -154,6 +161,9 @@ class Settings:
     def _known(self, key: str) -> str:
         if key in _SETTINGS:
             return key
+        if key in _OF_FLINK:
+            msg = f"SET '{key}': there is no such setting here: {_OF_FLINK[key]}"
+            raise InvalidInputError(msg)
         near = difflib.get_close_matches(key, _SETTINGS, n=1, cutoff=0.5)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         msg = f"SET '{key}': there is no such setting.{hint} There are {', '.join(_SETTINGS)} and '{SPARK}*'."

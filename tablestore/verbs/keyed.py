@@ -24,10 +24,10 @@ from tablestore.opened import OpenedTable
 from tablestore.plan import snapshot_parts
 from tablestore.read import read
 from tablestore.shape import table_columns
+from tablestore.staging import run_staging
 from tablestore.verbs.clauses import Action, Match
 from tablestore.verbs.conditions import columns_read, holds
 from tablestore.verbs.joined import Merge
-from tablestore.write import run_staging
 
 _BEFORE_ALL = 1 << 62
 """Row numbers of Spark stay below it: taken off, a delete comes before every row that comes in."""

@@ -31,10 +31,10 @@ from tablestore.opened import OpenedTable
 from tablestore.restage import Replaced
 from tablestore.root_columns import root_columns
 from tablestore.shape import table_columns
+from tablestore.staging import run_staging
 from tablestore.verbs.clauses import Action, Match
 from tablestore.verbs.conditions import holds
 from tablestore.verbs.joined import Merge
-from tablestore.write import run_staging
 
 Staging = tuple[Sequence[StagedFile], Replaced]
 PLACE = COMMIT_VERSION

@@ -14,6 +14,7 @@ import pytest
 
 from log_system.kafka.local import LocalKafka
 from tests.connectors.crash_worker import BATCHES, ROWS, run
+from tests.connectors.lab import Lab
 from tests.connectors.wire import Wire
 from tests.doors import PRODUCER_CALLS
 
@@ -70,8 +71,11 @@ def test_b41_at_least_once_loses_nothing_by_a_kill_at(wire: Wire, made: Topics, 
 
 
 @pytest.mark.slow
-def test_b42_exactly_once_survives_the_death_of_the_broker(tmp_path: Path) -> None:
-    """A broker killed while micro-batches are written, and started again: each row is there once."""
+def test_b42_m04_exactly_once_survives_the_death_of_the_broker(tmp_path: Path) -> None:
+    """A broker killed while micro-batches are written, and started again: each row is there once.
+
+    What is written afterwards has a higher leader epoch.
+    """
     with LocalKafka(tmp_path / "kafka") as kafka:
         wire = Wire(kafka.bootstrap_servers)
         topic = wire.make("survives", 2)
@@ -89,3 +93,7 @@ def test_b42_exactly_once_survives_the_death_of_the_broker(tmp_path: Path) -> No
         wire = Wire(kafka.bootstrap_servers)
         assert start(wire, topic, tmp_path, "second", "exactly-once") == 0
         assert Counter(number for number, _ in written(wire, topic)) == Counter(range(BATCHES * ROWS))
+        columns = {"metadata.epoch": "leader-epoch"}
+        epochs = {row["id"]: row["epoch"] for row in Lab(wire).read(topic, "id INT, epoch INT", **columns)}
+        assert epochs[0] == 0
+        assert epochs[BATCHES * ROWS - 1] > 0

@@ -76,7 +76,7 @@ def test_g12_an_empty_avro_record_is_no_delete(lab: Lab, made: Topics) -> None:
 
 
 def test_g09_an_empty_csv_field_is_null_but_for_strings(lab: Lab, made: Topics) -> None:
-    """NULL is written as an empty field as Flink does (`eu,,2`) and read back as NULL, so rows round-trip."""
+    """NULL is written as an empty field as Flink does (`eu,,2`) and read back as NULL, which Flink refuses to do."""
     topic = made()
     columns = "user_region STRING, pv BIGINT, uv BIGINT"
     lab.write(topic, columns, [("eu", 3, 2), ("eu", None, 2)], format="csv")

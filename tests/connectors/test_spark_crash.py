@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.connectors.tasks import DiesOnce
 from tests.connectors.wire import Record, Wire
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -25,15 +26,17 @@ ROOT = Path(__file__).parent.parent.parent
 
 def launch(wire: Wire, source: str, target: str, folder: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.connectors.spark_worker", wire.servers, source, target, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), DiesOnce.MARK: str(folder / "dies")}
     with (folder / "log").open("ab") as log:
         # A session of its own, so that Spark's Java and Python processes die with it.
         return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
 def test_b42_exactly_once_survives_the_death_of_spark(wire: Wire, made: Callable[..., str], tmp_path: Path) -> None:
-    """Driver, Java and Python workers are killed in the middle; each row is in the topic once, none is lost."""
+    """A Python worker is killed in its task, later all of Spark; each row is in the topic once, none is lost."""
     source, target = made(2), made(2)
+    mark = tmp_path / "dies"
+    mark.touch()
     wire.send(source, [Record(json.dumps({"n": n}).encode(), partition=n % 2) for n in range(ROWS)])
     process = launch(wire, source, target, tmp_path)
     until = time.monotonic() + 240
@@ -41,6 +44,8 @@ def test_b42_exactly_once_survives_the_death_of_spark(wire: Wire, made: Callable
         assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
         assert time.monotonic() < until, "nothing is written"
         time.sleep(0.05)
+    assert not mark.exists(), "no worker has died"
+    assert "crashed" in (tmp_path / "log").read_text(), "Spark has not noticed"
     time.sleep(random.random())
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

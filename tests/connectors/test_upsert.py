@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from snapshot.errors import InvalidInputError
 from tests.connectors.lab import Lab
@@ -47,6 +49,32 @@ def test_b15_reading_a_compacted_topic_gives_the_latest_values(lab: Lab, made: T
     for n in range(5):
         lab.write(topic, KV, [(1, str(n))], "upsert-kafka", primary_key="k")
     assert lab.upsert(topic, KV, "k") == [{"k": 1, "v": "4"}]
+
+
+def test_b13_b15_a_stream_goes_on_while_the_broker_compacts(lab: Lab, made: Topics) -> None:
+    """The broker itself takes away what later values replace, and deleted keys with their tombstones, behind a stream
+    and before it: the stream and a read of what is left both end at the newest values."""
+    soon = {"segment_ms": "100", "max_compaction_lag_ms": "100", "min_cleanable_dirty_ratio": "0.001"}
+    topic = made(cleanup_policy="compact", delete_retention_ms="0", **soon)
+    # A stream that had seen 2 and 4 would not hear of their deletes once the tombstones are gone: that is Kafka's rule.
+    begun = [up(k, str(n)) for n in range(3) for k in (1, 3)]
+    lab.wire.send(topic, begun + [up(k, str(n)) for n in range(9) for k in (1, 2, 3, 4)] + [up(2, None), up(4, None)])
+    stream = lab.stream(topic, CHANGES, "upsert-kafka", primary_key="k")
+    start = stream.reader.initialOffset()
+    stream.at = stream.reader.latestOffset(start, ReadMaxRows(len(begun)))
+    rows = stream.rows(start, stream.at)
+    until, beats = time.monotonic() + 60, 0
+    while len(left := [each.key for each in lab.wire.read(topic) if each.key != b'{"k":0}']) > 2:
+        assert time.monotonic() < until, f"the broker does not compact: {left}"
+        # Only what a later write has closed is compacted.
+        lab.wire.send(topic, [up(0, str(beats))])
+        beats += 1
+    rows += stream.run(ReadMaxRows(6))
+    newest = {row["k"]: row for row in rows}
+    assert [(k, row["v"]) for k, row in sorted(newest.items()) if row["_change_type"] != "delete"] == [
+        (0, str(beats - 1)), (1, "8"), (3, "8"),
+    ]  # fmt: skip
+    assert lab.upsert(topic, KV, "k") == [{"k": k, "v": v} for k, v in [(0, str(beats - 1)), (1, "8"), (3, "8")]]
 
 
 def test_c06_an_upsert_source_begins_at_the_earliest_offset(lab: Lab, made: Topics) -> None:

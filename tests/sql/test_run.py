@@ -203,9 +203,14 @@ def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, t
     for text, match in [
         ("INSERT INTO s SELECT COUNT(*), b FROM s GROUP BY b", "Table sink 's' doesn't support consuming update"),
         ("INSERT INTO plain SELECT a, COUNT(*) FROM s GROUP BY a", "Table sink 'plain' doesn't support"),
-        ("INSERT INTO u SELECT a, COUNT(*) FROM s GROUP BY a, b", "PRIMARY KEY"),
+        (
+            "INSERT INTO u SELECT a, COUNT(*) FROM s GROUP BY a, b",
+            "PRIMARY KEY.*are not known to be so.*upsertMaterialize",
+        ),
+        ("SET 'table.exec.sink.upsert-materialize' = 'force'", "no such setting here: an INSERT is refused"),
         ("INSERT INTO u SELECT COUNT(*), a FROM s GROUP BY a", "PRIMARY KEY"),
-        ("SELECT MAX(n) FROM u", "column 8: MAX.* over rows that change"),
+        ("SELECT MAX(n) FROM u", "column 8: MAX.* over rows that change: .*the next one.*store table.*'batch'"),
+        ("SELECT a, MIN(c) FROM (SELECT a, COUNT(*) AS c FROM s GROUP BY a, b) AS q GROUP BY a", "column 11: MIN"),
         ("SELECT AVG(CAST(n AS DOUBLE)) FROM u", "column 8: AVG.* CAST it to a DECIMAL"),
         ("SELECT n, NOW() FROM u WHERE n > 1", "column 11: NOW over rows that change"),
         (

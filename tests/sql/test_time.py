@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from log_system.kafka.local import LocalKafka
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
-from tests.connectors.wire import Wire
+from tests.connectors.wire import Record, Wire
 from tests.sql.test_changes import quick
 
 #: Three messages a micro-batch. What is late is counted until the micro-batch after the one that made it late.
@@ -122,6 +122,42 @@ def test_windows_come_once_when_the_watermark_passes(catalog: Catalog, wire: Wir
     ).frame
     assert frame is not None
     assert [(str(row[0]), str(row[1]), *row[2:]) for row in frame.collect()] == [(at(1), at(17), "a", 4), (at(31), at(36), "a", 1)]  # fmt: skip  # noqa: E501
+
+
+def test_a_silent_partition_holds_no_window_up_once_it_is_idle(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    """`table.exec.source.idle-timeout`, by SET: of two partitions one has nothing after its first row."""
+    name = wire.make(topic(), 2)
+
+    def send(partition: int, second: int) -> None:
+        wire.send(name, [Record(json.dumps({"ts": at(second)}).encode(), partition=partition)])
+
+    catalog.sql(
+        "CREATE TABLE t (ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH ('connector' = 'kafka', 'format' = 'json', "
+        f"'topic' = '{name}', 'properties.bootstrap.servers' = '...', 'scan.startup.mode' = 'earliest-offset'); "
+        "SET 'tablestore.trigger' = '100 ms'; SET 'table.exec.source.idle-timeout' = '500 ms'"
+    )
+    counted = "SELECT window_start, COUNT(*) FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY window_start, window_end"  # fmt: skip  # noqa: E501
+    found: list[tuple[str, int]] = []
+
+    def show(frame: DataFrame, _: int) -> None:
+        found.extend((str(row[0]), row[1]) for row in frame.collect())
+
+    send(0, 1)
+    send(1, 2)
+    query = catalog.follow(catalog.sql(counted), show)
+    try:
+        until, second = time.monotonic() + 90, 30
+        while not found and time.monotonic() < until:
+            # The other goes on, as it would.
+            send(0, second)
+            second += 1
+            query.processAllAvailable()
+        assert found == [(at(0), 2)]
+    finally:
+        query.stop()
+        catalog.sql("RESET")
 
 
 def test_streams_join_by_time_and_look_tables_up(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:

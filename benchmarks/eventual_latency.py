@@ -1,0 +1,127 @@
+"""Latency of an eventual log at 1,000 rows a second: until a plain consumer has a row, and until it is seen normalized.
+
+A thread writes as a staging task does (the same code: encoded, sent by an idempotent producer, and confirmed), every
+50 ms what is due since the last time; each row carries the time at which it came to be, so waiting for the next send
+counts. Nothing is ever committed, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import TopicPartition
+from pyspark.sql import DataFrame
+
+from benchmarks.eventual_log import eventual_table
+from benchmarks.harness import CORES, Bench, Result, limit, main, percentile, seconds_text
+from benchmarks.latency import phases, watch
+from log_system.kafka.client import KafkaClient
+from log_system.kafka.staged import KafkaTapFactory
+from snapshot.bucket import bucket_of
+from snapshot.rowkind import KIND, RowKind
+from tablestore.opened import OpenedTable
+
+ROWS_PER_SECOND = 1_000
+_SEND_SECONDS = 0.05
+_WARM_UP_SECONDS = 15
+_KEYS = 50_000
+_SEEN = "handed"
+
+
+class _Writer(threading.Thread):
+    """Hands rows to the log as they come to be."""
+
+    def __init__(self, table: OpenedTable) -> None:
+        super().__init__(daemon=True)
+        assert table.log is not None
+        self._factory, self._schema = KafkaTapFactory(table.log), table.log.schema
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        start, sent, dice = time.time(), 0, np.random.default_rng(1)
+        while not self._done.wait(_SEND_SECONDS):
+            due = int((time.time() - start) * ROWS_PER_SECOND)
+            ids = dice.integers(0, _KEYS, due - sent)
+            handed = ((start + np.arange(sent, due) / ROWS_PER_SECOND) * 1e6).astype(np.int64)
+            kinds = pa.array(np.full(len(ids), int(RowKind.UPDATE_AFTER)), self._schema.field(KIND).type)
+            rows = pa.RecordBatch.from_arrays([pa.array(ids), pa.array(handed), kinds], schema=self._schema)
+            buckets = bucket_of(rows, ["id"], CORES)
+            tap = self._factory.open()
+            for bucket in range(CORES):
+                tap.send(bucket, rows.filter(pa.array(buckets == bucket)))
+            tap.close()
+            sent = due
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join(30)
+
+
+class _Listener(threading.Thread):
+    """A stranger: consumes the topic and notes how old each row is."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._consumer = KafkaClient({"bootstrap.servers": servers}).consumer("stranger")
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(CORES)])
+        self._done = threading.Event()
+        self.ages: list[tuple[float, float]] = []
+
+    def run(self) -> None:
+        while not self._done.is_set():
+            message: Any = self._consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                now = time.time()
+                self.ages.append((now, now - json.loads(message.value())[_SEEN] / 1e6))
+        self._consumer.close()
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join(30)
+
+
+def run(bench: Bench) -> list[Result]:
+    """Let a writer, a plain consumer and a normalized stream run side by side."""
+    seconds = bench.size(60, 15)
+    table = eventual_table(bench, f"id bigint, {_SEEN} bigint")
+    ages: list[tuple[float, float]] = []
+
+    def seen(batch: DataFrame, _: int) -> None:
+        rows = batch.where("_change_type IN ('insert', 'update_postimage')").select(_SEEN)
+        handed = rows.toArrow().column(0).to_numpy()
+        now = time.time()
+        ages.extend((now, age) for age in now - handed / 1e6)
+
+    listener = _Listener(bench.kafka.bootstrap_servers, table.options.log.kafka.topic)
+    writer = _Writer(OpenedTable.open(table.path))
+    listener.start()
+    stream = table.read_stream(scan_mode="latest").writeStream.foreachBatch(seen).outputMode("update")
+    query = stream.option("checkpointLocation", bench.path("checkpoint")).start()
+    writer.start()
+    bench.say(f"{_WARM_UP_SECONDS} s of warm-up, then {seconds} s of {ROWS_PER_SECOND:,} rows/s")
+    watch([query], lambda: bool(ages))
+    since = time.time() + _WARM_UP_SECONDS
+    until = since + seconds
+    watch([query], lambda: time.time() > until)
+    told = phases(query)
+    query.stop()
+    writer.stop()
+    listener.stop()
+    normalized, plain = ([age for at, age in found if since <= at <= until] for found in (ages, listener.ages))
+    name = f"{ROWS_PER_SECOND:,} rows/s, row written until"
+    return [
+        limit(f"{name} seen normalized, p50 ({len(normalized):,} rows)", percentile(normalized, 50), 0.3, seconds_text),
+        limit(f"{name} seen normalized, p99", percentile(normalized, 99), 0.5, seconds_text),
+        limit(f"{name} a plain consumer has it, p50", percentile(plain, 50), 0.05, seconds_text),
+        limit(f"{name} a plain consumer has it, p99", percentile(plain, 99), None, seconds_text),
+        Result("... Spark's micro-batches, median ms", ", ".join(f"{p} {ms:.0f}" for p, ms in told.items())),
+    ]
+
+
+if __name__ == "__main__":
+    main(run)

@@ -1,0 +1,52 @@
+"""The logs that normalize is measured with, made in bulk and without Spark: writing them is not what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.harness import CORES, Bench
+from log_system.kafka import bulk_send
+from snapshot.bucket import bucket_of
+from snapshot.rowkind import KIND, RowKind
+from tablestore.opened import OpenedTable
+from tablestore.store import TableStore
+
+SCHEMA = "id bigint, name string, price double"
+_FLUSH_SECONDS = 120
+
+
+def eventual_table(bench: Bench, schema: str = SCHEMA) -> TableStore:
+    """Make an eventual table with a partition, and so a task, for each core; the state has as many parts."""
+    bench.spark.conf.set("spark.sql.shuffle.partitions", CORES)
+    options = {"log__consistency": "eventual", "bucket": CORES, "compaction__auto": "false"}
+    return bench.table("eventual", schema, key=["id"], log="json", **options)
+
+
+def changes(ids: np.ndarray, deleted: np.ndarray, seed: int) -> pa.RecordBatch:
+    """Make a change of each id, of the table's columns and ``_kind``; with another seed the values are others."""
+    number = np.random.default_rng(seed).integers(0, 1_000_003, len(ids))
+    kinds = np.where(np.broadcast_to(deleted, ids.shape), int(RowKind.DELETE), int(RowKind.UPDATE_AFTER))
+    names = np.char.add("name-", (number % 100_000).astype(str))
+    columns = {"id": pa.array(ids), "name": pa.array(names), "price": pa.array(number / 7), KIND: pa.array(kinds)}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def send(table: TableStore, batches: Iterable[pa.RecordBatch]) -> float:
+    """Put changes into the log as staging tasks encode them; give the mean bytes of a record's value."""
+    log = OpenedTable.open(table.path).log
+    assert log is not None
+    producer, codec = log.client.producer(None), log.codec()
+    count = size = 0
+    for batch in batches:
+        rows = batch.cast(log.schema)
+        buckets = bucket_of(rows, ["id"], CORES)
+        for bucket in range(CORES):
+            records = codec.encode(rows.filter(pa.array(buckets == bucket)))
+            bulk_send.send(producer, log.topic, bucket, records.key_column, records.value_column)
+            there = records.value_column.drop_null()
+            count, size = count + len(there), size + there.nbytes - 8 * len(there)
+    assert producer.flush(_FLUSH_SECONDS) == 0
+    return size / max(count, 1)
