@@ -20,7 +20,7 @@ from tablestore.repair import repair
 from tablestore.report import Difference, Kind, RepairReport, Report
 from tablestore.verify import verify
 from tablestore.write import Writer
-from tests.parts import drain_raw, make_table, publisher_of, settle, write
+from tests.parts import act, drain_raw, make_table, publisher_of, rewriting, settle, write
 from tests.tables import delete_records
 
 PARTITIONS = 2
@@ -55,6 +55,19 @@ class Damaged:
         table = self.open()
         publisher = publisher_of(table) if publish else None
         write(Writer(table, publisher), changes)
+        if publisher is not None:
+            publisher.discard()
+            settle(self.servers, self.topic)
+
+    def delete_all(self, *, publish: bool = True) -> None:
+        """Delete all rows as one more snapshot: with ``log.truncate-record``, one record of each partition says so."""
+        table = self.open()
+        publisher = publisher_of(table) if publish else None
+        writer = Writer(table, publisher)
+        if self.key:
+            act(writer, table, "truncate", lambda held: [(key, None) for key in held])
+        else:
+            writer.replace_by(rewriting(table, lambda _: None), kind="truncate", all_rows=True)
         if publisher is not None:
             publisher.discard()
             settle(self.servers, self.topic)

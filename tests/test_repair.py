@@ -128,6 +128,47 @@ def test_a_lost_topic_is_published_anew(table: Damaged, *, gone: bool) -> None:
         assert_log_is_table(table.path, table.servers, table.topic, PARTITIONS)
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"log__truncate_record": True, **options}
+        for options in ({}, {"key": False, "log__format": "arrow", "publish__driver_rows_max": 0})
+    ],
+    indirect=True,
+    ids=["json-key", "arrow-append-tasks"],
+)
+def test_records_that_say_that_all_rows_are_gone_are_mended_like_others(table: Damaged) -> None:
+    """They have no rows of their own: what they stand for is counted in the index, and told by the table's files."""
+    table.delete_all()
+    table.write(6)
+    kept, before = [table.entry(s) for s in range(7)], log_of(table)
+    assert kept[5].rows
+    assert sum(p.records for p in kept[5].partitions) == PARTITIONS
+    table.forget_group()
+    for snapshot in (0, 1, 2, 3, 4, 6):
+        table.entry_file(snapshot).unlink()
+    table.edit_entry(5, lambda entry: entry["partitions"][1].update(rows=7, end=99))
+    done = table.repair()
+    assert done.ok, str(done)
+    assert [table.entry(s) for s in range(7)] == kept
+    assert log_of(table) == before
+    # One that is committed and not published; one of a table without rows is no snapshot.
+    table.delete_all(publish=False)
+    table.delete_all(publish=False)
+    done = table.repair()
+    assert any("published snapshot 7" in action for action in done.actions), str(done)
+    assert (done.ok, done.report.snapshots) == (True, 7), str(done)
+    values = [record.value() for p in range(PARTITIONS) for record in table.records(p)]
+    assert [table.records(p)[-1].value() for p in range(PARTITIONS)].count(values[-1]) == PARTITIONS
+    table.drop_topic()
+    done = table.repair()
+    assert done.ok, str(done)
+    assert [record.value() for p in range(PARTITIONS) for record in table.records(p)] == values
+    if table.key:
+        table.write(8)
+        assert_log_is_table(table.path, table.servers, table.topic, PARTITIONS)
+
+
 def test_what_retention_removed_stays_removed(table: Damaged) -> None:
     table.truncate(dict(enumerate(table.entry(2).ends)))
     kept = [table.entry(s) for s in range(5)]
