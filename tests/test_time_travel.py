@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import StreamingQueryException
 
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
@@ -207,3 +208,44 @@ def test_a_named_consumer_keeps_what_it_has_not_read(spark: SparkSession, table:
         table.reset_consumer("orders-to-search")
     with pytest.raises(InvalidInputError, match="consumer 'a b'"):
         table.read_stream(consumer="a b")
+
+
+def test_a_query_that_follows_a_table_goes_on_while_its_snapshots_expire(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    """Named, a reader is waited for; without a name, what has expired before it came is an error, never a gap."""
+    for number, name in enumerate(("", topic())):
+        table = make(spark, tmp_path / f"t{number}", kafka.bootstrap_servers, name, compaction__auto=False)
+        table.write(frame(spark, [(0, "first"), (1, "first")]))
+        feed: list[tuple[Any, ...]] = []
+
+        def source(path: str = table.path, **more: str) -> DataFrame:
+            given = {"path": path, "readChangeFeed": "true", "scan-mode": "earliest", **more}
+            return spark.readStream.format("tablestore").options(**given).load()
+
+        query = (
+            source(consumer="search")
+            .writeStream.foreachBatch(lambda batch, _, feed=feed: feed.extend(map(tuple, batch.collect())))
+            .option("checkpointLocation", str(tmp_path / f"c{number}"))
+            .start()
+        )
+        slow = Follower(tmp_path / f"slow{number}", source)
+        assert versions(slow.rows()) == [1]
+        query.processAllAvailable()
+        try:
+            for batch in range(4):
+                table.write(changes(spark, [(batch % 3, f"{batch}", "insert"), ((batch + 1) % 3, None, "delete")]))
+                if batch % 2:
+                    table.compact()
+                table.expire(older_than="0 s", keep_last=1)
+            query.processAllAvailable()
+            assert table.expire(older_than="0 s", keep_last=1).oldest >= versions(feed)[-1]
+            table.write(frame(spark, [(9, "last")]))
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        assert fold(feed) == rows(table.read())
+        assert Counter((row[0], row[3]) for row in feed) == Counter({(row[0], row[3]) for row in feed})
+        assert len(versions(feed)) == 6
+        with pytest.raises(StreamingQueryException, match="has expired"):
+            slow.rows()
