@@ -47,7 +47,7 @@ def _source(bench: Bench) -> list[Result]:
     parts = [(bench.kafka.bootstrap_servers, number, count // CORES) for number in range(CORES)]
     with team(consuming, parts) as bare:
         contestants["loop"] = lambda: bare.run(topics["json"])
-        turns = bench.take_turns("source", contestants, rounds=bench.size(5, 3), rows=count)
+        turns = bench.take_turns("source", contestants, rounds=3, rows=count)
     what = f"source, {count_text(count)} rows, one micro-batch"
     loop = _LOOPS.format("consume + from_json")
     start_up = Timed(tuple(whole[len(FORMATS) :]))
@@ -74,7 +74,7 @@ def _sink(bench: Bench) -> list[Result]:
     parts = [(bench.kafka.bootstrap_servers, sample, number, count // CORES) for number in range(CORES)]
     with team(sending, parts) as bare:
         contestants["loop"] = lambda: bare.run(_new(bench))
-        turns = bench.take_turns("sink", contestants, rounds=bench.size(5, 3), rows=count)
+        turns = bench.take_turns("sink", contestants, rounds=3, rows=count)
     what = f"sink, {count_text(count)} rows"
     results = []
     for guarantee in ("exactly once", "at least once"):

@@ -37,7 +37,7 @@ def run(bench: Bench) -> list[Result]:
         turns = bench.take_turns(
             f"normalize in {n} micro-batches",
             {"with": lambda n=n: read(True, n), "without": lambda n=n: read(False, n)},  # type: ignore[misc]
-            rounds=bench.size(3, 2),
+            rounds=2,
             rows=count,
         )
         what = f"normalize {count_text(count)} records of {count_text(keys)} keys, JSON, {n} micro-batches"

@@ -14,13 +14,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame
 
 from benchmarks.eventual_log import eventual_table
 from benchmarks.harness import CORES, Bench, Result, limit, main, percentile, seconds_text
-from benchmarks.latency import phases, watch
-from log_system.kafka.client import KafkaClient
+from benchmarks.latency import Listener, phases, watch
 from log_system.kafka.staged import KafkaTapFactory
 from snapshot.bucket import bucket_of
 from snapshot.rowkind import KIND, RowKind
@@ -62,29 +60,6 @@ class _Writer(threading.Thread):
         self.join(30)
 
 
-class _Listener(threading.Thread):
-    """A stranger: consumes the topic and notes how old each row is."""
-
-    def __init__(self, servers: str, topic: str) -> None:
-        super().__init__(daemon=True)
-        self._consumer = KafkaClient({"bootstrap.servers": servers}).consumer("stranger")
-        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(CORES)])
-        self._done = threading.Event()
-        self.ages: list[tuple[float, float]] = []
-
-    def run(self) -> None:
-        while not self._done.is_set():
-            message: Any = self._consumer.poll(0.2)
-            if message is not None and message.error() is None:
-                now = time.time()
-                self.ages.append((now, now - json.loads(message.value())[_SEEN] / 1e6))
-        self._consumer.close()
-
-    def stop(self) -> None:
-        self._done.set()
-        self.join(30)
-
-
 def run(bench: Bench) -> list[Result]:
     """Let a writer, a plain consumer and a normalized stream run side by side."""
     seconds = bench.size(60, 15)
@@ -97,7 +72,13 @@ def run(bench: Bench) -> list[Result]:
         now = time.time()
         ages.extend((now, age) for age in now - handed / 1e6)
 
-    listener = _Listener(bench.kafka.bootstrap_servers, table.options.log.kafka.topic)
+    plain_ages: list[tuple[float, float]] = []
+
+    def heard(message: Any) -> None:
+        now = time.time()
+        plain_ages.append((now, now - json.loads(message.value())[_SEEN] / 1e6))
+
+    listener = Listener(bench.kafka.bootstrap_servers, table.options.log.kafka.topic, heard)
     writer = _Writer(OpenedTable.open(table.path))
     listener.start()
     stream = table.read_stream(scan_mode="latest").writeStream.foreachBatch(seen).outputMode("update")
@@ -112,7 +93,7 @@ def run(bench: Bench) -> list[Result]:
     query.stop()
     writer.stop()
     listener.stop()
-    normalized, plain = ([age for at, age in found if since <= at <= until] for found in (ages, listener.ages))
+    normalized, plain = ([age for at, age in found if since <= at <= until] for found in (ages, plain_ages))
     name = f"{ROWS_PER_SECOND:,} rows/s, row written until"
     return [
         limit(f"{name} seen normalized, p50 ({len(normalized):,} rows)", percentile(normalized, 50), 0.3, seconds_text),

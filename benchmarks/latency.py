@@ -70,26 +70,27 @@ class _SteadyReader(DataSourceStreamReader):
         yield pa.RecordBatch.from_pydict({"id": pa.array([n % _KEYS for n in numbers], pa.int64()), "handed": handed})
 
 
-class _Listener(threading.Thread):
-    """A stranger: consumes the topic and notes when the last record of each snapshot came."""
+class Listener(threading.Thread):
+    """A stranger: consumes the topic and hands over each record."""
 
-    def __init__(self, servers: str, topic: str) -> None:
+    def __init__(self, servers: str, topic: str, take: Callable[[Any], None]) -> None:
+        """Consume all of ``topic`` from its start."""
         super().__init__(daemon=True)
         self._consumer = KafkaClient({"bootstrap.servers": servers}).consumer("stranger")
         self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(CORES)])
         self._done = threading.Event()
-        self.seen: dict[int, float] = {}
+        self._take = take
 
     def run(self) -> None:
+        """Consume until told to stop."""
         while not self._done.is_set():
             message: Any = self._consumer.poll(0.2)
             if message is not None and message.error() is None:
-                for name, value in message.headers() or []:
-                    if name == SNAPSHOT_HEADER:
-                        self.seen[int(value)] = time.time()
+                self._take(message)
         self._consumer.close()
 
     def stop(self) -> None:
+        """Stop."""
         self._done.set()
         self.join(30)
 
@@ -106,7 +107,13 @@ def run(bench: Bench) -> list[Result]:
         now = time.time()
         latencies.extend((now, now - micros / 1e6) for micros in handed)
 
-    listener = _Listener(bench.kafka.bootstrap_servers, table.options.log.kafka.topic)
+    # When the last record of each snapshot came.
+    last: dict[int, float] = {}
+
+    def heard(message: Any) -> None:
+        last.update({int(value): time.time() for name, value in message.headers() or [] if name == SNAPSHOT_HEADER})
+
+    listener = Listener(bench.kafka.bootstrap_servers, table.options.log.kafka.topic, heard)
     listener.start()
     reading = table.read_stream(scan_mode="latest").writeStream.foreachBatch(seen)
     reader = reading.option("checkpointLocation", bench.path("reader")).start()
@@ -127,7 +134,7 @@ def run(bench: Bench) -> list[Result]:
     listener.stop()
     taken = [latency for at, latency in latencies if since <= at <= until]
     committed = {s.id: s.timestamp_ms / 1000 for s in OpenedTable.open(table.path).files.snapshots()}
-    late = [at - committed[s] for s, at in listener.seen.items() if s in committed and since <= at <= until]
+    late = [at - committed[s] for s, at in last.items() if s in committed and since <= at <= until]
     name = f"{ROWS_PER_SECOND} rows/s, write_stream to read_stream"
     found = [
         limit(f"{name}, p50 ({len(taken):,} rows)", percentile(taken, 50), 1.0, seconds_text),

@@ -23,19 +23,22 @@ from tablestore.spark_parts import frame_of_parts
 _BASE_BYTES_MIN = 32 << 20
 _ROWS_MAX = 1_000_000
 """Changes whose keys are broadcast: some tens of megabytes."""
+_ROWS_MAX_OF_COLUMN = 50_000
+"""So many more changes cost as much here as one more column costs there (measured; see docs/benchmarks.md)."""
 
 
-def is_worth_it(layout: Layout, *, named: bool, partitioned: bool) -> bool:
+def is_worth_it(layout: Layout, columns: int, *, prunable: bool) -> bool:
     """Tell whether the base is large, its changes are few, and Spark has something to prune.
 
     Args:
         layout: what the snapshot is made of.
-        named: the caller has said which columns are wanted.
-        partitioned: the table has partition columns.
+        columns: how many are wanted.
+        prunable: nobody has said which of them a query uses, or there are partitions to leave out.
     """
     rows = [file.rows for file in layout.changes]
     is_large = sum(f.size for f in layout.base) >= _BASE_BYTES_MIN
-    return is_large and min(rows, default=0) >= 0 and sum(rows) <= _ROWS_MAX and (partitioned or not named)
+    are_few = min(rows, default=0) >= 0 and sum(rows) <= min(_ROWS_MAX, columns * _ROWS_MAX_OF_COLUMN)
+    return is_large and are_few and prunable
 
 
 def overlaid(

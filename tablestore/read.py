@@ -81,8 +81,13 @@ def read(
             return frame.select(*selected)
     options = {**_base_options(spark, table), "snapshot": str(snapshot), "schema": schema}
     tasks = parse_read_options(options).tasks
-    prunable = {"named": columns is not None, "partitioned": bool(spec.partition_by)}
-    if layout is not None and layout.changes and not tagged and overlay.is_worth_it(layout, **prunable):
+    prunable = columns is None or bool(spec.partition_by)
+    if (
+        layout is not None
+        and layout.changes
+        and not tagged
+        and overlay.is_worth_it(layout, len(wanted), prunable=prunable)
+    ):
         found = overlay.overlaid(spark, files, spec, layout, wanted, tasks)
         if found is not None:
             return found

@@ -36,13 +36,12 @@ def shape_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimages:
     change_type = came[CHANGE_TYPE].name if CHANGE_TYPE in came else None
     if change_type and not preimages:
         frame = frame.where(~F.col(change_type).eqNullSafe(RowKind.UPDATE_BEFORE.change_type))
-    fields = spec.schema.fields
-    if any(f.name.lower() not in came or came[f.name.lower()].dataType != f.dataType for f in fields):
+    found = [came.get(field.name.lower()) for field in spec.schema.fields]
+    if [f and (f.name, f.dataType) for f in found] != [(f.name, f.dataType) for f in spec.schema.fields]:
         frame = frame.select(*table_columns(frame.schema, spec), *([F.col(change_type)] if change_type else []))
-        came = {}
     # One text, since each call on a column goes to Spark's JVM and back several times.
     shaped = frame.selectExpr(
-        *(f"{backquoted(came[n.lower()].name if came else n)} AS {backquoted(n)}" for n in spec.schema.names),
+        *map(backquoted, spec.schema.names),
         f"{kind_of(change_type)} AS {KIND}",
         f"monotonically_increasing_id() AS {SEQ}",
         f"pmod(hash({', '.join(backquoted(k) for k in spec.primary_key)}), {buckets}) AS {BUCKET}",

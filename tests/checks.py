@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from tablestore.opened import OpenedTable
-from tests.parts import TRUNCATED, Archive, Change, committed_changes, drain, fold_into, rows_of
+from tests.parts import TRUNCATED, Archive, Change, committed_changes, drain, fold_into, rows_of, settle
 
 
 def assert_log_is_prefix(path: Path, servers: str, topic: str, partitions: int, archive: Archive | None = None) -> None:
@@ -22,6 +22,7 @@ def audit(path: Path, servers: str, topic: str, partitions: int) -> None:
     A plain ``read_committed`` consumer and the ``json`` module read the log; deltalake and pyarrow read the table.
     """
     expected = committed_changes(path, partitions)
+    settle(servers, topic)
     assert drain(servers, topic, partitions) == [[change for _, change in partition] for partition in expected]
 
 
@@ -40,6 +41,7 @@ def assert_log_is_table(
     compaction, reading one takes as long as there are snapshots before it.
     """
     expected = committed_changes(path, partitions, archive)
+    settle(servers, topic)
     assert drain(servers, topic, partitions) == [[change for _, change in partition] for partition in expected]
     table = OpenedTable.open(str(path))
     newest, oldest = table.files.latest(), table.files.oldest()

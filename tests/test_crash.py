@@ -12,10 +12,10 @@ import pytest
 
 from log_system.kafka.local import LocalKafka
 from tablestore.opened import OpenedTable
-from tablestore.recover import recover
+from tests.checks import assert_log_is_prefix, assert_log_is_table
 from tests.crash_worker import changes_of, run
 from tests.doors import POINTS
-from tests.parts import committed_changes, drain, fold, make_table, publisher_of, rows_of
+from tests.parts import fold, make_table, recover_at, rows_of
 
 pytestmark = pytest.mark.crash
 
@@ -44,27 +44,6 @@ def start(path: Path, rows: int, point: str = "", hit: int = 1, *, name: str = "
     return process.exitcode
 
 
-def assert_log_is_prefix(path: Path, servers: str, topic: str) -> None:
-    """Nothing early: whatever the log shows is committed, in order, without repeats."""
-    expected = committed_changes(path, PARTITIONS)
-    for seen, wanted in zip(drain(servers, topic, PARTITIONS), expected, strict=True):
-        assert seen == [change for _, change in wanted][: len(seen)]
-
-
-def assert_log_is_table(path: Path, servers: str, topic: str) -> None:
-    """Nothing lost, doubled or out of order; every fold of the log is its snapshot; the index says where each is."""
-    expected = committed_changes(path, PARTITIONS)
-    log = drain(servers, topic, PARTITIONS)
-    assert log == [[change for _, change in partition] for partition in expected]
-    table = OpenedTable.open(str(path))
-    for snapshot in range(table.files.latest() + 1):
-        upto = [change for partition in expected for s, change in partition if s <= snapshot]
-        assert rows_of(table, snapshot) == fold(upto)
-        entry = table.index.get(snapshot)
-        assert entry is not None
-        assert [p.rows for p in entry.partitions] == [sum(s == snapshot for s, _ in p) for p in expected]
-
-
 @pytest.mark.parametrize(("point", "log_format", "size"), CASES)
 def test_b49_a_writer_killed_at_any_point_loses_and_doubles_nothing(
     kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], point: str, log_format: str, size: dict[str, Any]
@@ -75,13 +54,10 @@ def test_b49_a_writer_killed_at_any_point_loses_and_doubles_nothing(
     # A new table's first two transactions say that there are no tasks; those of snapshots follow.
     hit = {"init": 1, "begin": 4, "offsets": 4, "end": 4}.get(point.partition(":")[0], 2)
     assert start(path, size["rows"], point, hit) == -signal.SIGKILL, f"{point} was never reached"
-    assert_log_is_prefix(path, servers, name)
-    table = OpenedTable.open(str(path))
-    publisher = publisher_of(table)
-    recover(table.files, publisher, table.index, buckets=PARTITIONS)
-    publisher.discard()
-    assert_log_is_table(path, servers, name)
+    assert_log_is_prefix(path, servers, name, PARTITIONS)
+    recover_at(path, PARTITIONS)
+    assert_log_is_table(path, servers, name, PARTITIONS)
     assert start(path, size["rows"]) == 0
-    assert_log_is_table(path, servers, name)
+    assert_log_is_table(path, servers, name, PARTITIONS)
     batches = [change for batch in range(BATCHES) for change in changes_of(batch, size["rows"])]
-    assert rows_of(table) == fold(batches)
+    assert rows_of(OpenedTable.open(str(path))) == fold(batches)

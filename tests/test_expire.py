@@ -68,6 +68,15 @@ class Life:
                 compact(self.table, run_here)
             self.remember()
 
+    def other_writer(self) -> tuple[OpenedTable, KafkaPublisher, Writer]:
+        """Write some, and let another process's writer take the log over by a write of its own."""
+        self.write(2)
+        table = OpenedTable.open(str(self.path))
+        publisher = publisher_of(table)
+        writer = Writer(table, publisher)
+        write(writer, [(1, "before")])
+        return table, publisher, writer
+
     def remember(self) -> None:
         for snapshot in range(max(self.held) + 1, self.table.files.latest() + 1):
             self.held[snapshot] = content(self.table, snapshot)
@@ -441,11 +450,7 @@ def test_a_writer_that_slept_while_others_wrote_and_expired_goes_on(
     servers: str, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
     life = Life(tmp_path / "t", servers, topic())
-    life.write(2)
-    table = OpenedTable.open(str(life.path))
-    publisher = publisher_of(table)
-    sleeper = Writer(table, publisher)
-    write(sleeper, [(1, "before")])
+    table, publisher, sleeper = life.other_writer()
     life.write(8)
     life.expire(2)
     made = write(sleeper, [(1, "after")])
@@ -460,11 +465,7 @@ def test_a_publisher_whose_snapshot_others_publish_and_expire_first_has_nothing_
     servers: str, tmp_path: Path, topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life = Life(tmp_path / "t", servers, topic())
-    life.write(2)
-    table = OpenedTable.open(str(life.path))
-    publisher = publisher_of(table)
-    slow = Writer(table, publisher)
-    write(slow, [(1, "before")])
+    _, publisher, slow = life.other_writer()
     looked_up = TableFiles.published
 
     def late(files: TableFiles, snapshot: int, buckets: int) -> ChangeSet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -171,11 +172,13 @@ def test_what_is_no_port_is_refused(port, tmp_path):
 
 
 def test_a_start_that_fails_quotes_the_brokers_log(tmp_path):
-    with (
-        LocalKafka(tmp_path),
-        pytest.raises(UnavailableError, match=r"(?s)ended while starting.*broker.log.*[Ff]ailed to acquire lock"),
-    ):
-        LocalKafka(tmp_path).start()
+    with LocalKafka(tmp_path):
+        pass
+    with (tmp_path / "data" / ".lock").open("w") as lock:
+        # As a broker that uses the folder does.
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        with pytest.raises(UnavailableError, match=r"(?s)ended while starting.*broker.log.*[Ff]ailed to acquire lock"):
+            LocalKafka(tmp_path).start()
 
 
 def test_a_property_that_kafka_refuses_is_named(tmp_path):

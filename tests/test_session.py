@@ -41,12 +41,14 @@ def test_the_data_source_is_registered_once_or_again(spark):
 
 
 def test_streaming_queries_keep_their_state_as_is_best_unless_the_session_says_otherwise(spark):
-    other = spark.newSession()
     provider, changelog = STATE_SETTINGS
-    other.conf.set(provider, "org.example.Mine")
-    other.conf.unset(changelog)
-    register(other)
-    assert (other.conf.get(provider), other.conf.get(changelog)) == ("org.example.Mine", "true")
+    try:
+        spark.conf.set(provider, "org.example.Mine")
+        spark.conf.unset(changelog)
+        register(spark)
+        assert (spark.conf.get(provider), spark.conf.get(changelog)) == ("org.example.Mine", "true")
+    finally:
+        spark.conf.set(provider, STATE_SETTINGS[provider])
 
 
 def test_a_second_call_returns_the_running_session(spark):

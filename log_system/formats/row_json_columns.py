@@ -102,19 +102,15 @@ class ColumnReader:
             return self._strings(tokens, quoted_ones)
         if pt.is_binary(kind):
             return self._binaries(tokens, quoted_ones)
-        unread: list[pa.Array] = []
-        if pt.is_floating(kind):
-            # As a number it is an integer, without a sign; as a string it has one, and it cannot be told which it was.
-            unread.append(pc.equal(tokens, "-0"))
+        # As a number -0 is an integer, without a sign; as a string it has one, and it cannot be told which it was.
+        unread = pc.equal(tokens, "-0") if pt.is_floating(kind) else None
         if any_true(quoted_ones):
-            unread.append(pc.and_(quoted_ones, pc.match_substring(tokens, "\\")))
+            escaped = pc.and_(quoted_ones, pc.match_substring(tokens, "\\"))
+            unread = escaped if unread is None else pc.or_(unread, escaped)
             tokens = pc.if_else(quoted_ones, pc.utf8_trim(tokens, '"'), tokens)
         read = None
-        for mask in unread:
-            if any_true(mask):
-                found = ~np.array(pc.fill_null(mask, fill_value=False).to_numpy(zero_copy_only=False))
-                read = found if read is None else read & found
-        if read is not None:
+        if unread is not None and any_true(unread):
+            read = ~np.array(pc.fill_null(unread, fill_value=False).to_numpy(zero_copy_only=False))
             tokens = pc.if_else(pa.array(read), tokens, pa.scalar(None, tokens.type))
         column, known = cast_texts(tokens, kind, separator=self._separator)
         if known is None or read is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,7 +19,9 @@ JAVA_COMPATIBLE: Final = "murmur2_random"
 """librdkafka's name for what Java's producers do: murmur2 of the key, any partition for a message without one."""
 
 
-def make_partitioner(name: str, topic: str, partitions: Sequence[int], task: int, tasks: int | None) -> Choose | None:
+def make_partitioner(
+    name: str, topic: str, partitions: Sequence[int], task: int, tasks: int | None, *, keyed: bool
+) -> Choose | None:
     """Make the partitioner of one task.
 
     Args:
@@ -29,16 +32,18 @@ def make_partitioner(name: str, topic: str, partitions: Sequence[int], task: int
         partitions: the topic's partitions.
         task: the number of the task that writes.
         tasks: how many tasks there are; None where that is not known.
+        keyed: whether messages have keys.
 
     Returns:
-        The partitioner; None leaves it to the client, which does as Java's does.
+        The partitioner; None leaves it to the client, which does as Java's does. What has no keys goes, as Java's
+        does, to one partition for a while and then to another: what is encoded at once goes to one.
 
     Raises:
         InvalidInputError: there is no such class.
     """
     there = list(partitions)
     if name == "default":
-        return None
+        return None if keyed else _by_batches(there)
     if name == "fixed":
         chosen = there[task % len(there)]
         return lambda messages: np.full(len(messages), chosen, np.int32)
@@ -67,6 +72,12 @@ def load_class(name: str) -> type[Any]:
         msg = f"Option 'sink.partitioner': '{name}' is no class with a method partition(key, value, topic, partitions)."
         raise InvalidInputError(msg)
     return found
+
+
+def _by_batches(partitions: list[int]) -> Choose:
+    # Not always from the first one: a micro-batch may be a single batch.
+    turns = count(int(np.random.default_rng().integers(len(partitions))))
+    return lambda messages: np.full(len(messages), partitions[next(turns) % len(partitions)], np.int32)
 
 
 def _in_turn(partitions: list[int], task: int) -> Choose:

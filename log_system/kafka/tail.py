@@ -105,17 +105,17 @@ def _newest(batches: Iterable[Records]) -> Iterator[Records]:
             yield records
             continue
         held.append(records)
-        # Folded when as many have come as are kept at most, so that each is looked at about twice.
-        if _many(held, _FOLDED_TIMES):
+        # Many are folded at once and few are kept, so that each is looked at about twice.
+        if _reach(held, _FOLDED_TIMES * _HELD_RECORDS, _HELD_BYTES):
             held = [_folded(held)]
-            if _many(held, 1):
+            if _reach(held, _HELD_RECORDS, _HELD_BYTES // 2):
                 yield from _pieces(held)
                 held = []
     yield from _pieces(held)
 
 
-def _many(held: Sequence[Records], times: int) -> bool:
-    return sum(map(len, held)) >= times * _HELD_RECORDS or sum(each.size for each in held) >= times * _HELD_BYTES
+def _reach(held: Sequence[Records], count: int, size: int) -> bool:
+    return sum(map(len, held)) >= count or sum(each.size for each in held) >= size
 
 
 def _folded(held: Sequence[Records]) -> Records:

@@ -114,7 +114,10 @@ class Sink:
                 f"with tablestore.connectors.write(), which sees to it, or df.coalesce({options.parallelism})."
             )
             raise InvalidInputError(msg)
-        choose = make_partitioner(options.partitioner, options.topic, self.partitions, task, options.parallelism)
+        keyed = self.table.coding.key_format is not None
+        choose = make_partitioner(
+            options.partitioner, options.topic, self.partitions, task, options.parallelism, keyed=keyed
+        )
         messages = self._encoded(batches)
         if self.once:
             attempt = context.taskAttemptId() if context is not None else 0

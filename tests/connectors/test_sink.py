@@ -90,7 +90,8 @@ def test_g10_a_null_value_on_a_standard_table_is_no_row(lab: Lab, made: Topics) 
 
 
 def test_o38_partitioners_decide_where_messages_go(lab: Lab, made: Topics) -> None:
-    """`sink.partitioner`: `fixed` uses one partition a task, `round-robin` all, a class those it returns."""
+    """`sink.partitioner`: `fixed` uses one partition a task, `round-robin` all, a class those it returns; without keys
+    the default uses one for each batch, in turn."""
     rows = [(n, "x") for n in range(40)]
     for partitioner, expected in [
         ("fixed", {0}),
@@ -100,6 +101,12 @@ def test_o38_partitioners_decide_where_messages_go(lab: Lab, made: Topics) -> No
         topic = made(4)
         lab.write(topic, KV, rows, sink__partitioner=partitioner)
         assert used(lab, topic) == expected, partitioner
+    topic = made(4)
+    for _ in range(12):
+        lab.write(topic, KV, rows)
+    counts = Counter(record.partition for record in lab.wire.read(topic))
+    assert len(counts) > 1, "all batches begin at the same partition"
+    assert all(count % len(rows) == 0 for count in counts.values()), "a batch is spread"
     topic = made(4)
     keyed = {"key__format": "json", "key__fields": "k", "value__format": "json"}
     lab.write(topic, KV, [*rows, *rows], **keyed)
