@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -21,6 +22,7 @@ from tablestore import TableStore, when_matched, when_not_matched, when_not_matc
 from tablestore.opened import OpenedTable
 from tablestore.verbs import keyed
 from tablestore.verbs import rows as unkeyed
+from tablestore.verbs.necessary import necessary
 from tests import tables
 from tests.checks import assert_log_is_table
 from tests.parts import drain_raw, rows_of
@@ -246,6 +248,36 @@ def test_one_record_of_each_partition_says_that_all_rows_are_gone(
     report = table.verify()
     assert report.ok, report
     assert report.snapshots >= 5
+
+
+UNDERSTOOD = (
+    "id % 3 = 1", "id % 4 = -1", "mod(ID, 5) in (0, 2)", "id > -2 and v = 'a'", "v in ('a', 'B') and not id = 1",
+    "(id between -1 and 4) and v is not null", "v = 'a ' and id < 9", "v >= 'B'",
+)  # fmt: skip
+NOT_UNDERSTOOD = ("id <= 1 or v = 'a'", "-id = 1", "id = '3'", "id % -3 = 1", "v = 'a '")
+
+
+def test_rows_are_left_out_early_only_where_no_condition_selects_them(spark: SparkSession, tmp_path: Path) -> None:
+    """What our reader takes of a condition in Spark's SQL selects all that Spark does; then a verb is right with it."""
+    held = [(n, v) for n in range(-6, 7) for v in ("a", "a ", "b", "B", "1", None)]
+    asked = frame(spark, held)
+    with duckdb.connect() as engine:
+        engine.register("held", asked.toArrow())
+        for text in (*UNDERSTOOD, *NOT_UNDERSTOOD):
+            needs = necessary(text, asked.schema)
+            kept = engine.execute(f"SELECT * FROM held WHERE {needs.sql}", list(needs.parameters)).fetchall()
+            assert set(map(tuple, asked.where(text).collect())) <= set(kept), text
+            assert bool(needs.conditions) == (text in UNDERSTOOD), text
+    table = tables.make(spark, tmp_path / "t")
+    table.write(frame(spark, [(n, "old") for n in range(-20, 20)]))
+    table.compact()
+    table.write(frame(spark, [(n, "new") for n in range(0, 20, 2)]))
+    now = rows(table.read())
+    assert table.update("id % 4 = 0 and v = 'new'", {"v": "concat(v, id)"}).rows == 5
+    now |= {n: f"new{n}" for n in range(0, 20, 4)}
+    assert table.delete("id % 2 = 0 and v = 'old'").rows == 10
+    assert rows(table.read()) == {n: v for n, v in now.items() if n % 2 or v != "old"}
+    assert table.delete("id % 2 = 0 and v = 'old'") is None
 
 
 def test_rows_that_would_share_a_key_are_refused_and_moves_that_do_not_go_through(

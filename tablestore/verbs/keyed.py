@@ -12,14 +12,17 @@ from enum import IntEnum
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from snapshot.predicate import Predicate
 from snapshot.quoting import backquoted
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import BUCKET, SEQ
 from snapshot.spec import TableSpec
 from snapshot.stage import AMBIGUOUS, OUTSIDE, TAKEN, StagedFile, Stager
 from tablestore.opened import OpenedTable
+from tablestore.plan import snapshot_parts
 from tablestore.read import read
 from tablestore.shape import table_columns
+from tablestore.spark_parts import frame_of_parts
 from tablestore.staging import run_staging
 from tablestore.verbs.clauses import Action, Match
 from tablestore.verbs.conditions import columns_read, holds
@@ -49,12 +52,25 @@ def rows_at(
     return read(spark, table, snapshot=snapshot, timestamp=None, columns=columns, push_filters=True)
 
 
-def stage(frame: DataFrame, table: OpenedTable, stager: Stager) -> list[StagedFile]:
-    """Stage a frame of changes by one Spark job.
+def rows_by_bucket(
+    spark: SparkSession, table: OpenedTable, snapshot: int, columns: Sequence[str], predicate: Predicate
+) -> DataFrame:
+    """Read those rows of a snapshot of which conditions are true, a bucket by each task.
+
+    DuckDB leaves the others out while it merges, and what is left may be staged without a shuffle.
+    """
+    parts = snapshot_parts(table.files, snapshot, tasks=1, columns=columns, predicate=predicate)
+    return frame_of_parts(spark, parts, table.spec, columns)
+
+
+def stage(frame: DataFrame, table: OpenedTable, stager: Stager, *, by_bucket: bool = False) -> list[StagedFile]:
+    """Stage a frame of changes by one Spark job; ``by_bucket`` where each bucket's are in one partition already.
 
     Raises:
         InvalidInputError: rows were rejected; the files staged by then are removed.
     """
+    if by_bucket:
+        return run_staging(frame, stager)
     keys = [F.col(backquoted(name)) for name in table.spec.primary_key]
     buckets = table.options.buckets
     placed = frame.withColumn(BUCKET, F.pmod(F.hash(*keys), F.lit(buckets)))
@@ -71,22 +87,38 @@ def deletes(rows: DataFrame, spec: TableSpec) -> DataFrame:
     return rows.select(*columns, _kind(RowKind.DELETE), order)
 
 
-def delete(spark: SparkSession, table: OpenedTable, snapshot: int | None, where: Column | None) -> DataFrame:
-    """Give the deletes of the rows that a condition selects; of all without one."""
-    columns = dict.fromkeys([*table.spec.primary_key, *columns_read(spark, table.spec.schema, where)])
-    rows = rows_at(spark, table, snapshot, list(columns))
+def delete(spark: SparkSession, table: OpenedTable, snapshot: int, where: Column | None, needs: Predicate) -> DataFrame:
+    """Give the deletes of the rows that a condition selects; of all without one.
+
+    Args:
+        spark: the session.
+        table: the table.
+        snapshot: the snapshot whose rows they are.
+        where: the condition.
+        needs: what it asks of single columns; where that is anything, the frame is by bucket.
+    """
+    columns = list(dict.fromkeys([*table.spec.primary_key, *columns_read(spark, table.spec.schema, where)]))
+    if needs.conditions:
+        rows = rows_by_bucket(spark, table, snapshot, columns, needs)
+    else:
+        rows = rows_at(spark, table, snapshot, columns)
     return deletes(rows if where is None else rows.where(where), table.spec)
 
 
 def update(
-    spark: SparkSession, table: OpenedTable, snapshot: int | None, where: Column, values: Mapping[str, Column]
+    spark: SparkSession,
+    table: OpenedTable,
+    snapshot: int,
+    where: Column,
+    values: Mapping[str, Column],
+    needs: Predicate,
 ) -> DataFrame:
-    """Give the changes of an update.
+    """Give the changes of an update; ``needs`` as for ``delete``.
 
-    Where a key is set, rows move, and whether two meet can only be told with all keys of the table.
+    Where a key is set, rows move, and whether two meet can only be told with all keys of the table: ``needs`` is empty.
     """
     spec, names = table.spec, table.spec.schema.fieldNames()
-    rows = rows_at(spark, table, snapshot)
+    rows = rows_by_bucket(spark, table, snapshot, names, needs) if needs.conditions else rows_at(spark, table, snapshot)
     if not set(values) & set(spec.primary_key):
         columns = [values.get(name, F.col(backquoted(name))).alias(name) for name in names]
         return rows.where(where).select(*columns, _kind(RowKind.UPDATE_AFTER), _order())

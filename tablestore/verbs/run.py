@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from snapshot.commit import CommitId
 from snapshot.errors import InvalidInputError
+from snapshot.predicate import Predicate
 from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.stage import StagedFile, Stager
@@ -21,6 +22,7 @@ from tablestore.verbs import keyed, rows
 from tablestore.verbs.clauses import Clause
 from tablestore.verbs.conditions import Condition, Value, checked_condition, checked_values, columns_read, empty
 from tablestore.verbs.joined import On, checked_merge
+from tablestore.verbs.necessary import necessary
 from tablestore.write import Writer
 
 Batch = tuple[str, int] | None
@@ -43,7 +45,13 @@ class Verbs:
         self._check_table("delete")
         condition = self._condition(where, "delete")
         if self._table.spec.has_key:
-            return self._change("delete", batch, lambda base: keyed.delete(self._spark, self._table, base, condition))
+            needs = self._needs(where)
+            return self._change(
+                "delete",
+                batch,
+                lambda base: keyed.delete(self._spark, self._table, base, condition, needs),
+                by_bucket=bool(needs.conditions),
+            )
         return self._replace("delete", batch, partial(rows.delete, self._spark, self._table, condition))
 
     def update(self, where: Condition, values: Mapping[str, Value], batch: Batch) -> Snapshot | None:
@@ -53,8 +61,13 @@ class Verbs:
         schema = self._table.spec.schema
         columns = checked_values(values, schema, empty(self._spark, schema), "update: set")
         if self._table.spec.has_key:
+            moves = bool(set(columns) & set(self._table.spec.primary_key))
+            needs = Predicate() if moves else self._needs(where)
             return self._change(
-                "update", batch, lambda base: keyed.update(self._spark, self._table, base, condition, columns)
+                "update",
+                batch,
+                lambda base: keyed.update(self._spark, self._table, base, condition, columns, needs),
+                by_bucket=bool(needs.conditions),
             )
         return self._replace("update", batch, partial(rows.update, self._spark, self._table, condition, columns))
 
@@ -74,7 +87,7 @@ class Verbs:
             )
         spec = self._table.spec
 
-        def changes(base: int | None) -> DataFrame:
+        def changes(base: int) -> DataFrame:
             columns = dict.fromkeys([*spec.primary_key, *columns_read(self._spark, spec.schema, condition)])
             old = keyed.rows_at(self._spark, self._table, base, list(columns))
             return keyed.overwrite(frame, old if condition is None else old.where(condition), spec, condition)
@@ -86,7 +99,10 @@ class Verbs:
         self._check_table("truncate", all_rows=True)
         if self._table.spec.has_key:
             return self._change(
-                "truncate", batch, lambda base: keyed.delete(self._spark, self._table, base, None), all_rows=True
+                "truncate",
+                batch,
+                lambda base: keyed.delete(self._spark, self._table, base, None, Predicate()),
+                all_rows=True,
             )
         return self._replace("truncate", batch, partial(rows.truncate, self._table), all_rows=True)
 
@@ -123,12 +139,19 @@ class Verbs:
             )
 
     def _change(
-        self, kind: str, batch: Batch, changes: Callable[[int | None], DataFrame], *, all_rows: bool = False
+        self,
+        kind: str,
+        batch: Batch,
+        changes: Callable[[int], DataFrame],
+        *,
+        all_rows: bool = False,
+        by_bucket: bool = False,
     ) -> Snapshot | None:
         """Write the changes that a verb makes of a snapshot's rows, in a table with a key."""
 
         def stage(stager: Stager) -> list[StagedFile]:
-            return keyed.stage(changes(stager.base), self._table, stager)
+            assert stager.base is not None
+            return keyed.stage(changes(stager.base), self._table, stager, by_bucket=by_bucket)
 
         return self._once(
             batch, lambda commit_id: self._writer.write_by(stage, commit_id, kind=kind, all_rows=all_rows)
@@ -149,6 +172,12 @@ class Verbs:
         if commit_id is not None and (landed := self._writer.publish_landed(commit_id)) is not None:
             return landed
         return write(commit_id)
+
+    def _needs(self, where: Condition) -> Predicate:
+        """Find by what our own reader can leave rows out; partitions Spark's leaves out unread."""
+        spec = self._table.spec
+        needs = necessary(where, spec.schema) if isinstance(where, str) else Predicate()
+        return Predicate() if needs.columns & set(spec.partition_by) else needs
 
     def _condition(self, where: Condition, verb: str) -> Column:
         return checked_condition(where, empty(self._spark, self._table.spec.schema), f"{verb}: where")
