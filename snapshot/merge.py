@@ -79,7 +79,7 @@ class MergeEngine:
         primary_key: Sequence[str],
         *,
         stored: pa.Schema | None = None,
-        memory_limit: str = "320MB",
+        memory_limit: str = "288MB",
         filesystem: fsspec.AbstractFileSystem | None = None,
         temp_directory: str | None = None,
     ) -> None:

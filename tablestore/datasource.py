@@ -34,6 +34,7 @@ from tablestore.opened import OpenedTable
 from tablestore.parts import as_feed
 from tablestore.plan import change_parts, snapshot_parts
 from tablestore.publisher import open_publisher
+from tablestore.python_worker import begin_task
 from tablestore.read_eventual import EventualStream
 from tablestore.read_options import FORMAT, ReadOptions, parse_read_options
 from tablestore.read_stream import SnapshotStream, feed_schema
@@ -144,6 +145,7 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in a task."""
+        begin_task()
         if not isinstance(partition, ReadPart):
             # Where there are no parts, Spark makes a partition of its own.
             return
@@ -190,6 +192,7 @@ class _Sink:
         return cls(options, Writer(table, None).stager(whole_buckets=False), tuple(schema.fieldNames()))
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> _Staged:
+        begin_task()
         context = TaskContext.get()
         task = context.partitionId() if context else 0
         preimages = self.stager.rule.takes_preimages

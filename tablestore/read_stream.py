@@ -31,6 +31,7 @@ from tablestore.consumers import ConsumerProgress
 from tablestore.feed import BEFORE_FULL, Feed
 from tablestore.opened import OpenedTable
 from tablestore.parts import as_feed
+from tablestore.python_worker import begin_task
 from tablestore.read_options import ReadOptions
 from tablestore.spark_parts import ReadPart
 
@@ -152,6 +153,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in a task."""
+        begin_task()
         assert isinstance(partition, ReadPart)
         return as_feed(partition.part.read(), self._schema)
 

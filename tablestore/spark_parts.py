@@ -13,6 +13,7 @@ from snapshot.schema import conform, relabelled
 from snapshot.spark_schema import arrow_schema
 from snapshot.spec import TableSpec
 from tablestore.parts import Part
+from tablestore.python_worker import begin_task
 
 
 class ReadPart(InputPartition):
@@ -44,6 +45,7 @@ def frame_of_parts(spark: SparkSession, parts: Sequence[Part], spec: TableSpec, 
     fitted, inner = arrow_schema(wanted), arrow_schema(given)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for rows in held[number].read():

@@ -12,6 +12,7 @@ import pyarrow as pa
 from log_system.kafka.register import Position
 from log_system.kafka.tasks import PartitionTask, publish_partition
 from snapshot.errors import TableStoreError, error_of
+from tablestore.python_worker import begin_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +39,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task],
     held = list(tasks)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:

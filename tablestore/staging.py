@@ -13,6 +13,7 @@ from snapshot.delta import DataFile
 from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.records import SentRange
 from snapshot.stage import STAGED, Role, StagedFile, StagesRows, staged_to_arrow
+from tablestore.python_worker import begin_task
 
 
 def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
@@ -24,6 +25,7 @@ def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
     names = shaped.columns
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
         context = TaskContext.get()
         named = (batch.rename_columns(names) for batch in batches)
         yield staged_to_arrow(stager, named, context.partitionId() if context else 0)

@@ -49,7 +49,7 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
         UnavailableError: the broker does not answer.
     """
     doing = f"read offsets {part.start} to {part.end} of partition {part.partition} of topic {log.topic!r}"
-    codec = log.codec()
+    codec = log.kept_codec()
     ends = np.array([b.end for b in part.boundaries])
     versions = np.array([b.snapshot for b in part.boundaries])
     times = np.array([b.timestamp_ms for b in part.boundaries]) * 1000

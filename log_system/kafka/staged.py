@@ -48,7 +48,7 @@ class KafkaTap:
         """Send with ``producer``, an idempotent one without a transaction."""
         self._log = log
         self._producer = producer
-        self._codec = log.codec()
+        self._codec = log.kept_codec()
         self._streams: dict[int, RecordStream] = {}
 
     def send(self, bucket: int, changes: pa.RecordBatch) -> None:

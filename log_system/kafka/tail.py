@@ -61,7 +61,7 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
         CorruptedError: a record cannot be decoded.
         UnavailableError: the broker does not answer.
     """
-    codec, schema = log.codec(), tail_schema(log)
+    codec, schema = log.kept_codec(), tail_schema(log)
     found = _records(log, partition, start, end)
     for records in _newest(found) if newest else found:
         offsets = records.offsets

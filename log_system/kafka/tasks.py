@@ -68,7 +68,7 @@ def publish_partition(task: PartitionTask) -> Position:
             raise FencedError(msg)
         position = held or last_position(log, task.partition, task.position.end) or task.position
         # Step 3.
-        codec = log.under(task.changes.schema).codec()
+        codec = log.under(task.changes.schema).kept_codec()
         sender = Sender(log, producer, codec, task.partition)
         while not position.holds(snapshot):
             producer.begin_transaction()

@@ -28,6 +28,7 @@ from tablestore.connectors.sink import Sink, Written
 from tablestore.connectors.stream import KafkaStream
 from tablestore.connectors.table import KafkaTable
 from tablestore.connectors.watched import IDLE, PartitionStream, take_watched
+from tablestore.python_worker import begin_task
 
 
 class KafkaDataSource(DataSource):
@@ -168,6 +169,7 @@ class KafkaReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in a task."""
+        begin_task()
         # Where there is nothing to read, Spark starts one task without a part.
         if not isinstance(partition, RangePart):
             return

@@ -28,6 +28,7 @@ from tablestore.connectors.options import Guarantee
 from tablestore.connectors.staging import StagingFile, staged
 from tablestore.connectors.table import KafkaTable
 from tablestore.connectors.zone import session_zone
+from tablestore.python_worker import begin_task
 
 logger = logging.getLogger("tablestore")
 _STAGED = "kafka-staged"
@@ -105,6 +106,7 @@ class Sink:
             InvalidInputError: a row cannot be written, or there are more tasks than the options allow.
             UnavailableError: the broker does not answer.
         """
+        begin_task()
         options = self.table.options
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0

@@ -19,6 +19,7 @@ from snapshot.schema import SEQ
 from snapshot.spark_schema import arrow_schema
 from tablestore.connectors.reading import RangePart, read_last, read_rows, shown
 from tablestore.connectors.table import KafkaTable
+from tablestore.python_worker import begin_task
 
 logger = logging.getLogger("tablestore")
 Json = dict[str, Any]
@@ -111,6 +112,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in a task."""
+        begin_task()
         assert isinstance(partition, RangePart)
         columns = [name for name in self._schema.names if name not in (CHANGE_TYPE, SEQ)]
         read = read_last if self._table.options.is_upsert else read_rows

@@ -28,6 +28,7 @@ from snapshot.schema import BUCKET, COMMIT_VERSION, SEQ
 from snapshot.spec import TableSpec
 from snapshot.stage import AMBIGUOUS, OUTSIDE, StagedFile
 from tablestore.opened import OpenedTable
+from tablestore.python_worker import begin_task
 from tablestore.restage import Replaced
 from tablestore.root_columns import root_columns
 from tablestore.shape import table_columns
@@ -207,6 +208,7 @@ def rows_of(
     given = StructType([*inner.fields, StructField(PLACE, StringType())]) if places else inner
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for part in held.batches(number):
