@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from log_system.kafka.register import Position
 from log_system.kafka.tasks import PartitionTask
 from snapshot.errors import DataLostError, error_of
 from tablestore.recover import recover
-from tablestore.spark_tasks import publish_with_spark
+from tablestore.spark_tasks import publish_with_spark, run_tasks
 from tests.rig import PARTITIONS, Rig
 
 
@@ -55,3 +57,22 @@ def test_a_change_file_that_a_spark_task_misses_is_named_as_in_the_driver(spark:
 def test_an_error_is_made_again_from_its_kind() -> None:
     assert repr(error_of("data-lost", "gone")) == repr(DataLostError("gone"))
     assert type(error_of("unheard-of", "?")).kind == "error"
+
+
+def test_a_worker_keeps_what_it_has_loaded_out_of_the_collection_after_each_task(spark: SparkSession) -> None:
+    """From its second task on, and once: what is loaded later is collected as before."""
+    kept: dict[str, list[int]] = {}
+
+    def looked(_: int) -> str:
+        return f"{os.getpid()} {gc.get_freeze_count()}"
+
+    for _ in range(5):
+        for told in run_tasks(spark, [0, 1], looked):
+            worker, count = told.split()
+            kept.setdefault(worker, []).append(int(count))
+    often = [counts[1:] for counts in kept.values() if len(counts) > 2]
+    assert often
+    for counts in often:
+        assert counts[0] > 10_000
+        # What was set apart may be gone by now; nothing is added.
+        assert counts == sorted(counts, reverse=True)

@@ -25,12 +25,12 @@ class Heard(confluent_kafka.Producer):
 
 
 def test_the_last_answer_before_a_take_over_is_of_a_broker_that_is_known(
-    bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
+    kafka: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "Producer", Heard)
     answers = []
     for _ in range(10):
-        producer = KafkaClient({"bootstrap.servers": bootstrap_servers}).producer("take-over")
+        producer = KafkaClient({"bootstrap.servers": kafka.bootstrap_servers}).producer("take-over")
         take_over(producer, 30)
         assert isinstance(producer, Heard)
         answers.append(producer.answered_by)
