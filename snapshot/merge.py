@@ -5,8 +5,8 @@ with the largest (snapshot, ``_seq``) wins: ``DELETE`` takes the row away, ``INS
 ``UPDATE_BEFORE`` counts for nothing. What is merged:
 
 1. The changes go into a temporary table, with only the columns that are asked for; the winners are found there.
-2. Each group of base files of one partition is scanned, and the rows whose key was changed are dropped (an anti join
-   whose hash table holds the changed keys, never the base).
+2. Each group of base files of one partition is scanned, and the rows whose key was changed are dropped: by an anti join
+   whose hash table holds the changed keys, never the base, or where the key is one whole number, by bits.
 3. The winners that are not deletes follow.
 
 A condition on the base is applied in its Parquet scan. A condition on changes must wait until the winners are known,
@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from snapshot.duck import bound, errors_mapped, file_argument, load, read, read_parquet, spilling, type_name
 from snapshot.errors import InvalidInputError
+from snapshot.key_bits import KeyBits
 from snapshot.latest import last_per_key
 from snapshot.predicate import Predicate
 from snapshot.rowkind import KIND, RowKind
@@ -211,9 +212,13 @@ class MergeEngine:
             if changes:
                 staged = [*wanted.names, *predicate.columns] if emit_changes else []
                 self._stage_changes(cursor, changes, staged, predicate.on(self._primary_key), asked=asked)
+            changed = self._changed_bits(cursor) if base and changes and not asked else None
+            joined = bool(changes) and changed is None
+            seen = wanted if changed is None else self._with_key(wanted)
             for files in _by_partition(base):
-                sql, parameters = self._base_query(files, wanted, predicate, changed=bool(changes), asked=asked)
-                yield from read(cursor, sql, parameters, wanted)
+                sql, parameters = self._base_query(files, seen, predicate, changed=joined, asked=asked)
+                rows = read(cursor, sql, parameters, seen)
+                yield from rows if changed is None else self._unchanged(rows, changed, wanted)
             if changes and emit_changes:
                 last = "changes SEMI JOIN (SELECT row FROM winners) AS winners ON winners.row = changes.rowid"
                 alive = f"{KIND} <> {int(RowKind.DELETE)} AND {predicate.sql_with(self._internal)}"
@@ -268,6 +273,25 @@ class MergeEngine:
             sql += f" ANTI JOIN winners ON {self._same_key('winners', 'base')}"
         sql += f" WHERE {predicate.sql_with(lambda name: f'base.{self._internal(name)}')}"
         return sql, parameters
+
+    def _changed_bits(self, cursor: duckdb.DuckDBPyConnection) -> KeyBits | None:
+        """Give the keys in ``winners`` as bits; None where they are no whole numbers, or lie too far apart."""
+        name, *others = self._primary_key
+        if others or not KeyBits.can_hold(self._schema.field(name).type):
+            return None
+        return KeyBits.of(cursor.sql(f"SELECT {self._internal(name)} FROM winners").to_arrow_table().column(0))
+
+    def _with_key(self, wanted: pa.Schema) -> pa.Schema:
+        (key,) = self._primary_key
+        return wanted if key in wanted.names else wanted.append(self._schema.field(key))
+
+    def _unchanged(
+        self, rows: Iterable[pa.RecordBatch], changed: KeyBits, wanted: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            kept = batch.select(wanted.names).filter(changed.lacks(batch.column(self._primary_key[0])))
+            if kept.num_rows:
+                yield kept
 
     def _changes_in_order(
         self, files: Sequence[ChangeFile], columns: Sequence[str], schema: pa.Schema

@@ -69,11 +69,13 @@ def rows_of(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> list[tuple[
     return rows
 
 
+@pytest.mark.parametrize("apart", [1, 1 << 40], ids=["by bits", "by a join"])
 @given(base=st.dictionaries(KEYS, st.tuples(DAYS, st.integers(0, 3))), changes=CHANGES, data=st.data())
 def test_merge_equals_a_dict(
-    tmp_path: Path, base: dict[int, tuple[str | None, int]], changes: list[Any], data: st.DataObject
+    tmp_path: Path, apart: int, base: dict[int, tuple[str | None, int]], changes: list[Any], data: st.DataObject
 ) -> None:
-    model: dict[int, Row] = {key: (key, *rest) for key, rest in base.items()}
+    model: dict[int, Row] = {key * apart: (key * apart, *rest) for key, rest in base.items()}
+    changes = [(key * apart, *rest) for key, *rest in changes]
     base_files = []
     for day in [None, "mon", "tue"]:
         part = [(row[0], row[2]) for row in model.values() if row[1] == day]
