@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from log_system.index import IndexEntry
 from log_system.kafka.topic import delete_topic
@@ -22,6 +22,7 @@ from tablestore.verify import verify
 from tablestore.write import Writer
 from tests.parts import act, drain_raw, make_table, publisher_of, rewriting, settle, write
 from tests.tables import delete_records
+from tests.topics import make_topic
 
 PARTITIONS = 2
 ROWS = 12
@@ -141,8 +142,7 @@ class Damaged:
     def recreate_topic(self) -> None:
         """Delete the topic and make an empty one of its name."""
         self.drop_topic()
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result()
+        make_topic(self.servers, self.topic, PARTITIONS)
 
     def forge(self, edit: Callable[[list[Any]], list[tuple[Any, Any, Any]]]) -> None:
         """Make the log anew from its own records, each partition edited: (key, value, headers) a record."""

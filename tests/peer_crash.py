@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +38,7 @@ from tablestore import TableStore
 from tablestore.session import session
 from tests.faults import failing
 from tests.parts import drain_raw, settle
+from tests.topics import make_topic
 
 BATCHES, ROWS, PARTITIONS = 3, 40, 2
 SETTLE_SECONDS = 5.0
@@ -85,8 +85,7 @@ class Peer:
         """Write into a Delta table in ``folder`` and a topic of its own."""
         self.path, self.servers, self.topic = folder / "table", servers, f"peer-{uuid.uuid4().hex}"
         self._order, self._transactions = order, transactions
-        admin = AdminClient({"bootstrap.servers": servers})
-        admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result()
+        make_topic(servers, self.topic, PARTITIONS)
 
     def recover(self) -> None:
         """There is nothing that anybody could call."""

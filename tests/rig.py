@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from log_system.gate import Gate
 from log_system.kafka.groups import delete_groups
@@ -26,6 +26,7 @@ from tablestore.recover import recover
 from tablestore.write import Writer
 from tests.checks import assert_index_is_true, audit
 from tests.parts import Change, make_table, publisher_of, write
+from tests.topics import make_topic
 
 PARTITIONS = 2
 
@@ -135,7 +136,7 @@ class Rig:
     def remake_topic(self, partitions: int = PARTITIONS) -> None:
         """Delete the topic and make it again, empty."""
         self.delete_topic()
-        self.admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result()
+        make_topic(self.servers, self.topic, partitions)
 
     @contextmanager
     def stranger(self, transactional_id: str = "", **config: Any) -> Iterator[Producer]:

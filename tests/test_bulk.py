@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import NewTopic
 
 from log_system.formats.json_times import timestamp_text
 from log_system.gate import Gate
@@ -25,6 +24,7 @@ from snapshot.rowkind import RowKind
 from tablestore.write import Writer
 from tests.checks import assert_index_is_true
 from tests.parts import drain_raw, make_table, publisher_of, write
+from tests.topics import make_topic
 
 READER = {"fetch.wait.max.ms": 10, "enable.partition.eof": True}
 KEYS = pa.array([None if n % 7 == 0 else b"k%d" % n for n in range(50_000)], pa.large_binary())
@@ -42,8 +42,7 @@ def client(kafka: LocalKafka) -> KafkaClient:
 @pytest.fixture
 def made(client: KafkaClient, topic: Callable[[], str]) -> str:
     name = topic()
-    admin = client.admin()
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result(30)
+    make_topic(str(client.config["bootstrap.servers"]), name, 2)
     return name
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from log_system.jars import find_java
 from log_system.kafka import _install
@@ -21,6 +21,7 @@ from log_system.kafka._broker import Broker, free_port, server_properties
 from log_system.kafka._watchdog import LOOK_EVERY_S
 from log_system.kafka.local import LocalKafka
 from snapshot.errors import InvalidInputError, UnavailableError
+from tests.topics import make_topic
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,8 +34,7 @@ def broker():
 
 
 def create_topic(kafka: LocalKafka, name: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(name, 1)])[name].result(20)
+    make_topic(kafka.bootstrap_servers, name)
 
 
 def produce_in_transaction(kafka: LocalKafka, topic: str, values: list[bytes], *, commit: bool = True) -> None:
