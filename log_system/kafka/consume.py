@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from log_system.kafka.client import KafkaClient, Setting
+from log_system.kafka.kept import Kept
 
 ANSWER_SECONDS: Final = 30.0
 _WAIT_SECONDS: Final = 0.5
 _READER: Final[dict[str, Setting]] = {"fetch.wait.max.ms": 10, "enable.partition.eof": True}
-_CONSUMERS_MAX: Final = 4
 
 
-class Consumers(threading.local):
-    """Connections by client and group: Spark reuses its Python workers, and connecting costs more than a small read."""
+class Consumers:
+    """Connections by client and group: a consumer reads one slice at a time."""
 
     def __init__(self) -> None:
         """Hold none yet."""
-        self._open: OrderedDict[tuple[KafkaClient, str, str], Any] = OrderedDict()
+        self._kept = Kept[tuple[KafkaClient, str, str], Any](close=lambda consumer: consumer.close())
 
     def take(self, client: KafkaClient, group: str, isolation: str = "read_committed") -> Any:
         """Give the consumer for a group, made when it is asked for first."""
-        key = (client, group, isolation)
-        if key not in self._open:
-            # A fetch that waits at the end of the last slice holds up the first fetch of the next one.
-            self._open[key] = client.consumer(group, **_READER, **{"isolation.level": isolation})
-            while len(self._open) > _CONSUMERS_MAX:
-                self._open.popitem(last=False)[1].close()
-        self._open.move_to_end(key)
-        return self._open[key]
+        # A fetch that waits at the end of the last slice holds up the first fetch of the next one.
+        made = partial(client.consumer, group, **_READER, **{"isolation.level": isolation})
+        return self._kept.take((client, group, isolation), made)
 
     def forget(self, client: KafkaClient, group: str, isolation: str = "read_committed") -> None:
         """Close a consumer that has failed."""
-        consumer = self._open.pop((client, group, isolation), None)
-        if consumer is not None:
-            consumer.close()
+        self._kept.forget((client, group, isolation))
 
 
 CONSUMERS: Final = Consumers()
-"""Those of this process, for each thread its own: a consumer reads one slice at a time."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -12,29 +10,9 @@ from confluent_kafka import Producer
 
 from log_system.formats import LogFormat, open_format
 from log_system.kafka.client import KafkaClient, Setting
+from log_system.kafka.kept import Kept
 
-_CODECS_MAX: Final = 4
-
-
-class _Codecs(threading.local):
-    """Coders that outlive a task, for each thread its own: making one takes longer than coding a small batch."""
-
-    def __init__(self) -> None:
-        """Hold none yet."""
-        self._kept: OrderedDict[tuple[Any, ...], LogFormat] = OrderedDict()
-
-    def take(self, log: KafkaLog) -> LogFormat:
-        """Give the coder for a log's records, made when it is asked for first."""
-        key = (log.format, log.schema.serialize().to_pybytes(), log.primary_key, log.changelog, log.mixed)
-        if key not in self._kept:
-            self._kept[key] = log.codec()
-            while len(self._kept) > _CODECS_MAX:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
-
-
-_CODECS: Final = _Codecs()
+_CODECS: Final = Kept[tuple[Any, ...], LogFormat]()
 
 
 @dataclass(frozen=True)
@@ -108,4 +86,5 @@ class KafkaLog:
 
     def kept_codec(self) -> LogFormat:
         """Give this thread's coder for this log's records, which outlives a task."""
-        return _CODECS.take(self)
+        key = (self.format, self.schema.serialize().to_pybytes(), self.primary_key, self.changelog, self.mixed)
+        return _CODECS.take(key, self.codec)

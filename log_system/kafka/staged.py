@@ -6,23 +6,23 @@ A task that fails half way leaves records, and its next attempt sends them again
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from log_system.formats import EncodedRecords
 from log_system.kafka.client import KafkaClient, kafka_errors, translate
+from log_system.kafka.kept import Kept
 from log_system.kafka.log import KafkaLog
 from snapshot.records import SentRange
 
 FLUSH_SECONDS = 60.0
 _QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
-_PRODUCERS_MAX = 4
-_producers: OrderedDict[KafkaClient, Any] = OrderedDict()
-"""Connections that outlive a task; thrown away after any error."""
+_PRODUCERS = Kept[KafkaClient, Any]()
+"""Thrown away after any error."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,7 @@ class KafkaTapFactory:
 
     def open(self) -> KafkaTap:
         """Connect, with an idempotent producer: within one attempt no record is lost, doubled or out of order."""
-        if self.log.client not in _producers:
-            _producers[self.log.client] = self.log.client.producer(None)
-            while len(_producers) > _PRODUCERS_MAX:
-                _producers.popitem(last=False)
-        _producers.move_to_end(self.log.client)
-        return KafkaTap(self.log, _producers[self.log.client])
+        return KafkaTap(self.log, _PRODUCERS.take(self.log.client, partial(self.log.client.producer, None)))
 
 
 class KafkaTap:
@@ -68,7 +63,7 @@ class KafkaTap:
                 self._producer.flush(FLUSH_SECONDS)
             return {bucket: stream.sent() for bucket, stream in self._streams.items()}
         except BaseException:
-            _producers.pop(self._log.client, None)
+            _PRODUCERS.forget(self._log.client)
             raise
 
 
