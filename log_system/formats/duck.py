@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import weakref
 from collections import OrderedDict
 
 import duckdb
@@ -31,7 +33,7 @@ class Duck:
     def __init__(self, memory_limit: str) -> None:
         """Keep the memory limit, in DuckDB's spelling (``256MB``), until the first query."""
         self._memory_limit = memory_limit
-        self._forget()
+        self.forget()
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the connection behind."""
@@ -40,7 +42,7 @@ class Duck:
     def __setstate__(self, state: dict[str, str]) -> None:
         """Begin without a connection."""
         self._memory_limit = state["_memory_limit"]
-        self._forget()
+        self.forget()
 
     def run(self, sql: str, **tables: pa.RecordBatch) -> pa.RecordBatch:
         """Run one query over batches; each is seen under its keyword.
@@ -57,7 +59,7 @@ class Duck:
             result = connection.sql(f"EXECUTE {statement}").to_arrow_table(batch_size=max(rows, 1))
         except (duckdb.FatalException, duckdb.InternalException):
             # After such an error DuckDB answers nothing more.
-            self._forget()
+            self.forget()
             raise
         except UnicodeDecodeError as error:
             # DuckDB shows the text at fault in its message and cuts it, now and then in the midst of a character.
@@ -70,7 +72,8 @@ class Duck:
         batches = result.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Let go of the connection; the next query opens another."""
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._slots: dict[str, _Slot] = {}
         self._statements: OrderedDict[str, str] = OrderedDict()
@@ -78,6 +81,7 @@ class Duck:
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
+            _open.add(self)
             self._connection = duckdb.connect(
                 config={
                     "threads": 1,
@@ -110,3 +114,13 @@ class Duck:
             self._statements[sql] = statement
         self._statements.move_to_end(sql)
         return self._statements[sql]
+
+
+_open: weakref.WeakSet[Duck] = weakref.WeakSet()
+
+
+@atexit.register
+def _forget_all() -> None:
+    """Let go of connections before Python ends: of one that a thread still holds it prints a page of leaks."""
+    for duck in list(_open):
+        duck.forget()
