@@ -1,12 +1,15 @@
-"""Spark's Python daemon, whose workers end without a word when Spark hangs up on them.
+"""Spark's Python daemon, whose workers acknowledge the first packet of a task at once.
 
-Spark hangs up on a worker of which it wants no more rows, as after a LIMIT, and on all of them when it stops. Over a
-Unix domain socket a worker's last write then fails at once, and Spark's daemon would print a traceback into the
-terminal; over TCP that write mostly goes through, unread. Spark starts this module by `spark.python.daemon.module`.
+Spark sends a task to its Python worker in several small packets. By Nagle's algorithm the second waits until the first
+is acknowledged, and Linux keeps an acknowledgement back for 40 ms where there is nothing to send along with it. So each
+task would begin 40 ms late (measured). Over Unix domain sockets, which Spark can use in place of TCP, nothing waits,
+but idle workers print a traceback whenever Spark hangs up on them. Spark starts this module by its setting
+`spark.python.daemon.module`.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 
 from pyspark import daemon
@@ -15,11 +18,14 @@ _worker = daemon.worker
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Run one task, as Spark's own daemon does; give its exit code, which is 1 where Spark has hung up."""
-    try:
-        return _worker(sock, authenticated)
-    except (BrokenPipeError, ConnectionResetError):
-        return 1
+    """Run one task as Spark's own daemon does, and give its exit code; acknowledge what has come when it begins."""
+    if sock.family != socket.AF_UNIX:
+        # Said any earlier, it would be forgotten until the task comes.
+        begun = select.poll()
+        begun.register(sock, select.POLLIN)
+        begun.poll()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+    return _worker(sock, authenticated)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from tablestore.datasource import TableStoreDataSource
 
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+PYTHON_DAEMON = "tablestore.python_daemon"
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 STATE_SETTINGS = {
     # Keys of a normalized stream, on disk and not in the heap.
@@ -27,12 +28,6 @@ STATE_SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 """How streaming queries keep their state, in sessions in which nothing else is said."""
-PYTHON_SETTINGS = {
-    # Over TCP a task's second packet waits until the kernel acknowledges the first: 40 ms of each task (measured).
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "tablestore.python_daemon",
-}
-"""How a local Spark speaks with its Python workers."""
 # What Delta depends on and Spark has already.
 IN_SPARK = (
     "com.fasterxml.jackson.core",
@@ -153,8 +148,8 @@ def _settings(master: str, jars: list[str]) -> dict[str, str]:
             # Spark's default asks the shell for each file's rights: 115 ms of a micro-batch, and 37 ms so (measured).
             "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
         }
-        if hasattr(socket, "AF_UNIX"):
-            settings |= PYTHON_SETTINGS
+        if hasattr(socket, "TCP_QUICKACK"):
+            settings["spark.python.daemon.module"] = PYTHON_DAEMON
     return settings
 
 
