@@ -1,0 +1,28 @@
+"""The DuckDB of the formats: what is left of it when Python ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_HELD = """
+import threading
+import pyarrow as pa
+from log_system.formats.duck import Duck
+
+opened = threading.Event()
+
+def hold():
+    duck = Duck("64MB")
+    print(duck.run("SELECT n FROM t", t=pa.RecordBatch.from_pydict({"n": [1]})).to_pylist())
+    opened.set()
+    threading.Event().wait()
+
+threading.Thread(target=hold, daemon=True).start()
+opened.wait()
+"""
+
+
+def test_one_that_a_thread_holds_when_python_ends_says_nothing() -> None:
+    run = subprocess.run([sys.executable, "-c", _HELD], capture_output=True, text=True, timeout=60, check=True)
+    assert (run.stdout, run.stderr) == ("[{'n': 1}]\n", "")
