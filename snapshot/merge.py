@@ -277,13 +277,13 @@ class MergeEngine:
     def _changed_bits(self, cursor: duckdb.DuckDBPyConnection) -> KeyBits | None:
         """Give the keys in ``winners`` as bits; None where they are no whole numbers, or lie too far apart."""
         name, *others = self._primary_key
-        kind = self._schema.field(name).type
-        if others or not KeyBits.can_hold(kind):
+        field = self._schema.field(name)
+        if others or not KeyBits.can_hold(field.type):
             return None
-        key = self._internal(name)
-        (ends,) = cursor.execute(f"SELECT min({key}), max({key}) FROM winners").fetchall()
-        keys = read(cursor, f"SELECT {key} FROM winners", [], pa.schema([self._schema.field(name)]))
-        return KeyBits.of(pa.array(ends, kind), (batch.column(0) for batch in keys))
+        key, alone = self._internal(name), pa.schema([field.with_nullable(True)])
+        (ends,) = read(cursor, f"SELECT unnest([min({key}), max({key})]) FROM winners", [], alone)
+        keys = read(cursor, f"SELECT {key} FROM winners", [], alone)
+        return KeyBits.of(ends.column(0), (batch.column(0) for batch in keys))
 
     def _with_key(self, wanted: pa.Schema) -> pa.Schema:
         (key,) = self._primary_key

@@ -123,6 +123,18 @@ def test_merge_equals_a_dict(
     assert change_log == [(*row, snapshot * 10**12) for snapshot, _, _, row in ordered]
 
 
+def test_keys_may_be_dates_that_python_has_none_of(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("day", pa.date32(), nullable=False), pa.field("number", pa.int64())])
+    early, late = -1_000_000, 3_000_000
+    base = [BaseFile(write(tmp_path, [(early, 1), (early + 1, 2), (late, 3)], schema), {})]
+    rows = [(early, None, int(RowKind.DELETE), 0), (late, 4, int(RowKind.UPDATE_AFTER), 1)]
+    changes = [ChangeFile(write(tmp_path, rows, change_schema(schema)), 1)]
+    with MergeEngine(schema, ["day"], temp_directory=str(tmp_path)) as engine:
+        merged = pa.Table.from_batches(engine.merged(base, changes))
+    days = merged["day"].cast(pa.int32()).to_pylist()
+    assert sorted(zip(days, merged["number"].to_pylist(), strict=True)) == [(early + 1, 2), (late, 4)]
+
+
 def _keeps(each: Any, row: Row) -> bool:
     if isinstance(each, GreaterThan):
         return row[2] > 1
