@@ -17,7 +17,6 @@ from tablestore.datasource import TableStoreDataSource
 
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
-PYTHON_DAEMON = "tablestore.python_daemon"
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 STATE_SETTINGS = {
     # Keys of a normalized stream, on disk and not in the heap.
@@ -149,7 +148,8 @@ def _settings(master: str, jars: list[str]) -> dict[str, str]:
             "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
         }
         if hasattr(socket, "TCP_QUICKACK"):
-            settings["spark.python.daemon.module"] = PYTHON_DAEMON
+            # Tasks that run Python begin 40 ms earlier.
+            settings["spark.python.daemon.module"] = "tablestore.python_daemon"
     return settings
 
 

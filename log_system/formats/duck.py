@@ -121,6 +121,6 @@ _open: weakref.WeakSet[Duck] = weakref.WeakSet()
 
 @atexit.register
 def _forget_all() -> None:
-    """Let go of connections before Python ends: of one that a thread still holds it prints a page of leaks."""
+    """Let go of connections before Python ends: DuckDB prints a page of leaks if a thread still holds one then."""
     for duck in list(_open):
         duck.forget()
