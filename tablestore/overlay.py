@@ -24,7 +24,7 @@ _BASE_BYTES_MIN = 32 << 20
 _ROWS_MAX = 1_000_000
 """Changes whose keys are broadcast: some tens of megabytes."""
 _ROWS_MAX_OF_COLUMN = 50_000
-"""So many more changes cost as much here as one more column costs there (measured; see docs/benchmarks.md)."""
+"""So many more changes cost as much here as one more column costs there (measured)."""
 
 
 def is_worth_it(layout: Layout, columns: int, *, prunable: bool) -> bool:

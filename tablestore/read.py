@@ -12,7 +12,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.table import TableFiles
 from snapshot.tags import check_name
-from tablestore import overlay
+from tablestore import overlay, scan
 from tablestore.normalize import normalize as normalized
 from tablestore.opened import OpenedTable
 from tablestore.plan import snapshot_parts
@@ -51,18 +51,8 @@ def read(
             word.
     """
     is_own = parse_schema_choice(schema)
-    if (snapshot is not None) + (timestamp is not None) + (tag is not None) > 1:
-        msg = "read: snapshot, timestamp and tag exclude each other; give one."
-        raise InvalidInputError(msg)
     files = table.files
-    if timestamp is not None:
-        snapshot = files.snapshot_as_of(timestamp_millis(timestamp)).id
-    elif tag is not None:
-        snapshot = files.tags.get(tag).snapshot.id
-    elif snapshot is not None:
-        snapshot = files.snapshot(snapshot).id
-    else:
-        snapshot = files.latest()
+    snapshot = _snapshot_id(files, snapshot, timestamp, tag)
     spec = files.spec_of(snapshot) if is_own else table.spec
     names = spec.schema.fieldNames()
     unknown = [name for name in columns or () if name not in names]
@@ -81,20 +71,30 @@ def read(
             return frame.select(*selected)
     options = {**_base_options(spark, table), "snapshot": str(snapshot), "schema": schema}
     tasks = parse_read_options(options).tasks
-    prunable = columns is None or bool(spec.partition_by)
-    if (
-        layout is not None
-        and layout.changes
-        and not tagged
-        and overlay.is_worth_it(layout, len(wanted), prunable=prunable)
-    ):
-        found = overlay.overlaid(spark, files, spec, layout, wanted, tasks)
+    if layout is not None and layout.changes:
+        prunable = columns is None or bool(spec.partition_by)
+        found = scan.scanned(spark, files, spec, layout, wanted, tasks)
+        if found is None and not tagged and overlay.is_worth_it(layout, len(wanted), prunable=prunable):
+            found = overlay.overlaid(spark, files, spec, layout, wanted, tasks)
         if found is not None:
             return found
     if push_filters:
         pushed = {**options, "columns": "\x1f".join(wanted), "pushFilters": "true"}
         return spark.read.format(FORMAT).options(**pushed).load().select(*[backquoted(name) for name in wanted])
     return frame_of_parts(spark, snapshot_parts(files, snapshot, tasks=tasks, columns=wanted, spec=spec), spec, wanted)
+
+
+def _snapshot_id(
+    files: TableFiles, snapshot: int | None, timestamp: datetime | str | int | None, tag: str | None
+) -> int:
+    if (snapshot is not None) + (timestamp is not None) + (tag is not None) > 1:
+        msg = "read: snapshot, timestamp and tag exclude each other; give one."
+        raise InvalidInputError(msg)
+    if timestamp is not None:
+        return files.snapshot_as_of(timestamp_millis(timestamp)).id
+    if tag is not None:
+        return files.tags.get(tag).snapshot.id
+    return files.latest() if snapshot is None else files.snapshot(snapshot).id
 
 
 @dataclass(frozen=True, kw_only=True)

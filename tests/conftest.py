@@ -21,8 +21,10 @@ from log_system.kafka.local import LocalKafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.workermanage import WorkerController
 
 KAFKA_IMAGE = "apache/kafka:4.1.0"
+SPARK_PROCESSES = 2
 
 # A real part behind an example makes it slow and never equally fast; that is no sign of a bad test here.
 SLOW_PARTS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
@@ -86,15 +88,32 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 class BySession(LoadScopeScheduling):
-    """Hand all files that use Spark to one process and each other file to whichever is free.
+    """Hand files to processes as they become free, those that use Spark to the first two processes only.
 
-    Most tests wait, for brokers and for processes they kill, so several processes are quicker than one; but a second
-    Spark on two cores would only be in the way.
+    Most tests wait, for brokers, for Spark's Python and for processes they kill; those of Spark use less than one core.
+    So two Sparks are quicker than one, and a third on two cores would only be in the way.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::", 1)[0]
-        return "spark" if _uses_spark(file) else file
+        return nodeid.split("::", 1)[0]
+
+    def _next_for(self, node: WorkerController) -> str | None:
+        """Choose a file; None when what is left is for other processes."""
+        is_sparks = node in self.nodes[:SPARK_PROCESSES]
+        files = sorted(self.workqueue, key=_uses_spark, reverse=is_sparks)
+        return files[0] if files and (is_sparks or not _uses_spark(files[0])) else None
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        file = self._next_for(node)
+        if file is not None:
+            self.workqueue.move_to_end(file, last=False)
+            super()._assign_work_unit(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if self.workqueue and self._next_for(node) is None and not node.shutting_down:
+            node.shutdown()
+        else:
+            super()._reschedule(node)
 
 
 @cache

@@ -17,16 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError, NotFoundError
-from tablestore import TableStore, overlay
+from tablestore import TableStore, overlay, scan
 from tests.tables import Follower, changes, frame, log_options, make, rows
 
 
-@pytest.mark.parametrize("overlaid", [False, True], ids=["merged", "overlaid"])
+@pytest.mark.parametrize("way", ["merged", "overlaid", "scanned"])
 def test_every_snapshot_reads_as_it_was_before_and_after_compactions(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlaid: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    if overlaid:
-        monkeypatch.setattr(overlay, "_BASE_BYTES_MIN", 0)
+    if way != "merged":
+        monkeypatch.setattr(overlay if way == "overlaid" else scan, "_BASE_BYTES_MIN", 0)
     table = make(spark, tmp_path / "t", compaction__auto="false")
     model: dict[int, dict[int, str]] = {0: {}}
     now: dict[int, str] = {}
