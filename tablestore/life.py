@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from tablestore.inspect_log import Progress
 from tablestore.metrics import Hook
 from tablestore.opened import OpenedTable
 from tablestore.points import Point
+from tablestore.saved_state import SavedState, save_state
 from tablestore.write import Writer
 
 logger = logging.getLogger("tablestore")
@@ -75,6 +77,31 @@ class Life(ABC):
             ConflictError: others wrote at the same time too often; nothing was written.
         """
         return self._done(rollback.rollback(self._table, self._writer, self._run_tasks, to))
+
+    def save_state(
+        self, checkpoint: str | os.PathLike[str], into: str | os.PathLike[str], *, ttl: str | None = None
+    ) -> SavedState:
+        """Save the state of a query over the normalized stream of an eventual log, without the keys that are gone.
+
+        The query must have stopped, with no micro-batch half done. A new query with a new checkpoint goes on with it:
+        ``read_stream(state=into)``. Spark's state forgets no key, so this is how a state becomes smaller, and how the
+        number of its parts changes (``spark.sql.shuffle.partitions`` of the new query).
+
+        Args:
+            checkpoint: the query's checkpoint; it is left as it is.
+            into: a folder to make.
+            ttl: how long a key is kept that does not change, as in ``'30 d'``; without it, for ever. A key that was
+                forgotten begins with an insert when it comes again, and its delete gives nothing.
+
+        Returns:
+            How many keys were saved, and left out.
+
+        Raises:
+            InvalidInputError: the checkpoint is of another query, or its last micro-batch is not done; ``into`` holds a
+                saved state already; ``ttl`` is no duration.
+            UnavailableError: the file system refused.
+        """
+        return save_state(self._spark, self._table, os.fspath(checkpoint), os.fspath(into), ttl)
 
     def expire_partitions(self, *, dry_run: bool = False, progress: Progress | None = None) -> PartitionsReport:
         """Delete partitions that are older than ``partition.expiration-time``, by one snapshot, which is published.

@@ -14,7 +14,16 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    LongType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from snapshot.quoting import backquoted
 from snapshot.rowkind import CHANGE_TYPE, RowKind
@@ -24,20 +33,33 @@ from snapshot.spec import TableSpec
 _PAIR = "_normalize"
 """Name of the aggregate in the plan."""
 _DELETED = "deleted"
+_CARRIED = (COMMIT_VERSION, COMMIT_TIMESTAMP)
+SILENT = -1
+"""``_commit_version`` of rows that go into the state and are not given: those of a saved state."""
 
 
-def normalize(records: DataFrame, spec: TableSpec) -> DataFrame:
+def normalize(records: DataFrame, spec: TableSpec, *, goes_on: bool = False) -> DataFrame:
     """Turn upserts and deletes, some of them repeats, into inserts, updates with preimages, and deletes with rows.
 
     Args:
         records: a streaming frame with the columns of the change feed and ``_seq``, at most one row a key in a
             micro-batch.
         spec: the table.
+        goes_on: the query begins with a saved state, whose rows have been given before.
 
     Returns:
         The columns of the change feed. The query runs in output mode ``update``.
     """
-    return changelog(records, spec.schema, spec.primary_key, carried=(COMMIT_VERSION, COMMIT_TIMESTAMP))
+    changes = changelog(records, spec.schema, spec.primary_key, carried=_CARRIED)
+    return changes.where(~F.col(COMMIT_VERSION).eqNullSafe(SILENT)) if goes_on else changes
+
+
+def state_fields(spec: TableSpec) -> StructType:
+    """Give the columns of each of the two rows that the state has of a key."""
+    others = [field.dataType for field in spec.schema.fields if field.name not in spec.primary_key]
+    kinds = [(f"c{number}", kind) for number, kind in enumerate(others)]
+    carried = [(COMMIT_VERSION, LongType()), (COMMIT_TIMESTAMP, TimestampType())]
+    return StructType([StructField(*each) for each in (*kinds, (_DELETED, BooleanType()), *carried)])
 
 
 def changelog(

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
+from snapshot.storage import Storage
 from snapshot.table import TableFiles
 from snapshot.tags import check_name
 from tablestore import overlay, scan
@@ -17,8 +18,16 @@ from tablestore.normalize import normalize as normalized
 from tablestore.opened import OpenedTable
 from tablestore.plan import snapshot_parts
 from tablestore.points import Point, between, is_tag
-from tablestore.read_options import FORMAT, NEWEST, parse_read_options, parse_schema_choice, timestamp_millis
+from tablestore.read_options import (
+    FORMAT,
+    NEWEST,
+    ScanMode,
+    parse_read_options,
+    parse_schema_choice,
+    timestamp_millis,
+)
 from tablestore.root_columns import root_columns
+from tablestore.saved_state import saved_state
 from tablestore.spark_parts import frame_of_parts
 
 
@@ -110,6 +119,7 @@ class Stream:
     max_rows: int | None
     max_snapshots: int | None
     normalize: bool | None
+    state: str | None
 
 
 def read_stream(spark: SparkSession, table: OpenedTable, wanted: Stream) -> DataFrame:
@@ -153,10 +163,20 @@ def read_stream(spark: SparkSession, table: OpenedTable, wanted: Stream) -> Data
         )
         raise InvalidInputError(msg)
     normalizes = table.is_eventual if wanted.normalize is None else wanted.normalize
+    if wanted.state is not None:
+        if not normalizes or wanted.scan_mode != ScanMode.FULL:
+            msg = (
+                "read_stream: state is that of a normalized stream, with which it begins; it goes with "
+                "log.consistency='eventual', and neither with normalize=False nor with another scan_mode than 'full'."
+            )
+            raise InvalidInputError(msg)
+        options["state"] = Storage.at(wanted.state).root
+        saved_state(options["state"], table.spec)
     if not normalizes:
         return spark.readStream.format(FORMAT).options(**options).load()
     options["normalize"] = "true"
-    return normalized(spark.readStream.format(FORMAT).options(**options).load(), table.spec)
+    records = spark.readStream.format(FORMAT).options(**options).load()
+    return normalized(records, table.spec, goes_on=wanted.state is not None)
 
 
 def read_changes(spark: SparkSession, table: OpenedTable, from_: Point, to: Point | None) -> DataFrame:

@@ -1,7 +1,7 @@
 """The streaming read of an eventual log: a Spark source whose offsets are Kafka's, since nothing waits for a snapshot.
 
-It begins with a snapshot's rows (``full``) or at offsets, and then reads all that is in the log, committed or not. The
-log converges (see ``settle.py``), so what is read and folded by key converges too.
+It begins with the rows of a snapshot (``full``) or of a saved state, or at offsets, and then reads all that is in
+the log, committed or not. The log converges (see ``settle.py``), so what is read and folded by key converges too.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tablestore.parts import Part
 from tablestore.plan import seed_parts
 from tablestore.read_options import ReadOptions, ScanMode
 from tablestore.read_stream import Offset, SnapshotStream
+from tablestore.saved_state import saved_parts, saved_state
 from tablestore.spark_parts import ReadPart
 
 _FEW_BYTES = 32 << 20
@@ -134,6 +135,9 @@ class EventualStream(SnapshotStream):
             DataLostError: the query has read another table, which was at this path before.
         """
         if self._snapshot(start) == BEFORE_FULL:
+            if self._options.state is not None:
+                saved = saved_state(self._options.state, self._table.spec)
+                return self._at(saved.snapshot, saved.offsets)
             newest = self._table.newest_visible() if self._target is None else self._target
             return self._at(newest, self._ends_of(newest))
         ends = self._ends or self._log_ends()
@@ -156,6 +160,8 @@ class EventualStream(SnapshotStream):
                 which was at this path before.
         """
         if self._snapshot(start) == BEFORE_FULL:
+            if self._options.state is not None:
+                return [ReadPart(part) for part in saved_parts(self._options.state, self._table.spec)]
             files = self._table.files
             seeds = seed_parts(files, files.snapshot(self._snapshot(end)), tasks=self._options.tasks)
             return [ReadPart(NumberedPart(part)) for part in seeds]

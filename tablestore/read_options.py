@@ -51,6 +51,7 @@ class ReadOptions:
         consumer: keeps a stream's progress in the table, under this name.
         changes_after: a batch read gives the changes after this snapshot, as a stream does.
         changes_through: up to this one.
+        state: folder of a saved state, with which a normalized stream goes on.
     """
 
     path: str
@@ -73,6 +74,7 @@ class ReadOptions:
     consumer: str | None = None
     changes_after: int | None = None
     changes_through: int | None = None
+    state: str | None = None
 
 
 _NAMES = {
@@ -95,6 +97,7 @@ _NAMES = {
     "consumer": "consumer",
     "changesafter": "changesAfter",
     "changesthrough": "changesThrough",
+    "state": "state",
 }
 
 
@@ -151,6 +154,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         consumer=given.get("consumer"),
         changes_after=_count(given, "changesafter", 0),
         changes_through=_count(given, "changesthrough", 0),
+        state=given.get("state"),
     )
 
 

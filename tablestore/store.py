@@ -252,6 +252,7 @@ class TableStore(RowVerbs, Altering, Life):
         max_rows: int | None = None,
         max_snapshots: int | None = None,
         normalize: bool | None = None,
+        state: str | os.PathLike[str] | None = None,
     ) -> DataFrame:
         """Follow the table's changes, from the log where there is one.
 
@@ -274,6 +275,8 @@ class TableStore(RowVerbs, Altering, Life):
             max_snapshots: snapshots of a micro-batch; not with ``log.consistency=eventual``.
             normalize: False leaves the state out, where repeats, updates without preimages and deletes without rows do
                 no harm: for a consumer that upserts by key. Only with ``log.consistency=eventual``.
+            state: a folder of ``save_state``: the query goes on where that stream was, with the keys that it had, for
+                which it gives nothing. In place of a scan mode; needed until the first micro-batch is done.
 
         Returns:
             A streaming frame: the table's columns, ``_change_type``, ``_commit_version``, ``_commit_timestamp``.
@@ -288,6 +291,7 @@ class TableStore(RowVerbs, Altering, Life):
             max_rows=max_rows,
             max_snapshots=max_snapshots,
             normalize=normalize,
+            state=None if state is None else os.fspath(state),
         )
         return read.read_stream(self._spark, self._table, wanted)
 
