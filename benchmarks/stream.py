@@ -30,7 +30,7 @@ def run(bench: Bench) -> list[Result]:
     parts = [(servers, p, _records(tables["json"], p)) for p in range(CORES)]
     with team(consuming, parts) as bare:
         contestants = {"json": lambda: ours("json"), "loop": lambda: bare.run(topic), "arrow": lambda: ours("arrow")}
-        turns = bench.take_turns("streaming read", contestants, rounds=bench.size(5, 3), rows=count)
+        turns = bench.take_turns("streaming read", contestants, rounds=bench.size(11, 3), rows=count)
     start_up = Timed(tuple(w - b for w, b in zip(whole["json"][1:], turns["json"].seconds, strict=True)))
     what = f"stream {count_text(count)} rows, one micro-batch"
     return [
