@@ -15,6 +15,7 @@ from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.storage import Storage
 from tablestore import TableStore
 from tablestore.saved_state import saved_parts
+from tests.faults import Crash, failing
 from tests.tables import AVAILABLE, changes, frame, log_options, make, rows
 from tests.test_normalize import Auditor
 from tests.test_read import TYPES, VALUES
@@ -172,9 +173,13 @@ def test_a_state_that_does_not_fit_is_refused(
 ) -> None:
     table.write(frame(spark, [(1, "a")]))
     run(table.read_stream(), tmp_path / "c")
-    table.save_state(tmp_path / "c", tmp_path / "s")
+    with failing(Storage, "put"), pytest.raises(Crash):
+        table.save_state(tmp_path / "c", tmp_path / "s")
     with pytest.raises(InvalidInputError, match="holds no saved state"):
-        table.read_stream(state=tmp_path / "c")
+        table.read_stream(state=tmp_path / "s")
+    # What an attempt that died has left there is in nobody's way.
+    assert table.save_state(tmp_path / "c", tmp_path / "s").rows == 1
+    assert len(list((tmp_path / "s").glob("*.parquet"))) == 2
     for more in ({"normalize": False}, {"scan_mode": "latest"}):
         with pytest.raises(InvalidInputError, match=r"it goes with\s+log\.consistency='eventual'"):
             table.read_stream(state=tmp_path / "s", **more)
