@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from snapshot.errors import DataLostError
 from tablestore import TableStore, scan
-from tests.tables import changes, frame, make, rows
+from tests.tables import Follower, changes, frame, make, rows
 from tests.test_read import TYPES, VALUES, comparable
 
 NO_BASE = 1 << 60
@@ -127,6 +127,19 @@ def test_spark_reads_the_columns_that_are_used_and_a_frame_outlives_a_compaction
     assert read.agg(F.sum("a")).first()[0] == expected
     twice = read.alias("x").join(read.alias("y"), "id").where("x.a = y.a")
     assert twice.count() == 60
+
+
+def test_a_stream_may_be_joined_with_it(spark: SparkSession, tmp_path: Path) -> None:
+    table = make(spark, tmp_path / "t", compaction__auto="false")
+    table.write(frame(spark, [(k, "a") for k in range(10)]))
+    table.compact()
+    table.write(changes(spark, [(1, "b", "insert"), (2, None, "delete")]))
+    events = make(spark, tmp_path / "events", key=False)
+    events.write(frame(spark, [(k, "event") for k in range(4)]))
+    still = table.read().withColumnRenamed("v", "found")
+    assert is_scan(still)
+    joined = events.read_stream().join(still, "id").select("id", "found")
+    assert sorted(row for row in Follower(tmp_path / "c", lambda: joined).rows()) == [(0, "a"), (1, "b"), (3, "a")]
 
 
 def test_what_does_not_fit_is_read_as_ever(
