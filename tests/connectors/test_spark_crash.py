@@ -21,6 +21,7 @@ from tests.connectors.wire import Record, Wire
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 ROWS = 800
+MICRO_BATCHES = 20
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -40,13 +41,15 @@ def test_b42_exactly_once_survives_the_death_of_spark(wire: Wire, made: Callable
     wire.send(source, [Record(json.dumps({"n": n}).encode(), partition=n % 2) for n in range(ROWS)])
     process = launch(wire, source, target, tmp_path)
     until = time.monotonic() + 240
-    while len(wire.values(target)) < ROWS // 3:
+    # Not seconds, nor a read of the topic, whose end moves on as long as somebody writes: a fast machine would be done.
+    enough = random.randrange(2, MICRO_BATCHES // 2)
+    while len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) < enough:
         assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
         assert time.monotonic() < until, "nothing is written"
         time.sleep(0.05)
     assert not mark.exists(), "no worker has died"
     assert "crashed" in (tmp_path / "log").read_text(), "Spark has not noticed"
-    time.sleep(random.random())
+    time.sleep(random.random() / 2)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert len(wire.values(target)) < ROWS, "killed too late to tell anything"
