@@ -56,10 +56,15 @@ def normalize(records: DataFrame, spec: TableSpec, *, goes_on: bool = False) -> 
 
 def state_fields(spec: TableSpec) -> StructType:
     """Give the columns of each of the two rows that the state has of a key."""
-    others = [field.dataType for field in spec.schema.fields if field.name not in spec.primary_key]
-    kinds = [(f"c{number}", kind) for number, kind in enumerate(others)]
+    kinds = [(number, spec.schema[name].dataType) for name, number in numbered(spec.schema, spec.primary_key).items()]
     carried = [(COMMIT_VERSION, LongType()), (COMMIT_TIMESTAMP, TimestampType())]
     return StructType([StructField(*each) for each in (*kinds, (_DELETED, BooleanType()), *carried)])
+
+
+def numbered(schema: StructType, primary_key: Sequence[str]) -> dict[str, str]:
+    """Give the columns that are not the key's, and what a row of the state calls each: names may be of any kind."""
+    others = [name for name in schema.fieldNames() if name not in primary_key]
+    return {name: f"c{number}" for number, name in enumerate(others)}
 
 
 def changelog(
@@ -78,9 +83,9 @@ def changelog(
         The columns of ``schema``, ``_change_type``, and those carried.
     """
     keys = [backquoted(name) for name in primary_key]
-    others = [field for field in schema.fields if field.name not in primary_key]
+    numbers = numbered(schema, primary_key)
     row = F.struct(
-        *[F.col(backquoted(field.name)).alias(f"c{number}") for number, field in enumerate(others)],
+        *[F.col(backquoted(name)).alias(number) for name, number in numbers.items()],
         (F.col(CHANGE_TYPE) == RowKind.DELETE.change_type).alias(_DELETED),
         *[F.col(name) for name in carried],
     )
@@ -88,7 +93,8 @@ def changelog(
     new, old = F.get(F.col(_PAIR), F.lit(0)), F.get(F.col(_PAIR), F.lit(1))
     lives = ~new[_DELETED]
     lived = old.isNotNull() & ~old[_DELETED]
-    same = reduce(Column.__and__, [_same(new, old, n, f.dataType) for n, f in enumerate(others)], F.lit(True))
+    equal = [_same(new[number], old[number], schema[name].dataType) for name, number in numbers.items()]
+    same = reduce(Column.__and__, equal, F.lit(True))
     emitted = (
         F.when(lives & ~lived, F.array(_change(RowKind.INSERT, new)))
         .when(lives & ~same, F.array(_change(RowKind.UPDATE_BEFORE, old), _change(RowKind.UPDATE_AFTER, new)))
@@ -99,10 +105,9 @@ def changelog(
         *[new[name].alias(name) for name in carried],
         F.explode(emitted).alias("change"),
     )
-    numbers = {field.name: number for number, field in enumerate(others)}
     return changes.select(
         *[
-            F.col(f"change.row.c{numbers[name]}").alias(name) if name in numbers else F.col(backquoted(name))
+            F.col(f"change.row.{numbers[name]}").alias(name) if name in numbers else F.col(backquoted(name))
             for name in schema.fieldNames()
         ],
         F.col(f"change.{CHANGE_TYPE}").alias(CHANGE_TYPE),
@@ -114,9 +119,8 @@ def _change(kind: RowKind, row: Column) -> Column:
     return F.struct(F.lit(kind.change_type).alias(CHANGE_TYPE), row.alias("row"))
 
 
-def _same(new: Column, old: Column, number: int, kind: DataType) -> Column:
+def _same(a: Column, b: Column, kind: DataType) -> Column:
     """Compare a column of two rows; Spark compares no maps, so what holds one is compared as JSON."""
-    a, b = new[f"c{number}"], old[f"c{number}"]
     if holds_map(kind):
         a, b = F.to_json(F.struct(a)), F.to_json(F.struct(b))
     return a.eqNullSafe(b)

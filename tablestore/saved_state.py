@@ -32,7 +32,7 @@ from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, conform
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
-from tablestore.normalize import SILENT, state_fields
+from tablestore.normalize import SILENT, numbered, state_fields
 from tablestore.opened import OpenedTable
 from tablestore.option_types import duration
 from tablestore.python_worker import begin_task
@@ -182,9 +182,10 @@ def _last_batch(checkpoint: Storage, table: OpenedTable) -> tuple[int, dict[str,
         )
         raise InvalidInputError(msg)
     text = checkpoint.child("offsets").read(str(done)) or b""
-    version, _, *sources = text.decode().splitlines() or ["", ""]
-    offset = json.loads(sources[0]) if version == "v1" and len(sources) == 1 else {}
-    if offset.get("table") != table.spec.table_id or "offsets" not in offset:
+    # A version, the query's settings, and an offset for each source.
+    lines = text.decode().splitlines()
+    offset = json.loads(lines[2]) if len(lines) == 3 and lines[0] == "v1" else None
+    if not isinstance(offset, dict) or offset.get("table") != table.spec.table_id or "offsets" not in offset:
         msg = f"save_state: the query of checkpoint={name!r} does not read the stream of table {table.path!r} alone."
         raise InvalidInputError(msg)
     if table.spec.since > offset["snapshot"]:
@@ -211,8 +212,7 @@ def _newest_rows(spark: SparkSession, spec: TableSpec, checkpoint: str, batch: i
         raise InvalidInputError(msg)
     is_second = "get(value.orderings, 1) > get(value.orderings, 0)"
     found = state.select("key", F.expr(f"get(value.values, CASE WHEN {is_second} THEN 1 ELSE 0 END)").alias("new"))
-    others = [name for name in spec.schema.fieldNames() if name not in spec.primary_key]
-    held = {name: F.col("new")[f"c{number}"] for number, name in enumerate(others)}
+    held = {name: F.col("new")[number] for name, number in numbered(spec.schema, spec.primary_key).items()}
     held |= {name: F.col(f"key.{backquoted(name)}") for name in spec.primary_key}
     time_ = F.col("new")[COMMIT_TIMESTAMP]
     fate = F.when(F.col("new")["deleted"], _DELETED)

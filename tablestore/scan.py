@@ -23,6 +23,7 @@ from snapshot.change_bits import change_bits
 from snapshot.key_bits import KeyBits
 from snapshot.quoting import backquoted, text_literal
 from snapshot.rowkind import KIND
+from snapshot.schema import SNAPSHOT
 from snapshot.spec import TableSpec
 from snapshot.table import Layout, TableFiles
 
@@ -33,6 +34,7 @@ _ROWS_MAX = 4_000_000
 _FILES_MAX = 32
 """Files of changes that not all stand: each such change's file is looked up by its name, one after the other."""
 _GLOB = frozenset("{}[]*?\\")
+"""Spark takes these in a path for a pattern; names of files that the store makes have none, a table's folder may."""
 _PINNED = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false", "datetimeRebaseMode": "CORRECTED"}
 
 
@@ -82,6 +84,9 @@ def _fits(spec: TableSpec, layout: Layout) -> bool:
     rows = [file.rows for file in layout.changes]
     is_large = sum(file.size for file in layout.base) >= _BASE_BYTES_MIN
     are_few = -1 not in rows and sum(rows) <= _ROWS_MAX
+    if len(rows) > _FILES_MAX:
+        # The changes of one snapshot mostly all stand, those of several seldom: no need to read their keys to know.
+        are_few = are_few and len({file.partition[SNAPSHOT] for file in layout.changes}) == 1
     if not (is_large and are_few) or len(spec.primary_key) != 1 or spec.partition_by or spec.past:
         return False
     return KeyBits.can_hold(spec.arrow.field(spec.primary_key[0]).type)

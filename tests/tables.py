@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,19 @@ def rows(read: DataFrame) -> dict[Any, Any]:
     found = [tuple(row) for row in read.collect()]
     assert len({key for key, _ in found}) == len(found), f"a key is there twice: {found}"
     return dict(found)
+
+
+@contextmanager
+def shuffle_partitions(spark: SparkSession, number: int) -> Iterator[None]:
+    """Keep the state of queries that begin in it in so many pieces: each micro-batch pays for every one."""
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    assert before is not None
+    spark.conf.set(name, str(number))
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
 
 
 def state(table: TableStore) -> tuple[int, frozenset[str]]:

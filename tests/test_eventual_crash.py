@@ -12,6 +12,7 @@ from tests.crash.batches import DRIVER, EVENTUAL, SETTLE, TASK
 from tests.crash.cases import SMALL, Case
 from tests.crash.eventual import run_lives
 from tests.crash.ledger import Given, follow
+from tests.tables import shuffle_partitions
 
 DEATHS = [
     (EVENTUAL, "flush:after", DRIVER),
@@ -27,12 +28,9 @@ DEATHS = [
 def test_a_stream_follows_a_log_whose_writers_die_and_gives_no_illegal_change(
     spark: SparkSession, kafka: Any, tmp_path: Path
 ) -> None:
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    # Each micro-batch pays for every piece of the state.
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
     cases = [Case(verb, point, who, "upsert", "json", SMALL) for verb, point, who in DEATHS]
-    results = list(run_lives(cases, 7, tmp_path, kafka.bootstrap_servers, spark))
-    spark.conf.set("spark.sql.shuffle.partitions", before or "4")
+    with shuffle_partitions(spark, 1):
+        results = list(run_lives(cases, 7, tmp_path, kafka.bootstrap_servers, spark))
     assert [(r.case.name, r.verdict, r.trouble) for r in results if not r.good] == []
     assert len(results) == len(DEATHS)
 

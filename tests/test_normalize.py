@@ -20,18 +20,15 @@ from tablestore.read_eventual import TailPart, _limited
 from tablestore.write import Writer
 from tests.faults import Crash, failing
 from tests.parts import make_table, publisher_of, write
-from tests.tables import AVAILABLE, changes, frame, make, rows
+from tests.tables import AVAILABLE, changes, frame, make, rows, shuffle_partitions
 
 Emitted = tuple[Any, Any, str]
 
 
 @pytest.fixture(autouse=True)
 def _few_tasks(spark: SparkSession) -> Iterator[None]:
-    """Keep the state in one piece: each micro-batch pays for every one."""
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
-    yield
-    spark.conf.set("spark.sql.shuffle.partitions", before or "4")
+    with shuffle_partitions(spark, 1):
+        yield
 
 
 class Auditor:

@@ -16,17 +16,15 @@ from snapshot.storage import Storage
 from tablestore import TableStore
 from tablestore.saved_state import saved_parts
 from tests.faults import Crash, failing
-from tests.tables import AVAILABLE, changes, frame, log_options, make, rows
+from tests.tables import AVAILABLE, changes, frame, log_options, make, rows, shuffle_partitions
 from tests.test_normalize import Auditor
 from tests.test_read import TYPES, VALUES
 
 
 @pytest.fixture(autouse=True)
 def _few_tasks(spark: SparkSession) -> Iterator[None]:
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
-    yield
-    spark.conf.set("spark.sql.shuffle.partitions", before or "4")
+    with shuffle_partitions(spark, 2):
+        yield
 
 
 @pytest.fixture
@@ -157,6 +155,11 @@ def test_a_query_that_cannot_go_on_is_refused(
     other.write(frame(spark, [(1, "a")]))
     run(other.read_stream(), tmp_path / "of-other", "append")
     refused("does not read the stream of table", "of-other")
+    offsets = (tmp_path / "c" / "offsets" / "0").read_text()
+    for number, text in enumerate((offsets.rpartition("\n")[0] + "\n5", offsets + "\n" + offsets, "v1", "")):
+        shutil.copytree(tmp_path / "c", tmp_path / f"odd{number}")
+        (tmp_path / f"odd{number}" / "offsets" / "0").write_text(text)
+        refused("does not read the stream of table", f"odd{number}")
     shutil.copytree(tmp_path / "c", tmp_path / "half")
     for commit in (tmp_path / "half" / "commits").iterdir():
         commit.unlink()

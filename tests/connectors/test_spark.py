@@ -16,6 +16,7 @@ from snapshot.errors import InvalidInputError
 from tablestore.connectors import read as read_table
 from tablestore.connectors import read_changes, write, write_stream
 from tests.connectors.wire import Record, Wire
+from tests.tables import shuffle_partitions
 
 Topics = Callable[..., str]
 
@@ -196,12 +197,8 @@ def test_b16_filters_and_windows_go_to_a_standard_table(
             for second, n in [(1, 1), (2, 0), (3, 5), (30, 1)]
         ],
     )
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
-    try:
+    with shuffle_partitions(spark, 1):
         write_stream(shown, "kafka", where).trigger(availableNow=True).start().awaitTermination(200)
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", before or "4")
     assert wire.values(target) == [b'{"start":1704153600,"count":2}']
 
 
@@ -232,14 +229,10 @@ def test_b01_g11_an_upsert_table_is_a_changelog(spark: SparkSession, wire: Wire,
         )
         query.awaitTermination(200)
 
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
-    try:
+    with shuffle_partitions(spark, 1):
         run()
         wire.send(topic, [row("k1", "c"), row("k3", None)])
         run()
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", before or "4")
     assert found == [
         ("k1", "a", "insert"),
         ("k1", "a", "update_preimage"),

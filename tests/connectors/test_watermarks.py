@@ -16,6 +16,7 @@ from snapshot.errors import InvalidInputError
 from tablestore.connectors import read_with_watermark
 from tablestore.connectors.watermarks import IDLE_TIMEOUT
 from tests.connectors.wire import Record, Wire
+from tests.tables import shuffle_partitions
 
 Topics = Callable[..., str]
 START = 1_700_000_000
@@ -31,8 +32,6 @@ def query(spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path) -> Iter
         "scan.startup.mode": "earliest-offset",
     }  # fmt: skip
     closed: dict[int, int] = {}
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
     running: list[Any] = []
 
     def start() -> None:
@@ -58,10 +57,10 @@ def query(spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path) -> Iter
         return dict(closed)
 
     run.watermark = lambda: running[0].lastProgress["eventTime"]["watermark"]  # type: ignore[attr-defined]
-    yield run
+    with shuffle_partitions(spark, 1):
+        yield run
     for each in running:
         each.stop()
-    spark.conf.set("spark.sql.shuffle.partitions", before or "4")
     spark.conf.unset(IDLE_TIMEOUT)
 
 
