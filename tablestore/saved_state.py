@@ -104,7 +104,7 @@ def save_state(
 ) -> SavedState:
     """Save the state of a query over a table's normalized stream, which has stopped; see ``TableStore.save_state``."""
     log, target = Storage.at(checkpoint), Storage.at(into)
-    cutoff = None if ttl is None else int(time.time() * 1000) - _ttl_ms(ttl)
+    cutoff = None if ttl is None else int(time.time() * 1000) - ttl_ms(ttl)
     if target.read(STATE_FILE) is not None:
         msg = f"save_state: into={into!r} holds a saved state already; name a new folder."
         raise InvalidInputError(msg)
@@ -133,24 +133,35 @@ def saved_state(folder: str, spec: TableSpec) -> SavedState:
         InvalidInputError: there is none, it is another table's, or the table's columns have changed since.
         CorruptedError: the file is none of ours.
     """
-    text = Storage.at(folder).read(STATE_FILE)
-    if text is None:
+    found = find_saved_state(folder)
+    if found is None:
         msg = (
             f"read_stream: state={folder!r} holds no saved state; make one with save_state(checkpoint, into). Leave "
             "it out where the query has begun."
         )
         raise InvalidInputError(msg)
-    try:
-        raw = json.loads(text)
-        found = SavedState(**{**raw, "offsets": tuple(raw["offsets"]), "files": tuple(raw["files"])})
-    except (ValueError, TypeError, KeyError) as error:
-        msg = f"{folder}/{STATE_FILE}: not a saved state: {error}. Save it again."
-        raise CorruptedError(msg) from error
     if found.table != spec.table_id or found.schema != spec.schema_json:
         what = "is another table's" if found.table != spec.table_id else "is of before the table's columns were changed"
         msg = f"read_stream: the saved state in {folder!r} {what}; begin with scan_mode='full'."
         raise InvalidInputError(msg)
     return found
+
+
+def find_saved_state(folder: str) -> SavedState | None:
+    """Read what a saved state says of itself, whatever table it is of; None where there is none.
+
+    Raises:
+        CorruptedError: the file is none of ours.
+    """
+    text = Storage.at(folder).read(STATE_FILE)
+    if text is None:
+        return None
+    try:
+        raw = json.loads(text)
+        return SavedState(**{**raw, "offsets": tuple(raw["offsets"]), "files": tuple(raw["files"])})
+    except (ValueError, TypeError, KeyError) as error:
+        msg = f"{folder}/{STATE_FILE}: not a saved state: {error}. Save it again."
+        raise CorruptedError(msg) from error
 
 
 def saved_parts(folder: str, spec: TableSpec) -> list[SavedPart]:
@@ -159,19 +170,24 @@ def saved_parts(folder: str, spec: TableSpec) -> list[SavedPart]:
     return [SavedPart(storage, file, spec.change_columns.named) for file in saved_state(folder, spec).files]
 
 
-def _ttl_ms(ttl: str) -> int:
+def ttl_ms(ttl: str) -> int:
+    """Read a time-to-live, in milliseconds.
+
+    Raises:
+        InvalidInputError: it is no duration.
+    """
     kind = duration(0)
     try:
         return kind.parse(ttl.strip())
     except ValueError as error:
-        msg = f"save_state: ttl={ttl!r}: expected {kind.expected}."
+        msg = f"ttl={ttl!r}: expected {kind.expected}."
         raise InvalidInputError(msg) from error
 
 
 def _last_batch(checkpoint: Storage, table: OpenedTable) -> tuple[int, dict[str, Any]]:
     """Find the last micro-batch of a query, which must be done, and where in the log it ended."""
     name = checkpoint.root
-    begun, done = (_newest(checkpoint.child(folder)) for folder in ("offsets", "commits"))
+    begun, done = (highest(checkpoint.child(folder)) for folder in ("offsets", "commits"))
     if done is None:
         msg = f"save_state: checkpoint={name!r} has no micro-batch that is done; give the query's own."
         raise InvalidInputError(msg)
@@ -194,7 +210,8 @@ def _last_batch(checkpoint: Storage, table: OpenedTable) -> tuple[int, dict[str,
     return done, offset
 
 
-def _newest(folder: Storage) -> int | None:
+def highest(folder: Storage) -> int | None:
+    """Give the highest of a folder's names that are numbers, as Spark's checkpoints have; None where there is none."""
     return max((int(name) for name in folder.names() if name.isdigit()), default=None)
 
 

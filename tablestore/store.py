@@ -16,11 +16,13 @@ from pyspark.sql.types import StructType
 
 from log_system.index import IndexEntry
 from snapshot.commit import CommitId
+from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
 from tablestore import lifecycle, read
 from tablestore.altering import Altering
 from tablestore.compact import compact, compact_if_due
 from tablestore.expire import expire_if_due
+from tablestore.follow import Write, follow
 from tablestore.inspect_log import Progress
 from tablestore.life import Life
 from tablestore.opened import OpenedTable
@@ -31,6 +33,7 @@ from tablestore.read_options import NEWEST, ScanMode
 from tablestore.recover import recover
 from tablestore.repair import repair
 from tablestore.report import RepairReport, Report
+from tablestore.saved_state import ttl_ms
 from tablestore.spark_tasks import run_tasks
 from tablestore.verbs.api import RowVerbs
 from tablestore.verbs.run import Verbs
@@ -294,6 +297,51 @@ class TableStore(RowVerbs, Altering, Life):
             state=None if state is None else os.fspath(state),
         )
         return read.read_stream(self._spark, self._table, wanted)
+
+    def follow(
+        self,
+        write: Write,
+        checkpoint: str | os.PathLike[str],
+        *,
+        ttl: str | None = None,
+        scan_mode: str = ScanMode.FULL,
+        max_rows: int | None = None,
+    ) -> None:
+        """Follow the normalized stream of an eventual log with a state in proportion to the keys that live.
+
+        A query over ``read_stream()`` keeps every key that it has seen. This runs one and, when its state has twice the
+        keys that it began with (and over 200,000), or is as old as ``ttl``, saves the keys that live and goes on
+        with another: together they give one changelog, as one query would. The stream pauses meanwhile, for seconds
+        per million keys. It returns when the query ends: by itself, as with ``availableNow``, or stopped by another
+        thread.
+
+        Args:
+            write: gets the changes (columns as of ``read_stream``) and a number, and gives what is to be started, such
+                as ``changes.writeStream.foreachBatch(...)``; output mode and checkpoint are set here. The number is
+                another for each query, whose micro-batches are numbered from 0: who keeps a micro-batch's number to
+                know a repeat keeps this one with it.
+            checkpoint: a folder for this stream, in which each query has its own.
+            ttl: how long a key is surely kept that does not change, as in ``'30 d'``: at most twice that, while the
+                query runs. A key that was forgotten begins with an insert when it comes again, and its delete gives
+                nothing.
+            scan_mode: where a new stream begins, as in ``read_stream``: ``full``, ``latest`` or ``earliest``.
+            max_rows: rows of a micro-batch.
+
+        Raises:
+            InvalidInputError: the log is not eventual; ``write`` adds an aggregate, a join of streams or
+                ``dropDuplicates`` to the query; ``ttl`` is no duration; the columns were changed since the query began.
+            StreamingQueryException: a query failed. What is done stays done; call it again to go on.
+        """
+        if not self._table.is_eventual:
+            msg = f"follow: it goes with log.consistency='eventual'; table {self.path!r} is not. Use read_stream()."
+            raise InvalidInputError(msg)
+
+        def stream(state: str | None) -> DataFrame:
+            mode = scan_mode if state is None else ScanMode.FULL
+            return self.read_stream(scan_mode=mode, max_rows=max_rows, state=state)
+
+        save = partial(self.save_state, ttl=ttl)
+        follow(stream, save, write, os.fspath(checkpoint), None if ttl is None else ttl_ms(ttl))
 
     def snapshots(self, limit: int | None = None) -> list[Snapshot]:
         """List the table's snapshots, newest first, as far back as they have not expired."""
