@@ -98,20 +98,21 @@ def test_a_running_stream_begins_anew_by_itself(spark: SparkSession, tmp_path: P
     writer.write(frame(spark, [(k, "a") for k in range(8)]))
     with ThreadPoolExecutor(1) as pool:
         followed = pool.submit(table.follow, reader.write, tmp_path / "c")
-        until = time.monotonic() + 240
-        while following.newest(Storage.at(tmp_path / "c")).number < 2:
-            assert not followed.done(), followed.result()
-            assert time.monotonic() < until, reader.done
-            change(spark, writer, dice, 10_000)
-            time.sleep(0.5)
-        while reader.auditor.table != rows(writer.read()):
-            assert not followed.done(), followed.result()
-            assert time.monotonic() < until, reader.done
-            time.sleep(0.5)
-        while not followed.done():
-            for query in spark.streams.active:
-                query.stop()
-            time.sleep(0.1)
+        until = time.monotonic() + 120
+        try:
+            while following.newest(Storage.at(tmp_path / "c")).number < 2 or reader.auditor.table != rows(
+                writer.read()
+            ):
+                assert not followed.done(), followed.result()
+                assert time.monotonic() < until, reader.done
+                if following.newest(Storage.at(tmp_path / "c")).number < 2:
+                    change(spark, writer, dice, 10_000)
+                time.sleep(0.5)
+        finally:
+            while not followed.done():
+                for query in spark.streams.active:
+                    query.stop()
+                time.sleep(0.1)
         followed.result()
 
 
