@@ -1,4 +1,4 @@
-"""README's example runs as it stands and prints what README says."""
+"""The examples of README and of the page on eventual logs run as they stand and print what is said there."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ def trimmed(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_the_example_prints_what_the_readme_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("page", [README, README.parent / "docs" / "eventual.md"], ids=lambda page: page.name)
+def test_the_example_prints_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = EXAMPLE.search(README.read_text(encoding="utf-8"))
-    assert found is not None, "README has no python block followed by a text block"
+    found = EXAMPLE.search(page.read_text(encoding="utf-8"))
+    assert found is not None, f"{page} has no python block followed by a text block"
     monkeypatch.chdir(tmp_path)
     # The example's session() returns the session of the fixture; its broker is one of its own.
-    exec(compile(found["code"], README.name, "exec"), {"__name__": "readme"})
+    exec(compile(found["code"], page.name, "exec"), {"__name__": "readme"})
     assert trimmed(capsys.readouterr().out) == trimmed(found["output"])
 
 
