@@ -78,8 +78,19 @@ def state_folder(root: Storage, number: int) -> str:
 
 
 def newest(root: Storage) -> Generation:
-    """Find the generation that goes on, and remove those before it."""
-    numbers = sorted(int(name) for name in root.names() if name.isdigit())
+    """Find the generation that goes on, and remove those before it.
+
+    Raises:
+        InvalidInputError: the folder is a query's own checkpoint.
+    """
+    names = root.names()
+    if "offsets" in names:
+        msg = (
+            f"follow: checkpoint={root.root!r} is the checkpoint of one query; name a new folder. To go on where that "
+            f"query is, save_state({root.root!r}, into='<the new folder>/1/state') first."
+        )
+        raise InvalidInputError(msg)
+    numbers = sorted(int(name) for name in names if name.isdigit())
     for number in reversed(numbers):
         saved = find_saved_state(state_folder(root, number))
         if saved is not None:
@@ -106,7 +117,8 @@ def follow(
         ttl_ms: how old a generation may become.
 
     Raises:
-        InvalidInputError: what ``write`` gives keeps a state of its own, or Spark is told not to count keys.
+        InvalidInputError: what ``write`` gives keeps a state of its own, Spark is told not to count keys, or the folder
+            is a query's own checkpoint.
         StreamingQueryException: a query failed.
     """
     root = Storage.at(checkpoint)

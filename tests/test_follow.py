@@ -79,7 +79,7 @@ def test_the_state_holds_what_lives_and_all_queries_are_one_changelog(
 ) -> None:
     reader, dice = Reader(), random.Random(5)
     table.write(frame(spark, [(k, "a") for k in range(8)]))
-    for _ in range(6):
+    for _ in range(5):
         table.follow(reader.catch_up, tmp_path / "c", max_rows=20)
         assert reader.auditor.table == rows(table.read())
         generation = following.newest(Storage.at(tmp_path / "c"))
@@ -166,6 +166,21 @@ def test_keys_that_do_not_change_are_forgotten_when_their_time_has_come(
     table.follow(reader.catch_up, tmp_path / "c", ttl="2 h")
     assert reader.auditor.table == {1: "z", 2: "c"}
     assert following.newest(Storage.at(tmp_path / "c")).number == 1
+
+
+def test_a_query_of_before_goes_on_as_the_message_says(spark: SparkSession, tmp_path: Path, table: TableStore) -> None:
+    plain, reader = Auditor(tmp_path / "plain", table.read_stream), Reader()
+    table.write(frame(spark, [(k, "a") for k in range(4)]))
+    plain.follow()
+    with pytest.raises(InvalidInputError, match="is the checkpoint of one query; name a new folder") as error:
+        table.follow(reader.catch_up, tmp_path / "plain")
+    assert f"save_state('{tmp_path}/plain', into='<the new folder>/1/state')" in str(error.value)
+    table.save_state(tmp_path / "plain", into=tmp_path / "c" / "1" / "state")
+    table.write(frame(spark, [(1, "b"), (2, "a")]))
+    reader.auditor.table = plain.table
+    table.follow(reader.catch_up, tmp_path / "c")
+    assert reader.auditor.table == rows(table.read())
+    assert reader.generations == 1
 
 
 def test_what_cannot_be_followed_is_refused(
