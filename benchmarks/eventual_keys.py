@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.eventual import drained
 from benchmarks.eventual_log import changes, eventual_table, send
-from benchmarks.harness import Bench, Result, count_text, limit, main, reach
+from benchmarks.harness import Bench, Result, count_text, limit, main, reach, seconds_text, timed
 
 _SEND_ROWS = 500_000
 _HEAP_MAX = 4e9
@@ -37,7 +37,16 @@ def run(bench: Bench) -> list[Result]:
     ids = np.random.default_rng(1).choice(keys, few, replace=False)
     send(table, [changes(ids, ids % 10 == 0, 1)])
     seconds, _ = drained(bench, table.read_stream(scan_mode="earliest"), checkpoint)
-    return [*found, reach(f"... then {count_text(few)} changes among them, one micro-batch", few / seconds, None)]
+    found.append(reach(f"... then {count_text(few)} changes among them, one micro-batch", few / seconds, None))
+    bench.say("saving what lives")
+    state = bench.path("state")
+    save = timed(lambda: table.save_state(checkpoint, state))
+    seconds, _ = drained(bench, table.read_stream(state=state))
+    return [
+        *found,
+        limit("... keys that live, saved", save, None, seconds_text),
+        limit("... and read by a new query", seconds, None, seconds_text),
+    ]
 
 
 def _heap(bench: Bench) -> float:
