@@ -312,8 +312,8 @@ class TableStore(RowVerbs, Altering, Life):
         A query over ``read_stream()`` keeps every key that it has seen. This runs one and, when its state has twice the
         keys that it began with (and over 200,000), or is as old as ``ttl``, saves the keys that live and goes on
         with another: together they give one changelog, as one query would. The stream pauses meanwhile, for about
-        ten seconds per million keys. It returns when the query ends: by itself, as with ``availableNow``, or stopped by another
-        thread. Who writes to the table meanwhile does it with another handle.
+        ten seconds per million keys. It returns when the query ends: by itself, as with ``availableNow``, or stopped
+        by another thread. Who writes to the table meanwhile does it with another handle.
 
         Args:
             write: gets the changes (columns as of ``read_stream``) and a number, and gives what is to be started, such
