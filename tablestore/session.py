@@ -48,6 +48,8 @@ _STACK = "32m"
 """Of each thread of Spark's JVM, as far as it is used. When a query is stopped in the midst of a batch, Spark searches
 the error of its ``foreachBatch`` by a regular expression that takes about a kilobyte for each character of the message:
 with the default of 1 MB, 2,000 characters end in a StackOverflowError; with this, 20,000 do not (measured)."""
+_ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+"""Arrow's Java library checks for each value that its buffer is long enough and that it is there. Spark knows both."""
 
 
 def session(
@@ -119,7 +121,8 @@ def delta_jars() -> list[str]:
 
 def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, str]:
     """Lay the user's settings over ours; lists of jars and extensions are joined, Java options too."""
-    joiners = {"spark.jars": ",", "spark.sql.extensions": ",", "spark.driver.extraJavaOptions": " "}
+    joiners = {"spark.jars": ",", "spark.sql.extensions": ","}
+    joiners |= {f"spark.{where}.extraJavaOptions": " " for where in ("driver", "executor")}
     joined = {key: ours[key] + joiner + given[key] for key, joiner in joiners.items() if key in ours and key in given}
     return {**ours, **given, **joined}
 
@@ -135,7 +138,8 @@ def _settings(master: str, jars: list[str]) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"-Xss{_STACK} -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Xss{_STACK} -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {_ARROW}",
+        "spark.executor.extraJavaOptions": _ARROW,
     }
     if master.startswith("local"):
         settings |= {

@@ -78,14 +78,24 @@ def test_it_listens_on_loopback_only(spark):
     assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
 
 
-def test_settings_given_win_but_jars_and_extensions_add_up():
+def test_arrow_does_not_check_each_value_again(spark):
+    arrow = spark.sparkContext._jvm.org.apache.arrow
+    assert not arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED
+    assert not arrow.vector.NullCheckingForGet.NULL_CHECKING_ENABLED
+
+
+def test_settings_given_win_but_jars_extensions_and_java_options_add_up():
+    driver, executor = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
     ours = {"spark.jars": "a.jar", "spark.sql.extensions": "Delta", "spark.driver.memory": "2g"}
     given = {"spark.jars": "b.jar", "spark.sql.extensions": "Mine", "spark.driver.memory": "8g", "x": "y"}
-    assert merged(ours, given) == {
+    options = ({driver: "-Da=1", executor: "-Db=1"}, {driver: "-Da=2", executor: "-Db=2"})
+    assert merged(ours | options[0], given | options[1]) == {
         "spark.jars": "a.jar,b.jar",
         "spark.sql.extensions": "Delta,Mine",
         "spark.driver.memory": "8g",
         "x": "y",
+        driver: "-Da=1 -Da=2",
+        executor: "-Db=1 -Db=2",
     }
 
 

@@ -40,7 +40,7 @@ class Wire:
         self.admin = AdminClient({"bootstrap.servers": servers})
 
     def make(self, topic: str, partitions: int = 1, **config: str) -> str:
-        """Make a topic and wait until it is there. It keeps records whatever their time: tests send some of long ago."""
+        """Make a topic and wait until it is there. It keeps records of any time: tests send some of long ago."""
         settings = {"retention.ms": "-1"} | {name.replace("_", "."): value for name, value in config.items()}
         self.admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result()
         until = time.monotonic() + 10
