@@ -18,6 +18,7 @@ from log_system.index import LogIndex
 from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.settle import EventualPublisher
 from log_system.kafka.staged import KafkaTap
+from log_system.kafka.topic import latest_offsets
 from snapshot.commit import CommitId
 from snapshot.delta import DeltaLog
 from tablestore.compact import compact
@@ -28,6 +29,7 @@ from tablestore.write import Writer
 from tests.crash_worker import run
 from tests.faults import Crash, failing
 from tests.parts import Change, drain, fold, make_table, publisher_of, rows_of, run_here, write
+from tests.tables import delete_records
 
 PARTITIONS = 2
 EVENTUAL = {"log__consistency": "eventual", "bucket": PARTITIONS}
@@ -148,6 +150,21 @@ def test_a_batch_aborted_for_good_is_undone(story: Story, mended_by: str) -> Non
     assert story.records() == before, "a log that is right was repaired again"
     write(writer, [(7, "c")])
     story.assert_converged()
+
+
+def test_what_retention_has_removed_of_an_aborted_batch_needs_no_repair(story: Story) -> None:
+    writer = story.writer()
+    write(writer, [(key, "a") for key in range(8)])
+    stage(writer, [(key, "wrong") for key in range(8)])
+    ends = latest_offsets(story.table.log.client, story.topic, read_committed=False)  # type: ignore[union-attr]
+    # The first records that do not belong there are gone, the last one of each partition is still to be undone.
+    delete_records(story.servers, story.topic, {partition: end - 1 for partition, end in ends.items()})
+    story.recover()
+    log = [change for partition in story.log() for change in partition]
+    assert [value for _, value in log] == ["wrong", "a"] * PARTITIONS
+    assert fold(log).items() <= rows_of(story.table).items()
+    write(writer, [(99, "b")])
+    assert fold(change for partition in story.log() for change in partition)[99] == "b"
 
 
 def test_a_driver_killed_in_a_batch_replays_it_with_other_rows(story: Story) -> None:

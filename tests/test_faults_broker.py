@@ -13,7 +13,9 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from log_system.kafka import publish, source
+from log_system.kafka.client import KafkaClient
 from log_system.kafka.local import LocalKafka
+from log_system.kafka.offsets import Cluster, Partition
 from log_system.kafka.send import Sender
 from log_system.kafka.topic import latest_offsets
 from snapshot.errors import CorruptedError, DataLostError
@@ -23,6 +25,7 @@ from tests.crash_worker import run
 from tests.faults import Crash, failing
 from tests.parts import Change, drain, fold, rows_of, write
 from tests.rig import PARTITIONS, Rig, changes
+from tests.topics import make_topic
 
 pytestmark = pytest.mark.crash
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -96,6 +99,22 @@ def test_a_broker_that_refuses_connections_is_named_and_recovered_from(
     monkeypatch.undo()
     assert rig.recover() == [2]
     rig.audit()
+
+
+def test_a_question_waits_for_a_leader_that_comes_back(tmp_path: Path) -> None:
+    """The controller takes a broker for dead whose heart beats less often than it looks, again and again."""
+    kafka = LocalKafka(data_dir=tmp_path / "kafka")
+    with kafka:
+        make_topic(kafka.bootstrap_servers, "moves", partitions=2)
+    ill = {"broker.session.timeout.ms": "600", "broker.heartbeat.interval.ms": "1500"}
+    asked: list[Partition] = [("moves", 0), ("moves", 1)]
+    with LocalKafka(data_dir=tmp_path / "kafka", properties=ill) as kafka:
+        cluster = Cluster(KafkaClient({"bootstrap.servers": kafka.bootstrap_servers}))
+        until = time.monotonic() + 6
+        while time.monotonic() < until:
+            assert cluster.latest(asked, "read_committed") == dict.fromkeys(asked, 0)
+        broker_log = (kafka.data_dir / "broker.log").read_text()
+    assert broker_log.count("Fencing broker 1") > 1
 
 
 def test_a_coordinator_that_has_forgotten_everything_is_taught_by_headers_and_index(

@@ -27,17 +27,17 @@ _NO_SUCH: Final = codes("UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _
 _MOVING: Final = codes(
     "NOT_LEADER_FOR_PARTITION LEADER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE UNKNOWN_LEADER_EPOCH "
     "FENCED_LEADER_EPOCH KAFKA_STORAGE_ERROR NOT_COORDINATOR COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE "
-    "UNSTABLE_OFFSET_COMMIT"
+    "UNSTABLE_OFFSET_COMMIT _NOENT"
 )
 
 
 class Cluster:
     """Answers questions over one admin connection, each bounded in time. Nothing it does makes a topic."""
 
-    def __init__(self, client: KafkaClient) -> None:
-        """Ask the cluster of ``client``; nothing is connected before the first question."""
+    def __init__(self, client: KafkaClient, admin: AdminClient | None = None) -> None:
+        """Ask the cluster of ``client``, over ``admin`` if that is given; else the first question connects."""
         self._client = client
-        self._admin_client: AdminClient | None = None
+        self._admin_client = admin
 
     def topics(self, wanted: Callable[[str], bool]) -> list[str]:
         """Name the topics that are wanted, Kafka's internal ones aside.
@@ -102,9 +102,11 @@ class Cluster:
                     )
                     return {(at.topic, at.partition): int(future.result().offset) for at, future in told.items()}
                 except KafkaException as error:
-                    # A broker that has just learnt of a topic does not serve it at once.
+                    # A broker that has just learnt of a topic, or takes a partition over, does not serve it at once.
                     if error.args[0].code() not in _MOVING | _NO_SUCH or time.monotonic() > until:
                         raise
+                    # A connection goes on with the leaders that it knew (seen with librdkafka 2.12), for minutes.
+                    self._admin_client = None
             time.sleep(SETTLE_STEP_SECONDS)
 
     @property

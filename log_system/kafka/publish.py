@@ -23,9 +23,9 @@ from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
 from log_system.kafka.send import OFFSETS_SECONDS, Sender, send_offsets
 from log_system.kafka.tasks import PartitionTask, publish_partition
+from log_system.kafka.topic import earliest_offsets
 from log_system.kafka.witness import (
     check_ends,
-    log_start,
     register,
     snapshot_end,
     tasks_token,
@@ -261,13 +261,20 @@ class KafkaPublisher:
         with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
             list(pool.map(fence, range(self._log.partitions)))
 
+    def _starts(self, snapshot: int) -> Sequence[int]:
+        """Give the offset of each partition at which the range of a snapshot begins: where the one before ends."""
+        before = self._index.get(snapshot - 1)
+        return before.ends if before else self._log_starts()
+
+    def _log_starts(self) -> Sequence[int]:
+        found = earliest_offsets(self._log.client, self._log.topic)
+        return [found[partition] for partition in range(self._log.partitions)]
+
     def _entry(self, changes: ChangeSet) -> IndexEntry:
         """Describe where the snapshot is; partitions published by an earlier publisher are looked up."""
         snapshot = changes.snapshot
-        before = self._index.get(snapshot.id - 1)
-        starts = before.ends if before else tuple(log_start(self._log, p) for p in range(self._log.partitions))
         ranges: list[OffsetRange] = []
-        for partition, start in enumerate(starts):
+        for partition, start in enumerate(self._starts(snapshot.id)):
             rows = changes.rows(partition)
             held = self._register[partition]
             if not rows:

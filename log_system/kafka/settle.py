@@ -21,7 +21,6 @@ from log_system.kafka.publish import COMMIT_SECONDS, KafkaPublisher
 from log_system.kafka.register import Position
 from log_system.kafka.staged import RecordStream
 from log_system.kafka.topic import latest_offsets
-from log_system.kafka.witness import log_start
 from snapshot.records import ChangeSet, SentRange
 
 
@@ -95,8 +94,7 @@ class EventualPublisher(KafkaPublisher):
             TableStoreError: the broker failed; take over and begin again.
         """
         with self._as_owner():
-            starts = {p: log_start(self._log, p) for p in range(self._log.partitions)}
-            return self._repair(starts, self._log_ends(), (), newest, whole=True)
+            return self._repair(dict.fromkeys(range(self._log.partitions), 0), self._log_ends(), (), newest, whole=True)
 
     def positions(self) -> Sequence[Position]:
         """Give the register as this publisher, the log's owner, knows it."""
@@ -153,7 +151,7 @@ class EventualPublisher(KafkaPublisher):
         """Send what is wrong, in transactions of bounded size; the last one moves the register to ``settled``.
 
         Args:
-            dirty: partitions to look at, and the offsets from which.
+            dirty: partitions to look at, and the offsets from which; what retention has removed is passed over.
             ends: for each partition, where to stop.
             unsettled: snapshots whose keys must be right after it.
             settled: the newest of them; None leaves the register as it is.
@@ -163,13 +161,15 @@ class EventualPublisher(KafkaPublisher):
             For each partition to which something was sent, how many changes.
         """
         log = self._log
+        held_from = self._log_starts() if dirty else ()
         with kafka_errors(f"repair the log in topic {log.topic!r}", log.client):
             streams: dict[int, RecordStream] = {}
             split: set[int] = set()
             sent: Counter[int] = Counter()
             rows, is_open = 0, False
             for partition, start in dirty.items():
-                for batch in self._repairs.wrong(partition, start, ends[partition], unsettled, whole=whole):
+                first = max(start, held_from[partition])
+                for batch in self._repairs.wrong(partition, first, ends[partition], unsettled, whole=whole):
                     if not is_open:
                         self._producer.begin_transaction()
                         is_open = True
@@ -212,10 +212,8 @@ class EventualPublisher(KafkaPublisher):
     def _entry(self, changes: ChangeSet) -> IndexEntry:
         """Describe the range of a settled snapshot; it counts offsets, since others' records may be among them."""
         snapshot = changes.snapshot
-        before = self._index.get(snapshot.id - 1)
-        starts = before.ends if before else tuple(log_start(self._log, p) for p in range(self._log.partitions))
         ranges: list[OffsetRange] = []
-        for partition, start in enumerate(starts):
+        for partition, start in enumerate(self._starts(snapshot.id)):
             held = self._register[partition]
             end = max(start, held.end) if held.snapshot == snapshot.id else start
             ranges.append(OffsetRange(start, end, end - start, changes.rows(partition)))

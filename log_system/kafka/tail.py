@@ -8,10 +8,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import TopicPartition
 
-from log_system.kafka.client import kafka_errors
-from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, OffsetRange
+from log_system.kafka.consume import OffsetRange
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.ranges import read_records
 from log_system.kafka.records import Records, joined
@@ -41,13 +39,12 @@ def offset_of(seq: pa.Array) -> pa.Array:
 def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bool = False) -> Iterator[pa.RecordBatch]:
     """Read what a partition holds between two offsets, each record as it came.
 
-    Offsets without a record (a transaction's end, or what Kafka has compacted away) are passed over, and so is what
-    lies before the log's retention: the caller checks that where it matters.
+    Offsets without a record (a transaction's end, or what Kafka has compacted away) are passed over.
 
     Args:
         log: the log.
         partition: which of it.
-        start: the first offset.
+        start: the first offset; one that the log still holds.
         end: the offset after the last.
         newest: leave records out that a later one with the same key replaces, as many as is easy: of a key at least the
             last one comes. What is left out is not even decoded, which is most of the work.
@@ -57,7 +54,7 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
         record's own time: whether it is committed is not known here).
 
     Raises:
-        DataLostError: the log's retention removed offsets while they were read.
+        DataLostError: the log's retention has removed the first offset.
         CorruptedError: a record cannot be decoded.
         UnavailableError: the broker does not answer.
     """
@@ -82,10 +79,7 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
 
 
 def _records(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[Records]:
-    group, topic = f"{log.group}-tail", TopicPartition(log.topic, partition)
-    with kafka_errors(f"ask for the start of partition {partition} of topic {log.topic!r}", log.client):
-        low, _ = CONSUMERS.take(log.client, group).get_watermark_offsets(topic, timeout=ANSWER_SECONDS)
-    part = OffsetRange(log.topic, partition, max(start, low), end)
+    group, part = f"{log.group}-tail", OffsetRange(log.topic, partition, start, end)
     return read_records(
         log.client, group, part, "read_committed", all_keys=True, messages=False, times=True, remedy=_REMEDY
     )

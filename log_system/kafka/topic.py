@@ -9,20 +9,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from log_system.kafka.client import KafkaClient, kafka_errors
+from log_system.kafka.offsets import Cluster, Offsets, Partition
 from log_system.kafka.topic_requests import (
-    EARLIEST,
-    LATEST,
     REQUEST_SECONDS_MAX,
     SETTLE_SECONDS_MAX,
     SETTLE_STEP_SECONDS,
     TopicShape,
     describe,
     missing,
-    offsets,
     one,
     partitions_led,
 )
@@ -195,7 +192,8 @@ def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
     Raises:
         NotFoundError: there is no such topic.
     """
-    return offsets(client, client.admin(), topic, EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+    cluster, asked = _asked(client, topic)
+    return _by_number(cluster.earliest(asked))
 
 
 def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> dict[int, int]:
@@ -212,8 +210,20 @@ def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> 
     Raises:
         NotFoundError: there is no such topic.
     """
-    isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
-    return offsets(client, client.admin(), topic, LATEST, isolation)
+    cluster, asked = _asked(client, topic)
+    return _by_number(cluster.latest(asked, "read_committed" if read_committed else "read_uncommitted"))
+
+
+def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition]]:
+    admin = client.admin()
+    parts = partitions_led(client, admin, topic)
+    if parts is None:
+        raise missing(client, topic)
+    return Cluster(client, admin), [(topic, number) for number in sorted(parts)]
+
+
+def _by_number(found: Offsets) -> dict[int, int]:
+    return {number: offset for (_, number), offset in found.items()}
 
 
 def _accept(client: KafkaClient, admin: AdminClient, name: str, wanted: _Wanted, *, allow_nonempty: bool) -> None:
@@ -224,7 +234,7 @@ def _accept(client: KafkaClient, admin: AdminClient, name: str, wanted: _Wanted,
     _compare(name, shape, wanted)
     if allow_nonempty:
         return
-    ends = offsets(client, admin, name, LATEST, IsolationLevel.READ_UNCOMMITTED)
+    ends = latest_offsets(client, name, read_committed=False)
     if any(ends.values()):
         msg = (
             f"option 'kafka.topic': topic '{name}' already has or had {sum(ends.values())} records of somebody else, "
@@ -264,7 +274,7 @@ def _settle(client: KafkaClient, admin: AdminClient, name: str, partitions: int 
         parts = partitions_led(client, admin, name) or {}
         if parts and all(parts.values()) and len(parts) == (partitions or len(parts)):
             # A broker may know that it leads a partition before it serves it.
-            offsets(client, admin, name, EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+            Cluster(client, admin).earliest((name, number) for number in parts)
             return
         if time.monotonic() > until:
             msg = (

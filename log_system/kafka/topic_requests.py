@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not listed in its __all__
     AdminClient,
     ConfigResource,
@@ -17,7 +16,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 
 from log_system.kafka.client import KafkaClient, kafka_errors
-from log_system.kafka.errors import codes
 from snapshot.errors import NotFoundError
 
 #: How long one request to the broker may take; an unreachable broker is reported after this.
@@ -29,12 +27,6 @@ SETTLE_STEP_SECONDS: Final = 0.05
 
 EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-
-#: What a broker says while it knows of a partition but does not serve it yet.
-_LEADER_MOVES: Final = codes(
-    "NOT_LEADER_FOR_PARTITION LEADER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE UNKNOWN_LEADER_EPOCH "
-    "FENCED_LEADER_EPOCH UNKNOWN_TOPIC_OR_PART KAFKA_STORAGE_ERROR"
-)
 
 T = TypeVar("T")
 
@@ -93,26 +85,6 @@ def partitions_led(client: KafkaClient, admin: AdminClient, name: str) -> dict[i
     except NotFoundError:
         return None
     return {part.id: part.leader is not None and part.leader.id >= 0 for part in found.partitions}
-
-
-def offsets(
-    client: KafkaClient, admin: AdminClient, topic: str, spec: OffsetSpec, isolation: IsolationLevel
-) -> dict[int, int]:
-    """Return one offset for each partition, waiting for a leader that is just taking over."""
-    until = time.monotonic() + SETTLE_SECONDS_MAX
-    while True:
-        parts = partitions_led(client, admin, topic)
-        if parts is None:
-            raise missing(client, topic)
-        wanted = {TopicPartition(topic, part): spec for part in sorted(parts)}
-        with kafka_errors(f"look up the offsets of topic '{topic}'", client, handle=admin):
-            try:
-                found = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=REQUEST_SECONDS_MAX)
-                return {at.partition: int(future.result().offset) for at, future in found.items()}
-            except KafkaException as error:
-                if error.args[0].code() not in _LEADER_MOVES or time.monotonic() > until:
-                    raise
-        time.sleep(SETTLE_STEP_SECONDS)
 
 
 def one(futures: Mapping[Any, Future[T]]) -> T:

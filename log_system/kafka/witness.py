@@ -18,7 +18,7 @@ from log_system.index import IndexEntry, LogIndex
 from log_system.kafka.client import kafka_errors
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
-from log_system.kafka.topic import latest_offsets
+from log_system.kafka.topic import earliest_offsets, latest_offsets
 from snapshot.errors import DataLostError, UnavailableError
 
 logger = logging.getLogger("tablestore")
@@ -171,17 +171,6 @@ def snapshot_end(log: KafkaLog, partition: int, start: int, snapshot: int) -> tu
     return start, 0
 
 
-def log_start(log: KafkaLog, partition: int) -> int:
-    """Give the first offset that is still in a partition."""
-    consumer = log.client.consumer(log.group)
-    try:
-        with kafka_errors(f"ask for the start of topic {log.topic!r}", log.client):
-            low, _ = consumer.get_watermark_offsets(TopicPartition(log.topic, partition), timeout=ANSWER_SECONDS)
-            return int(low)
-    finally:
-        consumer.close()
-
-
 def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any]:
     """Read the committed records of a partition from an offset, or from its start if that is later, to its end.
 
@@ -192,7 +181,7 @@ def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any
     try:
         with kafka_errors(f"read topic {log.topic!r}", log.client):
             # The consumer's own idea of the end is the start of the first open transaction.
-            low, _ = consumer.get_watermark_offsets(TopicPartition(log.topic, partition), timeout=ANSWER_SECONDS)
+            low = earliest_offsets(log.client, log.topic)[partition]
             high = latest_offsets(log.client, log.topic, read_committed=False)[partition]
             if max(start, low) >= high:
                 return
