@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 
 import pyarrow as pa
@@ -22,4 +23,6 @@ def begin_task() -> None:
     _tasks += 1
     if _tasks == 2:
         gc.freeze()
+        # Else what is set apart outlives Python's end, where DuckDB prints a page of it.
+        atexit.register(gc.unfreeze)
     pa.default_memory_pool().release_unused()
