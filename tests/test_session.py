@@ -73,6 +73,14 @@ def test_a_second_call_returns_the_running_session(spark):
         spark.conf.set("spark.sql.shuffle.partitions", "4")
 
 
+def test_a_vacuum_by_spark_takes_hundreds_of_tasks_and_not_a_hundred_thousand(spark, tmp_path):
+    spark.range(9).write.format("delta").save(str(tmp_path))
+    tasks = spark.sparkContext._jsc.sc().taskScheduler()
+    before = tasks.newTaskId()
+    spark.sql(f"VACUUM delta.`{tmp_path}`").collect()
+    assert tasks.newTaskId() - before < 2_000
+
+
 def test_it_listens_on_loopback_only(spark):
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
     assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
