@@ -148,7 +148,7 @@ def _settings(master: str, jars: list[str]) -> dict[str, str]:
             # The default of 200 is for clusters; here every one is a task that does next to nothing.
             "spark.sql.shuffle.partitions": "4",
             "spark.databricks.delta.snapshotPartitions": "2",
-            # So is that of 10,000 for each of the 17 lists of files of Delta's VACUUM: 26 s, and 4 s so (measured).
+            # So is that of 10,000 for each list of files of Delta's VACUUM: of a small table 26 s, and so 4 s.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
             # Spark's default asks the shell for each file's rights: 115 ms of a micro-batch, and 37 ms so (measured).
             "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,

@@ -39,6 +39,7 @@ MAPPING: list[tuple[str, type[TableStoreError]]] = [
     ("_MSG_TIMED_OUT", UnavailableError),
     ("_ALL_BROKERS_DOWN", UnavailableError),
     ("_RESOLVE", UnavailableError),
+    ("_NOENT", UnavailableError),
     ("COORDINATOR_NOT_AVAILABLE", UnavailableError),
     ("COORDINATOR_LOAD_IN_PROGRESS", UnavailableError),
     ("CONCURRENT_TRANSACTIONS", UnavailableError),

@@ -105,7 +105,7 @@ class Cluster:
                     # A broker that has just learnt of a topic, or takes a partition over, does not serve it at once.
                     if error.args[0].code() not in _MOVING | _NO_SUCH or time.monotonic() > until:
                         raise
-                    # A connection goes on with the leaders that it knew (seen with librdkafka 2.12), for minutes.
+                    # A connection goes on with the leaders that it knew (seen with librdkafka 2.16), for minutes.
                     self._admin_client = None
             time.sleep(SETTLE_STEP_SECONDS)
 

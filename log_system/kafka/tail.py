@@ -59,7 +59,10 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
         UnavailableError: the broker does not answer.
     """
     codec, schema = log.kept_codec(), tail_schema(log)
-    found = _records(log, partition, start, end)
+    group, part = f"{log.group}-tail", OffsetRange(log.topic, partition, start, end)
+    found = read_records(
+        log.client, group, part, "read_committed", all_keys=True, messages=False, times=True, remedy=_REMEDY
+    )
     for records in _newest(found) if newest else found:
         offsets = records.offsets
         try:
@@ -76,13 +79,6 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
             pa.array(records.times[record] * 1000).cast(pa.timestamp("us", "UTC")),
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _records(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[Records]:
-    group, part = f"{log.group}-tail", OffsetRange(log.topic, partition, start, end)
-    return read_records(
-        log.client, group, part, "read_committed", all_keys=True, messages=False, times=True, remedy=_REMEDY
-    )
 
 
 def _newest(batches: Iterable[Records]) -> Iterator[Records]:
