@@ -20,7 +20,7 @@ from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from snapshot.key_bits import KeyBits, numbers_of
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ, SNAPSHOT
-from snapshot.storage import Storage
+from snapshot.storage import Storage, storage_errors
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _read(storage: Storage, file: DataFile, key: str) -> tuple[np.ndarray, np.nd
     """Read the keys of a change file as numbers, their kinds and their order."""
     path = storage.path(file.path)
     try:
-        with storage.filesystem.open(path, "rb") as source:
+        with storage_errors(path, "read"), storage.filesystem.open(path, "rb") as source:
             table = pq.ParquetFile(source).read(columns=[key, KIND, SEQ])
         keys, kinds, seqs = (table.column(name).combine_chunks() for name in (key, KIND, SEQ))
     except FileNotFoundError as error:

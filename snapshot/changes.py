@@ -20,7 +20,7 @@ from snapshot.records import Snapshot
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
-from snapshot.storage import Storage
+from snapshot.storage import Storage, storage_errors
 
 MAINTENANCE = ("create", "compact", "expire", "alter")
 """Kinds of snapshots without changes."""
@@ -123,7 +123,7 @@ class SnapshotChanges:
     def _opened(self, file: DataFile) -> Iterator[IO[bytes]]:
         path = self.storage.path(file.path)
         try:
-            with self.storage.filesystem.open(path, "rb") as source:
+            with storage_errors(path, "read"), self.storage.filesystem.open(path, "rb") as source:
                 yield source
         except FileNotFoundError as error:
             msg = f"{path}: a file of snapshot {self.snapshot.id} is missing; {_REMEDY}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from snapshot.delta import Commit, DataFile, DeltaLog
-from snapshot.errors import ConflictError, OutcomeUnknownError, UnavailableError
+from snapshot.errors import ConflictError, OutcomeUnknownError, TableStoreError
 from snapshot.records import Snapshot
 from snapshot.schema import SNAPSHOT
 from snapshot.stage import StagedFile
@@ -70,7 +70,8 @@ def commit(
     1. Look whether this write has landed already (a replayed batch, or a lost answer). A crash here leaves staged
        files only.
     2. Put the next Delta version. A crash after it leaves a snapshot that recovery publishes.
-    3. When the version is taken or no answer came, look again; the files are used as they are under the next id.
+    3. When another commit has taken the version, or none can be asked for, look again; the files are used as they are
+       under the next id.
 
     Args:
         log: the commit table.
@@ -94,12 +95,16 @@ def commit(
     remove = () if replacement is None else replacement.files
     newest = log.version()
     seen = -1 if commit_id.durable else newest
+    unknown: OutcomeUnknownError | None = None
     lost: Exception | None = None
     for attempt in range(ATTEMPTS_MAX):
         # Step 1.
         landed = find_commit(log, commit_id, newest, after=seen)
         if landed is not None:
             return landed
+        if unknown is not None and not commit_id.durable and not _is_whole(log, seen, newest):
+            raise unknown
+        unknown = None
         if not commit_id.durable:
             seen = newest
         if check is not None:
@@ -111,25 +116,28 @@ def commit(
         names = (commit_id.writer, commit_id.place) if commit_id.durable else ()
         transactions = [(name, commit_id.batch) for name in names if name]
         try:
-            log.commit(newest + 1, add=files, remove=remove, info=info, transactions=transactions)
-            return as_snapshot(log.commit_at(newest + 1))
+            return as_snapshot(log.commit(newest + 1, add=files, remove=remove, info=info, transactions=transactions))
         # Step 3.
         except ConflictError as error:
             lost = error
             sleep(random.uniform(0, min(_WAIT_SECONDS_MAX, 0.002 * 2**attempt)))
         except OutcomeUnknownError as error:
-            lost = error
+            lost = unknown = error
             sleep(random.uniform(0, _WAIT_SECONDS_MAX))
             if attempt >= 3:
                 raise
-        except UnavailableError as error:
-            # An earlier try may yet land, so its files have to stay; without one, the caller may remove them.
-            if isinstance(lost, OutcomeUnknownError):
-                raise lost from error
-            raise
-        newest = log.version()
+        try:
+            newest = log.version()
+        except TableStoreError as error:
+            # The try before may have landed, so its files have to stay, whatever else the storage answers.
+            raise (unknown or error) from lost
     msg = f"{log.storage.root}: other writers committed first {ATTEMPTS_MAX} times in a row; try the write again."
     raise ConflictError(msg) from lost
+
+
+def _is_whole(log: DeltaLog, after: int, newest: int) -> bool:
+    """Return whether the entries of all versions above ``after`` are there; the oldest expire first."""
+    return newest == after or log.has_entry(after + 1)
 
 
 def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) -> Snapshot | None:

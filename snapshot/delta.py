@@ -9,11 +9,14 @@ refresh and each commit, so what these cost would grow with the number of versio
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import logging
+import random
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +35,8 @@ from snapshot.errors import (
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
+    TableReplacedError,
+    TableStoreError,
     UnavailableError,
 )
 from snapshot.storage import Storage
@@ -45,6 +50,9 @@ _FOLLOWED_MAX = 50
 _INTERVAL = 100
 """Versions between checkpoints where the table does not say (``delta.checkpointInterval``), as with delta-rs."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PUTS_MAX = 6
+"""How often an entry is put while no answer tells whether it landed."""
+_WAIT_SECONDS_MAX = 0.5
 _WRITER_VERSION_MAX = 2
 _FEATURES = frozenset(
     ("appendOnly", "invariants", "timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck")
@@ -62,6 +70,11 @@ class _Base:
     @cached_property
     def version(self) -> int:
         return int(self.table.version())
+
+    @cached_property
+    def id(self) -> str:
+        """The table's own id, which Delta gives it when it is created."""
+        return str(self.table.metadata().id)
 
     @cached_property
     def configuration(self) -> dict[str, str]:
@@ -83,10 +96,17 @@ class _Base:
 
 @dataclass(frozen=True)
 class _State:
-    """A table's state: one that delta-rs has read, and the entries since, which only add and remove files."""
+    """A table's state: one that delta-rs has read, and the entries since, which only add and remove files.
+
+    Attributes:
+        base: what delta-rs has read.
+        since: the entries after it.
+        digest: of the newest entry; None where expiry had removed it before it was read.
+    """
 
     base: _Base
     since: tuple[Commit, ...] = ()
+    digest: bytes | None = None
 
     @property
     def version(self) -> int:
@@ -117,6 +137,7 @@ class DeltaLog:
             AlreadyExistsError: there is a Delta table already.
             UnavailableError: the file system refused.
         """
+        commit_id = uuid.uuid4().hex
         try:
             DeltaTable.create(
                 storage.root,
@@ -125,10 +146,16 @@ class DeltaLog:
                 partition_by=list(partition_by),
                 configuration=dict(configuration),
                 raise_if_key_not_exists=False,
-                commit_properties=CommitProperties(custom_metadata={INFO_KEY: json.dumps(dict(info))}),
+                commit_properties=CommitProperties(
+                    custom_metadata={INFO_KEY: json.dumps({**info, "commit": commit_id})}
+                ),
             )
         except (DeltaError, OSError) as error:
             if "already exists" in str(error):
+                # delta-rs repeats a request whose answer was lost, and then finds what it has made itself.
+                text = storage.read(entry_of(0))
+                if text is not None and parse_commit(0, text).info.get("commit") == commit_id:
+                    return cls(storage)
                 msg = f"{storage.root}: a Delta table is there already; nothing changed."
                 raise AlreadyExistsError(msg) from error
             if isinstance(error, DeltaError):
@@ -220,6 +247,10 @@ class DeltaLog:
             raise DataLostError(msg)
         return found
 
+    def has_entry(self, version: int) -> bool:
+        """Return whether the log still has the entry of a version."""
+        return self._entry(version) is not None
+
     def commits(self, newest: int, oldest: int = 0) -> Iterator[Commit]:
         """Read versions from ``newest`` down to ``oldest``, stopping where Delta's log retention has cut the log."""
         for version in range(newest, oldest - 1, -1):
@@ -237,21 +268,25 @@ class DeltaLog:
         info: Mapping[str, Any],
         transactions: Sequence[tuple[str, int]] = (),
         data_change: bool = True,
-    ) -> None:
-        """Make ``version``, all or nothing, or find that somebody else has.
+    ) -> Commit:
+        """Make ``version``, all or nothing, or find that another commit has made it.
+
+        Returns:
+            The commit, as its entry says it.
 
         Raises:
-            ConflictError: the version exists. It may be this very commit, whose first answer was lost.
+            ConflictError: another commit has made the version; this one has not landed.
+            TableReplacedError: the table was dropped and created again.
             InvalidInputError: the table asks its writers for something that this program does not do.
             UnavailableError: the file system has no room; the version was not made.
-            OutcomeUnknownError: the file system failed; the version may exist or not.
+            OutcomeUnknownError: the file system cannot be asked; the version may exist or not, so its files must stay.
         """
         state, now_ms = self._at(version - 1), int(time.time() * 1000)
         actions = [entries.commit_info(now_ms, "WRITE", info)]
         actions += [entries.transaction(name, number, now_ms) for name, number in transactions]
         actions += [entries.remove(f, now_ms, data_change=data_change) for f in remove]
         actions += [entries.add(f, now_ms, data_change=data_change) for f in add]
-        self._put(version, actions, state)
+        return self._put(version, actions, state)
 
     def alter(
         self,
@@ -262,7 +297,7 @@ class DeltaLog:
         info: Mapping[str, Any],
         add: Sequence[DataFile] = (),
         remove: Sequence[DataFile] = (),
-    ) -> None:
+    ) -> Commit:
         """Make ``version`` with other columns or properties, and files with them.
 
         Args:
@@ -273,11 +308,11 @@ class DeltaLog:
             add: files of new data.
             remove: files whose data is removed.
 
+        Returns:
+            The commit, as its entry says it.
+
         Raises:
-            ConflictError: the version exists. It may be this very commit, whose first answer was lost.
-            InvalidInputError: the table asks its writers for something that this program does not do.
-            UnavailableError: the file system has no room; the version was not made.
-            OutcomeUnknownError: the file system failed; the version may exist or not.
+            TableStoreError: as ``commit``.
         """
         state, now_ms = self._at(version - 1), int(time.time() * 1000)
         before = state.base.table.metadata()
@@ -296,10 +331,16 @@ class DeltaLog:
         )
         actions += [entries.remove(f, now_ms) for f in remove]
         actions += [entries.add(f, now_ms) for f in add]
-        self._put(version, actions, state)
+        return self._put(version, actions, state)
 
-    def _put(self, version: int, actions: Sequence[Mapping[str, Any]], state: _State) -> None:
-        """Put the entry of a version, and now and then a checkpoint after it."""
+    def _put(self, version: int, actions: Sequence[Mapping[str, Any]], state: _State) -> Commit:
+        """Put the entry of a version, and now and then a checkpoint after it.
+
+        1. Put the entry unless the version exists, and find out whether it landed (``_land``).
+        2. See that the version before is still the one that this entry follows. The entry is void where another process
+           has cut the log past it meanwhile (this one was suspended): nobody reads it, so it is removed.
+        3. Write a checkpoint where one is due. A crash before it leaves that to a later commit.
+        """
         unknown = state.base.unknown_features
         if unknown:
             msg = (
@@ -307,29 +348,88 @@ class DeltaLog:
                 "has switched on and the store does not do; nothing was committed. Switch it off, then write again."
             )
             raise InvalidInputError(msg)
-        try:
-            made = self.storage.put_new(entry_of(version), entries.entry(actions))
-        except UnavailableError as error:
-            # The entry is written under another name before it gets its own, so what did not fit is not there.
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM:
-                msg = (
-                    f"{self.storage.root}: version {version} cannot be committed: {error} Nothing was committed. Make "
-                    "room, then try again."
-                )
-                raise UnavailableError(msg) from error
-            msg = f"{self.storage.root}: commit of version {version} gave no answer: {error}"
-            raise OutcomeUnknownError(msg) from error
-        if not made:
-            msg = f"{self.storage.root}: version {version} was made by another commit."
-            raise ConflictError(msg)
+        text = entries.entry(actions)
+        # Step 1.
+        self._land(version, text)
+        # Step 2.
+        self._check_follows(version, state)
+        # Step 3.
         if version % int(state.base.configuration.get("delta.checkpointInterval", _INTERVAL)) == 0:
             self._checkpoint()
+        return parse_commit(version, text)
+
+    def _land(self, version: int, text: bytes) -> None:
+        """Put an entry, and find out whether it landed wherever the answer does not tell.
+
+        A client that repeats a request whose answer was lost is told that the file exists, though it made the file
+        itself. So the entry that is there decides: no two commits write the same text. Where none is there, the same
+        entry is put again under the same name, which can only land once.
+
+        Raises:
+            ConflictError: another commit has made the version.
+            UnavailableError: the file system has no room; nothing was made.
+            OutcomeUnknownError: the file system cannot be asked.
+        """
+        name = entry_of(version)
+        cause: Exception | None = None
+        unanswered = False
+        for attempt in range(_PUTS_MAX):
+            if attempt:
+                time.sleep(random.uniform(0, min(_WAIT_SECONDS_MAX, 0.02 * 2**attempt)))
+            try:
+                if self.storage.put_new(name, text):
+                    return
+            except UnavailableError as error:
+                cause = error
+                # An entry is whole from the start, so one that found no room is not there. An earlier try may yet land.
+                if _has_no_room(error) and not unanswered:
+                    msg = (
+                        f"{self.storage.root}: version {version} cannot be committed: {error} Nothing was committed. "
+                        "Make room, then try again."
+                    )
+                    raise UnavailableError(msg) from error
+                unanswered = True
+            try:
+                there = self.storage.read(name)
+            except UnavailableError as error:
+                cause = error
+                continue
+            if there == text:
+                return
+            if there is not None:
+                msg = f"{self.storage.root}: version {version} was made by another commit."
+                raise ConflictError(msg) from cause
+        msg = f"{self.storage.root}: commit of version {version} gave no answer: {cause}"
+        raise OutcomeUnknownError(msg) from cause
+
+    def _check_follows(self, version: int, state: _State) -> None:
+        """See that an entry that was put follows the version that its state was read at.
+
+        Raises:
+            ConflictError: it does not, and was removed.
+            TableReplacedError: another table is at the path.
+        """
+        if state.digest is None:
+            return
+        try:
+            before = self.storage.read(entry_of(version - 1))
+            if before is not None and _digest(before) == state.digest:
+                return
+            newest = self._load().version
+            if before is None and newest > version and self.storage.read(entry_of(version + 1)) is None:
+                self.storage.delete(entry_of(version))
+                msg = f"{self.storage.root}: version {version} was made by another commit, which has expired since."
+                raise ConflictError(msg)
+        except UnavailableError as error:
+            # The entry is there, so its files have to stay.
+            msg = f"{self.storage.root}: commit of version {version} cannot be read back: {error}"
+            raise OutcomeUnknownError(msg) from error
 
     def _checkpoint(self) -> None:
         """Write a checkpoint of the newest version, so that a state is read without all entries before it."""
         try:
             self._load().base.table.create_checkpoint()
-        except (DeltaError, OSError, CorruptedError, NotFoundError) as error:
+        except (DeltaError, OSError, TableStoreError) as error:
             # The commit is done, and the log is whole without a checkpoint; the next one makes up for it.
             logger.warning("%s: a checkpoint cannot be written: %s", self.storage.root, plain(error))
 
@@ -353,31 +453,49 @@ class DeltaLog:
         state = self._state
         if state is None:
             return self._load()
-        while (found := self._entry(state.version + 1)) is not None:
+        while (text := self.storage.read(entry_of(state.version + 1))) is not None:
+            found = self._parsed(state.version + 1, text)
             if not found.only_files or len(state.since) == _FOLLOWED_MAX:
                 return self._load()
-            state = self._state = replace(state, since=(*state.since, found))
+            state = self._state = _State(state.base, (*state.since, found), _digest(text))
         # Entries expire from the oldest on. So where the last one seen is there, the one that was looked for after it
-        # was never made; where it is gone, there may be newer ones.
-        if self.storage.read(entry_of(state.version)) is None:
+        # was never made; where it is gone, there may be newer ones. Where it is another, so is the table, or its past.
+        there = self.storage.read(entry_of(state.version))
+        if there is None or _digest(there) != state.digest:
             return self._load()
         return state
 
     def _load(self) -> _State:
-        """Read the newest state with delta-rs."""
+        """Read the newest state with delta-rs.
+
+        Raises:
+            NotFoundError: there is no Delta table.
+            TableReplacedError: it is not the table that this object has read before.
+        """
         try:
-            self._state = _State(_Base(DeltaTable(self.storage.root)))
+            base = _Base(DeltaTable(self.storage.root))
         except TableNotFoundError as error:
             msg = f"{self.storage.root}: there is no Delta table. Create it first."
             raise NotFoundError(msg) from error
         except DeltaError as error:
             raise self._unreadable(error) from error
+        if self._state is not None and self._state.base.id != base.id:
+            msg = (
+                f"{self.storage.root}: expected the table that was opened, with id {self._state.base.id}, got one with "
+                f"id {base.id}: it was dropped and created again. Open it again; nothing was changed."
+            )
+            raise TableReplacedError(msg)
+        there = self.storage.read(entry_of(base.version))
+        self._state = _State(base, digest=None if there is None else _digest(there))
         return self._state
 
     def _entry(self, version: int) -> Commit | None:
         text = self.storage.read(entry_of(version))
+        return None if text is None else self._parsed(version, text)
+
+    def _parsed(self, version: int, text: bytes) -> Commit:
         try:
-            return None if text is None else parse_commit(version, text)
+            return parse_commit(version, text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._unreadable(error) from error
 
@@ -385,6 +503,14 @@ class DeltaLog:
         return CorruptedError(
             f"{self.storage.root}: the Delta log cannot be read: {error}. Restore it, or choose another path."
         )
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()
+
+
+def _has_no_room(error: UnavailableError) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM
 
 
 def _without_invariants(schema: pa.Schema) -> pa.Schema:

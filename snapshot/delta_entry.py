@@ -6,6 +6,7 @@ Rules come from the Delta protocol: paths are URI-encoded, partition values are 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -157,7 +158,14 @@ def entry_of(version: int) -> str:
 def commit_info(now_ms: int, operation: str, info: Mapping[str, Any]) -> dict[str, Any]:
     """Say when a commit was made, and our facts about it."""
     parameters = {"mode": "Append"} if operation == "WRITE" else {}
-    told = {"timestamp": now_ms, "operation": operation, "operationParameters": parameters, "engineInfo": "tablestore"}
+    told = {
+        "timestamp": now_ms,
+        "operation": operation,
+        "operationParameters": parameters,
+        "engineInfo": "tablestore",
+        # As Spark's Delta writes it: no two entries are the same text, so an entry that is read back tells whose it is.
+        "txnId": str(uuid.uuid4()),
+    }
     return {"commitInfo": {**told, INFO_KEY: json.dumps(dict(info))}}
 
 

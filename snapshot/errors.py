@@ -5,6 +5,7 @@
     TableStoreError
     ├── InvalidInputError     (ValueError)   fix the input: an option, a schema, a frame
     ├── NotFoundError         (KeyError)     look elsewhere: no such table, snapshot or topic
+    ├── TableReplacedError                   open the table again: it was dropped and created anew
     ├── AlreadyExistsError    (ValueError)   choose another name or path
     ├── ConflictError                        retry: somebody else was faster
     ├── UnavailableError                     retry later: a broker or file system does not answer
@@ -40,6 +41,12 @@ class NotFoundError(TableStoreError, KeyError):
     def __str__(self) -> str:
         """Show the message as it is; ``KeyError`` would quote it."""
         return str(self.args[0]) if self.args else ""
+
+
+class TableReplacedError(TableStoreError):
+    """The table at this path is not the one that was opened: it was dropped and created again."""
+
+    kind = "table-replaced"
 
 
 class AlreadyExistsError(TableStoreError, ValueError):

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from snapshot.delta import DataFile
 from snapshot.errors import UnavailableError
-from snapshot.storage import Storage
+from snapshot.storage import Storage, storage_errors
 
 ROW_GROUP_ROWS = 131_072
 _SAMPLE_ROWS = 8_192
@@ -128,11 +128,12 @@ def removed_on_error(writers: Mapping[Any, ParquetFiles], storage: Storage) -> I
         UnavailableError: the file system refused, as a full one does.
     """
     try:
-        yield
+        with storage_errors(storage.root, "written"):
+            yield
     except BaseException as error:
         for writer in writers.values():
             # A file system that refuses to write may refuse this too; then a file is left that nothing points at.
-            with suppress(OSError):
+            with suppress(OSError, UnavailableError):
                 writer.remove()
         if isinstance(error, OSError):
             msg = (

@@ -30,7 +30,7 @@ from snapshot.resolve import Lookup
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import SEQ, conform, relabelled
 from snapshot.spec import TableSpec
-from snapshot.storage import Storage
+from snapshot.storage import Storage, storage_errors
 
 CHANGES = "_changes"
 _FEW_ROWS, _FEW_BYTES = 200_000, 32 << 20
@@ -212,7 +212,8 @@ class Stager:
         """Read staged changes back."""
         folder, schema = self.storage.child(CHANGES), change_file_schema(self.spec)
         for path in sorted(s.file.path for s in staged):
-            with folder.filesystem.open(folder.path(path), "rb") as source:
+            name = folder.path(path)
+            with storage_errors(name, "read"), folder.filesystem.open(name, "rb") as source:
                 for batch in pq.ParquetFile(source).iter_batches(use_threads=False):
                     yield relabelled(conform(batch, stored_change_schema(self.spec)), schema)
 

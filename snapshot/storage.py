@@ -7,7 +7,7 @@ import os
 import posixpath
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,8 +16,14 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from snapshot.errors import UnavailableError
+from snapshot.errors import InvalidInputError, UnavailableError
 
+_CREATES_ATOMICALLY = frozenset(("memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"))
+"""Protocols whose fsspec file system creates a file only if it is absent, in one request."""
+_CLIENTS = frozenset(
+    ("botocore", "aiobotocore", "aiohttp", "urllib3", "requests", "gcsfs", "google", "azure", "adlfs", "fsspec")
+)
+"""Libraries whose errors are those of a store."""
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified")
 
 
@@ -71,7 +77,9 @@ class Storage:
     def filesystem(self) -> fsspec.AbstractFileSystem:
         """The fsspec file system of this folder."""
         if not self._resolved:
-            self._resolved.append(fsspec.core.url_to_fs(self.root, **dict(self.options)))
+            # Other processes write here, too, so no listing may be answered from what was seen before.
+            uncached = {} if "://" not in self.root else {"use_listings_cache": False}
+            self._resolved.append(fsspec.core.url_to_fs(self.root, **uncached, **dict(self.options)))
         return self._resolved[0][0]
 
     @property
@@ -89,11 +97,16 @@ class Storage:
         return Storage(posixpath.join(self.root, name), self.options)
 
     def read(self, name: str) -> bytes | None:
-        """Read a whole small file; None when it does not exist."""
-        try:
-            return bytes(self.filesystem.cat_file(self.path(name)))
-        except FileNotFoundError:
-            return None
+        """Read a whole small file; None when it does not exist.
+
+        Raises:
+            UnavailableError: the file system does not answer, or refuses.
+        """
+        with _answering(self.path(name), "read"):
+            try:
+                return bytes(self.filesystem.cat_file(self.path(name)))
+            except FileNotFoundError:
+                return None
 
     def put(self, name: str, data: bytes) -> None:
         """Write a small file so that readers see all of it or nothing, replacing what is there.
@@ -102,7 +115,7 @@ class Storage:
             UnavailableError: the file system refused.
         """
         target = self.path(name)
-        try:
+        with _answering(target, "written"):
             if not self.is_local:
                 self.filesystem.pipe_file(target, data)
                 return
@@ -112,11 +125,9 @@ class Storage:
                 draft.write_bytes(data)
                 draft.replace(target)
             except OSError:
-                draft.unlink(missing_ok=True)
+                with suppress(OSError):
+                    draft.unlink(missing_ok=True)
                 raise
-        except OSError as error:
-            msg = f"{target}: cannot be written: {error}. Check the file system."
-            raise UnavailableError(msg) from error
 
     def put_new(self, name: str, data: bytes) -> bool:
         """Write a small file unless it is there, so that of several writers at once one wins.
@@ -128,44 +139,64 @@ class Storage:
             UnavailableError: the file system refused.
         """
         target = self.path(name)
-        try:
-            if not self.is_local:
-                self.filesystem.pipe_file(target, data, mode="create")
-                return True
-            Path(target).parent.mkdir(parents=True, exist_ok=True)
-            draft = Path(f"{target}.{uuid.uuid4().hex}.tmp")
+        with _answering(target, "written"):
             try:
-                draft.write_bytes(data)
-                # Unlike a rename, a link fails where there is a file, and the file is whole from the start.
-                os.link(draft, target)
+                if not self.is_local:
+                    self.filesystem.pipe_file(target, data, mode="create")
+                    return True
+                Path(target).parent.mkdir(parents=True, exist_ok=True)
+                return _link_new(Path(target), data)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if _is_precondition(error):
+                    return False
+                raise
+
+    def check_put_new(self) -> None:
+        """Check that ``put_new`` lets one of several writers win; every commit rests on it.
+
+        Raises:
+            InvalidInputError: the file system cannot create a file only if it is absent, or does not say so.
+            UnavailableError: it does not answer.
+        """
+        if self.is_local:
+            return
+        protocols = self.filesystem.protocol
+        names = {protocols} if isinstance(protocols, str) else set(protocols)
+        probe = f".put-if-absent-{uuid.uuid4().hex}"
+        why = ""
+        if not names & _CREATES_ATOMICALLY:
+            which = "/".join(sorted(names))
+            why = f"that for {which} looks first and writes then, so two writers can both win"
+        else:
+            try:
+                if not self.put_new(probe, b"1") or self.put_new(probe, b"2"):
+                    why = "the store replaced a file that it was asked to create only if absent (If-None-Match)"
+            except (TypeError, NotImplementedError) as error:
+                why = f"its fsspec file system cannot do that ({error}); upgrade it"
             finally:
-                draft.unlink(missing_ok=True)
-            return True
-        except FileExistsError:
-            return False
-        except OSError as error:
-            msg = f"{target}: cannot be written: {error}. Check the file system."
-            raise UnavailableError(msg) from error
+                self.delete(probe)
+        if why:
+            msg = (
+                f"{self.root}: expected a file system that creates a file only if it is absent; {why}. Nothing was "
+                "made. Use a local path, s3://, gs:// or abfs://, and a store that supports conditional writes."
+            )
+            raise InvalidInputError(msg)
 
     def exists(self, name: str) -> bool:
-        """Tell whether a file or folder is there."""
-        return bool(self.filesystem.exists(self.path(name)))
+        """Return whether a file or folder is there."""
+        with _answering(self.path(name), "looked up"):
+            return bool(self.filesystem.exists(self.path(name)))
 
     def names(self, folder: str = "") -> list[str]:
         """List the names in a folder, in order; empty when it does not exist."""
-        try:
-            found = self.filesystem.ls(self.path(folder) if folder else self.path(), detail=False, refresh=True)
-        except FileNotFoundError:
-            return []
+        found = self._listed(folder, detail=False)
         return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
 
     def files(self, folder: str = "", skip: Callable[[str], bool] = lambda name: False) -> Iterator[StoredFile]:
         """List the files in a folder and in those within it, leaving out folders whose name ``skip`` refuses."""
-        try:
-            found = self.filesystem.ls(self.path(folder) if folder else self.path(), detail=True, refresh=True)
-        except FileNotFoundError:
-            return
-        for info in found:
+        for info in self._listed(folder, detail=True):
             last = posixpath.basename(str(info["name"]).rstrip("/"))
             name = f"{folder}/{last}" if folder else last
             if info["type"] == "directory":
@@ -173,6 +204,14 @@ class Storage:
                     yield from self.files(name, skip)
             else:
                 yield StoredFile(name, int(info["size"] or 0), self._modified_ms(info))
+
+    def _listed(self, folder: str, *, detail: bool) -> list[Any]:
+        target = self.path(folder) if folder else self.path()
+        with _answering(target, "listed"):
+            try:
+                return list(self.filesystem.ls(target, detail=detail, refresh=True))
+            except FileNotFoundError:
+                return []
 
     def _modified_ms(self, info: dict[str, Any]) -> int:
         """Read when a file was written; file systems name and count it differently."""
@@ -191,18 +230,17 @@ class Storage:
         """
         removed = 0
         for name in names:
-            try:
-                self.filesystem.rm_file(self.path(name))
-            except FileNotFoundError:
-                continue
+            with _answering(self.path(name), "removed"):
+                try:
+                    self.filesystem.rm_file(self.path(name))
+                except FileNotFoundError:
+                    continue
             removed += 1
         return removed
 
     def remove_tree(self, name: str) -> None:
         """Remove a file or a folder in this folder, which may be gone already."""
-        target = self.path(name)
-        if self.filesystem.exists(target):
-            self.filesystem.rm(target, recursive=True)
+        self._remove(self.path(name))
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -225,5 +263,79 @@ class Storage:
 
     def delete_tree(self) -> None:
         """Remove the folder and everything in it."""
-        if self.filesystem.exists(self.path()):
-            self.filesystem.rm(self.path(), recursive=True)
+        self._remove(self.path())
+
+    def _remove(self, target: str) -> None:
+        with _answering(target, "removed"):
+            if self.filesystem.exists(target):
+                self.filesystem.rm(target, recursive=True)
+
+
+@contextmanager
+def storage_errors(target: str, doing: str) -> Iterator[None]:
+    """Raise what the client of an object store raises as an error of this program.
+
+    Such clients raise classes of their own (botocore's ``EndpointConnectionError``, for one), which no handler for
+    ``OSError`` sees. Files that are missing stay ``FileNotFoundError``.
+
+    Args:
+        target: the file.
+        doing: what was done with it, as a participle: ``read``, ``written``.
+
+    Raises:
+        UnavailableError: the store does not answer, or refuses.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in _CLIENTS:
+            raise
+        raise _unavailable(target, doing, error) from error
+
+
+@contextmanager
+def _answering(target: str, doing: str) -> Iterator[None]:
+    """Raise what any file system raises as an error of this program: one door, one kind of failure."""
+    try:
+        with storage_errors(target, doing):
+            yield
+    except OSError as error:
+        raise _unavailable(target, doing, error) from error
+
+
+def _unavailable(target: str, doing: str, error: Exception) -> UnavailableError:
+    return UnavailableError(f"{target}: cannot be {doing}: {error}. Check the file system.")
+
+
+def _is_precondition(error: OSError) -> bool:
+    """Return whether a store refused to replace a file; not every S3 server names the condition, as s3fs expects."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
+
+
+def _link_new(target: Path, data: bytes) -> bool:
+    """Make a local file unless it is there: whole from the start, and by one of several processes.
+
+    Unlike a rename, a link fails where there is a file. Its answer alone is not the outcome: a network file system
+    repeats a request whose answer was lost, and then finds what it has made. So the two names are compared.
+    """
+    draft = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        draft.write_bytes(data)
+        try:
+            os.link(draft, target)
+        except OSError:
+            if not _is_same(draft, target):
+                raise
+        return True
+    finally:
+        # The file is there or not, whatever becomes of its draft; ``remove_orphans`` removes one that stays.
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False

@@ -12,7 +12,7 @@ from snapshot.bucketed import is_tombstones
 from snapshot.changes import LISTED, MAINTENANCE, SnapshotChanges, with_kind
 from snapshot.commit import ATTEMPTS_MAX, as_snapshot
 from snapshot.delta import DataFile, DeltaLog
-from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError
+from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError, TableReplacedError
 from snapshot.layout import Layout
 from snapshot.merge import ChangeFile
 from snapshot.records import ChangeSet, Snapshot
@@ -118,7 +118,14 @@ class TableFiles:
             version, properties = self.log.seen(snapshot_id)
             text = properties[SPEC_PROPERTY]
             if text != self._known.to_json():
-                self._known = TableSpec.from_json(text, self.storage.root)
+                newer = TableSpec.from_json(text, self.storage.root)
+                if newer.table_id != self.spec.table_id:
+                    msg = (
+                        f"{self.storage.root}: expected table {self.spec.table_id}, got table {newer.table_id}: it was "
+                        "dropped and created again. Open it again; nothing was changed."
+                    )
+                    raise TableReplacedError(msg)
+                self._known = newer
             self._known_at = version
         return self._known
 
@@ -135,8 +142,8 @@ class TableFiles:
             UnavailableError: the file system refused.
         """
         info = {"kind": "alter", "rows": 0, "commit": commit_id}
-        self.log.alter(snapshot_id, schema=log_schema(spec), configuration={SPEC_PROPERTY: spec.to_json()}, info=info)
-        return self.snapshot(snapshot_id)
+        configuration = {SPEC_PROPERTY: spec.to_json()}
+        return as_snapshot(self.log.alter(snapshot_id, schema=log_schema(spec), configuration=configuration, info=info))
 
     def latest(self) -> int:
         """Give the id of the newest snapshot."""

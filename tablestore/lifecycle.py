@@ -107,6 +107,7 @@ def create(
     storage = Storage.at(path)
     with storage.alone():
         _clear_way(storage, parsed.log)
+        storage.check_put_new()
         return _make(storage, schema, parsed, tuple(primary_key), tuple(partition_by))
 
 
