@@ -16,6 +16,8 @@ from snapshot.stage import StagedFile
 
 ATTEMPTS_MAX = 200
 _WAIT_SECONDS_MAX = 0.2
+_UNKNOWN_MAX = 3
+"""How many tries may end without an outcome."""
 
 
 @dataclass(frozen=True)
@@ -94,19 +96,18 @@ def commit(
         info |= replacement.facts
     remove = () if replacement is None else replacement.files
     newest = log.version()
+    tried = newest + 1
     seen = -1 if commit_id.durable else newest
     unknown: OutcomeUnknownError | None = None
     lost: Exception | None = None
     for attempt in range(ATTEMPTS_MAX):
         # Step 1.
-        landed = find_commit(log, commit_id, newest, after=seen)
+        landed = _landed(log, commit_id, newest, seen, unknown)
         if landed is not None:
             return landed
-        if unknown is not None and not commit_id.durable and not _is_whole(log, seen, newest):
-            raise unknown
-        unknown = None
-        if not commit_id.durable:
-            seen = newest
+        # A version that another commit has taken cannot be made any more by a try that is still under way.
+        unknown = unknown if newest < tried else None
+        seen = -1 if commit_id.durable else newest
         if check is not None:
             check(newest)
         # Step 2.
@@ -122,22 +123,46 @@ def commit(
             lost = error
             sleep(random.uniform(0, min(_WAIT_SECONDS_MAX, 0.002 * 2**attempt)))
         except OutcomeUnknownError as error:
+            if attempt >= _UNKNOWN_MAX:
+                raise
             lost = unknown = error
             sleep(random.uniform(0, _WAIT_SECONDS_MAX))
-            if attempt >= 3:
-                raise
-        try:
-            newest = log.version()
         except TableStoreError as error:
-            # The try before may have landed, so its files have to stay, whatever else the storage answers.
-            raise (unknown or error) from lost
+            # A try before may yet land, so its files have to stay, whatever the storage answers now.
+            raise (unknown or error) from error
+        tried = newest + 1
+        newest = _version(log, unknown)
     msg = f"{log.storage.root}: other writers committed first {ATTEMPTS_MAX} times in a row; try the write again."
     raise ConflictError(msg) from lost
 
 
-def _is_whole(log: DeltaLog, after: int, newest: int) -> bool:
-    """Return whether the entries of all versions above ``after`` are there; the oldest expire first."""
-    return newest == after or log.has_entry(after + 1)
+def _landed(
+    log: DeltaLog, commit_id: CommitId, newest: int, seen: int, unknown: OutcomeUnknownError | None
+) -> Snapshot | None:
+    """Return the snapshot of a write that has landed; None where it is known that it has not.
+
+    Raises:
+        OutcomeUnknownError: entries in which it could be found have expired.
+    """
+    found = find_commit(log, commit_id, newest, after=seen)
+    # The oldest entries expire first, so where the first of them is there, all of them were.
+    if (
+        found is None
+        and unknown is not None
+        and not commit_id.durable
+        and newest > seen
+        and not log.has_entry(seen + 1)
+    ):
+        raise unknown
+    return found
+
+
+def _version(log: DeltaLog, unknown: OutcomeUnknownError | None) -> int:
+    """Return the newest version; where the storage does not answer, a try before keeps its unknown outcome."""
+    try:
+        return log.version()
+    except TableStoreError as error:
+        raise (unknown or error) from error
 
 
 def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) -> Snapshot | None:

@@ -312,10 +312,10 @@ def test_a_tag_made_while_its_snapshot_expires_is_kept_or_refused(
     oldest = life.table.files.oldest()
     commit = DeltaLog.commit
 
-    def tagged_first(self: DeltaLog, *args: Any, **named: Any) -> None:
+    def tagged_first(self: DeltaLog, *args: Any, **named: Any) -> Any:
         if named["info"]["kind"] == "expire" and not life.table.files.tags.all():
             make_tag(OpenedTable.open(str(life.path)), "in-time", oldest)
-        commit(self, *args, **named)
+        return commit(self, *args, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DeltaLog, "commit", tagged_first)

@@ -141,14 +141,14 @@ def test_files_stay_where_an_earlier_try_to_commit_them_may_yet_land(rig: Rig) -
     writer, before = rig.writer(), parquet(rig.path)
     real, tries = DeltaLog.commit, 0
 
-    def unanswered_then_crowded(self: DeltaLog, *args: Any, **named: Any) -> None:
+    def unanswered_then_crowded(self: DeltaLog, *args: Any, **named: Any) -> Any:
         nonlocal tries
         tries += 1
         if tries == 1:
             msg = "no answer"
             raise OutcomeUnknownError(msg)
         with little_room():
-            real(self, *args, **named)
+            return real(self, *args, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DeltaLog, "commit", unanswered_then_crowded)

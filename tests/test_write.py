@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from log_system.kafka.publish import KafkaPublisher
 from snapshot import stage
 from snapshot.commit import CommitId
-from snapshot.delta import DeltaLog
+from snapshot.delta import Commit, DeltaLog
 from snapshot.errors import ConflictError, InvalidInputError, OutcomeUnknownError, UnavailableError
 from tablestore import PublishPendingError, TableStore, turns
 from tablestore.opened import OpenedTable
@@ -303,15 +303,16 @@ def test_a_batch_that_landed_is_found_behind_the_commits_of_others_and_not_commi
     commit_id = CommitId("query", 7, durable=True) if durable else None
     real, tries = DeltaLog.commit, 0
 
-    def land_without_answer(self: DeltaLog, *args: Any, **named: Any) -> None:
+    def land_without_answer(self: DeltaLog, *args: Any, **named: Any) -> Commit:
         nonlocal tries
-        real(self, *args, **named)
+        made = real(self, *args, **named)
         tries += 1
         if tries == 1:
             for number in range(others):
                 write(Writer(OpenedTable.open(table.path), None), [(100 + number, "other")])
             msg = "no answer"
             raise OutcomeUnknownError(msg)
+        return made
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DeltaLog, "commit", land_without_answer)
@@ -336,10 +337,10 @@ def test_a_commit_that_lost_the_race_uses_its_files_again(
     table = make_table(path, servers, name, bucket=PARTITIONS)
     other = OpenedTable.open(str(path))
 
-    def commit_second(log: DeltaLog, version: int, **more: Any) -> None:
+    def commit_second(log: DeltaLog, version: int, **more: Any) -> Commit:
         monkeypatch.setattr(DeltaLog, "commit", real)
         write(Writer(other, publisher_of(other)), [(1, "theirs")])
-        real(log, version, **more)
+        return real(log, version, **more)
 
     monkeypatch.setattr(DeltaLog, "commit", commit_second)
     made = write(Writer(table, publisher_of(table)), [(1, "ours"), (2, "ours")])
