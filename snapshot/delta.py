@@ -453,17 +453,21 @@ class DeltaLog:
         state = self._state
         if state is None:
             return self._load()
+        first = state
         while (text := self.storage.read(entry_of(state.version + 1))) is not None:
             found = self._parsed(state.version + 1, text)
-            if not found.only_files or len(state.since) == _FOLLOWED_MAX:
+            is_next = state is not first or self._is_there(state)
+            if not is_next or not found.only_files or len(state.since) == _FOLLOWED_MAX:
                 return self._load()
             state = self._state = _State(state.base, (*state.since, found), _digest(text))
         # Entries expire from the oldest on. So where the last one seen is there, the one that was looked for after it
         # was never made; where it is gone, there may be newer ones. Where it is another, so is the table, or its past.
-        there = self.storage.read(entry_of(state.version))
-        if there is None or _digest(there) != state.digest:
-            return self._load()
-        return state
+        return state if self._is_there(state) else self._load()
+
+    def _is_there(self, state: _State) -> bool:
+        """Return whether the newest entry of a state is in the log as it was read."""
+        text = self.storage.read(entry_of(state.version))
+        return text is not None and _digest(text) == state.digest
 
     def _load(self) -> _State:
         """Read the newest state with delta-rs.

@@ -160,15 +160,12 @@ class Storage:
             InvalidInputError: the file system cannot create a file only if it is absent, or does not say so.
             UnavailableError: it does not answer.
         """
-        if self.is_local:
+        scheme, is_url, _ = self.root.partition("://")
+        if not is_url:
             return
-        protocols = self.filesystem.protocol
-        names = {protocols} if isinstance(protocols, str) else set(protocols)
-        probe = f".put-if-absent-{uuid.uuid4().hex}"
-        why = ""
-        if not names & _CREATES_ATOMICALLY:
-            which = "/".join(sorted(names))
-            why = f"that for {which} looks first and writes then, so two writers can both win"
+        probe, why = f".put-if-absent-{uuid.uuid4().hex}", ""
+        if scheme not in _CREATES_ATOMICALLY:
+            why = f"that for {scheme}:// looks first and writes then, so two writers can both win"
         else:
             try:
                 if not self.put_new(probe, b"1") or self.put_new(probe, b"2"):

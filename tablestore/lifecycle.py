@@ -105,9 +105,9 @@ def create(
     if parsed.log is not None and parsed.log.compacted and parsed.log.headers is not Headers.ALL:
         logger.warning(_STRANGERS_PASS, path)
     storage = Storage.at(path)
+    storage.check_put_new()
     with storage.alone():
         _clear_way(storage, parsed.log)
-        storage.check_put_new()
         return _make(storage, schema, parsed, tuple(primary_key), tuple(partition_by))
 
 
@@ -159,8 +159,13 @@ def drop(table: OpenedTable) -> None:
     2. Remove the commit table's log: from here on there is no table.
     3. Remove the topic and the consumer group.
     4. Remove the other files.
+
+    Raises:
+        TableReplacedError: the table was dropped and created again; that one stays.
     """
     with table.files.storage.alone():
+        # Raise where another table is at the path by now.
+        table.files.latest()
         _remove(table)
 
 
