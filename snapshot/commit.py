@@ -16,6 +16,8 @@ from snapshot.stage import StagedFile
 
 ATTEMPTS_MAX = 200
 _WAIT_SECONDS_MAX = 0.2
+EXPIRED = "expired"
+"""Kind of a snapshot whose commit has left the log."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) 
             return as_snapshot(found)
     if commit_id.durable:
         # The entry of the commit has left the log; that it landed is still on record.
-        return Snapshot(newest, "expired", 0, 0, str(commit_id))
+        return Snapshot(newest, EXPIRED, 0, 0, str(commit_id))
     return None
 
 

@@ -8,6 +8,7 @@
     ├── AlreadyExistsError    (ValueError)   choose another name or path
     ├── ConflictError                        retry: somebody else was faster
     ├── UnavailableError                     retry later: a broker or file system does not answer
+    │   └── PublishPendingError              do not retry: committed, and published later (``tablestore/recover.py``)
     ├── OutcomeUnknownError                  recover: it may or may not have landed
     ├── FencedError                          replace: another owner has taken over
     ├── DataLostError                        decide: something a reader needs is gone

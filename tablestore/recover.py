@@ -32,8 +32,16 @@ _FENCED_AGAIN = (
 )
 
 
+_IN_VAIN = (CorruptedError, DataLostError, InvalidInputError, NotFoundError)
+"""What trying again does not help."""
+
+
 class PublishPendingError(UnavailableError):
     """A snapshot is committed and not yet in the log; the next write or ``recover()`` publishes it.
+
+    Do not repeat the write. Every failure after the commit is this error, whatever its reason: ``__cause__`` is the
+    failure, such as ``UnavailableError``, ``DataLostError`` or ``InvalidInputError``, and the message holds its text.
+    ``recover()`` raises the failure itself where trying again would not help.
 
     Attributes:
         snapshot: the id of the committed snapshot.
@@ -45,6 +53,10 @@ class PublishPendingError(UnavailableError):
         """Keep the snapshot's id beside the message."""
         super().__init__(message)
         self.snapshot = snapshot
+
+    def __reduce__(self) -> tuple[type[PublishPendingError], tuple[str, int]]:
+        """Pickle by what it was made from."""
+        return type(self), (str(self), self.snapshot)
 
 
 def publish_through(
@@ -112,23 +124,36 @@ def publish_through(
             if given_up:
                 raise _pending(table, snapshot, error) from error
             turns.sleep(random.uniform(0, min(2.0, 0.05 * 2**patience.failures)))
-        except (CorruptedError, DataLostError, InvalidInputError, NotFoundError) as error:
-            _raise_unless_overtaken(table, index, error, published, snapshot)
+        except _IN_VAIN as error:
             publisher.discard()
+            # Lost changes may have expired since others published them.
+            if not (isinstance(error, DataLostError) and newest(index) > published):
+                _raise_in_vain(table, index, error, snapshot, own=own)
     return done
 
 
-def _raise_unless_overtaken(
-    table: TableFiles, index: LogIndex, error: TableStoreError, published: int, snapshot: int
-) -> None:
-    """Raise an error that trying again would not help; lost changes may have expired since others published them."""
-    now = newest(index)
-    if isinstance(error, DataLostError) and now > published:
-        return
-    if now >= snapshot:
+def _raise_in_vain(table: TableFiles, index: LogIndex, error: TableStoreError, snapshot: int, *, own: bool) -> None:
+    """Raise an error that trying again would not help, unless it is about a later snapshot than the caller's own."""
+    root = table.storage.root
+    if newest(index) < snapshot:
+        msg = f"table {root!r}: {_committed(snapshot)}: {error}"
+        raise type(error)(msg) from error
+    if own:
         raise error
-    msg = f"table {table.storage.root!r}: snapshot {snapshot} is committed but not yet in the log: {error}"
-    raise type(error)(msg) from error
+    logger.warning("table %s: snapshot %d is published; a later one is not: %s", root, snapshot, error)
+
+
+def publish_pending(table: TableFiles, snapshot: int, error: Exception) -> PublishPendingError:
+    """Make the error for a committed snapshot whose publishing failed for a reason that does not pass by itself."""
+    shown = str(error) if isinstance(error, TableStoreError) else f"{type(error).__name__}: {error}"
+    if _committed(snapshot) not in shown:
+        shown = f"table {table.storage.root!r}: {_committed(snapshot)}: {shown}"
+    msg = f"{shown} Do not write the rows again: when the cause is removed, the next write or recover() publishes them."
+    return PublishPendingError(msg, snapshot)
+
+
+def _committed(snapshot: int) -> str:
+    return f"snapshot {snapshot} is committed but not yet in the log"
 
 
 def _publish_after(
@@ -173,7 +198,7 @@ def recover(
 
 def _pending(table: TableFiles, snapshot: int, error: TableStoreError, note: str = "") -> PublishPendingError:
     msg = (
-        f"table {table.storage.root!r}: snapshot {snapshot} is committed but not yet in the log: {error} {note}"
+        f"table {table.storage.root!r}: {_committed(snapshot)}: {error} {note}"
         "Nothing is lost: the next write or recover() publishes it."
     )
     return PublishPendingError(msg, snapshot)

@@ -19,6 +19,7 @@ from snapshot.commit import CommitId
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
 from tablestore import lifecycle, read
+from tablestore.after_write import after_write
 from tablestore.altering import Altering
 from tablestore.compact import compact, compact_if_due
 from tablestore.expire import expire_if_due
@@ -409,14 +410,18 @@ class TableStore(RowVerbs, Altering, Life):
     def _done(self, made: Snapshot | None) -> Snapshot | None:
         """Do after a write what is due: fold changes into the root, drop what has expired, delete old partitions."""
         if made is not None:
-            meter = self._writer.meter
-            meter.made("compact", lambda: compact_if_due(self._table, self._run_tasks))
-            with meter.measured("expire") as tell:
-                report = expire_if_due(self._table)
-                if report is not None:
-                    tell(report.oldest, report.snapshots)
-            self._expire_partitions_if_due()
+            after_write(f"table {self.path}", "maintenance", self._maintain)
         return made
+
+    def _maintain(self) -> None:
+        """Do the maintenance that is due; see ``_done``."""
+        meter = self._writer.meter
+        meter.made("compact", lambda: compact_if_due(self._table, self._run_tasks))
+        with meter.measured("expire") as tell:
+            report = expire_if_due(self._table)
+            if report is not None:
+                tell(report.oldest, report.snapshots)
+        self._expire_partitions_if_due()
 
     def __repr__(self) -> str:
         """Show path, key and log."""
