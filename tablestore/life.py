@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from snapshot.tags import Tag
 from tablestore import orphans, read, rollback, tagging
 from tablestore.after_write import after_write
 from tablestore.consumers import Consumer, Consumers, reset_consumer
+from tablestore.exclusive import exclusive
 from tablestore.expire import Age, ExpireReport, expire, rules_of
 from tablestore.expire_partitions import PartitionsReport, expire_partitions, has_old_partitions
 from tablestore.inspect import Inspector
@@ -37,6 +39,7 @@ class Life(ABC):
         self._spark = spark
         self._opened = table
         self._partitions_looked_at: float | None = None
+        self._lock = threading.RLock()
 
     @property
     @abstractmethod
@@ -56,6 +59,7 @@ class Life(ABC):
     def _done(self, made: Snapshot | None) -> Snapshot | None:
         """Do what is due after a write."""
 
+    @exclusive
     def rollback(self, to: Point) -> Snapshot | None:
         """Make the table what it was, by one new snapshot; what that changes is published.
 
@@ -100,6 +104,7 @@ class Life(ABC):
         """
         return save_state(self._spark, self._table, os.fspath(checkpoint), os.fspath(into), ttl)
 
+    @exclusive
     def expire_partitions(self, *, dry_run: bool = False, progress: Progress | None = None) -> PartitionsReport:
         """Delete partitions that are older than ``partition.expiration-time``, by one snapshot, which is published.
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from log_system.gate import Gate
 from log_system.index import LogIndex
 from log_system.kafka.client import KafkaClient
+from log_system.kafka.limits import RecordCheck
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.secrets import merge_runtime
 from snapshot.engines import MergeRule
@@ -95,6 +96,11 @@ class OpenedTable:
     def is_eventual(self) -> bool:
         """Whether changes reach the log before they are committed."""
         return self.options.log is not None and self.options.log.consistency is Consistency.EVENTUAL
+
+    @property
+    def record_check(self) -> RecordCheck | None:
+        """Refuses rows whose record the log would not take; None without a log."""
+        return None if self.log is None else RecordCheck(self.log)
 
     def newest_visible(self) -> int:
         """Give the newest snapshot a stream may see: published where there is a log, else committed."""

@@ -335,6 +335,7 @@ class Writer:
             keeps_same=all_rows and self._truncates,
             rule=rule,
             base=base,
+            check=self._table.record_check,
         )
 
     @property

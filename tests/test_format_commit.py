@@ -17,7 +17,7 @@ from log_system.kafka.publish import KafkaPublisher
 from snapshot.commit import CommitId
 from snapshot.delta import DeltaLog
 from snapshot.errors import DataLostError, OutcomeUnknownError, UnavailableError
-from tablestore import PublishPendingError, TableStore, datasource, expire
+from tablestore import PublishPendingError, TableStore, expire
 from tablestore.datasource import BatchWriter, TableStoreDataSource
 from tablestore.opened import OpenedTable
 from tests.faults import failing
@@ -94,7 +94,7 @@ def test_files_are_removed_where_nothing_was_committed(table: OpenedTable, step:
 
 
 def test_a_micro_batch_that_landed_keeps_its_files_when_it_is_committed_again(table: OpenedTable) -> None:
-    sink = writer_of(table)._sink  # noqa: SLF001 - Spark makes a stream's writer from a checkpoint of its own
+    sink = writer_of(table)._sink
     batch = CommitId("query", 0, durable=True)
     first, second = (sink.stage(iter([ROWS])) for _ in range(2))
     with failing(KafkaPublisher, "publish", REFUSED), pytest.raises(PublishPendingError):
@@ -131,10 +131,10 @@ def limit_records(servers: str, topic: str, size: int) -> None:
 
 @pytest.fixture
 def refused(spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str]) -> TableStore:
-    """A table whose topic takes no record at all."""
+    """A table whose topic takes the markers of transactions and no record."""
     made = make(spark, tmp_path / "t", servers, topic())
     assert made.options.log is not None
-    limit_records(servers, made.options.log.kafka.topic, 1)
+    limit_records(servers, made.options.log.kafka.topic, 110)
     return made
 
 

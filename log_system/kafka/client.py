@@ -31,7 +31,7 @@ _COMMON: Final[Mapping[str, Setting]] = {
     "reconnect.backoff.max.ms": 2_000,
 }
 
-_PRODUCER: Final[Mapping[str, Setting]] = {
+PRODUCER_DEFAULTS: Final[Mapping[str, Setting]] = {
     "compression.type": "lz4",
     "linger.ms": 5,
     "batch.size": 1_000_000,
@@ -39,6 +39,8 @@ _PRODUCER: Final[Mapping[str, Setting]] = {
     # Twice the bytes are no faster, and take a process that publishes large records over 600 MB.
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 65_536,
+    # What the topic accepts decides, not the client, whose own limit is a million bytes: as much as the queue holds.
+    "message.max.bytes": 65_536 * 1024,
     # librdkafka waits this long (by default 30 s) before it believes that a topic does not exist.
     "topic.metadata.propagation.max.ms": 10_000,
 }
@@ -145,7 +147,7 @@ class KafkaClient:
         must: dict[str, Setting] = {"enable.idempotence": True, "acks": "all"}
         if transactional_id is not None:
             must["transactional.id"] = transactional_id
-        config = self._config(_PRODUCER, _CONSUMER_ONLY, {**must, **overrides})
+        config = self._config(PRODUCER_DEFAULTS, _CONSUMER_ONLY, {**must, **overrides})
         with kafka_errors("make a Kafka producer", self):
             return Producer(config, logger=self._watch)
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from confluent_kafka import TopicPartition
 from log_system.formats import LogFormat
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client import kafka_errors, take_over
+from log_system.kafka.limits import record_limit
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
 from log_system.kafka.send import OFFSETS_SECONDS, Sender, send_offsets
@@ -93,7 +95,9 @@ class KafkaPublisher:
             DataLostError: the topic was made anew, or has lost published records.
         """
         self.discard()
-        log = self._log
+        limit = record_limit(self._log.client, self._log.topic, fresh=True)
+        log = self._log = replace(self._log, batch_bytes_max=None if limit is None else limit.batch_bytes)
+        self._coded = None
         with kafka_errors(f"take over the log in topic {log.topic!r}", log.client):
             # Step 1.
             producer = log.producer()
