@@ -113,7 +113,7 @@ def kafka_log(
     """Describe a table's log to publishers and readers."""
     return KafkaLog(
         table_id=spec.table_id,
-        client=KafkaClient(merge_runtime(log.kafka.client, runtime)),
+        client=KafkaClient(merge_runtime(log.kafka.client, runtime), wait_seconds=log.request_timeout_ms / 1000),
         topic=log.kafka.topic,
         partitions=options.buckets,
         format=log.format.value,

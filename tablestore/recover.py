@@ -90,14 +90,14 @@ def publish_through(
         The entries this call has published.
 
     Raises:
-        PublishPendingError: the broker failed ``ATTEMPTS_MAX`` times in a row, or nothing got into the log for
-            ``PATIENCE_SECONDS_MAX`` after a first failure, and the log lacks ``snapshot``.
+        PublishPendingError: the broker failed ``ATTEMPTS_MAX`` times in a row or for ``log.request-timeout``, or
+            nothing got into the log for ``PATIENCE_SECONDS_MAX`` after a first failure, and the log lacks ``snapshot``.
         UnavailableError: the broker failed as often, and the log lacks nothing.
         TableStoreError: a change file or the log's topic is wrong; trying again would not help.
     """
     done: list[IndexEntry] = []
     turns = turns or Turns()
-    patience = Patience(turns.clock)
+    patience = Patience(turns.clock, publisher.wait_seconds)
     while (published := newest(index)) < snapshot or (own and not publisher.owns_log):
         try:
             # Step 1.
@@ -107,6 +107,7 @@ def publish_through(
                     break
                 with turns.take_over():
                     publisher.take_over()
+                patience.answered()
             # Step 2.
             done.extend(_publish_after(table, publisher, published, buckets, turns))
             if own:

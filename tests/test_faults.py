@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from log_system.kafka import publish, witness
+from log_system.kafka import witness
 from log_system.kafka.local import LocalKafka
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, UnavailableError
 from tablestore.recover import PublishPendingError
@@ -50,12 +50,12 @@ def test_a_deleted_topic_is_named_and_nothing_is_written(rig: Rig) -> None:
 
 
 def test_a_topic_deleted_under_a_writer_that_runs_is_named_and_the_snapshot_is_said_to_be_committed(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
+    rig = Rig(tmp_path / "t", kafka.bootstrap_servers, topic(), {"log__request-timeout": "2 s"})
     writer = rig.writer()
     write(writer, changes(1))
     rig.delete_topic()
-    monkeypatch.setattr(publish, "COMMIT_SECONDS", 2.0)
     pending = f"snapshot 2 is committed but not yet in the log.*{rig.topic}"
     with pytest.raises(PublishPendingError, match=pending) as caught:
         write(writer, changes(2))

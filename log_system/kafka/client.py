@@ -68,6 +68,10 @@ _VARYING: Final = re.compile(r", \d+ identical error\(s\) suppressed|\d+")
 """What differs between log lines that say the same."""
 _TRANSACTIONS: Final = "__transaction_state"
 _QUESTIONS_MAX: Final = 5
+WAIT_SECONDS: Final = 20.0
+_REQUEST_SECONDS: Final = 8.0
+"""How long one request of an admin client may take."""
+_FLUSH_STEP_SECONDS: Final = 1.0
 _TROUBLE_AGE_SECONDS_MAX: Final = 60.0
 
 
@@ -107,10 +111,12 @@ class KafkaClient:
         config: librdkafka options without the ``kafka.`` prefix. Credentials are references (``env:``, ``file:``),
             resolved each time a client is made, or :class:`~log_system.kafka.secrets.Secret`.
         prefix: what the user writes before the names of these options; for messages.
+        wait_seconds: how long the broker may leave something unanswered.
     """
 
     config: Mapping[str, ClientValue]
     prefix: str = "kafka."
+    wait_seconds: float = WAIT_SECONDS
     _watch: _Watch = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -118,13 +124,18 @@ class KafkaClient:
         object.__setattr__(self, "config", dict(self.config))
         object.__setattr__(self, "_watch", _Watch(self.config))
 
-    def __reduce__(self) -> tuple[type[KafkaClient], tuple[Mapping[str, ClientValue], str]]:
+    def __reduce__(self) -> tuple[type[KafkaClient], tuple[Mapping[str, ClientValue], str, float]]:
         """Pickle the options only."""
-        return KafkaClient, (self.config, self.prefix)
+        return KafkaClient, (self.config, self.prefix, self.wait_seconds)
 
     def __hash__(self) -> int:
         """Hash by the options, which a dict does not do by itself."""
         return hash(frozenset(self.config.items()))
+
+    @property
+    def request_seconds(self) -> float:
+        """How long one request of an admin client may take; after a few of them somebody gives up."""
+        return min(_REQUEST_SECONDS, self.wait_seconds)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -211,6 +222,18 @@ class KafkaClient:
     ) -> dict[str, Any]:
         mine = {name: value for name, value in resolve(self.config, self.prefix).items() if not foreign.match(name)}
         return {**_COMMON, **defaults, **mine, **must, "error_cb": self._watch.error}
+
+
+def flush(producer: Any, seconds: float) -> None:
+    """Wait until the broker has every queued record, or has taken none of them for so long.
+
+    Whether it has them, the callbacks tell, or the end of the transaction.
+    """
+    left, since = len(producer), time.monotonic()
+    while left and time.monotonic() - since < seconds:
+        now = producer.flush(min(_FLUSH_STEP_SECONDS, seconds))
+        if now != left:
+            left, since = now, time.monotonic()
 
 
 def take_over(producer: Producer, seconds: float) -> None:

@@ -24,7 +24,7 @@ from log_system.formats.sizes import ESCAPED, largest_row, row_sizes
 from log_system.kafka.client import PRODUCER_DEFAULTS, KafkaClient, kafka_errors
 from log_system.kafka.errors import codes
 from log_system.kafka.log import ROOM, KafkaLog
-from log_system.kafka.topic_requests import REQUEST_SECONDS_MAX, one
+from log_system.kafka.topic_requests import one
 from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.rowkind import KIND, RowKind
 
@@ -77,7 +77,9 @@ def record_limit(client: KafkaClient, topic: str, *, fresh: bool = False) -> Rec
 def _ask(client: KafkaClient, topic: str) -> RecordLimit | None:
     admin = client.admin()
     with kafka_errors(f"look up the settings of topic '{topic}'", client, handle=admin):
-        asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)], request_timeout=REQUEST_SECONDS_MAX)
+        asked = admin.describe_configs(
+            [ConfigResource(ResourceType.TOPIC, topic)], request_timeout=client.request_seconds
+        )
         try:
             found = one(asked)["max.message.bytes"]
         except KafkaException as error:

@@ -13,13 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 from log_system.formats import EncodedRecords
-from log_system.kafka.client import KafkaClient, kafka_errors, translate
+from log_system.kafka.client import KafkaClient, flush, kafka_errors, translate
 from log_system.kafka.kept import Kept
 from log_system.kafka.limits import record_limit
 from log_system.kafka.log import KafkaLog
 from snapshot.records import SentRange
 
-FLUSH_SECONDS = 60.0
 _QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
 _PRODUCERS = Kept[KafkaClient, Any]()
@@ -63,7 +62,7 @@ class KafkaTap:
         """
         try:
             with kafka_errors(f"send changes to topic {self._log.topic!r}", self._log.client, indefinite=True):
-                self._producer.flush(FLUSH_SECONDS)
+                flush(self._producer, self._log.client.wait_seconds)
             return {bucket: stream.sent() for bucket, stream in self._streams.items()}
         except BaseException:
             _PRODUCERS.forget(self._log.client)
