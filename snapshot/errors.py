@@ -105,6 +105,13 @@ class BadRecordError(CorruptedError):
         return type(self), (self.position, self.reason, self.field)
 
 
+GONE = (
+    "A file of the snapshot is gone: somebody has removed it (bring it back from a copy), or the snapshot has expired "
+    "since this read began (read a newer one)."
+)
+"""Said where a listed data file is missing."""
+
+
 def error_of(kind: str, message: str) -> TableStoreError:
     """Make an error of its ``kind`` again, where it crossed from a task as data."""
     found = {each.kind: each for each in TableStoreError.__subclasses__()}
