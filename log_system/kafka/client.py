@@ -19,6 +19,8 @@ from log_system.kafka.secrets import ClientValue, redact, resolve
 __all__ = ["KafkaClient", "kafka_errors", "translate"]
 
 logger: Final = logging.getLogger("tablestore.kafka")
+# Where a program has set up no logging, Python writes warnings to the terminal; what matters of these is in the errors.
+logger.addHandler(logging.NullHandler())
 
 Setting = str | int | float | bool
 
