@@ -18,6 +18,11 @@ class LogPublisher(Protocol):
         ...
 
     @property
+    def wait_seconds(self) -> float:
+        """How long the log's broker may fail to answer before publishing is given up."""
+        ...
+
+    @property
     def newest(self) -> int:
         """The newest snapshot of which the log holds any change; known from ``take_over`` on."""
         ...

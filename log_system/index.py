@@ -106,7 +106,9 @@ class LogIndex:
             UnavailableError: the file system refused.
         """
         self._storage.put(_name(entry.snapshot), entry.to_json())
-        if self._latest is not None and entry.snapshot in (self._latest.snapshot, self._latest.snapshot + 1):
+        # Several threads of a handle share this: each step takes what is known only once.
+        latest = self._latest
+        if latest is not None and entry.snapshot in (latest.snapshot, latest.snapshot + 1):
             self._latest = entry
 
     def get(self, snapshot: int) -> IndexEntry | None:
@@ -124,18 +126,20 @@ class LogIndex:
             UnavailableError: whatever is listed is gone a moment later, again and again.
         """
         for _ in range(_LISTINGS_MAX):
-            if self._latest is None:
+            latest = self._latest
+            if latest is None:
                 # The one before the oldest may be all that there is, where the others are lost.
                 least = self._oldest() - 1
                 snapshots = [snapshot for snapshot in self.snapshots() if snapshot >= least]
                 if not snapshots:
                     return None
-                self._latest = self.get(_last_without_gap(snapshots))
-            while self._latest is not None and (following := self.get(self._latest.snapshot + 1)) is not None:
-                self._latest = following
-            if self._latest is not None and self._storage.exists(_name(self._latest.snapshot)):
-                return self._latest
-            self._latest = None
+                latest = self.get(_last_without_gap(snapshots))
+            while latest is not None and (following := self.get(latest.snapshot + 1)) is not None:
+                latest = following
+            found = latest is not None and self._storage.exists(_name(latest.snapshot))
+            self._latest = latest if found else None
+            if found:
+                return latest
         msg = f"{self._storage.root}: entries of the log index go while they are read; try again."
         raise UnavailableError(msg)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from snapshot.delta import DataFile
-from snapshot.errors import CorruptedError, DataLostError, UnavailableError
+from snapshot.errors import GONE, CorruptedError, DataLostError, UnavailableError
 from snapshot.key_bits import KeyBits, numbers_of
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ, SNAPSHOT
@@ -79,7 +79,7 @@ def _read(storage: Storage, file: DataFile, key: str) -> tuple[np.ndarray, np.nd
             table = pq.ParquetFile(source).read(columns=[key, KIND, SEQ])
         keys, kinds, seqs = (table.column(name).combine_chunks() for name in (key, KIND, SEQ))
     except FileNotFoundError as error:
-        msg = f"{path}: a file of the snapshot is gone. Read a later snapshot; this one has expired."
+        msg = f"{path}: there is no such file. {GONE}"
         raise DataLostError(msg) from error
     except (pa.ArrowInvalid, KeyError) as error:
         msg = f"{path}: a file does not hold changes of this table: {error}. Bring it back from a copy."

@@ -18,6 +18,8 @@ ATTEMPTS_MAX = 200
 _WAIT_SECONDS_MAX = 0.2
 _UNKNOWN_MAX = 3
 """How many tries may end without an outcome."""
+EXPIRED = "expired"
+"""Kind of a snapshot whose commit has left the log."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) 
             return as_snapshot(found)
     if commit_id.durable:
         # The entry of the commit has left the log; that it landed is still on record.
-        return Snapshot(newest, "expired", 0, 0, str(commit_id))
+        return Snapshot(newest, EXPIRED, 0, 0, str(commit_id))
     return None
 
 

@@ -479,7 +479,7 @@ class DeltaLog:
         try:
             base = _Base(DeltaTable(self.storage.root))
         except TableNotFoundError as error:
-            msg = f"{self.storage.root}: there is no Delta table. Create it first."
+            msg = f"{self.storage.root}: there is no Delta table: it was dropped or moved, or never created."
             raise NotFoundError(msg) from error
         except DeltaError as error:
             raise self._unreadable(error) from error

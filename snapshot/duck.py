@@ -19,7 +19,7 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, UnavailableError
+from snapshot.errors import GONE, CorruptedError, DataLostError, InvalidInputError, UnavailableError
 from snapshot.quoting import quoted, text_literal
 from snapshot.schema import relabelled
 
@@ -203,7 +203,9 @@ def errors_mapped(what: str) -> Iterator[None]:
 
 
 def _lost(what: str, error: Exception) -> str:
-    return f"{what}: a file of the snapshot is gone: {error}. Read a later snapshot; this one has expired"
+    # DuckDB shows the query after a line of its own.
+    told = str(error).partition("\n")[0]
+    return f"{what}: {told}. {GONE}"
 
 
 def load(

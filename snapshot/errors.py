@@ -9,6 +9,7 @@
     ├── AlreadyExistsError    (ValueError)   choose another name or path
     ├── ConflictError                        retry: somebody else was faster
     ├── UnavailableError                     retry later: a broker or file system does not answer
+    │   └── PublishPendingError              do not retry: committed, and published later (``tablestore/recover.py``)
     ├── OutcomeUnknownError                  recover: it may or may not have landed
     ├── FencedError                          replace: another owner has taken over
     ├── DataLostError                        decide: something a reader needs is gone
@@ -109,6 +110,13 @@ class BadRecordError(CorruptedError):
     def __reduce__(self) -> tuple[type[BadRecordError], tuple[int, str, str | None]]:
         """Pickle by what it was made from, so that it crosses from a worker whole."""
         return type(self), (self.position, self.reason, self.field)
+
+
+GONE = (
+    "A file of the snapshot is gone: somebody has removed it (bring it back from a copy), or the snapshot has expired "
+    "since this read began (read a newer one)."
+)
+"""Said where a listed data file is missing."""
 
 
 def error_of(kind: str, message: str) -> TableStoreError:

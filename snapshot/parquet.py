@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from snapshot.delta import DataFile
+from snapshot.disk import advice
 from snapshot.errors import UnavailableError
 from snapshot.storage import Storage, storage_errors
 
@@ -136,9 +137,7 @@ def removed_on_error(writers: Mapping[Any, ParquetFiles], storage: Storage) -> I
             with suppress(OSError, UnavailableError):
                 writer.remove()
         if isinstance(error, OSError):
-            msg = (
-                f"{storage.root}: the rows cannot be stored ({error}); nothing was written. Make room, then try again."
-            )
+            msg = f"{storage.root}: the rows cannot be stored ({error}); nothing was written. {advice(error)}"
             raise UnavailableError(msg) from error
         raise
 

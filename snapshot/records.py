@@ -72,6 +72,18 @@ class LogTapFactory(Protocol):
         ...
 
 
+class RowCheck(Protocol):
+    """Looks at rows while they are staged. Picklable."""
+
+    def check(self, rows: pa.RecordBatch) -> None:
+        """Refuse rows (the table's columns, and ``_kind`` where they are changes) that the log would not take.
+
+        Raises:
+            InvalidInputError: there is such a row.
+        """
+        ...
+
+
 class ChangeSet(Protocol):
     """The changes of one snapshot, as the log publishes them: an ordered list of changes for each bucket.
 

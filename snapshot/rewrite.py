@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from snapshot.changes import with_kind
 from snapshot.parquet import ParquetFiles, removed_on_error
 from snapshot.partitioned import PartitionedFiles
+from snapshot.records import RowCheck
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import conform, relabelled
 from snapshot.spec import TableSpec
@@ -48,11 +49,13 @@ class Rewriter:
         storage: the table's folder.
         spec: the table, which has no key.
         target_bytes: size at which a file is finished.
+        check: refuses rows that the log would not take; None without a log.
     """
 
     storage: Storage
     spec: TableSpec
     target_bytes: int
+    check: RowCheck | None = None
 
     def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         """Write a task's rows.
@@ -93,7 +96,10 @@ class Rewriter:
                     updated = act == Act.UPDATE
                     kept.write(conform(_only(after, updated), self.spec.arrow))
                     changes.write(self._pairs(_only(before, updated), _only(after, updated)))
-                    new.write(conform(_only(after, act == Act.INSERT), self.spec.arrow))
+                    inserted = conform(_only(after, act == Act.INSERT), self.spec.arrow)
+                    if self.check is not None:
+                        self.check.check(inserted)
+                    new.write(inserted)
             return [
                 *(StagedFile(file, 0, role=Role.KEPT) for file in kept.close()),
                 *(StagedFile(file, 0, role=Role.CHANGES) for file in changes.close()),
@@ -126,7 +132,10 @@ class Rewriter:
 
     def _as_changes(self, rows: pa.RecordBatch, kind: RowKind) -> pa.RecordBatch:
         kinds = pa.repeat(pa.scalar(int(kind), pa.int8()), rows.num_rows)
-        return relabelled(conform(rows.append_column(KIND, kinds), self._changes), with_kind(self.spec.stored))
+        changes = conform(rows.append_column(KIND, kinds), self._changes)
+        if self.check is not None:
+            self.check.check(changes)
+        return relabelled(changes, with_kind(self.spec.stored))
 
     def _pairs(self, before: pa.RecordBatch, after: pa.RecordBatch) -> pa.RecordBatch:
         """Put each row before an update next to the row after it."""

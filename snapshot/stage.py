@@ -25,7 +25,7 @@ from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
 from snapshot.parquet import removed_on_error
 from snapshot.partitioned import PartitionedFiles, split_by_bucket
-from snapshot.records import LogTapFactory, SentRange
+from snapshot.records import LogTapFactory, RowCheck, SentRange
 from snapshot.resolve import Lookup
 from snapshot.rowkind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema import SEQ, conform, relabelled
@@ -179,6 +179,7 @@ class Stager:
         keeps_same: a row that is in the table already is a change all the same: the log says that all rows are gone.
         rule: how rows of a key are merged, where there is a lookup; and what deletes do.
         base: the snapshot that the rows were made from; None where they do not depend on what the table holds.
+        check: refuses rows that the log would not take; None without a log.
     """
 
     storage: Storage
@@ -192,6 +193,7 @@ class Stager:
     keeps_same: bool = False
     rule: MergeRule = LAST_ROW
     base: int | None = None
+    check: RowCheck | None = None
 
     def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
         """Write the rows of a task into files.
@@ -302,6 +304,8 @@ class Stager:
         logged = schema.names[:-1]
         for batch in batches:
             for bucket, part in split_by_bucket(batch, self.spec, self.buckets):
+                if self.check is not None:
+                    self.check.check(part.select(logged))
                 files.write(bucket, part)
                 if tap is not None:
                     tap.send(bucket, part.select(logged))
@@ -316,7 +320,10 @@ class Stager:
         writer = PartitionedFiles(self.storage, self.spec, prefix=f"part-{task:05d}", target_bytes=self.target_bytes)
         with removed_on_error(writer.writers, self.storage):
             for batch in batches:
-                writer.write(conform(batch, self.spec.arrow))
+                rows = conform(batch, self.spec.arrow)
+                if self.check is not None:
+                    self.check.check(rows)
+                writer.write(rows)
             return [StagedFile(file, 0) for file in writer.close()]
 
 

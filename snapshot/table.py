@@ -42,8 +42,8 @@ class TableFiles:
         self.root = DeltaLog(storage)
         self.log = DeltaLog(storage.child(CHANGES)) if spec.has_key else self.root
         self.tags = Tags(storage)
-        self._known = spec
-        self._known_at = -1
+        # Threads share a handle, so this changes as a whole: a definition, and the version that it is known for.
+        self._known = (-1, spec)
 
     @classmethod
     def open(cls, storage: Storage) -> TableFiles:
@@ -61,7 +61,7 @@ class TableFiles:
                 if text is not None:
                     found = cls(storage, TableSpec.from_json(text, storage.root))
                     found.log, found.root = log, found.root if found.spec.has_key else log
-                    found._known_at = version
+                    found._known = (version, found.spec)
                     return found
         msg = f"{storage.root}: there is no table of the store here. Make one with TableStore.create(spark, path, ...)."
         raise NotFoundError(msg)
@@ -105,7 +105,7 @@ class TableFiles:
             return self
         found = TableFiles(self.storage, newest)
         found.root, found.log = self.root, self.log
-        found._known, found._known_at = self._known, self._known_at
+        found._known = self._known
         return found
 
     def spec_of(self, snapshot_id: int) -> TableSpec:
@@ -114,20 +114,20 @@ class TableFiles:
 
     def spec_at_least(self, snapshot_id: int) -> TableSpec:
         """Give the definition as of a snapshot or a later one."""
-        if self._known_at < snapshot_id:
+        version, spec = self._known
+        if version < snapshot_id:
             version, properties = self.log.seen(snapshot_id)
             text = properties[SPEC_PROPERTY]
-            if text != self._known.to_json():
-                newer = TableSpec.from_json(text, self.storage.root)
-                if newer.table_id != self.spec.table_id:
+            if text != spec.to_json():
+                spec = TableSpec.from_json(text, self.storage.root)
+                if spec.table_id != self.spec.table_id:
                     msg = (
-                        f"{self.storage.root}: expected table {self.spec.table_id}, got table {newer.table_id}: it was "
+                        f"{self.storage.root}: expected table {self.spec.table_id}, got table {spec.table_id}: it was "
                         "dropped and created again. Open it again; nothing was changed."
                     )
                     raise TableReplacedError(msg)
-                self._known = newer
-            self._known_at = version
-        return self._known
+            self._known = (version, spec)
+        return spec
 
     def alter(self, spec: TableSpec, snapshot_id: int, commit_id: str) -> Snapshot:
         """Make a snapshot that changes the table's definition and no row.

@@ -23,7 +23,8 @@ from tablestore.opened import OpenedTable
 from tablestore.options import OPTIONS, parse_options
 
 CHANGEABLE: Final = (
-    "log.headers", "log.transaction-timeout", "compaction.", "snapshot.", "write.", "publish.", "kafka.",
+    "log.headers", "log.transaction-timeout", "log.request-timeout",
+    "compaction.", "snapshot.", "write.", "publish.", "kafka.",
     "sequence.delete-retention", "log.truncate-record", "partition.expire-auto", "partition.expiration-",
 )  # fmt: skip
 """Options, and beginnings of options, that may change after ``create``."""

@@ -23,9 +23,13 @@ from snapshot.evolve import (
 )
 from snapshot.merge_schema import merging_changes
 from snapshot.records import Snapshot
+from tablestore.after_write import after_write
 from tablestore.alter import alter
+from tablestore.exclusive import exclusive
 
 if TYPE_CHECKING:
+    import threading
+
     from tablestore.opened import OpenedTable
     from tablestore.write import Writer
 
@@ -39,10 +43,14 @@ class Altering:
 
     if TYPE_CHECKING:
         _writer: Writer
+        _lock: threading.RLock
 
         @property
         def _table(self) -> OpenedTable: ...
 
+        def _renew(self) -> None: ...
+
+    @exclusive
     def alter(
         self, *changes: Change, set_options: Mapping[str, Any] | None = None, reset_options: Sequence[str] = ()
     ) -> Snapshot | None:
@@ -59,15 +67,20 @@ class Altering:
         Raises:
             InvalidInputError: a change cannot be made; nothing was changed.
             ConflictError: others committed first too often; nothing was changed.
-            PublishPendingError: changed, but the log's broker fails; the next write or ``recover()`` publishes it.
+            PublishPendingError: changed, but the log's broker fails; the next write or ``recover()`` publishes it. A
+                change of options only is in effect all the same, so there it is a warning in the program's log.
         """
-        return alter(
-            self._table,
-            changes,
-            set_options=set_options,
-            reset_options=reset_options,
-            publish=self._writer.publish,
-        )
+
+        def publish(snapshot: int) -> None:
+            # With the options as they are now: what keeps a snapshot from the log may be the option that was changed.
+            self._renew()
+            if changes:
+                self._writer.publish(snapshot)
+            else:
+                # Options are in effect once they are committed.
+                after_write(f"table {self._table.path}", "publishing", lambda: self._writer.publish(snapshot))
+
+        return alter(self._table, changes, set_options=set_options, reset_options=reset_options, publish=publish)
 
     def add_column(
         self, name: str, data_type: DataType | str, *, first: bool = False, after: str | None = None,

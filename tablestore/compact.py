@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from snapshot.delta import DataFile
-from snapshot.errors import ConflictError, OutcomeUnknownError, UnavailableError
+from snapshot.errors import ConflictError, UnavailableError
 from snapshot.layout import Layout
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
 from snapshot.parquet import removed_on_error
@@ -21,6 +21,7 @@ from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.table import MERGED_THROUGH, TableFiles, root_schema
 from snapshot.tombstones import GatherTask, gather
+from tablestore.after_write import after_write
 from tablestore.compact_files import groups_of, replace_files
 from tablestore.opened import OpenedTable
 from tablestore.option_types import FOREVER
@@ -129,17 +130,17 @@ def _commit_columns(table: OpenedTable, spec: TableSpec, layout: Layout) -> None
 def compact_if_due(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     """Compact when the changes have grown past the table's limits; cheap when they have not.
 
-    It follows a write that is done, so a file system that refuses is a warning here: the next write tries again.
+    It follows a write that is done, so a failure is a warning; the next write tries again.
     """
     if not table.options.compaction.auto:
         return None
-    newest = table.files.latest()
-    due = _is_due(table, newest) if table.spec.has_key else newest % table.options.compaction.commits == 0
-    try:
+
+    def work() -> Snapshot | None:
+        newest = table.files.latest()
+        due = _is_due(table, newest) if table.spec.has_key else newest % table.options.compaction.commits == 0
         return compact(table, run_tasks) if due else None
-    except (UnavailableError, OutcomeUnknownError, ConflictError) as error:
-        logger.warning("table %s: the write is done; compacting after it failed: %s", table.path, error)
-        return None
+
+    return after_write(f"table {table.path}", "compacting", work)
 
 
 def _compact_files(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:

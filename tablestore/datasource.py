@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from snapshot.commit import CommitId
+from snapshot.commit import EXPIRED, CommitId
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.filters import split_filters
 from snapshot.predicate import Predicate
@@ -200,25 +201,43 @@ class _Sink:
         return _Staged(staged_to_arrow(self.stager, shaped, task).to_pylist())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> None:
+        """Commit and publish what tasks staged. The files that no commit lists are removed here, not by ``abort``.
+
+        Raises:
+            PublishPendingError: committed, and not yet in the log.
+            OutcomeUnknownError: the commit may yet land, so the files stay.
+            TableStoreError: nothing was committed.
+        """
         rows = [row for message in messages if isinstance(message, _Staged) for row in message.rows]
+        staged = accept_staged(self.stager, rows)
         table = OpenedTable.open(self.options.path, self.options.runtime)
         publisher = open_publisher(table, None)
         try:
             writer = Writer(table, publisher)
-            writer.recover_once()
-            staged = accept_staged(self.stager, rows)
-            if commit_id is not None and writer.publish_landed(commit_id) is not None:
-                self.stager.remove(staged)
-            elif table.looks_up:
-                # Spark hands a data source rows in any order, so a bucket's are together only now.
-                writer.write_by(partial(self._stage_again, staged), commit_id)
-                self.stager.remove(staged)
-            else:
-                writer.write_staged(staged, commit_id, spec=self.stager.spec)
+            landed = None if commit_id is None else writer.publish_landed(commit_id)
+            if landed is None:
+                self._commit_new(writer, staged, commit_id)
+            elif landed.kind != EXPIRED:
+                listed = {file.path for file in table.files.log.commit_at(landed.id).added}
+                self.stager.remove(each for each in staged if each.file.path not in listed)
             expire_if_due(table)
         finally:
             if publisher is not None:
                 publisher.discard()
+
+    def _commit_new(self, writer: Writer, staged: Sequence[StagedFile], commit_id: CommitId | None) -> None:
+        """Commit and publish a write that has not landed."""
+        with ExitStack() as undo:
+            undo.callback(self.stager.remove, staged)
+            writer.recover_once()
+            if writer.table.looks_up:
+                # Spark hands a data source rows in any order, so a bucket's are together only now. The commit lists
+                # the files into which they are staged again.
+                writer.write_by(partial(self._stage_again, staged), commit_id)
+                return
+            # From here on a commit may list the files.
+            undo.pop_all()
+        writer.write_staged(staged, commit_id, spec=self.stager.spec)
 
     def _stage_again(self, staged: Sequence[StagedFile], stager: Stager) -> list[StagedFile]:
         if stager.spec.since != self.stager.spec.since:
@@ -230,9 +249,15 @@ class _Sink:
         return stager.stage(stager.read(staged), 0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what tasks staged before the job failed."""
-        rows = [row for message in messages if isinstance(message, _Staged) for row in message.rows]
-        self.stager.remove_paths([str(row["path"]) for row in rows if row["path"]])
+        """Remove what tasks staged where the job failed before its commit.
+
+        Spark calls this, in another process than ``commit``, both when a task failed and when ``commit`` did, or was
+        interrupted and may still be at work. Only where a task's message is missing it has surely not called
+        ``commit``. Else ``commit`` has removed what no snapshot lists, and ``remove_orphans`` removes what is left.
+        """
+        if None in messages:
+            rows = [row for message in messages if isinstance(message, _Staged) for row in message.rows]
+            self.stager.remove_paths([str(row["path"]) for row in rows if row["path"]])
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from snapshot.delta import DataFile
-from snapshot.errors import DataLostError, InvalidInputError, NotFoundError, TableStoreError
+from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
 from snapshot.expiry import Garbage, commit_expiry, cut_points, entries_below, unneeded
 from snapshot.storage import Storage
 from snapshot.table import TableFiles
+from tablestore.after_write import after_write
 from tablestore.consumers import Consumer, Consumers
 from tablestore.inspect_log import Progress
 from tablestore.opened import OpenedTable
 from tablestore.option_types import duration
 from tablestore.read_options import timestamp_millis
-
-logger = logging.getLogger("tablestore")
 
 GRACE_MS = 600_000
 """Snapshots that readers may still be at: those that were the newest within so many milliseconds."""
@@ -194,11 +192,16 @@ def expire(
 def expire_if_due(table: OpenedTable) -> ExpireReport | None:
     """Expire by the table's options when that is worth a commit; cheap when it is not.
 
-    It follows a write that is done, so a file system that refuses is a warning here: a later write tries again.
+    It follows a write that is done, so a failure is a warning; a later write tries again.
     """
-    options, files = table.options.snapshot, table.files
-    if not options.auto:
+    if not table.options.snapshot.auto:
         return None
+    return after_write(f"table {table.path}", "expiring", lambda: _expire_due(table))
+
+
+def _expire_due(table: OpenedTable) -> ExpireReport | None:
+    """Expire by the table's options unless too little would go to be worth a commit."""
+    options, files = table.options.snapshot, table.files
     newest, before = files.latest(), files.oldest(fresh=False)
     least = before + max(_DUE_SNAPSHOTS_MIN, (newest - before) // _DUE_PART)
     if newest - least < options.retain_min:
@@ -206,14 +209,10 @@ def expire_if_due(table: OpenedTable) -> ExpireReport | None:
     rules = rules_of(table, None, None)
     if not any(_may_go(files, rule, least - 1, newest - rule.keep_last) for rule in rules):
         return None
-    try:
-        consumers = Consumers(files.storage).all()
-        if not _stale(table, consumers) and _pin(table, consumers)[0] < least:
-            return None
-        return expire(table, rules)
-    except TableStoreError as error:
-        logger.warning("table %s: the write is done; expiring after it failed: %s", table.path, error)
+    consumers = Consumers(files.storage).all()
+    if not _stale(table, consumers) and _pin(table, consumers)[0] < least:
         return None
+    return expire(table, rules)
 
 
 def _decide(table: OpenedTable, before: int, rules: Sequence[Rule], consumers: Sequence[Consumer]) -> tuple[int, str]:

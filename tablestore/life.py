@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,11 +11,12 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from snapshot.errors import TableStoreError
 from snapshot.records import Snapshot
 from snapshot.tags import Tag
 from tablestore import orphans, read, rollback, tagging
+from tablestore.after_write import after_write
 from tablestore.consumers import Consumer, Consumers, reset_consumer
+from tablestore.exclusive import exclusive
 from tablestore.expire import Age, ExpireReport, expire, rules_of
 from tablestore.expire_partitions import PartitionsReport, expire_partitions, has_old_partitions
 from tablestore.inspect import Inspector
@@ -25,8 +26,6 @@ from tablestore.opened import OpenedTable
 from tablestore.points import Point
 from tablestore.saved_state import SavedState, save_state
 from tablestore.write import Writer
-
-logger = logging.getLogger("tablestore")
 
 
 class Life(ABC):
@@ -40,6 +39,7 @@ class Life(ABC):
         self._spark = spark
         self._opened = table
         self._partitions_looked_at: float | None = None
+        self._lock = threading.RLock()
 
     @property
     @abstractmethod
@@ -59,6 +59,7 @@ class Life(ABC):
     def _done(self, made: Snapshot | None) -> Snapshot | None:
         """Do what is due after a write."""
 
+    @exclusive
     def rollback(self, to: Point) -> Snapshot | None:
         """Make the table what it was, by one new snapshot; what that changes is published.
 
@@ -103,6 +104,7 @@ class Life(ABC):
         """
         return save_state(self._spark, self._table, os.fspath(checkpoint), os.fspath(into), ttl)
 
+    @exclusive
     def expire_partitions(self, *, dry_run: bool = False, progress: Progress | None = None) -> PartitionsReport:
         """Delete partitions that are older than ``partition.expiration-time``, by one snapshot, which is published.
 
@@ -124,19 +126,20 @@ class Life(ABC):
     def _expire_partitions_if_due(self) -> None:
         """Delete old partitions by the table's options; cheap while there are none.
 
-        It follows a write that is done, so what goes wrong here is a warning: a later write tries again.
+        It follows a write that is done, so a failure is a warning; a later write tries again.
         """
-        options, now = self._table.options.partition, time.monotonic()
-        looked = self._partitions_looked_at
-        if not options.auto or (looked is not None and now - looked < options.check_interval_ms / 1000):
-            return
-        # The delete is a write too.
-        self._partitions_looked_at = now
-        try:
+
+        def work() -> None:
+            options, now = self._table.options.partition, time.monotonic()
+            looked = self._partitions_looked_at
+            if not options.auto or (looked is not None and now - looked < options.check_interval_ms / 1000):
+                return
+            # The delete is a write too.
+            self._partitions_looked_at = now
             if has_old_partitions(self._table):
                 self.expire_partitions()
-        except TableStoreError as error:
-            logger.warning("table %s: the write is done; expiring partitions after it failed: %s", self.path, error)
+
+        after_write(f"table {self.path}", "expiring partitions", work)
 
     def changes(self, from_: Point, to: Point | None = None) -> DataFrame:
         """Read what changed between two snapshots, in a batch, from the table's files.

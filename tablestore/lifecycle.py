@@ -278,4 +278,4 @@ def _remove_files(storage: Storage) -> None:
 
 
 def _client(log: LogOptions) -> KafkaClient:
-    return KafkaClient(merge_runtime(log.kafka.client, {}))
+    return KafkaClient(merge_runtime(log.kafka.client, {}), wait_seconds=log.request_timeout_ms / 1000)

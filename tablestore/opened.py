@@ -9,6 +9,7 @@ from functools import cached_property
 from log_system.gate import Gate
 from log_system.index import LogIndex
 from log_system.kafka.client import KafkaClient
+from log_system.kafka.limits import RecordCheck
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.secrets import merge_runtime
 from snapshot.engines import MergeRule
@@ -96,6 +97,11 @@ class OpenedTable:
         """Whether changes reach the log before they are committed."""
         return self.options.log is not None and self.options.log.consistency is Consistency.EVENTUAL
 
+    @property
+    def record_check(self) -> RecordCheck | None:
+        """Refuses rows whose record the log would not take; None without a log."""
+        return None if self.log is None else RecordCheck(self.log)
+
     def newest_visible(self) -> int:
         """Give the newest snapshot a stream may see: published where there is a log, else committed."""
         return self.files.latest() if self.log is None else Gate(self.index).newest()
@@ -107,7 +113,7 @@ def kafka_log(
     """Describe a table's log to publishers and readers."""
     return KafkaLog(
         table_id=spec.table_id,
-        client=KafkaClient(merge_runtime(log.kafka.client, runtime)),
+        client=KafkaClient(merge_runtime(log.kafka.client, runtime), wait_seconds=log.request_timeout_ms / 1000),
         topic=log.kafka.topic,
         partitions=options.buckets,
         format=log.format.value,

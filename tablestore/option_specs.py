@@ -163,6 +163,13 @@ LOG_TRANSACTION_TIMEOUT: Final = OptionSpec(
     "So long at most (and up to 10 s more, in which the broker looks) a killed writer holds readers of the topic back; "
     "`recover()` or the next writer ends it at once. Publishing a snapshot must not take longer.",
 )
+LOG_REQUEST_TIMEOUT: Final = OptionSpec(
+    "log.request-timeout",
+    duration(100),
+    "20 s",
+    "How long a broker may leave a request unanswered, or a flush without progress, before `create`, a write or "
+    "`recover()` gives up. Within it they try again, so a broker that restarts in this time goes unnoticed.",
+)
 LOG_REPLICATION_FACTOR: Final = OptionSpec(
     "log.replication-factor",
     REPLICATION,
@@ -268,6 +275,7 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     LOG_HEADERS,
     LOG_TRUNCATE_RECORD,
     LOG_TRANSACTION_TIMEOUT,
+    LOG_REQUEST_TIMEOUT,
     LOG_REPLICATION_FACTOR,
     KAFKA_SERVERS,
     KAFKA_TOPIC,

@@ -110,6 +110,7 @@ class LogOptions(_Group):
     headers: Headers = specs.LOG_HEADERS.field
     truncate_record: bool = specs.LOG_TRUNCATE_RECORD.field
     transaction_timeout_ms: int = specs.LOG_TRANSACTION_TIMEOUT.field
+    request_timeout_ms: int = specs.LOG_REQUEST_TIMEOUT.field
     replication_factor: int = specs.LOG_REPLICATION_FACTOR.field
 
     def to_properties(self) -> dict[str, str]:

@@ -32,8 +32,16 @@ _FENCED_AGAIN = (
 )
 
 
+_IN_VAIN = (CorruptedError, DataLostError, InvalidInputError, NotFoundError)
+"""What trying again does not help."""
+
+
 class PublishPendingError(UnavailableError):
     """A snapshot is committed and not yet in the log; the next write or ``recover()`` publishes it.
+
+    Do not repeat the write. Every failure after the commit is this error, whatever its reason: ``__cause__`` is the
+    failure, such as ``UnavailableError``, ``DataLostError`` or ``InvalidInputError``, and the message holds its text.
+    ``recover()`` raises the failure itself where trying again would not help.
 
     Attributes:
         snapshot: the id of the committed snapshot.
@@ -45,6 +53,10 @@ class PublishPendingError(UnavailableError):
         """Keep the snapshot's id beside the message."""
         super().__init__(message)
         self.snapshot = snapshot
+
+    def __reduce__(self) -> tuple[type[PublishPendingError], tuple[str, int]]:
+        """Pickle by what it was made from."""
+        return type(self), (str(self), self.snapshot)
 
 
 def publish_through(
@@ -78,14 +90,14 @@ def publish_through(
         The entries this call has published.
 
     Raises:
-        PublishPendingError: the broker failed ``ATTEMPTS_MAX`` times in a row, or nothing got into the log for
-            ``PATIENCE_SECONDS_MAX`` after a first failure, and the log lacks ``snapshot``.
+        PublishPendingError: the broker failed ``ATTEMPTS_MAX`` times in a row or for ``log.request-timeout``, or
+            nothing got into the log for ``PATIENCE_SECONDS_MAX`` after a first failure, and the log lacks ``snapshot``.
         UnavailableError: the broker failed as often, and the log lacks nothing.
         TableStoreError: a change file or the log's topic is wrong; trying again would not help.
     """
     done: list[IndexEntry] = []
     turns = turns or Turns()
-    patience = Patience(turns.clock)
+    patience = Patience(turns.clock, publisher.wait_seconds)
     while (published := newest(index)) < snapshot or (own and not publisher.owns_log):
         try:
             # Step 1.
@@ -95,6 +107,7 @@ def publish_through(
                     break
                 with turns.take_over():
                     publisher.take_over()
+                patience.answered()
             # Step 2.
             done.extend(_publish_after(table, publisher, published, buckets, turns))
             if own:
@@ -112,23 +125,36 @@ def publish_through(
             if given_up:
                 raise _pending(table, snapshot, error) from error
             turns.sleep(random.uniform(0, min(2.0, 0.05 * 2**patience.failures)))
-        except (CorruptedError, DataLostError, InvalidInputError, NotFoundError) as error:
-            _raise_unless_overtaken(table, index, error, published, snapshot)
+        except _IN_VAIN as error:
             publisher.discard()
+            # Lost changes may have expired since others published them.
+            if not (isinstance(error, DataLostError) and newest(index) > published):
+                _raise_in_vain(table, index, error, snapshot, own=own)
     return done
 
 
-def _raise_unless_overtaken(
-    table: TableFiles, index: LogIndex, error: TableStoreError, published: int, snapshot: int
-) -> None:
-    """Raise an error that trying again would not help; lost changes may have expired since others published them."""
-    now = newest(index)
-    if isinstance(error, DataLostError) and now > published:
-        return
-    if now >= snapshot:
+def _raise_in_vain(table: TableFiles, index: LogIndex, error: TableStoreError, snapshot: int, *, own: bool) -> None:
+    """Raise an error that trying again would not help, unless it is about a later snapshot than the caller's own."""
+    root = table.storage.root
+    if newest(index) < snapshot:
+        msg = f"table {root!r}: {_committed(snapshot)}: {error}"
+        raise type(error)(msg) from error
+    if own:
         raise error
-    msg = f"table {table.storage.root!r}: snapshot {snapshot} is committed but not yet in the log: {error}"
-    raise type(error)(msg) from error
+    logger.warning("table %s: snapshot %d is published; a later one is not: %s", root, snapshot, error)
+
+
+def publish_pending(table: TableFiles, snapshot: int, error: Exception) -> PublishPendingError:
+    """Make the error for a committed snapshot whose publishing failed for a reason that does not pass by itself."""
+    shown = str(error) if isinstance(error, TableStoreError) else f"{type(error).__name__}: {error}"
+    if _committed(snapshot) not in shown:
+        shown = f"table {table.storage.root!r}: {_committed(snapshot)}: {shown}"
+    msg = f"{shown} Do not write the rows again: when the cause is removed, the next write or recover() publishes them."
+    return PublishPendingError(msg, snapshot)
+
+
+def _committed(snapshot: int) -> str:
+    return f"snapshot {snapshot} is committed but not yet in the log"
 
 
 def _publish_after(
@@ -173,7 +199,7 @@ def recover(
 
 def _pending(table: TableFiles, snapshot: int, error: TableStoreError, note: str = "") -> PublishPendingError:
     msg = (
-        f"table {table.storage.root!r}: snapshot {snapshot} is committed but not yet in the log: {error} {note}"
+        f"table {table.storage.root!r}: {_committed(snapshot)}: {error} {note}"
         "Nothing is lost: the next write or recover() publishes it."
     )
     return PublishPendingError(msg, snapshot)

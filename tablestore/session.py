@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from log_system.jars import fetch_jars, find_java, waiting
 from tablestore.connectors.datasource import KafkaDataSource, UpsertKafkaDataSource
 from tablestore.datasource import TableStoreDataSource
+from tablestore.interrupts import interrupt_quietly
 
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
@@ -83,6 +84,7 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     with waiting("Starting Spark ..."):
         spark = builder.config(map=dict(merged(settings, given))).getOrCreate()
+    interrupt_quietly(spark)
     register(spark)
     return spark
 

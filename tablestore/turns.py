@@ -75,20 +75,34 @@ class Turns:
 class Patience:
     """Says when to stop trying: too many failures in a row, or too long without a snapshot getting into the log."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin to count with the first try that did not succeed."""
+    def __init__(self, clock: Callable[[], float], wait_seconds: float) -> None:
+        """Begin to count now.
+
+        Args:
+            clock: tells the time.
+            wait_seconds: how long a broker may fail to answer, all tries together.
+        """
         self._clock = clock
+        self._wait_seconds = wait_seconds
         self._seen = -1
         self._since: float | None = None
+        self._answered = clock()
         self.failures = 0
+
+    def answered(self) -> None:
+        """The broker has answered: what it does from here on may take its time."""
+        self._answered = self._clock()
 
     def is_out(self, published: int, *, failed: bool = False) -> bool:
         """Count a try that did not succeed; ``failed`` where the broker did, not another publisher was faster."""
-        # A try may take long before it fails, so time counts from the first failure on.
+        # Others may be at work for long, so time counts from the first try that did not succeed; a broker that does not
+        # answer has used up time before that.
+        now = self._clock()
         if published != self._seen or self._since is None:
-            self._seen, self._since, self.failures = published, self._clock(), 0
+            self._seen, self._since, self.failures = published, now, 0
         self.failures += failed
-        return self.failures >= ATTEMPTS_MAX or self._clock() - self._since > PATIENCE_SECONDS_MAX
+        silent = failed and now - self._answered > self._wait_seconds
+        return silent or self.failures >= ATTEMPTS_MAX or now - self._since > PATIENCE_SECONDS_MAX
 
 
 def newest(index: LogIndex) -> int:

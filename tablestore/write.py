@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from log_system.base import LogPublisher
 from log_system.kafka.staged import KafkaTapFactory
 from snapshot.commit import CommitId, Replacement, commit, find_commit
-from snapshot.errors import UnavailableError
+from snapshot.errors import ConflictError, InvalidInputError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
@@ -23,8 +23,8 @@ from snapshot.truncated import truncating
 from tablestore.metrics import Meter
 from tablestore.opened import OpenedTable
 from tablestore.plan import lookup_in
-from tablestore.recover import publish_through, recover
-from tablestore.restage import Replaced, StaleError, check_columns_of, check_files, check_rows, check_same, until_fresh
+from tablestore.recover import PublishPendingError, publish_pending, publish_through, recover
+from tablestore.restage import Replaced, check_columns_of, check_files, check_rows, check_same, until_fresh
 from tablestore.shape import check_columns, shape_changes, shape_rows
 from tablestore.shape_arrow import shape_batches
 from tablestore.staging import accept_staged, run_staging
@@ -86,9 +86,9 @@ class Writer:
             ConflictError: other writers were faster too often; nothing was committed.
             PublishPendingError: committed, and not yet in the log.
         """
-        self.recover_once()
         if commit_id is not None and (landed := self.publish_landed(commit_id)) is not None:
             return landed
+        self.recover_once()
         return self.write_by(partial(self._stage, frame), commit_id)
 
     def write_by(
@@ -122,11 +122,7 @@ class Writer:
             self.refresh()
             stager = self.stager(whole_buckets=True, pinned=kind is not None, all_rows=all_rows)
             staged = stage(stager)
-            try:
-                made = self.write_staged(staged, commit_id, stager.base, kind=kind, spec=stager.spec, all_rows=all_rows)
-            except StaleError:
-                stager.remove(staged)
-                raise
+            made = self.write_staged(staged, commit_id, stager.base, kind=kind, spec=stager.spec, all_rows=all_rows)
             if made is None and before and self._table.is_eventual:
                 # What the attempts before have sent is true no more, and no commit of ours follows to mend it.
                 self._recover()
@@ -162,11 +158,7 @@ class Writer:
             self.refresh()
             spec = self._table.spec
             staged, replaced = stage(self._table.files.latest())
-            try:
-                return self.write_staged(staged, commit_id, kind=kind, replaced=replaced, spec=spec, all_rows=all_rows)
-            except StaleError:
-                self.stager(whole_buckets=False).remove(staged)
-                raise
+            return self.write_staged(staged, commit_id, kind=kind, replaced=replaced, spec=spec, all_rows=all_rows)
 
         return self.meter.made(kind, lambda: until_fresh(self._table.path, attempt, tries_max=RESTAGE_MAX))
 
@@ -206,7 +198,9 @@ class Writer:
 
         Raises:
             ConflictError: the table's columns were changed since, or its rows, where they were looked up; the files are
-                of no use.
+                removed, as after every error that says that nothing was committed.
+            OutcomeUnknownError: the commit may yet land, so the files stay.
+            PublishPendingError: committed, and not yet in the log.
         """
         if not staged and not (replaced and replaced.files):
             return None
@@ -233,15 +227,19 @@ class Writer:
                 replacement=replacement,
                 check=partial(check_columns_of, self._table.files, (spec or self._table.spec).since, then),
             )
-        except UnavailableError:
-            # The disk is full: what is staged would only keep it so.
-            self.stager(whole_buckets=False).remove(staged)
+        except (ConflictError, InvalidInputError, UnavailableError):
+            # Nothing was committed, and no try is under way. On a full disk, what is staged would only keep it so.
+            self.remove(staged)
             raise
         # Step 4.
         if self._publisher is not None:
             self._publisher.expect(made.id, _sent(staged))
         self.publish(made.id)
         return made
+
+    def remove(self, staged: Sequence[StagedFile]) -> None:
+        """Remove staged files that no commit will use."""
+        self.stager(whole_buckets=False).remove(staged)
 
     @property
     def table(self) -> OpenedTable:
@@ -254,19 +252,33 @@ class Writer:
         return self._table
 
     def publish(self, snapshot: int) -> None:
-        """See that a committed snapshot, and all before it, are in the log; does nothing without a log."""
+        """See that a committed snapshot, and all before it, are in the log; does nothing without a log.
+
+        Raises:
+            PublishPendingError: it is not, whatever the reason.
+        """
         if self._publisher is not None:
             table = self._table
             buckets = table.options.buckets
             with self.meter.measured("publish") as tell:
-                done = publish_through(
-                    table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns
-                )
+                try:
+                    done = publish_through(
+                        table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns
+                    )
+                except PublishPendingError:
+                    raise
+                except Exception as error:
+                    self._publisher.discard()
+                    raise publish_pending(table.files, snapshot, error) from error
                 if done:
                     tell(snapshot, sum(entry.rows for entry in done))
 
     def publish_landed(self, commit_id: CommitId) -> Snapshot | None:
-        """Find the snapshot of a write that an earlier process made, and see that it is published."""
+        """Find the snapshot of a write that an earlier process made, and see that it is published.
+
+        Raises:
+            PublishPendingError: it landed, and is not yet in the log.
+        """
         log, path = self._table.files.log, self._table.path
         landed = find_commit(log, commit_id, log.version(), after=-1)
         if landed is not None:
@@ -279,9 +291,18 @@ class Writer:
         return landed
 
     def recover_once(self) -> None:
-        """Publish what an earlier writer left, before this writer's first batch."""
+        """Publish what an earlier writer left, before this writer's first batch.
+
+        Raises:
+            UnavailableError: the broker does not answer; nothing of this writer was committed.
+            TableStoreError: see ``recover``; likewise.
+        """
         if not self._recovered:
-            self._recover()
+            try:
+                self._recover()
+            except PublishPendingError as error:
+                msg = f"Nothing was written, because an earlier snapshot has to be published first. {error}"
+                raise UnavailableError(msg) from error
             self._recovered = True
 
     def _recover(self) -> None:
@@ -314,6 +335,7 @@ class Writer:
             keeps_same=all_rows and self._truncates,
             rule=rule,
             base=base,
+            check=self._table.record_check,
         )
 
     @property

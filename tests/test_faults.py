@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from log_system.kafka import publish, witness
+from log_system.kafka import witness
 from log_system.kafka.local import LocalKafka
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, UnavailableError
+from tablestore.recover import PublishPendingError
 from tablestore.report import Kind
 from tablestore.verify import verify
 from tests.faults import Crash, failing
@@ -49,14 +50,16 @@ def test_a_deleted_topic_is_named_and_nothing_is_written(rig: Rig) -> None:
 
 
 def test_a_topic_deleted_under_a_writer_that_runs_is_named_and_the_snapshot_is_said_to_be_committed(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
+    rig = Rig(tmp_path / "t", kafka.bootstrap_servers, topic(), {"log__request-timeout": "2 s"})
     writer = rig.writer()
     write(writer, changes(1))
     rig.delete_topic()
-    monkeypatch.setattr(publish, "COMMIT_SECONDS", 2.0)
-    with pytest.raises(NotFoundError, match=f"snapshot 2 is committed but not yet in the log.*{rig.topic}"):
+    pending = f"snapshot 2 is committed but not yet in the log.*{rig.topic}"
+    with pytest.raises(PublishPendingError, match=pending) as caught:
         write(writer, changes(2))
+    assert isinstance(caught.value.__cause__, NotFoundError)
 
 
 def test_a_topic_made_anew_is_lost_data_for_new_writers_and_gets_no_records(rig: Rig) -> None:
@@ -74,8 +77,10 @@ def test_a_topic_made_anew_under_a_writer_that_runs_shows_none_of_its_records(an
     write(writer, changes(1))
     write(writer, changes(2))
     any_size.remake_topic()
-    with pytest.raises(DataLostError, match=r"snapshot 3 is committed but not yet in the log.*was made anew"):
+    pending = r"snapshot 3 is committed but not yet in the log.*was made anew"
+    with pytest.raises(PublishPendingError, match=pending) as caught:
         write(writer, changes(3))
+    assert isinstance(caught.value.__cause__, DataLostError)
     any_size.close()
     with pytest.raises(DataLostError, match="was made anew"):
         any_size.recover()

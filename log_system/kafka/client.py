@@ -19,6 +19,8 @@ from log_system.kafka.secrets import ClientValue, redact, resolve
 __all__ = ["KafkaClient", "kafka_errors", "translate"]
 
 logger: Final = logging.getLogger("tablestore.kafka")
+# Where a program has set up no logging, Python writes warnings to the terminal; what matters of these is in the errors.
+logger.addHandler(logging.NullHandler())
 
 Setting = str | int | float | bool
 
@@ -31,7 +33,7 @@ _COMMON: Final[Mapping[str, Setting]] = {
     "reconnect.backoff.max.ms": 2_000,
 }
 
-_PRODUCER: Final[Mapping[str, Setting]] = {
+PRODUCER_DEFAULTS: Final[Mapping[str, Setting]] = {
     "compression.type": "lz4",
     "linger.ms": 5,
     "batch.size": 1_000_000,
@@ -39,6 +41,8 @@ _PRODUCER: Final[Mapping[str, Setting]] = {
     # Twice the bytes are no faster, and take a process that publishes large records over 600 MB.
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 65_536,
+    # What the topic accepts decides, not the client, whose own limit is a million bytes: as much as the queue holds.
+    "message.max.bytes": 65_536 * 1024,
     # librdkafka waits this long (by default 30 s) before it believes that a topic does not exist.
     "topic.metadata.propagation.max.ms": 10_000,
 }
@@ -66,6 +70,10 @@ _VARYING: Final = re.compile(r", \d+ identical error\(s\) suppressed|\d+")
 """What differs between log lines that say the same."""
 _TRANSACTIONS: Final = "__transaction_state"
 _QUESTIONS_MAX: Final = 5
+WAIT_SECONDS: Final = 20.0
+_REQUEST_SECONDS: Final = 8.0
+"""How long one request of an admin client may take."""
+_FLUSH_STEP_SECONDS: Final = 1.0
 _TROUBLE_AGE_SECONDS_MAX: Final = 60.0
 
 
@@ -105,10 +113,12 @@ class KafkaClient:
         config: librdkafka options without the ``kafka.`` prefix. Credentials are references (``env:``, ``file:``),
             resolved each time a client is made, or :class:`~log_system.kafka.secrets.Secret`.
         prefix: what the user writes before the names of these options; for messages.
+        wait_seconds: how long the broker may leave something unanswered.
     """
 
     config: Mapping[str, ClientValue]
     prefix: str = "kafka."
+    wait_seconds: float = WAIT_SECONDS
     _watch: _Watch = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -116,13 +126,18 @@ class KafkaClient:
         object.__setattr__(self, "config", dict(self.config))
         object.__setattr__(self, "_watch", _Watch(self.config))
 
-    def __reduce__(self) -> tuple[type[KafkaClient], tuple[Mapping[str, ClientValue], str]]:
+    def __reduce__(self) -> tuple[type[KafkaClient], tuple[Mapping[str, ClientValue], str, float]]:
         """Pickle the options only."""
-        return KafkaClient, (self.config, self.prefix)
+        return KafkaClient, (self.config, self.prefix, self.wait_seconds)
 
     def __hash__(self) -> int:
         """Hash by the options, which a dict does not do by itself."""
         return hash(frozenset(self.config.items()))
+
+    @property
+    def request_seconds(self) -> float:
+        """How long one request of an admin client may take; after a few of them somebody gives up."""
+        return min(_REQUEST_SECONDS, self.wait_seconds)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -145,7 +160,7 @@ class KafkaClient:
         must: dict[str, Setting] = {"enable.idempotence": True, "acks": "all"}
         if transactional_id is not None:
             must["transactional.id"] = transactional_id
-        config = self._config(_PRODUCER, _CONSUMER_ONLY, {**must, **overrides})
+        config = self._config(PRODUCER_DEFAULTS, _CONSUMER_ONLY, {**must, **overrides})
         with kafka_errors("make a Kafka producer", self):
             return Producer(config, logger=self._watch)
 
@@ -209,6 +224,18 @@ class KafkaClient:
     ) -> dict[str, Any]:
         mine = {name: value for name, value in resolve(self.config, self.prefix).items() if not foreign.match(name)}
         return {**_COMMON, **defaults, **mine, **must, "error_cb": self._watch.error}
+
+
+def flush(producer: Any, seconds: float) -> None:
+    """Wait until the broker has every queued record, or has taken none of them for so long.
+
+    Whether it has them, the callbacks tell, or the end of the transaction.
+    """
+    left, since = len(producer), time.monotonic()
+    while left and time.monotonic() - since < seconds:
+        now = producer.flush(min(_FLUSH_STEP_SECONDS, seconds))
+        if now != left:
+            left, since = now, time.monotonic()
 
 
 def take_over(producer: Producer, seconds: float) -> None:

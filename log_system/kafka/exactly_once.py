@@ -8,6 +8,7 @@ the register is true whatever crashes, and readers of committed records see the 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -17,13 +18,11 @@ from confluent_kafka import TopicPartition
 from log_system.kafka.client import KafkaClient, kafka_errors, take_over
 from log_system.kafka.codec import EncodedMessages
 from log_system.kafka.offsets import GroupOffsets
-from log_system.kafka.send import OFFSETS_SECONDS, send_offsets
+from log_system.kafka.send import send_offsets
 from log_system.kafka.sending import MessageSender, send_all
 from snapshot.errors import OutcomeUnknownError, UnavailableError
 
 logger: Final = logging.getLogger("tablestore")
-TAKE_OVER_SECONDS: Final = 30.0
-COMMIT_SECONDS: Final = 60.0
 _ATTEMPTS_MAX: Final = 3
 _TIMEOUT_MS: Final = 120_000
 Messages = Callable[[], Iterable[EncodedMessages]]
@@ -80,11 +79,14 @@ class OnceWriter:
             FencedError: another writer of the same query has taken over.
             TableStoreError: the broker failed; repeat the micro-batch.
         """
+        began = time.monotonic()
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 return self._write(batch, messages)
             except (OutcomeUnknownError, UnavailableError) as error:
-                if attempt == _ATTEMPTS_MAX:
+                # An outcome that is not known is worth one question more, however long it took.
+                out = isinstance(error, UnavailableError) and time.monotonic() - began > self.client.wait_seconds
+                if attempt == _ATTEMPTS_MAX or out:
                     raise
                 logger.warning(
                     "micro-batch %d into topic %r: %s Looking whether it landed.", batch.number, self.topic, error
@@ -101,7 +103,7 @@ class OnceWriter:
             sender = MessageSender(self.client, self.topic, None, name, **timeout)
             producer = sender.producer
             with kafka_errors(doing, self.client, handle=producer):
-                take_over(producer, TAKE_OVER_SECONDS)
+                take_over(producer, self.client.wait_seconds)
             # Step 2.
             at = (self.topic, 0)
             if register.committed([at]).get(at, 0) > batch.number:
@@ -113,8 +115,8 @@ class OnceWriter:
             send_all(sender, messages())
             with kafka_errors(doing, self.client, handle=producer, indefinite=True):
                 next_one = TopicPartition(self.topic, 0, batch.number + 1)
-                send_offsets(producer, [next_one], register.metadata(), OFFSETS_SECONDS)
-                producer.commit_transaction(COMMIT_SECONDS)
+                send_offsets(producer, [next_one], register.metadata(), self.client.wait_seconds)
+                producer.commit_transaction(self.client.wait_seconds)
             return True
         finally:
             register.close()

@@ -8,7 +8,6 @@ from confluent_kafka import KafkaError, KafkaException
 
 from log_system.kafka.client import KafkaClient, kafka_errors
 
-_SECONDS = 10.0
 _GONE = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.NON_EMPTY_GROUP)
 
 
@@ -20,7 +19,7 @@ def delete_groups(client: KafkaClient, groups: Sequence[str]) -> None:
     """
     admin = client.admin()
     with kafka_errors("remove consumer groups", client, handle=admin):
-        for future in admin.delete_consumer_groups(list(groups), request_timeout=_SECONDS).values():
+        for future in admin.delete_consumer_groups(list(groups), request_timeout=client.request_seconds).values():
             try:
                 future.result()
             except KafkaException as error:

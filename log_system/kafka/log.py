@@ -9,9 +9,13 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from log_system.formats import LogFormat, open_format
-from log_system.kafka.client import KafkaClient, Setting
+from log_system.kafka.client import PRODUCER_DEFAULTS, KafkaClient, Setting
 from log_system.kafka.kept import Kept
 
+_RECORD_BYTES: Final = 900_000
+"""Most bytes of a record that holds several rows."""
+ROOM: Final = 512
+"""Bytes that a batch of one record takes beside key and value: its own header, the record's, and headers of ours."""
 _CODECS: Final = Kept[tuple[Any, ...], LogFormat]()
 
 
@@ -33,6 +37,7 @@ class KafkaLog:
         driver_rows_max: larger snapshots are published by tasks, one partition each.
         transaction_rows_max: changes a task puts into one transaction.
         mixed: records do not say with which columns they were sent (an eventual log).
+        batch_bytes_max: the largest batch of records that the topic accepts; None until the broker was asked.
     """
 
     table_id: str
@@ -48,6 +53,7 @@ class KafkaLog:
     driver_rows_max: int
     transaction_rows_max: int
     mixed: bool = False
+    batch_bytes_max: int | None = None
 
     @property
     def group(self) -> str:
@@ -73,7 +79,12 @@ class KafkaLog:
         if self.format == "arrow" and not {"compression.type", "compression.codec"} & set(self.client.config):
             # Its records are compressed already.
             options["compression.type"] = "none"
-        return self.client.producer(self.transactional_id(partition), **options)
+        return self.client.producer(self.transactional_id(partition), **options, **self.batching())
+
+    def batching(self) -> dict[str, Setting]:
+        """Return the client options that keep a producer's batches within what the topic accepts."""
+        size = int(str(self.client.config.get("batch.size", PRODUCER_DEFAULTS["batch.size"])))
+        return {} if self.batch_bytes_max is None else {"batch.size": min(size, self.batch_bytes_max)}
 
     def under(self, schema: pa.Schema) -> KafkaLog:
         """Give the same log for records of other columns: those that the table had in a snapshot, then ``_kind``."""
@@ -82,9 +93,18 @@ class KafkaLog:
     def codec(self) -> LogFormat:
         """Make a coder for this log's records."""
         columns = self.schema.remove(len(self.schema) - 1)
-        return open_format(self.format, columns, self.primary_key, changelog=self.changelog, mixed=self.mixed)
+        most = _RECORD_BYTES if self.batch_bytes_max is None else min(_RECORD_BYTES, self.batch_bytes_max - ROOM)
+        return open_format(
+            self.format,
+            columns,
+            self.primary_key,
+            changelog=self.changelog,
+            mixed=self.mixed,
+            max_record_bytes=max(1, most),
+        )
 
     def kept_codec(self) -> LogFormat:
         """Give this thread's coder for this log's records, which outlives a task."""
-        key = (self.format, self.schema.serialize().to_pybytes(), self.primary_key, self.changelog, self.mixed)
+        columns = self.schema.serialize().to_pybytes()
+        key = (self.format, columns, self.primary_key, self.changelog, self.mixed, self.batch_bytes_max)
         return _CODECS.take(key, self.codec)

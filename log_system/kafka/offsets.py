@@ -14,7 +14,6 @@ from log_system.kafka.errors import codes
 from log_system.kafka.topic_requests import (
     EARLIEST,
     LATEST,
-    REQUEST_SECONDS_MAX,
     SETTLE_SECONDS_MAX,
     SETTLE_STEP_SECONDS,
 )
@@ -22,7 +21,6 @@ from snapshot.errors import NotFoundError, UnavailableError
 
 Partition = tuple[str, int]
 Offsets = dict[Partition, int]
-ANSWER_SECONDS: Final = 20.0
 _NO_SUCH: Final = codes("UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION")
 _MOVING: Final = codes(
     "NOT_LEADER_FOR_PARTITION LEADER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE UNKNOWN_LEADER_EPOCH "
@@ -46,7 +44,7 @@ class Cluster:
             UnavailableError: the broker does not answer.
         """
         with kafka_errors("list topics", self._client, handle=self._admin):
-            found = self._admin.list_topics(timeout=REQUEST_SECONDS_MAX).topics
+            found = self._admin.list_topics(timeout=self._client.request_seconds).topics
         return sorted(name for name in found if not name.startswith("__") and wanted(name))
 
     def partitions(self, topics: Sequence[str]) -> list[Partition]:
@@ -60,7 +58,9 @@ class Cluster:
             return []
         found: list[Partition] = []
         with kafka_errors(f"look up topics {', '.join(topics)}", self._client, handle=self._admin):
-            asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=REQUEST_SECONDS_MAX)
+            asked = self._admin.describe_topics(
+                TopicCollection(list(topics)), request_timeout=self._client.request_seconds
+            )
             for name in topics:
                 try:
                     told = asked[name].result()
@@ -93,12 +93,12 @@ class Cluster:
             return {}
         names = ", ".join(sorted({each.topic for each in asked}))
         doing = f"look up the offsets of {names}"
-        until = time.monotonic() + SETTLE_SECONDS_MAX
+        until = time.monotonic() + min(SETTLE_SECONDS_MAX, self._client.wait_seconds)
         while True:
             with kafka_errors(doing, self._client, handle=self._admin):
                 try:
                     told = self._admin.list_offsets(
-                        asked, isolation_level=isolation, request_timeout=REQUEST_SECONDS_MAX
+                        asked, isolation_level=isolation, request_timeout=self._client.request_seconds
                     )
                     return {(at.topic, at.partition): int(future.result().offset) for at, future in told.items()}
                 except KafkaException as error:
@@ -140,7 +140,8 @@ class GroupOffsets:
         """
         asked = [TopicPartition(topic, number) for topic, number in partitions]
         told = self._patiently(
-            f"read the offsets of group {self._group!r}", lambda it: it.committed(asked, timeout=ANSWER_SECONDS)
+            f"read the offsets of group {self._group!r}",
+            lambda it: it.committed(asked, timeout=self._client.wait_seconds),
         )
         return {(at.topic, at.partition): at.offset for at in told if at.offset >= 0}
 
@@ -170,7 +171,7 @@ class GroupOffsets:
 
     def _patiently(self, doing: str, ask: Callable[[Any], list[TopicPartition]]) -> list[TopicPartition]:
         """Ask again while the group's coordinator is starting or moving."""
-        until = time.monotonic() + ANSWER_SECONDS
+        until = time.monotonic() + self._client.wait_seconds
         with kafka_errors(doing, self._client):
             while True:
                 try:
@@ -183,9 +184,8 @@ class GroupOffsets:
                     if error.args[0].code() not in _MOVING:
                         raise
                     if time.monotonic() > until:
-                        msg = (
-                            f"{doing}: the group's coordinator is not ready after {ANSWER_SECONDS:.0f} s. Retry later."
-                        )
+                        waited = f"{self._client.wait_seconds:g} s"
+                        msg = f"{doing}: the group's coordinator is not ready after {waited}. Retry later."
                         raise UnavailableError(msg) from error
                 time.sleep(SETTLE_STEP_SECONDS)
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,10 +19,11 @@ from confluent_kafka import TopicPartition
 
 from log_system.formats import LogFormat
 from log_system.index import IndexEntry, LogIndex, OffsetRange
-from log_system.kafka.client import kafka_errors, take_over
+from log_system.kafka.client import flush, kafka_errors, take_over
+from log_system.kafka.limits import record_limit
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
-from log_system.kafka.send import OFFSETS_SECONDS, Sender, send_offsets
+from log_system.kafka.send import Sender, send_offsets
 from log_system.kafka.tasks import PartitionTask, publish_partition
 from log_system.kafka.topic import earliest_offsets
 from log_system.kafka.witness import (
@@ -33,8 +35,6 @@ from log_system.kafka.witness import (
 )
 from snapshot.records import ChangeSet, SentRange
 
-TAKE_OVER_SECONDS = 30.0
-COMMIT_SECONDS = 60.0
 _THREADS_MAX = 8
 _THREAD_ROWS_MIN = 10_000
 """Fewer changes than this are not worth another thread."""
@@ -70,6 +70,11 @@ class KafkaPublisher:
         return self._producer is not None
 
     @property
+    def wait_seconds(self) -> float:
+        """How long the broker may leave something unanswered."""
+        return self._log.client.wait_seconds
+
+    @property
     def newest(self) -> int:
         """The newest snapshot of which the log holds any change, as the register said when the log was taken over."""
         return max((position.snapshot for position in self._register), default=0)
@@ -93,11 +98,13 @@ class KafkaPublisher:
             DataLostError: the topic was made anew, or has lost published records.
         """
         self.discard()
-        log = self._log
+        limit = record_limit(self._log.client, self._log.topic, fresh=True)
+        log = self._log = replace(self._log, batch_bytes_max=None if limit is None else limit.batch_bytes)
+        self._coded = None
         with kafka_errors(f"take over the log in topic {log.topic!r}", log.client):
             # Step 1.
             producer = log.producer()
-            take_over(producer, TAKE_OVER_SECONDS)
+            take_over(producer, log.client.wait_seconds)
             # Step 2.
             token, self._tasks_group = tasks_token(log)
             if token != "":
@@ -157,7 +164,7 @@ class KafkaPublisher:
         with self._as_owner(), kafka_errors(doing, self._log.client):
             self._producer.begin_transaction()
             self._send_offsets(list(positions.values()), list(positions))
-            self._producer.commit_transaction(COMMIT_SECONDS)
+            self._producer.commit_transaction(self._log.client.wait_seconds)
         for partition, position in positions.items():
             self._register[partition] = position
 
@@ -209,10 +216,10 @@ class KafkaPublisher:
             else:
                 with ThreadPoolExecutor(threads, thread_name_prefix="publish") as pool:
                     list(pool.map(send, shares, codecs))
-            self._producer.flush(COMMIT_SECONDS)
+            flush(self._producer, self._log.client.wait_seconds)
             moved = [senders[p].position() for p in missing]
             self._send_offsets(moved, missing)
-            self._producer.commit_transaction(COMMIT_SECONDS)
+            self._producer.commit_transaction(self._log.client.wait_seconds)
         for partition, position in zip(missing, moved, strict=True):
             self._register[partition] = position
 
@@ -241,22 +248,22 @@ class KafkaPublisher:
         with kafka_errors(f"say whose tasks may write to topic {self._log.topic!r}", self._log.client):
             producer.begin_transaction()
             word = TopicPartition(self._log.topic, 0, 0, token)
-            send_offsets(producer, [word], self._tasks_group, OFFSETS_SECONDS)
-            producer.commit_transaction(COMMIT_SECONDS)
+            send_offsets(producer, [word], self._tasks_group, self._log.client.wait_seconds)
+            producer.commit_transaction(self._log.client.wait_seconds)
 
     def _send_offsets(self, positions: Sequence[Position], partitions: Sequence[int]) -> None:
         offsets = [
             TopicPartition(self._log.topic, p, position.end, position.metadata())
             for p, position in zip(partitions, positions, strict=True)
         ]
-        send_offsets(self._producer, offsets, self._group, OFFSETS_SECONDS)
+        send_offsets(self._producer, offsets, self._group, self._log.client.wait_seconds)
 
     def _fence_tasks(self) -> None:
         """Take over each partition's transactional id, which ends what tasks have open."""
 
         def fence(partition: int) -> None:
             with kafka_errors(f"fence tasks of topic {self._log.topic!r}", self._log.client):
-                take_over(self._log.producer(partition), TAKE_OVER_SECONDS)
+                take_over(self._log.producer(partition), self._log.client.wait_seconds)
 
         with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
             list(pool.map(fence, range(self._log.partitions)))

@@ -22,8 +22,6 @@ from snapshot.records import ChangeSet
 _QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
 _REASON_SECONDS = 1.0
-OFFSETS_SECONDS = 20.0
-"""How long moving a group's offsets may take; a broker that is well answers in milliseconds."""
 
 
 def send_offsets(producer: Any, offsets: Sequence[TopicPartition], group: Any, seconds: float) -> None:

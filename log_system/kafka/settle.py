@@ -15,9 +15,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from log_system.index import IndexEntry, LogIndex, OffsetRange
-from log_system.kafka.client import kafka_errors
+from log_system.kafka.client import flush, kafka_errors
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.publish import COMMIT_SECONDS, KafkaPublisher
+from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.register import Position
 from log_system.kafka.staged import RecordStream
 from log_system.kafka.topic import latest_offsets
@@ -179,20 +179,20 @@ class EventualPublisher(KafkaPublisher):
                     sent[partition] += batch.num_rows
                     rows += batch.num_rows
                     if rows >= log.transaction_rows_max:
-                        self._producer.commit_transaction(COMMIT_SECONDS)
+                        self._producer.commit_transaction(log.client.wait_seconds)
                         split |= set(streams)
                         rows, is_open, streams = 0, False, {}
             if settled is None and not is_open:
                 return sent
             if not is_open:
                 self._producer.begin_transaction()
-            self._producer.flush(COMMIT_SECONDS)
+            flush(self._producer, log.client.wait_seconds)
             moved = [
                 self._moved(p, ends[p], None if p in split else streams.get(p), settled) for p in range(log.partitions)
             ]
             if settled is not None:
                 self._send_offsets(moved, range(log.partitions))
-            self._producer.commit_transaction(COMMIT_SECONDS)
+            self._producer.commit_transaction(log.client.wait_seconds)
         if settled is not None:
             self._register = moved
         return sent

@@ -6,19 +6,19 @@ A task that fails half way leaves records, and its next attempt sends them again
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from log_system.formats import EncodedRecords
-from log_system.kafka.client import KafkaClient, kafka_errors, translate
+from log_system.kafka.client import KafkaClient, flush, kafka_errors, translate
 from log_system.kafka.kept import Kept
+from log_system.kafka.limits import record_limit
 from log_system.kafka.log import KafkaLog
 from snapshot.records import SentRange
 
-FLUSH_SECONDS = 60.0
 _QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
 _PRODUCERS = Kept[KafkaClient, Any]()
@@ -33,7 +33,9 @@ class KafkaTapFactory:
 
     def open(self) -> KafkaTap:
         """Connect, with an idempotent producer: within one attempt no record is lost, doubled or out of order."""
-        return KafkaTap(self.log, _PRODUCERS.take(self.log.client, partial(self.log.client.producer, None)))
+        limit = record_limit(self.log.client, self.log.topic)
+        log = self.log if limit is None else replace(self.log, batch_bytes_max=limit.batch_bytes)
+        return KafkaTap(log, _PRODUCERS.take(log.client, partial(log.client.producer, None, **log.batching())))
 
 
 class KafkaTap:
@@ -60,7 +62,7 @@ class KafkaTap:
         """
         try:
             with kafka_errors(f"send changes to topic {self._log.topic!r}", self._log.client, indefinite=True):
-                self._producer.flush(FLUSH_SECONDS)
+                flush(self._producer, self._log.client.wait_seconds)
             return {bucket: stream.sent() for bucket, stream in self._streams.items()}
         except BaseException:
             _PRODUCERS.forget(self._log.client)

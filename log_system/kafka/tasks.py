@@ -7,15 +7,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from confluent_kafka import TopicPartition
 
-from log_system.kafka.client import kafka_errors, take_over
+from log_system.kafka.client import flush, kafka_errors, take_over
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
-from log_system.kafka.send import OFFSETS_SECONDS, Sender, send_offsets
+from log_system.kafka.send import Sender, send_offsets
 from log_system.kafka.witness import group_positions, last_position, tasks_token
 from snapshot.errors import FencedError
 from snapshot.records import ChangeSet
-
-_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def publish_partition(task: PartitionTask) -> Position:
     with kafka_errors(f"publish snapshot {snapshot} to partition {task.partition} of {log.topic!r}", log.client):
         # Step 1.
         producer = log.producer(task.partition)
-        take_over(producer, _SECONDS)
+        take_over(producer, log.client.wait_seconds)
         # Step 2.
         consumer = log.client.consumer(log.group)
         try:
@@ -73,9 +71,9 @@ def publish_partition(task: PartitionTask) -> Position:
         while not position.holds(snapshot):
             producer.begin_transaction()
             sender.send(task.changes, position.part_of(snapshot), log.transaction_rows_max)
-            producer.flush(_SECONDS)
+            flush(producer, log.client.wait_seconds)
             position = sender.position()
             offset = TopicPartition(log.topic, task.partition, position.end, position.metadata())
-            send_offsets(producer, [offset], group, OFFSETS_SECONDS)
-            producer.commit_transaction(_SECONDS)
+            send_offsets(producer, [offset], group, log.client.wait_seconds)
+            producer.commit_transaction(log.client.wait_seconds)
     return position

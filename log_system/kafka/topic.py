@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from log_system.kafka.client import KafkaClient, kafka_errors
 from log_system.kafka.offsets import Cluster, Offsets, Partition
 from log_system.kafka.topic_requests import (
-    REQUEST_SECONDS_MAX,
     SETTLE_SECONDS_MAX,
     SETTLE_STEP_SECONDS,
     TopicShape,
@@ -96,7 +95,7 @@ def ensure_topic(
     try:
         with kafka_errors(f"make topic '{name}'", client, handle=admin):
             topic = NewTopic(name, partitions, replication_factor, config=wanted.settings())
-            one(admin.create_topics([topic], request_timeout=REQUEST_SECONDS_MAX))
+            one(admin.create_topics([topic], request_timeout=client.request_seconds))
     except AlreadyExistsError:
         made = False
     else:
@@ -129,7 +128,7 @@ def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -
     try:
         with kafka_errors(f"make topic '{name}'", client, handle=admin):
             topic = NewTopic(name, -1, -1, config={"cleanup.policy": "compact"} if compacted else {})
-            one(admin.create_topics([topic], request_timeout=REQUEST_SECONDS_MAX))
+            one(admin.create_topics([topic], request_timeout=client.request_seconds))
     except AlreadyExistsError:
         return False
     _settle(client, admin, name, None)
@@ -174,7 +173,7 @@ def delete_topic(client: KafkaClient, name: str) -> bool:
     admin = client.admin()
     try:
         with kafka_errors(f"delete topic '{name}'", client, handle=admin):
-            one(admin.delete_topics([name], request_timeout=REQUEST_SECONDS_MAX))
+            one(admin.delete_topics([name], request_timeout=client.request_seconds))
     except NotFoundError:
         return False
     until = time.monotonic() + SETTLE_SECONDS_MAX

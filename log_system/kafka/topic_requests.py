@@ -18,9 +18,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 from log_system.kafka.client import KafkaClient, kafka_errors
 from snapshot.errors import NotFoundError
 
-#: How long one request to the broker may take; an unreachable broker is reported after this.
-REQUEST_SECONDS_MAX: Final = 8.0
-
 #: How long the brokers may take to tell each other of a new or deleted topic, or of a new leader.
 SETTLE_SECONDS_MAX: Final = 15.0
 SETTLE_STEP_SECONDS: Final = 0.05
@@ -65,7 +62,7 @@ def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape |
     resource = ConfigResource(ResourceType.TOPIC, name)
     try:
         with kafka_errors(f"look up the settings of topic '{name}'", client, handle=admin):
-            settings = one(admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX))
+            settings = one(admin.describe_configs([resource], request_timeout=client.request_seconds))
     except NotFoundError:
         return None
     policy = {word.strip() for word in str(settings["cleanup.policy"].value).split(",")}
@@ -81,7 +78,7 @@ def partitions_led(client: KafkaClient, admin: AdminClient, name: str) -> dict[i
     """Return for each partition whether it has a leader, or ``None`` if there is no such topic."""
     try:
         with kafka_errors(f"look up topic '{name}'", client, handle=admin):
-            found = one(admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_SECONDS_MAX))
+            found = one(admin.describe_topics(TopicCollection([name]), request_timeout=client.request_seconds))
     except NotFoundError:
         return None
     return {part.id: part.leader is not None and part.leader.id >= 0 for part in found.partitions}

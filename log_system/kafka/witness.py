@@ -134,7 +134,7 @@ def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> l
     with kafka_errors(f"read the register of topic {log.topic!r}", log.client):
         for attempt in range(_ATTEMPTS_MAX):
             try:
-                told: list[TopicPartition] = consumer.committed(asked, timeout=ANSWER_SECONDS)
+                told: list[TopicPartition] = consumer.committed(asked, timeout=log.client.wait_seconds)
                 for answer in told:
                     if answer.error is not None:
                         raise KafkaException(answer.error)

@@ -20,6 +20,7 @@ from tablestore.cli.constants import constant_row
 from tablestore.cli.live import LiveTable
 from tablestore.cli.progress import Screen, progress_text
 from tablestore.cli.show import RowPrinter, print_json, show_rows
+from tablestore.interrupts import ended_by_sigterm
 from tablestore.session import session
 from tablestore.sql.catalog import Catalog
 from tablestore.sql.errors import SqlError
@@ -94,8 +95,9 @@ class Runner:
     def run_all(self, statements: Sequence[Statement]) -> None:
         """Run statements; let what they have started go on until it ends, fails, or Ctrl-C."""
         try:
-            followed = [self.run(statement) for statement in statements]
-            self._until_stopped(has_inserts=len(self.queries) > sum(query is not None for query in followed))
+            with ended_by_sigterm():
+                followed = [self.run(statement) for statement in statements]
+                self._until_stopped(has_inserts=len(self.queries) > sum(query is not None for query in followed))
         finally:
             self.stop()
 

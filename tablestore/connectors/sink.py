@@ -22,6 +22,7 @@ from log_system.kafka.sending import KeyBuffer, MessageSender, Receiver, send_al
 from log_system.kafka.topic import describe_topic, ensure_topic_of_broker
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
+from tablestore.after_write import after_write
 from tablestore.checkpoint import query_id
 from tablestore.connectors.names import Connector, Side
 from tablestore.connectors.options import Guarantee
@@ -155,13 +156,17 @@ class Sink:
             client, options.topic, options.transactional_prefix, options.properties.transaction_timeout_ms
         )
         writer.write(batch, partial(self._staged, names))
-        if batch_number is None:
-            # Nobody repeats a write that is no stream's, once it is done.
-            delete_groups(client, [writer.name(batch)])
-            self._storage.delete(*names)
-        else:
-            # What attempts before this one have left is of no use to anybody either.
-            self._storage.delete_tree()
+
+        def clear_up() -> None:
+            if batch_number is None:
+                # Nobody repeats a write that is no stream's, once it is done.
+                delete_groups(client, [writer.name(batch)])
+                self._storage.delete(*names)
+            else:
+                # What attempts before this one have left is of no use to anybody either.
+                self._storage.delete_tree()
+
+        after_write(f"topic {options.topic!r}", "clearing up", clear_up)
 
     def abort(self, written: Sequence[Written]) -> None:
         """Remove what was staged."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
 from snapshot.records import Snapshot
+from tablestore.exclusive import exclusive
 from tablestore.opened import OpenedTable
 from tablestore.shape import deletes_of
 from tablestore.verbs.clauses import Clause
@@ -25,6 +27,7 @@ class RowVerbs(ABC):
         """The table."""
 
     _verbs: Verbs
+    _lock: threading.RLock
 
     @abstractmethod
     def write(self, frame: DataFrame, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
@@ -34,6 +37,7 @@ class RowVerbs(ABC):
     def _done(self, made: Snapshot | None) -> Snapshot | None:
         """Do what is due after a write."""
 
+    @exclusive
     def delete(self, where: DataFrame | Condition, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
         """Delete rows: those that a condition selects, or those of some keys.
 
@@ -54,6 +58,7 @@ class RowVerbs(ABC):
             return self.write(deletes_of(where, self._table.spec, self._table.rule), batch=batch)
         return self._done(self._verbs.delete(where, batch))
 
+    @exclusive
     def update(
         self,
         where: Condition,
@@ -79,6 +84,7 @@ class RowVerbs(ABC):
         """
         return self._done(self._verbs.update(where, set, batch))
 
+    @exclusive
     def overwrite(
         self,
         frame: DataFrame,
@@ -106,6 +112,7 @@ class RowVerbs(ABC):
         """
         return self._done(self._verbs.overwrite(frame, where, batch, dynamic=dynamic))
 
+    @exclusive
     def truncate(self, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
         """Delete all rows, and publish that they are deleted.
 
@@ -120,6 +127,7 @@ class RowVerbs(ABC):
         """
         return self._done(self._verbs.truncate(batch))
 
+    @exclusive
     def merge(
         self, source: DataFrame, on: On, when: Sequence[Clause], *, batch: tuple[str, int] | None = None
     ) -> Snapshot | None:

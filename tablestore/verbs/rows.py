@@ -252,7 +252,9 @@ def _act(act: Column) -> Column:
 
 
 def _rewriter(table: OpenedTable) -> Rewriter:
-    return Rewriter(table.files.storage, table.spec, table.options.write.target_file_size_bytes)
+    return Rewriter(
+        table.files.storage, table.spec, table.options.write.target_file_size_bytes, check=table.record_check
+    )
 
 
 def _rewritten(frame: DataFrame | None, table: OpenedTable, found: Found) -> Staging:

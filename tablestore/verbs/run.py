@@ -167,10 +167,10 @@ class Verbs:
 
     def _once(self, batch: Batch, write: Callable[[CommitId | None], Snapshot | None]) -> Snapshot | None:
         """Write, unless the batch has landed before."""
-        self._writer.recover_once()
         commit_id = None if batch is None else CommitId(batch[0], batch[1], durable=True)
         if commit_id is not None and (landed := self._writer.publish_landed(commit_id)) is not None:
             return landed
+        self._writer.recover_once()
         return write(commit_id)
 
     def _needs(self, where: Condition) -> Predicate:
