@@ -10,6 +10,7 @@
     ├── UnavailableError                     retry later: a broker or file system does not answer
     ├── OutcomeUnknownError                  recover: it may or may not have landed
     ├── FencedError                          replace: another owner has taken over
+    ├── TableReplacedError                   open anew: another table is at the path by now
     ├── DataLostError                        decide: something a reader needs is gone
     └── CorruptedError                       repair: what is stored contradicts itself
         └── BadRecordError                   skip or mend: one Kafka record is not what the format says
@@ -70,6 +71,12 @@ class FencedError(TableStoreError):
     """Another publisher has taken over the log; this one must not write again."""
 
     kind = "fenced"
+
+
+class TableReplacedError(TableStoreError):
+    """The table at this path is not the one that was opened: it was dropped and made anew."""
+
+    kind = "table-replaced"
 
 
 class DataLostError(TableStoreError):

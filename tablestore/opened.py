@@ -62,7 +62,7 @@ class OpenedTable:
     def of(cls, files: TableFiles, options: TableOptions, runtime: Mapping[str, str]) -> OpenedTable:
         """Put an opened table together from its parts."""
         log = None if options.log is None else kafka_log(files.spec, options, options.log, runtime, files)
-        return cls(files, options, log, LogIndex(files.storage, files.oldest), runtime)
+        return cls(files, options, log, LogIndex(files.storage, files.oldest, files.spec.table_id), runtime)
 
     def refreshed(self) -> OpenedTable:
         """Give the table as it is defined now: this very object unless somebody has changed its columns or options."""

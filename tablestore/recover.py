@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from log_system.base import LogPublisher
 from log_system.index import IndexEntry, LogIndex
@@ -29,6 +29,12 @@ logger = logging.getLogger("tablestore")
 _FENCED_AGAIN = (
     "This happened again and again while nobody published anything: if no other writer is at work, publishing takes "
     "longer than option 'log.transaction-timeout' allows; raise it, or lower publish.transaction-rows-max. "
+)
+
+_GIVE_UP = (
+    "Or give up what only the log holds: stop all writers, delete the topic (and make it again where create() did not "
+    "make it), then call repair(): it publishes the snapshots of the table as it is now, and consumers begin again at "
+    "offset 0."
 )
 
 
@@ -96,7 +102,7 @@ def publish_through(
                 with turns.take_over():
                     publisher.take_over()
             # Step 2.
-            done.extend(_publish_after(table, publisher, published, buckets, turns))
+            done.extend(_publish_after(table, publisher, index, published, buckets, turns))
             if own:
                 publisher.mend()
         # Step 3.
@@ -132,11 +138,12 @@ def _raise_unless_overtaken(
 
 
 def _publish_after(
-    table: TableFiles, publisher: LogPublisher, published: int, buckets: int, turns: Turns
+    table: TableFiles, publisher: LogPublisher, index: LogIndex, published: int, buckets: int, turns: Turns
 ) -> Iterator[IndexEntry]:
-    """Publish every snapshot after ``published``."""
-    through = table.latest()
+    """Publish every snapshot after ``published``, the newest in the index."""
+    through, listed = table.latest(), index.last_seen
     _check_not_ahead(table, max(published, publisher.newest), through)
+    _check_history(table, [*publisher.claimed, *([(listed.snapshot, listed.commit)] if listed else [])])
     for snapshot in range(published + 1, through + 1):
         yield publisher.publish(table.published(snapshot, buckets))
     if through > published:
@@ -153,9 +160,47 @@ def _check_not_ahead(table: TableFiles, published: int, committed: int) -> None:
         msg = (
             f"table {table.storage.root!r}: its log holds snapshots up to {published}, the table's files only up to "
             f"{committed}. The table was set back (an old copy was restored?), or its newest commits are lost. Bring "
-            f"snapshots {committed + 1} to {published} back, or make a new table, with a new topic, of these rows."
+            f"snapshots {committed + 1} to {published} back. {_GIVE_UP}"
         )
         raise CorruptedError(msg)
+
+
+def _check_history(table: TableFiles, claimed: Sequence[tuple[int, str]]) -> None:
+    """Refuse to publish where the log's newest snapshot is another commit than the table's of that number.
+
+    That is so where a table was restored from an older copy and others have committed to it since: what they committed
+    would pass for published.
+
+    Args:
+        table: the table.
+        claimed: snapshots that register and index say are published, and what identifies their commits.
+
+    Raises:
+        CorruptedError: it is another commit.
+    """
+    known = {(snapshot, commit) for snapshot, commit in claimed if commit}
+    newest = max((snapshot for snapshot, _ in known), default=0)
+    own = table.fingerprint(newest) if newest else ""
+    for snapshot, commit in known:
+        if snapshot == newest and own and commit != own:
+            msg = (
+                f"table {table.storage.root!r}: snapshot {snapshot} in its log is another commit ({commit}) than in the "
+                f"table ({own}): the table was restored from an older copy, and others have committed to it since. "
+                f"Nothing was published. Bring the table back in which snapshot {snapshot} is {commit}. {_GIVE_UP}"
+            )
+            raise CorruptedError(msg)
+
+
+def check_index(table: TableFiles, index: LogIndex) -> None:
+    """Compare the index with the table, without asking a broker, where something is committed before it is asked.
+
+    Raises:
+        CorruptedError: the index holds snapshots that the table does not have, or other commits than the table.
+    """
+    listed = index.latest()
+    if listed is not None:
+        _check_not_ahead(table, listed.snapshot, table.latest())
+        _check_history(table, [(listed.snapshot, listed.commit)])
 
 
 def recover(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from log_system.index import IndexEntry, OffsetRange
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.register import Position
 from log_system.kafka.settle import EventualPublisher
-from log_system.kafka.topic import describe_topic, ensure_topic
+from log_system.kafka.topic import describe_topic, ensure_topic, topic_id
 from snapshot.errors import CorruptedError, DataLostError
 from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log, read_index
 from tablestore.opened import OpenedTable
@@ -19,6 +21,9 @@ from tablestore.verify_eventual import repair_eventual
 _ADVICE = {
     Kind.EXTRA: "Plain consumers have seen records that are no changes of the table; to take them out would move what "
     "follows.",
+    Kind.HISTORY: "The table was restored from an older copy, and the log holds what was committed after that copy; "
+    "published as it is now, the table's own snapshots would follow others of the same numbers. Bring the table back as "
+    "it was, or delete the topic and repair() again.",
     Kind.EARLY: "Plain consumers have seen records of a snapshot that is not committed.",
     Kind.MISSING: "Changes are missing in the middle of the log; published now they would be out of order.",
     Kind.CHANGED: "Records hold other values than the table, and a record in Kafka cannot be changed.",
@@ -41,6 +46,7 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
     3. Take the log over: nobody else publishes from here on. A crash here, or at any later step, leaves a table that
        the next repair or writer takes over in turn.
     4. Set the register to what the log holds, in a transaction.
+       A log that holds another history of the table (it was restored from an older copy) is left as it is, and told.
     5. Rewrite entries that are missing or wrong; remove those of snapshots that the end of the log has lost.
     6. Recover: publish what the log lacks at its end.
     7. Verify.
@@ -61,20 +67,20 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
     # Step 1.
     if describe_topic(log.client, log.topic) is None:
         if not table.spec.owns_topic:
-            return _without_topic(table)
+            return _untouched(table, actions)
         _make_topic(table, log)
         actions.append(f"made topic {log.topic!r} again, empty")
     # Step 2.
-    broken = sorted(read_index(table.index, log.partitions)[1])
+    broken = sorted(read_index(table.index, log.partitions, topic_id(log.client, log.topic))[1])
     table.index.delete(broken)
     if isinstance(publisher, EventualPublisher):
         actions += repair_eventual(table, publisher, broken)
         return RepairReport(tuple(actions), verify(table, progress))
     # Step 3.
     publisher.take_over(check=False)
-    seen = inspect_log(table, log, Meter(progress))
-    if len(seen.maps) != log.partitions:
-        return _without_topic(table)
+    seen = inspect_log(table, log, Meter(progress), whole=True)
+    if len(seen.maps) != log.partitions or _is_other_history(seen):
+        return _untouched(table, actions)
     # Step 4.
     actions += _restore_register(table, publisher, seen)
     # Step 5.
@@ -125,7 +131,7 @@ def _rebuild_index(table: OpenedTable, seen: Inspection, broken: list[int]) -> l
     first = _first_entry(seen, through)
     if 0 not in seen.entries and first == 1:
         start = tuple(OffsetRange(found.start, found.start, 0, 0) for found in seen.maps)
-        table.index.put(IndexEntry(0, 0, "create", start))
+        table.index.put(IndexEntry(0, 0, "create", start, table=seen.table_id, topic=seen.topic_id))
         actions.append("rebuilt the index entry of snapshot 0, the empty table")
     for snapshot in range(first, through + 1):
         right = seen.entry(snapshot)
@@ -178,13 +184,23 @@ def _make_topic(table: OpenedTable, log: KafkaLog) -> None:
     )
 
 
-def _without_topic(table: OpenedTable) -> RepairReport:
+def _is_other_history(seen: Inspection) -> bool:
+    """Return whether the log holds another commit than the table's: no entry or register must say that it is ours."""
+    claimed = [
+        held.snapshot
+        for held, found in zip(seen.register, seen.maps, strict=True)
+        if held is not None and held.end <= found.scan.end and seen.is_other(held.snapshot, held.commit)
+    ]
+    return bool(claimed or seen.others())
+
+
+def _untouched(table: OpenedTable, actions: Sequence[str]) -> RepairReport:
     report = verify(table)
-    return RepairReport((), report, _advice(report))
+    return RepairReport(tuple(actions), report, _advice(report))
 
 
 def _advice(report: Report) -> tuple[str, ...]:
     kinds = {difference.kind for difference in report.differences}
     told = [text for kind, text in _ADVICE.items() if kind in kinds]
-    in_log = kinds & {Kind.EXTRA, Kind.EARLY, Kind.MISSING, Kind.CHANGED, Kind.UNREADABLE}
+    in_log = kinds & {Kind.EXTRA, Kind.EARLY, Kind.MISSING, Kind.CHANGED, Kind.UNREADABLE, Kind.HISTORY}
     return tuple([*told, _ANEW] if in_log else told)

@@ -19,6 +19,7 @@ from log_system.kafka.topic_requests import (
     SETTLE_STEP_SECONDS,
     TopicShape,
     describe,
+    look_up,
     missing,
     one,
     partitions_led,
@@ -27,13 +28,17 @@ from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 
 __all__ = [
     "TopicShape",
+    "TopicOffsets",
     "check_topic",
     "delete_topic",
     "describe_topic",
+    "earliest_of",
     "earliest_offsets",
     "ensure_topic",
     "ensure_topic_of_broker",
+    "latest_of",
     "latest_offsets",
+    "topic_id",
 ]
 
 
@@ -186,14 +191,51 @@ def delete_topic(client: KafkaClient, name: str) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class TopicOffsets:
+    """Offsets of a topic, and which topic of that name it is.
+
+    Attributes:
+        topic_id: Kafka's own id, which a topic that is deleted and made anew does not keep; see ``look_up``.
+        offsets: an offset for each partition.
+    """
+
+    topic_id: str
+    offsets: dict[int, int]
+
+
+def earliest_of(client: KafkaClient, topic: str) -> TopicOffsets:
+    """Return for each partition the first offset that is still there, with the topic's id.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    cluster, asked, topic_id = _asked(client, topic)
+    return TopicOffsets(topic_id, _by_number(cluster.earliest(asked)))
+
+
+def latest_of(client: KafkaClient, topic: str, *, read_committed: bool) -> TopicOffsets:
+    """Return what ``latest_offsets`` does, with the topic's id."""
+    cluster, asked, topic_id = _asked(client, topic)
+    return TopicOffsets(topic_id, _by_number(cluster.latest(asked, _isolation(read_committed))))
+
+
+def topic_id(client: KafkaClient, topic: str) -> str:
+    """Return Kafka's own id of a topic; see ``look_up``.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    return _asked(client, topic)[2]
+
+
 def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
     """Return for each partition the first offset that is still there.
 
     Raises:
         NotFoundError: there is no such topic.
     """
-    cluster, asked = _asked(client, topic)
-    return _by_number(cluster.earliest(asked))
+    return earliest_of(client, topic).offsets
 
 
 def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> dict[int, int]:
@@ -210,16 +252,19 @@ def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> 
     Raises:
         NotFoundError: there is no such topic.
     """
-    cluster, asked = _asked(client, topic)
-    return _by_number(cluster.latest(asked, "read_committed" if read_committed else "read_uncommitted"))
+    return latest_of(client, topic, read_committed=read_committed).offsets
 
 
-def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition]]:
+def _isolation(read_committed: bool) -> str:
+    return "read_committed" if read_committed else "read_uncommitted"
+
+
+def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition], str]:
     admin = client.admin()
-    parts = partitions_led(client, admin, topic)
-    if parts is None:
+    found = look_up(client, admin, topic)
+    if found is None:
         raise missing(client, topic)
-    return Cluster(client, admin), [(topic, number) for number in sorted(parts)]
+    return Cluster(client, admin), [(topic, number) for number in sorted(found[1])], found[0]
 
 
 def _by_number(found: Offsets) -> dict[int, int]:

@@ -28,6 +28,9 @@ SETTLE_STEP_SECONDS: Final = 0.05
 EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
+_NO_ID: Final = "A" * 22
+"""How Kafka writes an id that is not set."""
+
 T = TypeVar("T")
 
 
@@ -79,12 +82,24 @@ def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape |
 
 def partitions_led(client: KafkaClient, admin: AdminClient, name: str) -> dict[int, bool] | None:
     """Return for each partition whether it has a leader, or ``None`` if there is no such topic."""
+    found = look_up(client, admin, name)
+    return None if found is None else found[1]
+
+
+def look_up(client: KafkaClient, admin: AdminClient, name: str) -> tuple[str, dict[int, bool]] | None:
+    """Return Kafka's own id of a topic, which no other topic ever has, and for each partition whether it has a leader.
+
+    Returns:
+        The id is empty where the brokers have none (before Kafka 2.8); ``None`` if there is no such topic.
+    """
     try:
         with kafka_errors(f"look up topic '{name}'", client, handle=admin):
             found = one(admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_SECONDS_MAX))
     except NotFoundError:
         return None
-    return {part.id: part.leader is not None and part.leader.id >= 0 for part in found.partitions}
+    named = str(found.topic_id or "")
+    led = {part.id: part.leader is not None and part.leader.id >= 0 for part in found.partitions}
+    return ("" if named == _NO_ID else named), led
 
 
 def one(futures: Mapping[Any, Future[T]]) -> T:
