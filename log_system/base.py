@@ -18,6 +18,11 @@ class LogPublisher(Protocol):
         ...
 
     @property
+    def servers(self) -> str:
+        """The brokers that the table's definition named when this publisher was made."""
+        ...
+
+    @property
     def newest(self) -> int:
         """The newest snapshot of which the log holds any change; known from ``take_over`` on."""
         ...

@@ -156,8 +156,10 @@ class LogIndex:
                 self._latest = self.get(_last_without_gap(snapshots))
             while self._latest is not None and (following := self.get(self._latest.snapshot + 1)) is not None:
                 self._latest = following
-            if self._latest is not None and self._storage.exists(_name(self._latest.snapshot)):
-                return self._latest
+            # It is read again, not only looked for: by now it may be an entry of another table.
+            if self._latest is not None and (still := self.get(self._latest.snapshot)) is not None:
+                self._latest = still
+                return still
             self._latest = None
         msg = f"{self._storage.root}: entries of the log index go while they are read; try again."
         raise UnavailableError(msg)

@@ -180,7 +180,7 @@ def inspect_log(table: OpenedTable, log: KafkaLog, meter: Meter, *, whole: bool 
     """
     # Step 1.
     topic = topic_id(log.client, log.topic)
-    entries, broken = read_index(table.index, log.partitions, topic)
+    entries, broken = read_index(table.index, log.partitions)
     before = positions(log)
     # Step 2.
     ranges = bounds(log, reached(log, entries, before), whole=whole)
@@ -211,15 +211,13 @@ def reached(log: KafkaLog, entries: Mapping[int, IndexEntry], register: Sequence
     return [max(end, 0 if held is None else held.end) for end, held in zip(found, register, strict=True)]
 
 
-def read_index(
-    index: LogIndex, partitions: int, topic: str = ""
-) -> tuple[dict[int, IndexEntry], dict[int, str]]:
-    """Read every entry of the index.
+def stale(entries: Mapping[int, IndexEntry], topic: str) -> list[int]:
+    """Return the snapshots whose entries are of a topic that was deleted, one of the same name having been made."""
+    return [snapshot for snapshot, entry in entries.items() if is_another(entry.topic, topic)]
 
-    Args:
-        index: the index.
-        partitions: the log's partitions.
-        topic: Kafka's id of the log's topic, of which entries must be; empty for any.
+
+def read_index(index: LogIndex, partitions: int) -> tuple[dict[int, IndexEntry], dict[int, str]]:
+    """Read every entry of the index.
 
     Returns:
         The entries and, for those that cannot be used, why.
@@ -244,8 +242,6 @@ def read_index(
             broken[snapshot] = f"the entry has {len(entry.partitions)} partitions, the log {partitions}"
         elif not all(isinstance(number, int) and number >= 0 for number in numbers):
             broken[snapshot] = "the entry holds what is no offset and no count"
-        elif is_another(entry.topic, topic):
-            broken[snapshot] = f"the entry is of a topic with id {entry.topic}, which was deleted; this one is {topic}"
         else:
             entries[snapshot] = entry
     return entries, broken

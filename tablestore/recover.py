@@ -22,6 +22,7 @@ from snapshot.errors import (
     UnavailableError,
 )
 from snapshot.table import TableFiles
+from tablestore.opened import SERVERS
 from tablestore.turns import ATTEMPTS_MAX, Patience, Turns, newest
 
 logger = logging.getLogger("tablestore")
@@ -51,6 +52,10 @@ class PublishPendingError(UnavailableError):
         """Keep the snapshot's id beside the message."""
         super().__init__(message)
         self.snapshot = snapshot
+
+
+class LogMovedError(PublishPendingError):
+    """The table's definition names other brokers by now; a publisher made for those before must not publish."""
 
 
 def publish_through(
@@ -86,6 +91,7 @@ def publish_through(
     Raises:
         PublishPendingError: the broker failed ``ATTEMPTS_MAX`` times in a row, or nothing got into the log for
             ``PATIENCE_SECONDS_MAX`` after a first failure, and the log lacks ``snapshot``.
+        LogMovedError: the table's log is at other brokers by now; open a publisher anew.
         UnavailableError: the broker failed as often, and the log lacks nothing.
         TableStoreError: a change file or the log's topic is wrong; trying again would not help.
     """
@@ -102,7 +108,7 @@ def publish_through(
                 with turns.take_over():
                     publisher.take_over()
             # Step 2.
-            done.extend(_publish_after(table, publisher, index, published, buckets, turns))
+            done.extend(_publish_after(table, publisher, index, published, snapshot, buckets, turns))
             if own:
                 publisher.mend()
         # Step 3.
@@ -138,11 +144,24 @@ def _raise_unless_overtaken(
 
 
 def _publish_after(
-    table: TableFiles, publisher: LogPublisher, index: LogIndex, published: int, buckets: int, turns: Turns
+    table: TableFiles,
+    publisher: LogPublisher,
+    index: LogIndex,
+    published: int,
+    wanted: int,
+    buckets: int,
+    turns: Turns,
 ) -> Iterator[IndexEntry]:
-    """Publish every snapshot after ``published``, the newest in the index."""
+    """Publish every snapshot after ``published``, the newest in the index; ``wanted`` is one of them."""
     through, listed = table.latest(), index.last_seen
     _check_not_ahead(table, max(published, publisher.newest), through)
+    if through < wanted:
+        msg = (
+            f"table {table.storage.root!r}: expected snapshot {wanted}, which was committed, got {through} as the newest: "
+            "the table was set back meanwhile (an old copy was restored?). Bring its newest commits back."
+        )
+        raise CorruptedError(msg)
+    _check_not_moved(table, publisher, through)
     _check_history(table, [*publisher.claimed, *([(listed.snapshot, listed.commit)] if listed else [])])
     for snapshot in range(published + 1, through + 1):
         yield publisher.publish(table.published(snapshot, buckets))
@@ -165,6 +184,25 @@ def _check_not_ahead(table: TableFiles, published: int, committed: int) -> None:
         raise CorruptedError(msg)
 
 
+def _check_not_moved(table: TableFiles, publisher: LogPublisher, through: int) -> None:
+    """Refuse to publish to brokers that the table's definition names no more: readers look at others by now.
+
+    Whoever changes the definition makes a snapshot, which, with all after it, goes to the new brokers only.
+
+    Raises:
+        LogMovedError: it names others.
+    """
+    servers = table.spec_at_least(through).properties.get(SERVERS, "")
+    if publisher.servers and servers != publisher.servers:
+        publisher.discard()
+        msg = (
+            f"table {table.storage.root!r}: snapshot {through} is committed but not yet in the log: the log is at "
+            f"{servers!r} by now, and this handle was opened when it was at {publisher.servers!r}. Nothing is lost: "
+            "the next write or recover() of a handle that is opened now publishes it."
+        )
+        raise LogMovedError(msg, through)
+
+
 def _check_history(table: TableFiles, claimed: Sequence[tuple[int, str]]) -> None:
     """Refuse to publish where the log's newest snapshot is another commit than the table's of that number.
 
@@ -184,8 +222,8 @@ def _check_history(table: TableFiles, claimed: Sequence[tuple[int, str]]) -> Non
     for snapshot, commit in known:
         if snapshot == newest and own and commit != own:
             msg = (
-                f"table {table.storage.root!r}: snapshot {snapshot} in its log is another commit ({commit}) than in the "
-                f"table ({own}): the table was restored from an older copy, and others have committed to it since. "
+                f"table {table.storage.root!r}: snapshot {snapshot} in its log is another commit ({commit}) than in "
+                f"the table ({own}): the table was restored from an older copy, and others have committed to it since. "
                 f"Nothing was published. Bring the table back in which snapshot {snapshot} is {commit}. {_GIVE_UP}"
             )
             raise CorruptedError(msg)

@@ -11,7 +11,7 @@ from log_system.kafka.register import Position
 from log_system.kafka.settle import EventualPublisher
 from log_system.kafka.topic import describe_topic, ensure_topic, topic_id
 from snapshot.errors import CorruptedError, DataLostError
-from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log, read_index
+from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log, read_index, stale
 from tablestore.opened import OpenedTable
 from tablestore.recover import recover
 from tablestore.report import Kind, RepairReport, Report
@@ -21,9 +21,8 @@ from tablestore.verify_eventual import repair_eventual
 _ADVICE = {
     Kind.EXTRA: "Plain consumers have seen records that are no changes of the table; to take them out would move what "
     "follows.",
-    Kind.HISTORY: "The table was restored from an older copy, and the log holds what was committed after that copy; "
-    "published as it is now, the table's own snapshots would follow others of the same numbers. Bring the table back as "
-    "it was, or delete the topic and repair() again.",
+    Kind.HISTORY: "The table was restored from an older copy, and the log holds what was committed after that copy. "
+    "Nothing is published until the table is brought back as it was, or the topic deleted and repair() called again.",
     Kind.EARLY: "Plain consumers have seen records of a snapshot that is not committed.",
     Kind.MISSING: "Changes are missing in the middle of the log; published now they would be out of order.",
     Kind.CHANGED: "Records hold other values than the table, and a record in Kafka cannot be changed.",
@@ -41,7 +40,7 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
     """Mend what can be mended without showing a plain consumer a change twice or out of order.
 
     1. Make the topic again if it is gone and was made by ``create``.
-    2. Remove index entries that cannot be read: a take-over reads the index.
+    2. Remove index entries that cannot be read, or are of a topic that is no more: a take-over reads the index.
        An eventual log is then made to fold to the table (``verify_eventual.py``); any other goes on with step 3.
     3. Take the log over: nobody else publishes from here on. A crash here, or at any later step, leaves a table that
        the next repair or writer takes over in turn.
@@ -71,8 +70,11 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
         _make_topic(table, log)
         actions.append(f"made topic {log.topic!r} again, empty")
     # Step 2.
-    broken = sorted(read_index(table.index, log.partitions, topic_id(log.client, log.topic))[1])
-    table.index.delete(broken)
+    entries, damaged = read_index(table.index, log.partitions)
+    broken, old = sorted(damaged), sorted(stale(entries, topic_id(log.client, log.topic)))
+    table.index.delete(sorted({*broken, *old}))
+    if old:
+        actions.append("forgot the log index: the topic was made anew, and the index told of the one before")
     if isinstance(publisher, EventualPublisher):
         actions += repair_eventual(table, publisher, broken)
         return RepairReport(tuple(actions), verify(table, progress))

@@ -15,7 +15,7 @@ from tablestore.align import Comparison, Parted, as_logged
 from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log
 from tablestore.opened import OpenedTable
 from tablestore.report import Findings, Kind, Report, shown
-from tablestore.verify_eventual import verify_eventual
+from tablestore.verify_eventual import note_topic, verify_eventual
 from tablestore.verify_index import check_history, check_index, check_register, note_retention
 
 NAMED_MAX = 20
@@ -63,6 +63,7 @@ def verify(table: OpenedTable, progress: Progress | None = None) -> Report:
     contents.check_pending(pending)
     check_register(seen, findings)
     note_retention(seen, findings)
+    note_topic(seen.entries, seen.topic_id, findings)
     return Report(
         table.path,
         tuple(findings.differences),

@@ -22,7 +22,7 @@ from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from snapshot.records import ChangeSet
 from snapshot.rowkind import KIND, RowKind
 from snapshot.spec import TableSpec
-from tablestore.inspect_log import Meter, Progress, reached, read_index
+from tablestore.inspect_log import Meter, Progress, reached, read_index, stale
 from tablestore.mend import AT, FRESH, SAID, Repairs
 from tablestore.opened import OpenedTable
 from tablestore.report import RESTORED, Findings, Kind, Report, shown
@@ -98,6 +98,7 @@ def verify_eventual(table: OpenedTable, log: KafkaLog, progress: Progress | None
         _compare(repairs, partition, seen, unsettled, findings)
         meter(seen.bounds[partition][1] - seen.bounds[partition][0])
     # Step 3.
+    note_topic(seen.entries, seen.topic_id, findings)
     _check_index(seen, findings)
     _check_register(table, seen, findings)
     for snapshot in _others(table, seen):
@@ -160,7 +161,7 @@ def repair_eventual(table: OpenedTable, publisher: EventualPublisher, broken: Se
 
 def _look(table: OpenedTable, log: KafkaLog, *, whole: bool = False) -> _Seen:
     topic = topic_id(log.client, log.topic)
-    entries, broken = read_index(table.index, log.partitions, topic)
+    entries, broken = read_index(table.index, log.partitions)
     register = positions(log)
     found = bounds(log, reached(log, entries, register), whole=whole)
     return _Seen(entries, broken, register, found, table.files.latest(), topic)
@@ -227,6 +228,12 @@ def _tell(batch: pa.RecordBatch, spec: TableSpec, partition: int, findings: Find
             findings.add(Kind.CHANGED, text, **place)
 
 
+def note_topic(entries: Mapping[int, IndexEntry], topic: str, findings: Findings) -> None:
+    """Say that the topic is not the one that was published to."""
+    if old := stale(entries, topic):
+        findings.note(f"the topic was deleted and made anew since snapshot {max(old)} was published.")
+
+
 def _check_index(seen: _Seen, findings: Findings) -> None:
     for snapshot, why in seen.broken.items():
         findings.add(Kind.INDEX, f"{why}.", snapshot=snapshot)
@@ -272,9 +279,7 @@ def _reaches(seen: _Seen, partition: int, claimed: int | None) -> int:
     return max(listed, 0 if held is None else held.end)
 
 
-def _rebuild(
-    table: OpenedTable, kept: dict[int, IndexEntry], ends: Sequence[tuple[int, int]], topic: str
-) -> list[str]:
+def _rebuild(table: OpenedTable, kept: dict[int, IndexEntry], ends: Sequence[tuple[int, int]], topic: str) -> list[str]:
     """Write the entries that are missing: the last of a run has all of its range, as when they are settled together."""
     actions: list[str] = []
     partitions = len(ends)

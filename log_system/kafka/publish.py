@@ -72,6 +72,11 @@ class KafkaPublisher:
         return self._producer is not None
 
     @property
+    def servers(self) -> str:
+        """The brokers that the table's definition named when this publisher was made."""
+        return self._log.servers
+
+    @property
     def newest(self) -> int:
         """The newest snapshot of which the log holds any change, as the register said when the log was taken over."""
         return max((position.snapshot for position in self._register), default=0)

@@ -102,8 +102,8 @@ def _hidden(log: KafkaLog, partition: int, end: int, written: int) -> Unavailabl
     return UnavailableError(
         f"topic {log.topic!r}, partition {partition}: expected to read up to offset {written}, got no further than "
         f"{end}: an open transaction, of another producer, hides what follows, and what is hidden may be published. "
-        "Nothing was concluded. Wait until it ends, or see it with Kafka's kafka-transactions.sh --find-hanging and end "
-        "it with --abort; then try again."
+        "Nothing was concluded. Wait until it ends, or see it with Kafka's kafka-transactions.sh --find-hanging and "
+        "end it with --abort; then try again."
     )
 
 

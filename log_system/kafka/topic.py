@@ -19,6 +19,7 @@ from log_system.kafka.topic_requests import (
     SETTLE_STEP_SECONDS,
     TopicShape,
     describe,
+    id_of,
     look_up,
     missing,
     one,
@@ -27,8 +28,8 @@ from log_system.kafka.topic_requests import (
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
 
 __all__ = [
-    "TopicShape",
     "TopicOffsets",
+    "TopicShape",
     "check_topic",
     "delete_topic",
     "describe_topic",
@@ -196,7 +197,7 @@ class TopicOffsets:
     """Offsets of a topic, and which topic of that name it is.
 
     Attributes:
-        topic_id: Kafka's own id, which a topic that is deleted and made anew does not keep; see ``look_up``.
+        topic_id: Kafka's own id, which a topic that is deleted and made anew does not keep; see ``id_of``.
         offsets: an offset for each partition.
     """
 
@@ -220,13 +221,21 @@ def latest_of(client: KafkaClient, topic: str, *, read_committed: bool) -> Topic
     return TopicOffsets(topic_id, _by_number(cluster.latest(asked, _isolation(read_committed))))
 
 
-def topic_id(client: KafkaClient, topic: str) -> str:
-    """Return Kafka's own id of a topic; see ``look_up``.
+def topic_id(client: KafkaClient, topic: str, admin: AdminClient | None = None) -> str:
+    """Return Kafka's own id of a topic; see ``id_of``.
+
+    Args:
+        client: the cluster.
+        topic: the topic.
+        admin: a connection to ask over; None makes one.
 
     Raises:
         NotFoundError: there is no such topic.
     """
-    return _asked(client, topic)[2]
+    found = look_up(client, admin or client.admin(), topic)
+    if found is None:
+        raise missing(client, topic)
+    return id_of(found)
 
 
 def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
@@ -264,7 +273,8 @@ def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition], s
     found = look_up(client, admin, topic)
     if found is None:
         raise missing(client, topic)
-    return Cluster(client, admin), [(topic, number) for number in sorted(found[1])], found[0]
+    numbers = sorted(part.id for part in found.partitions)
+    return Cluster(client, admin), [(topic, number) for number in numbers], id_of(found)
 
 
 def _by_number(found: Offsets) -> dict[int, int]:

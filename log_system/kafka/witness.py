@@ -87,7 +87,9 @@ def topic_ends(log: KafkaLog) -> TopicOffsets:
     return found
 
 
-def check_topic_is(log: KafkaLog, topic: TopicOffsets, positions: Sequence[Position], latest: IndexEntry | None) -> None:
+def check_topic_is(
+    log: KafkaLog, topic: TopicOffsets, positions: Sequence[Position], latest: IndexEntry | None
+) -> None:
     """Check that the topic is the one that was published to, and reaches as far as that, in each partition.
 
     A topic that was deleted and made anew counts its offsets from 0 again, so what comes next would pass for published,
@@ -96,17 +98,17 @@ def check_topic_is(log: KafkaLog, topic: TopicOffsets, positions: Sequence[Posit
     Raises:
         DataLostError: it is another topic of the same name, or a partition ends before what has been published.
     """
+    ends: Mapping[int, int] = topic.offsets
+    for partition, position in enumerate(positions):
+        published = max(position.end, latest.ends[partition] if latest else 0)
+        if ends[partition] < published:
+            raise shorter(log, partition, published, ends[partition])
     if latest is not None and is_another(latest.topic, topic.topic_id):
         msg = (
             f"topic {log.topic!r}: expected the topic with id {latest.topic}, to which snapshot {latest.snapshot} was "
             f"published, got one with id {topic.topic_id}. {_ANEW}"
         )
         raise DataLostError(msg)
-    ends: Mapping[int, int] = topic.offsets
-    for partition, position in enumerate(positions):
-        published = max(position.end, latest.ends[partition] if latest else 0)
-        if ends[partition] < published:
-            raise shorter(log, partition, published, ends[partition])
 
 
 def is_another(known: str, found: str) -> bool:
