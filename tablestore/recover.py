@@ -105,6 +105,7 @@ def publish_through(
                 published = turns.wait(index, snapshot)
                 if published >= snapshot and not own:
                     break
+                _check_not_moved(table, publisher, table.latest())
                 with turns.take_over():
                     publisher.take_over()
             # Step 2.
@@ -112,6 +113,8 @@ def publish_through(
             if own:
                 publisher.mend()
         # Step 3.
+        except LogMovedError:
+            raise
         except FencedError as error:
             turns.fenced()
             if patience.is_out(newest(index)):
@@ -157,8 +160,8 @@ def _publish_after(
     _check_not_ahead(table, max(published, publisher.newest), through)
     if through < wanted:
         msg = (
-            f"table {table.storage.root!r}: expected snapshot {wanted}, which was committed, got {through} as the newest: "
-            "the table was set back meanwhile (an old copy was restored?). Bring its newest commits back."
+            f"table {table.storage.root!r}: expected snapshot {wanted}, which was committed, got {through} as the "
+            "newest: the table was set back meanwhile (an old copy was restored?). Bring its newest commits back."
         )
         raise CorruptedError(msg)
     _check_not_moved(table, publisher, through)

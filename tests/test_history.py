@@ -14,6 +14,7 @@ from log_system.kafka.local import LocalKafka
 from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.register import Position
 from snapshot.errors import CorruptedError
+from tablestore.alter import alter
 from tablestore.publisher import open_publisher
 from tablestore.repair import repair
 from tablestore.report import Kind, RepairReport
@@ -171,3 +172,15 @@ def test_what_was_published_before_commits_were_named_goes_on(rig: Rig) -> None:
     assert mended(rig).actions == ()
     assert [rig.table.index.get(s).commit != "" for s in (1, 2, 3)] == [False, False, True]  # type: ignore[union-attr]
     assert len(rig.table.files.snapshot(PARTITIONS).fingerprint) == 16
+
+
+def test_an_alter_of_a_restored_table_is_refused_before_it_is_committed(rig: Rig) -> None:
+    rig.write(1, 2)
+    shutil.copytree(rig.path / "_changes", rig.path.parent / "backup")
+    rig.write(3)
+    shutil.rmtree(rig.path / "_changes")
+    shutil.move(rig.path.parent / "backup", rig.path / "_changes")
+    writer = rig.writer()
+    with pytest.raises(CorruptedError, match="log holds snapshots up to 3"):
+        alter(rig.table, set_options={"log.headers": "all"}, publish=writer.publish)
+    assert rig.table.files.latest() == 2
