@@ -272,8 +272,9 @@ def _with_index(found: PartitionMap, partition: int, entries: dict[int, IndexEnt
         ordered[snapshot] = OffsetRange(start, held.end, held.records, held.rows)
         start = held.end
     return PartitionMap(
-        found.scan, ordered, found.first, found.cut, found.start, found.known_from, found.part, found.early
-    )
+        found.scan, ordered, found.first, found.cut, found.start, found.known_from, found.part, found.early,
+        found.commit if next(reversed(ordered), 0) == found.last else "",
+    )  # fmt: skip
 
 
 def _range(found: PartitionMap, snapshot: int, start: int, rows: int) -> OffsetRange:

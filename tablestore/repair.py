@@ -120,7 +120,7 @@ def _from_index(seen: Inspection, partition: int) -> Position:
     """Trust the index where retention has left nothing in a partition: what it lists is published."""
     last = max((s for s in seen.entries if s <= seen.newest), default=0)
     end = seen.entries[last].partitions[partition].end if last else seen.maps[partition].start
-    return Position(last, 0, 0, done=True, end=end)
+    return Position(last, 0, 0, done=True, end=end, commit=seen.entries[last].commit if last else "")
 
 
 def _rebuild_index(table: OpenedTable, seen: Inspection, broken: list[int]) -> list[str]:
@@ -143,8 +143,22 @@ def _rebuild_index(table: OpenedTable, seen: Inspection, broken: list[int]) -> l
         table.index.put(right)
         seen.entries[snapshot] = right
         actions.append(f"{word} the index entry of snapshot {snapshot}")
+    if through < seen.oldest - 1:
+        actions.append(_begin_at_oldest(table, seen))
     gone = [s for s in broken if s > through or s < first]
     return actions + [f"removed the damaged index entry of snapshot {s}" for s in gone]
+
+
+def _begin_at_oldest(table: OpenedTable, seen: Inspection) -> str:
+    """List the snapshot before the oldest as published: those up to it have expired, and nobody can publish them."""
+    before = seen.oldest - 1
+    ends = [found.end_before(seen.oldest) or found.start for found in seen.maps]
+    ranges = tuple(OffsetRange(end, end, 0, 0) for end in ends)
+    table.index.put(IndexEntry(before, 0, "expire", ranges, table=seen.table_id, topic=seen.topic_id))
+    return (
+        f"snapshots up to {before} have expired and are not in the log any more: it begins with snapshot "
+        f"{seen.oldest}, so a consumer that folds it needs the rows of the table first (scan_mode='full')"
+    )
 
 
 def _whole_through(seen: Inspection) -> int:

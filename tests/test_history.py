@@ -15,11 +15,12 @@ from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.register import Position
 from snapshot.errors import CorruptedError
 from tablestore.alter import alter
+from tablestore.expire import commit_expiry
 from tablestore.publisher import open_publisher
 from tablestore.repair import repair
 from tablestore.report import Kind, RepairReport
 from tablestore.verify import verify
-from tests.parts import write
+from tests.parts import drain, write
 from tests.rig import PARTITIONS, Rig, changes
 
 FOREIGN_ROWS = 4
@@ -135,6 +136,7 @@ def test_a_restored_table_is_published_anew_when_its_topic_is_deleted_and_repair
         # While the topic is there, a repair takes none of its records for this history's.
         told = mended(rig)
         assert not told.ok
+        assert told.actions == ()
         assert any("delete the topic" in text for text in told.advice), str(told)
         with pytest.raises(CorruptedError, match="another commit"):
             rig.recover()
@@ -157,6 +159,9 @@ def test_verify_tells_a_log_of_another_history(rig: Rig) -> None:
     found = verify(table)
     assert {d.kind for d in found.differences} >= {Kind.HISTORY}, str(found)
     assert {d.snapshot for d in found.differences if d.kind is Kind.HISTORY} == {3}
+    assert {d.text.split(".")[0] for d in found.differences if d.kind is Kind.HISTORY} >= {
+        "the record is of another commit"
+    }
 
 
 def test_what_was_published_before_commits_were_named_goes_on(rig: Rig) -> None:
@@ -184,3 +189,39 @@ def test_an_alter_of_a_restored_table_is_refused_before_it_is_committed(rig: Rig
     with pytest.raises(CorruptedError, match="log holds snapshots up to 3"):
         alter(rig.table, set_options={"log.headers": "all"}, publish=writer.publish)
     assert rig.table.files.latest() == 2
+
+
+def test_a_table_whose_snapshots_have_expired_goes_on_in_a_new_topic(rig: Rig) -> None:
+    rig.write(1, 2, 3, 4)
+    commit_expiry(rig.table.files, 3)
+    rig.table.index.delete([0, 1, 2])
+    rig.close()
+    rig.delete_topic()
+    done = mended(rig)
+    assert done.ok, str(done)
+    assert any("begins with snapshot 3" in action for action in done.actions)
+    rig.write(6)
+    log = drain(rig.servers, rig.topic, PARTITIONS)
+    assert sorted(c for part in log for c in part) == sorted([*changes(3), *changes(4), *changes(6)])
+    assert [s for s, *_ in rig.feed(after=2)] == [3] * 10 + [4] * 10 + [6] * 10
+
+
+def test_a_repair_of_an_eventual_log_makes_it_this_history_again(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    rig = Rig(tmp_path / "t", kafka.bootstrap_servers, topic(), {"log__consistency": "eventual"})
+    rig.write(1, 2)
+    shutil.copytree(rig.path / "_changes", rig.path.parent / "backup")
+    rig.write(3, 4)
+    rig.close()
+    shutil.rmtree(rig.path / "_changes")
+    shutil.move(rig.path.parent / "backup", rig.path / "_changes")
+    rig.commit(13, 14)
+    with pytest.raises(CorruptedError, match="another commit"):
+        rig.recover()
+    done = mended(rig)
+    assert done.ok, str(done)
+    assert any("forgot index entries of other commits, from snapshot 3" in action for action in done.actions)
+    rig.write(15)
+    assert verify(rig.table).ok
+    rig.close()

@@ -214,12 +214,15 @@ def test_repair_concludes_nothing_while_an_open_transaction_hides_the_log(
 ) -> None:
     monkeypatch.setattr(scan, "_SETTLE_SECONDS", 0.5)
     monkeypatch.setattr(witness, "ANSWER_SECONDS", 1.0)
-    rig.write(1)
+    writer = rig.writer()
+    writer.recover_once()
     with rig.stranger(f"stranger-{rig.topic}") as producer:
         for partition in range(PARTITIONS):
             producer.produce(rig.topic, b"{}", b"{}", partition)
         producer.flush(20)
-        rig.write(2)
+        write(writer, changes(1))
+        write(writer, changes(2))
+        rig.close()
         for witnesses in ("all", "register", "none"):
             if witnesses != "all":
                 rig.table.index.delete([0, 1, 2])
