@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from log_system.index import IndexEntry
@@ -23,8 +23,18 @@ class LogPublisher(Protocol):
         ...
 
     @property
+    def servers(self) -> str:
+        """The brokers that the table's definition named when this publisher was made."""
+        ...
+
+    @property
     def newest(self) -> int:
         """The newest snapshot of which the log holds any change; known from ``take_over`` on."""
+        ...
+
+    @property
+    def claimed(self) -> Sequence[tuple[int, str]]:
+        """The last snapshots in the log, each with what identifies its commit (empty: not known); as ``newest``."""
         ...
 
     def take_over(self) -> None:

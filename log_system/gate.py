@@ -115,7 +115,17 @@ def limited(
 
 
 def slices(entries: Sequence[IndexEntry]) -> list[PartitionSlice]:
-    """Join the ranges of consecutive snapshots partition by partition."""
+    """Join the ranges of consecutive snapshots partition by partition.
+
+    Raises:
+        DataLostError: an entry has changes for which the log has no record: it was rebuilt after retention had removed
+            them.
+    """
+    for entry in entries:
+        lost = [p for p, held in enumerate(entry.partitions) if held.rows and not held.records]
+        if lost:
+            msg = f"the log does not hold snapshot {entry.snapshot} in partitions {lost} any more."
+            raise DataLostError(msg)
     found: list[PartitionSlice] = []
     for partition in range(len(entries[0].partitions) if entries else 0):
         held = [(entry, entry.partitions[partition]) for entry in entries if entry.partitions[partition].records]

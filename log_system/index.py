@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from snapshot.errors import CorruptedError, UnavailableError
+from snapshot.errors import CorruptedError, TableReplacedError, UnavailableError
 from snapshot.storage import Storage
 
 INDEX = "_log"
@@ -40,12 +40,18 @@ class IndexEntry:
         timestamp_ms: when it was committed, milliseconds since the epoch.
         kind: its kind.
         partitions: one range for each log partition.
+        table: the table's id; empty, as the next two, in an entry from before these were kept.
+        commit: identifies the snapshot's commit (``Snapshot.fingerprint``).
+        topic: Kafka's own id of the topic that the offsets are of.
     """
 
     snapshot: int
     timestamp_ms: int
     kind: str
     partitions: tuple[OffsetRange, ...]
+    table: str = ""
+    commit: str = ""
+    topic: str = ""
 
     @property
     def rows(self) -> int:
@@ -71,7 +77,8 @@ class IndexEntry:
         try:
             raw = json.loads(text)
             ranges = tuple(OffsetRange(**p) for p in raw["partitions"])
-            entry = cls(int(raw["snapshot"]), int(raw["timestamp_ms"]), str(raw["kind"]), ranges)
+            told = [str(raw.get(name, "")) for name in ("table", "commit", "topic")]
+            entry = cls(int(raw["snapshot"]), int(raw["timestamp_ms"]), str(raw["kind"]), ranges, *told)
             if entry.snapshot != snapshot:
                 msg = f"it is that of snapshot {entry.snapshot}"
                 raise ValueError(msg)
@@ -87,16 +94,18 @@ class LogIndex:
     Every snapshot has an entry, also those that publish nothing, so the newest is found by trying the next name.
     """
 
-    def __init__(self, table: Storage, oldest: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, table: Storage, oldest: Callable[[], int] = lambda: 0, table_id: str = "") -> None:
         """Use the index of the table in folder ``table``; nothing is read yet.
 
         Args:
             table: the table's folder.
             oldest: tells which snapshot is the oldest. Entries of older ones tell nothing of what is published: expiry
                 may be about to remove them, or a publisher that was asleep has written one again.
+            table_id: the table's id; empty accepts the entries of any table.
         """
         self._storage = table.child(INDEX)
         self._oldest = oldest
+        self._table_id = table_id
         self._latest: IndexEntry | None = None
 
     def put(self, entry: IndexEntry) -> None:
@@ -112,9 +121,23 @@ class LogIndex:
             self._latest = entry
 
     def get(self, snapshot: int) -> IndexEntry | None:
-        """Read a snapshot's entry; None when it is not published or has been expired."""
+        """Read a snapshot's entry; None when it is not published or has been expired.
+
+        Raises:
+            TableReplacedError: it is an entry of another table.
+            CorruptedError: it is damaged.
+        """
         text = self._storage.read(_name(snapshot))
-        return None if text is None else IndexEntry.from_json(text, self._storage.path(_name(snapshot)), snapshot)
+        if text is None:
+            return None
+        entry = IndexEntry.from_json(text, self._storage.path(_name(snapshot)), snapshot)
+        if self._table_id and entry.table not in ("", self._table_id):
+            msg = (
+                f"{self._storage.path(_name(snapshot))}: expected an entry of table {self._table_id}, got one of table "
+                f"{entry.table}: the table was dropped and made anew since it was opened. Open the table anew."
+            )
+            raise TableReplacedError(msg)
+        return entry
 
     def latest(self) -> IndexEntry | None:
         """Read the newest entry; None when there is none at all.
@@ -136,12 +159,21 @@ class LogIndex:
                 latest = self.get(_last_without_gap(snapshots))
             while latest is not None and (following := self.get(latest.snapshot + 1)) is not None:
                 latest = following
-            found = latest is not None and self._storage.exists(_name(latest.snapshot))
-            self._latest = latest if found else None
-            if found:
-                return latest
+            # It is read again, not only looked for: by now it may be an entry of another table.
+            self._latest = None if latest is None else self.get(latest.snapshot)
+            if self._latest is not None:
+                return self._latest
         msg = f"{self._storage.root}: entries of the log index go while they are read; try again."
         raise UnavailableError(msg)
+
+    @property
+    def last_seen(self) -> IndexEntry | None:
+        """The newest entry as ``latest`` found it last; None where it found none."""
+        return self._latest
+
+    def has_expired(self, snapshot: int) -> bool:
+        """Return whether a snapshot has expired, so that it needs no entry."""
+        return snapshot < self._oldest()
 
     def snapshots(self) -> list[int]:
         """List the ids of all entries, oldest first."""

@@ -188,5 +188,10 @@ def as_snapshot(found: Commit) -> Snapshot:
     """Read a snapshot's facts from its log entry; a commit of another Delta writer has kind ``foreign``."""
     rows = found.info.get("rows", sum(max(f.rows, 0) for f in found.added))
     return Snapshot(
-        found.version, found.info.get("kind", "foreign"), rows, found.timestamp_ms, found.info.get("commit", "")
+        found.version,
+        found.info.get("kind", "foreign"),
+        rows,
+        found.timestamp_ms,
+        found.info.get("commit", ""),
+        found.fingerprint,
     )

@@ -5,6 +5,7 @@ Rules come from the Delta protocol: paths are URI-encoded, partition values are 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ INFO_KEY = "tablestore"
 """Key of our own facts in a commit's ``commitInfo``."""
 NTZ_FEATURE = "timestampNtz"
 _FEATURES_READER, _FEATURES_WRITER = 3, 7
+FINGERPRINT_DIGITS = 16
 _PATH_SAFE = "/!$&'()+,:;=@"
 """What delta-rs leaves as it is: it takes a file out of its state only by the very text that brought it in."""
 _FILE_ACTIONS = frozenset(("commitInfo", "add", "remove", "txn"))
@@ -57,6 +59,8 @@ class Commit:
         copied: files added that hold no new data (those a compaction wrote).
         transactions: the last version that applications have recorded with it (Delta's ``txn``), by their id.
         only_files: it adds and removes whole files and records transactions; nothing else about the table changes.
+        fingerprint: identifies the commit among all that may ever have this version, whoever made it: a table that is
+            restored from an older copy gives a version to another commit. Empty where the entry was not read.
     """
 
     version: int
@@ -68,6 +72,7 @@ class Commit:
     copied: tuple[DataFile, ...] = ()
     transactions: Mapping[str, int] = field(default_factory=dict)
     only_files: bool = True
+    fingerprint: str = ""
 
 
 def parse_commit(version: int, text: bytes) -> Commit:
@@ -113,6 +118,7 @@ def parse_commit(version: int, text: bytes) -> Commit:
         tuple(copied),
         transactions,
         only_files,
+        hashlib.sha256(text).hexdigest()[:FINGERPRINT_DIGITS],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -23,6 +23,8 @@ class Snapshot:
         rows: changes in the snapshot.
         timestamp_ms: when it was committed, in milliseconds since the epoch.
         commit_id: ``writer:batch`` of the write that made it, empty for a foreign one.
+        fingerprint: identifies its commit, whoever made it: the log names it beside the id, which another commit may
+            get when the table is restored from an older copy. Empty where its entry is not at hand.
     """
 
     id: int
@@ -30,6 +32,7 @@ class Snapshot:
     rows: int
     timestamp_ms: int
     commit_id: str = ""
+    fingerprint: str = field(default="", compare=False, repr=False)
 
     @property
     def time(self) -> datetime:

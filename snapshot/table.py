@@ -11,7 +11,7 @@ import pyarrow as pa
 from snapshot.bucketed import is_tombstones
 from snapshot.changes import LISTED, MAINTENANCE, SnapshotChanges, with_kind
 from snapshot.commit import ATTEMPTS_MAX, as_snapshot
-from snapshot.delta import DataFile, DeltaLog
+from snapshot.delta import Commit, DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError, TableReplacedError
 from snapshot.layout import Layout
 from snapshot.merge import ChangeFile
@@ -202,6 +202,10 @@ class TableFiles:
             DataLostError: it has expired, or its log entry is gone.
             CorruptedError: another Delta writer removed rows, which a table without a key cannot express as changes.
         """
+        return self._changes_of(self._commit_of(snapshot_id), buckets)
+
+    def _commit_of(self, snapshot_id: int) -> Commit:
+        """Return the log entry of a snapshot that has not expired; raises what ``changes`` does."""
         try:
             found = self.log.commit_at(snapshot_id)
         except DataLostError as error:
@@ -210,6 +214,10 @@ class TableFiles:
                 self._check_not_expired(snapshot_id, error)
             raise
         self._check_not_expired(snapshot_id)
+        return found
+
+    def _changes_of(self, found: Commit, buckets: int) -> SnapshotChanges:
+        snapshot_id = found.version
         if found.removed and found.info.get("kind") not in MAINTENANCE and LISTED not in found.info:
             msg = (
                 f"{self.storage.root}: version {snapshot_id} was written by another Delta writer and removes "
@@ -220,9 +228,16 @@ class TableFiles:
 
     def published(self, snapshot_id: int, buckets: int) -> ChangeSet:
         """Give the changes of one snapshot as the log gets them; raises what ``changes`` does."""
-        held = self.changes(snapshot_id, buckets)
-        told = self.log.commit_at(snapshot_id).info.get(TRUNCATES)
+        found = self._commit_of(snapshot_id)
+        held, told = self._changes_of(found, buckets), found.info.get(TRUNCATES)
         return held if told is None else TruncatedChanges.of(held, told)
+
+    def fingerprint(self, snapshot_id: int) -> str:
+        """Return what identifies the commit of a snapshot; empty where its log entry has expired."""
+        try:
+            return self.log.commit_at(snapshot_id).fingerprint
+        except DataLostError:
+            return ""
 
     def truncates(self, snapshot_id: int) -> bool:
         """Tell whether the log has one record in a partition for all rows that a snapshot deletes there.

@@ -21,6 +21,7 @@ from snapshot.spec import TableSpec
 from tablestore.merge_rule import merge_rule
 from tablestore.opened import OpenedTable
 from tablestore.options import OPTIONS, parse_options
+from tablestore.recover import check_index
 
 CHANGEABLE: Final = (
     "log.headers", "log.transaction-timeout", "log.request-timeout",
@@ -73,6 +74,9 @@ def alter(
         ConflictError: others committed first too often; nothing was changed.
         UnavailableError: the file system refused.
     """
+    if table.log is not None:
+        # What is published is compared with the table before anything is committed, as a write does.
+        check_index(table.files, table.index)
     commit_id, seen = CommitId(f"alter-{uuid.uuid4().hex}", 0), table.files.latest()
     for _ in range(ATTEMPTS_MAX):
         # Step 1.

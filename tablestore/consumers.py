@@ -26,12 +26,18 @@ class Consumer:
         snapshot: the last snapshot it has read.
         updated_ms: when it last said so, milliseconds since the epoch.
         begun: False while a query is reading the rows of ``snapshot``, with which it begins.
+        table: the id of the table that it reads; empty where that was not kept yet.
     """
 
     name: str
     snapshot: int
     updated_ms: int
     begun: bool = True
+    table: str = ""
+
+    def reads(self, table: str) -> bool:
+        """Return whether it reads the table of this id, not one that was at the path before."""
+        return self.table in ("", table)
 
 
 class Consumers:
@@ -41,14 +47,20 @@ class Consumers:
         """Use the consumers of the table in folder ``table``."""
         self._storage = table.child(CONSUMERS)
 
-    def put(self, name: str, snapshot: int, *, begun: bool = True) -> None:
+    def put(self, name: str, snapshot: int, *, begun: bool = True, table: str = "") -> None:
         """Say how far a consumer has read, or with which snapshot it is beginning.
+
+        Args:
+            name: its name.
+            snapshot: the last snapshot it has read.
+            begun: see ``Consumer``.
+            table: the table's id.
 
         Raises:
             InvalidInputError: the name is not one.
             UnavailableError: the file system refused.
         """
-        consumer = Consumer(name, snapshot, int(time.time() * 1000), begun)
+        consumer = Consumer(name, snapshot, int(time.time() * 1000), begun, table)
         self._storage.put(_file(name), json.dumps(asdict(consumer)).encode())
 
     def get(self, name: str) -> Consumer | None:
@@ -69,7 +81,8 @@ class Consumers:
     def _parse(self, file: str, text: bytes) -> Consumer:
         try:
             raw = json.loads(text)
-            return Consumer(str(raw["name"]), int(raw["snapshot"]), int(raw["updated_ms"]), bool(raw["begun"]))
+            told = int(raw["snapshot"]), int(raw["updated_ms"]), bool(raw["begun"])
+            return Consumer(str(raw["name"]), *told, str(raw.get("table", "")))
         except (KeyError, TypeError, ValueError) as error:
             msg = f"{self._storage.path(file)}: not a consumer ({error}). Delete the file, or reset the consumer."
             raise CorruptedError(msg) from error
@@ -80,6 +93,7 @@ class ConsumerProgress:
 
     def __init__(self, table: OpenedTable, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Keep the progress of consumer ``name``."""
+        self._table = table
         self._files = table.files
         self._consumers = Consumers(self._files.storage)
         expiration = table.options.consumer_expiration_ms
@@ -91,23 +105,28 @@ class ConsumerProgress:
     def begun(self) -> int | None:
         """Give the last snapshot that the consumer has read before; None for one that has read nothing."""
         found = self._consumers.get(self._name)
-        return found.snapshot if found is not None and found.begun else None
+        is_ours = found is not None and found.reads(self._table.spec.table_id)
+        return found.snapshot if found is not None and found.begun and is_ours else None
 
     def begin(self, snapshot: int) -> None:
-        """Keep a snapshot whose rows are about to be read; a query that dies on the way begins anew."""
-        self._consumers.put(self._name, snapshot, begun=False)
+        """Keep a snapshot whose rows are about to be read; a query that dies on the way begins anew.
+
+        Raises:
+            TableReplacedError: the table was dropped and made anew.
+        """
+        self._put(snapshot, begun=False)
 
     def read(self, snapshot: int) -> None:
         """Say that the consumer has read up to a snapshot.
 
         Raises:
             DataLostError: it is new, and what follows the snapshot has expired meanwhile.
+            TableReplacedError: the table was dropped and made anew.
         """
         now = self._clock()
         if self._told is not None and self._told[0] == snapshot and now - self._told[1] < self._touch_seconds:
             return
-        is_new = self._told is None and self._consumers.get(self._name) is None
-        self._consumers.put(self._name, snapshot)
+        is_new = self._put(snapshot, begun=True) and self._told is None
         self._told = (snapshot, now)
         if not is_new:
             return
@@ -119,6 +138,16 @@ class ConsumerProgress:
                 f"on; those after {snapshot} have expired. Reset the consumer, or start it with scan_mode='full'."
             )
             raise DataLostError(msg)
+
+    def _put(self, snapshot: int, *, begun: bool) -> bool:
+        """Write the progress into the table that is read, and into no other; return whether there was none."""
+        table_id = self._table.spec.table_id
+        held = self._consumers.get(self._name)
+        if held is None or held.table != table_id:
+            # It is new, or has gone with the table.
+            self._table.check_same()
+        self._consumers.put(self._name, snapshot, begun=begun, table=table_id)
+        return held is None
 
 
 def reset_consumer(table: OpenedTable, name: str, point: Point | None) -> None:
@@ -135,7 +164,7 @@ def reset_consumer(table: OpenedTable, name: str, point: Point | None) -> None:
     if point is None:
         consumers.delete(name)
     else:
-        consumers.put(name, snapshot_at(table.files, point).id)
+        consumers.put(name, snapshot_at(table.files, point).id, table=table.spec.table_id)
 
 
 def _file(name: str) -> str:

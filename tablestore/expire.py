@@ -230,7 +230,8 @@ def _decide(table: OpenedTable, before: int, rules: Sequence[Rule], consumers: S
 
 def _pin(table: OpenedTable, consumers: Sequence[Consumer]) -> tuple[int, str]:
     """Give the snapshot that must stay, with all that follow it, and why."""
-    pins = [(consumer.snapshot, f"consumer {consumer.name!r}") for consumer in consumers]
+    ours = [consumer for consumer in consumers if consumer.reads(table.spec.table_id)]
+    pins = [(consumer.snapshot, f"consumer {consumer.name!r}") for consumer in ours]
     if table.log is not None:
         published = table.index.latest()
         pins.append((0 if published is None else published.snapshot, "what the log lacks; recover() publishes it"))

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from log_system.gate import Gate, PartitionSlice, slices
 from log_system.index import IndexEntry
-from log_system.kafka.topic import earliest_offsets
+from log_system.kafka.topic import earliest_of
+from log_system.kafka.witness import is_another
 from snapshot.adapt import Adapter
 from snapshot.changes import SnapshotChanges, with_kind
 from snapshot.errors import DataLostError, NotFoundError
@@ -126,17 +127,20 @@ class Feed:
         )
 
     def _log_parts(self, after: int, through: int) -> list[Part] | None:
-        """Plan from the log; None where its retention has passed or the index has no entry."""
+        """Plan from the log; None where its retention has passed, the topic is another or the index has no entry."""
         log = self._table.log
         assert log is not None
         options = self._table.options.log
         compacted = options is not None and options.compacted
         pieces: dict[int, list[LogPiece | FilesPart]] = {}
+        topics: set[str] = set()
         try:
             for spec, first, last in self._epochs(after, through):
                 under = log.under(with_kind(spec.change_columns.named))
                 adapt = Adapter(spec.change_columns, self._columns, RESTART)
-                for run in self._runs(self._gate.entries(first - 1, last)):
+                entries = self._gate.entries(first - 1, last)
+                topics |= {entry.topic for entry in entries}
+                for run in self._runs(entries):
                     if isinstance(run, SnapshotChanges):
                         for bucket in run.files:
                             pieces.setdefault(bucket, []).append(FilesPart((run,), bucket, self._columns))
@@ -147,10 +151,11 @@ class Feed:
             logger.warning("table %s: %s Reading the table's files instead.", self._table.path, error)
             return None
         in_log = [each.piece for held in pieces.values() for each in held if isinstance(each, LogPiece)]
-        if in_log and self._has_expired(in_log):
+        if in_log and (why := self._is_gone(in_log, topics)):
             logger.warning(
-                "table %s: the log's retention has passed snapshots %d to %d; reading the table's files instead.",
+                "table %s: %s snapshots %d to %d; reading the table's files instead.",
                 self._table.path,
+                why,
                 after + 1,
                 through,
             )
@@ -183,7 +188,17 @@ class Feed:
             last = first - 1
         return reversed(found)
 
-    def _has_expired(self, slices: Sequence[PartitionSlice]) -> bool:
+    def _is_gone(self, slices: Sequence[PartitionSlice], topics: set[str]) -> str:
+        """Return why the log does not hold all of these; empty where it does.
+
+        Args:
+            slices: what is to be read.
+            topics: the ids of the topics that the index entries are of.
+        """
         assert self._table.log is not None
-        first = earliest_offsets(self._table.log.client, self._table.log.topic)
-        return any(first[piece.partition] > piece.start and piece.records for piece in slices)
+        found = earliest_of(self._table.log.client, self._table.log.topic)
+        if any(is_another(topic, found.topic_id) for topic in topics):
+            return "the topic was deleted and made anew after"
+        first = found.offsets
+        expired = any(first[piece.partition] > piece.start and piece.records for piece in slices)
+        return "the log's retention has passed" if expired else ""

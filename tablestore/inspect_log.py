@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from log_system.index import IndexEntry, LogIndex, OffsetRange
@@ -11,6 +11,8 @@ from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
 from log_system.kafka.scan import bounds, positions, scan
 from log_system.kafka.segments import PartitionMap, lay_out
+from log_system.kafka.topic import topic_id
+from log_system.kafka.witness import is_another
 from snapshot.errors import CorruptedError, DataLostError
 from snapshot.records import Snapshot
 from tablestore.opened import OpenedTable
@@ -65,6 +67,8 @@ class Inspection:
         maps: for each partition, where the snapshots lie.
         facts: for each committed snapshot, what the table says.
         oldest: the oldest snapshot that has not expired.
+        table_id: the table's id.
+        topic_id: Kafka's id of the topic.
     """
 
     entries: dict[int, IndexEntry]
@@ -75,6 +79,27 @@ class Inspection:
     maps: list[PartitionMap]
     facts: dict[int, Facts]
     oldest: int = 0
+    table_id: str = ""
+    topic_id: str = ""
+
+    def commit(self, snapshot: int) -> str:
+        """Return what identifies the table's commit of a snapshot; empty where its entry cannot be read."""
+        facts = self.facts.get(snapshot)
+        return "" if facts is None or facts.snapshot is None else facts.snapshot.fingerprint
+
+    def is_other(self, snapshot: int, commit: str) -> bool:
+        """Return whether what the log says of a snapshot's commit is not what the table says."""
+        own = self.commit(snapshot)
+        return bool(own and commit) and own != commit
+
+    def others(self) -> list[tuple[int, int, int]]:
+        """Return snapshot, partition and offset of each record that names another commit than the table's."""
+        return [
+            (mark.position.snapshot, partition, mark.position.end - 1)
+            for partition, found in enumerate(self.maps)
+            for mark in found.scan.marks
+            if self.is_other(mark.position.snapshot, mark.position.commit)
+        ]
 
     def claimed(self, snapshot: int, partition: int) -> bool:
         """Tell whether index or register say that a partition holds a snapshot."""
@@ -117,11 +142,21 @@ class Inspection:
                 ranges.append(_range(found, snapshot, start, rows))
         known = facts.snapshot
         if known is None:
-            return None if present is None else IndexEntry(snapshot, present.timestamp_ms, present.kind, tuple(ranges))
-        return IndexEntry(snapshot, known.timestamp_ms, known.kind, tuple(ranges))
+            return None if present is None else replace(present, partitions=tuple(ranges))
+        right = IndexEntry(
+            snapshot,
+            known.timestamp_ms,
+            known.kind,
+            tuple(ranges),
+            table=self.table_id,
+            commit=known.fingerprint,
+            topic=self.topic_id,
+        )
+        # An entry from before these were kept is right without them.
+        return right if present is None or present.table else replace(right, table="", commit="", topic="")
 
 
-def inspect_log(table: OpenedTable, log: KafkaLog, meter: Meter) -> Inspection:
+def inspect_log(table: OpenedTable, log: KafkaLog, meter: Meter, *, whole: bool = False) -> Inspection:
     """Read index, register and log.
 
     The order makes it right beside writers: what the index lists is in the log by then, and what is in the log is
@@ -133,16 +168,22 @@ def inspect_log(table: OpenedTable, log: KafkaLog, meter: Meter) -> Inspection:
     4. Scan the log.
     5. Read the register again, to see whether it has moved.
 
+    Args:
+        table: the table.
+        log: its log.
+        meter: told how far it is.
+        whole: see ``bounds``.
+
     Raises:
         NotFoundError: the topic does not exist.
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not answer, or an open transaction hides what is published.
     """
     # Step 1.
+    topic = topic_id(log.client, log.topic)
     entries, broken = read_index(table.index, log.partitions)
     before = positions(log)
     # Step 2.
-    claimed = [max((e.partitions[p].end for e in entries.values()), default=0) for p in range(log.partitions)]
-    ranges = bounds(log, claimed)
+    ranges = bounds(log, reached(log, entries, before), whole=whole)
     # Step 3.
     newest, oldest = table.files.latest(), table.files.oldest(fresh=False)
     facts = {s: Facts(None, (), "it has expired", expired=True) for s in range(1, oldest)}
@@ -160,7 +201,19 @@ def inspect_log(table: OpenedTable, log: KafkaLog, meter: Meter) -> Inspection:
         published = max([*(s for s in entries if s <= newest), position.snapshot if position else 0])
         found = lay_out(held, base, newest, published)
         maps.append(_with_index(found, partition, entries) if compacted else found)
-    return Inspection(entries, broken, before, before != after, newest, maps, facts, oldest)
+    ids = table.spec.table_id, topic
+    return Inspection(entries, broken, before, before != after, newest, maps, facts, oldest, *ids)
+
+
+def reached(log: KafkaLog, entries: Mapping[int, IndexEntry], register: Sequence[Position | None]) -> list[int]:
+    """Return for each partition the offset that index and register say the log reaches."""
+    found = [max((e.partitions[p].end for e in entries.values()), default=0) for p in range(log.partitions)]
+    return [max(end, 0 if held is None else held.end) for end, held in zip(found, register, strict=True)]
+
+
+def stale(entries: Mapping[int, IndexEntry], topic: str) -> list[int]:
+    """Return the snapshots whose entries are of a topic that was deleted, one of the same name having been made."""
+    return [snapshot for snapshot, entry in entries.items() if is_another(entry.topic, topic)]
 
 
 def read_index(index: LogIndex, partitions: int) -> tuple[dict[int, IndexEntry], dict[int, str]]:
@@ -219,8 +272,9 @@ def _with_index(found: PartitionMap, partition: int, entries: dict[int, IndexEnt
         ordered[snapshot] = OffsetRange(start, held.end, held.records, held.rows)
         start = held.end
     return PartitionMap(
-        found.scan, ordered, found.first, found.cut, found.start, found.known_from, found.part, found.early
-    )
+        found.scan, ordered, found.first, found.cut, found.start, found.known_from, found.part, found.early,
+        found.commit if next(reversed(ordered), 0) == found.last else "",
+    )  # fmt: skip
 
 
 def _range(found: PartitionMap, snapshot: int, start: int, rows: int) -> OffsetRange:

@@ -16,7 +16,7 @@ from log_system.index import INDEX, IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client import KafkaClient
 from log_system.kafka.groups import delete_groups
 from log_system.kafka.secrets import merge_runtime
-from log_system.kafka.topic import delete_topic, describe_topic, ensure_topic, latest_offsets
+from log_system.kafka.topic import delete_topic, describe_topic, ensure_topic, latest_of, latest_offsets
 from snapshot.delta import DeltaLog
 from snapshot.errors import AlreadyExistsError, CorruptedError, InvalidInputError, NotFoundError
 from snapshot.spark_schema import arrow_schema, check_schema, table_schema
@@ -139,7 +139,7 @@ def _make(
             _ensure_topic(client, parsed, parsed.log)
             spec = replace(spec, owns_topic=intent.owns_topic)
             # Step 4.
-            LogIndex(storage).put(_empty_snapshot(client, parsed.log.kafka.topic, parsed.buckets))
+            LogIndex(storage).put(_empty_snapshot(client, parsed.log.kafka.topic, parsed.buckets, spec.table_id))
         # Step 5.
         files = TableFiles.create(storage, spec)
     except Exception as error:
@@ -251,9 +251,10 @@ def _ensure_topic(client: KafkaClient, options: TableOptions, log: LogOptions) -
     )
 
 
-def _empty_snapshot(client: KafkaClient, topic: str, partitions: int) -> IndexEntry:
-    ends = latest_offsets(client, topic, read_committed=True)
-    return IndexEntry(0, 0, "create", tuple(OffsetRange(ends[p], ends[p], 0, 0) for p in range(partitions)))
+def _empty_snapshot(client: KafkaClient, topic: str, partitions: int, table_id: str) -> IndexEntry:
+    found = latest_of(client, topic, read_committed=True)
+    ranges = tuple(OffsetRange(found.offsets[p], found.offsets[p], 0, 0) for p in range(partitions))
+    return IndexEntry(0, 0, "create", ranges, table=table_id, topic=found.topic_id)
 
 
 def _note(storage: Storage, intent: _Intent) -> None:

@@ -9,9 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from log_system.gate import limited
-from snapshot.errors import DataLostError
 from snapshot.schema import COMMIT_VERSION
-from snapshot.table import TableFiles
 from tablestore.feed import BEFORE_FULL, Feed
 from tablestore.opened import OpenedTable
 from tablestore.parts import as_feed
@@ -59,7 +57,8 @@ def followed(
     """Read changes as they become visible, without end.
 
     Raises:
-        DataLostError: neither the log nor the table holds the changes any more, or the table was made anew.
+        DataLostError: neither the log nor the table holds the changes any more.
+        TableReplacedError: the table was dropped and made anew.
         NotFoundError: the table was dropped.
     """
     looked = time.monotonic()
@@ -71,17 +70,10 @@ def followed(
             continue
         time.sleep(poll_seconds)
         if time.monotonic() - looked >= _LOOK_SECONDS:
-            _look(table)
+            table.check_same()
             looked = time.monotonic()
 
 
 def _read(feed: Feed, after: int, through: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for part in feed.parts(after, through):
         yield from as_feed(part.read(), schema)
-
-
-def _look(table: OpenedTable) -> None:
-    """See that the table is the one that was opened."""
-    if TableFiles.open(table.files.storage).spec.table_id != table.spec.table_id:
-        msg = f"table {table.path!r} was dropped and made anew since it was opened. Open it again."
-        raise DataLostError(msg)

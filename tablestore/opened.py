@@ -13,12 +13,14 @@ from log_system.kafka.limits import RecordCheck
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.secrets import merge_runtime
 from snapshot.engines import MergeRule
-from snapshot.errors import InvalidInputError
+from snapshot.errors import InvalidInputError, TableReplacedError
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.table import TableFiles
 from tablestore.merge_rule import merge_rule
 from tablestore.options import Consistency, LogOptions, TableOptions, parse_options
+
+SERVERS = "kafka.bootstrap.servers"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class OpenedTable:
     def of(cls, files: TableFiles, options: TableOptions, runtime: Mapping[str, str]) -> OpenedTable:
         """Put an opened table together from its parts."""
         log = None if options.log is None else kafka_log(files.spec, options, options.log, runtime, files)
-        return cls(files, options, log, LogIndex(files.storage, files.oldest), runtime)
+        return cls(files, options, log, LogIndex(files.storage, files.oldest, files.spec.table_id), runtime)
 
     def refreshed(self) -> OpenedTable:
         """Give the table as it is defined now: this very object unless somebody has changed its columns or options."""
@@ -71,6 +73,17 @@ class OpenedTable:
         if files is self.files:
             return self
         return self.of(files, parse_options(files.spec.properties, primary_key=files.spec.primary_key), self.runtime)
+
+    def check_same(self) -> None:
+        """Check that the table at the path is the one that was opened; opens it anew to see.
+
+        Raises:
+            NotFoundError: the table was dropped.
+            TableReplacedError: it was dropped and made anew.
+        """
+        if TableFiles.open(self.files.storage).spec.table_id != self.spec.table_id:
+            msg = f"table {self.path!r} was dropped and made anew since it was opened. Open the table anew."
+            raise TableReplacedError(msg)
 
     @property
     def path(self) -> str:
@@ -125,4 +138,5 @@ def kafka_log(
         driver_rows_max=options.publish.driver_rows_max,
         transaction_rows_max=options.publish.transaction_rows_max,
         mixed=log.consistency is Consistency.EVENTUAL,
+        servers=spec.properties.get(SERVERS, ""),
     )

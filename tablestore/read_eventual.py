@@ -20,6 +20,8 @@ from pyspark.sql.types import StructType
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.offsets import Cluster
 from log_system.kafka.tail import read_tail
+from log_system.kafka.topic import topic_id
+from log_system.kafka.witness import is_another
 from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
@@ -111,17 +113,18 @@ class EventualStream(SnapshotStream):
         self._cluster = Cluster(self._log.client)
         self._asked = [(self._log.topic, partition) for partition in range(self._log.partitions)]
         self._ends: list[int] | None = None
+        self._admin: Any = None
 
     def initialOffset(self) -> Offset:
         """Give where a new query begins."""
         mode = self._options.scan_mode
         if mode is ScanMode.FULL:
-            return self._at(BEFORE_FULL, [])
+            return self._at(BEFORE_FULL, [], "")
         if mode is ScanMode.LATEST:
-            return self._at(0, self._log_ends())
+            return self._at(0, self._log_ends(), self._topic_id())
         if mode is ScanMode.EARLIEST:
-            return self._at(0, self._log_starts())
-        return self._at(0, self._ends_of(self._begin()))
+            return self._at(0, self._log_starts(), self._topic_id())
+        return self._at(0, *self._ends_of(self._begin()))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where an ``availableNow`` run ends."""
@@ -132,32 +135,35 @@ class EventualStream(SnapshotStream):
         """Give the log's end, or as much of the way there as the read limit allows, counted in offsets.
 
         Raises:
-            DataLostError: the query has read another table, which was at this path before.
+            DataLostError: the topic was made anew since the query read it.
+            TableReplacedError: the query has read another table, which was at this path before.
         """
         if self._snapshot(start) == BEFORE_FULL:
             if self._options.state is not None:
                 saved = saved_state(self._options.state, self._table.spec)
-                return self._at(saved.snapshot, saved.offsets)
+                return self._at(saved.snapshot, saved.offsets, saved.topic or self._topic_id())
             newest = self._table.newest_visible() if self._target is None else self._target
-            return self._at(newest, self._ends_of(newest))
+            return self._at(newest, *self._ends_of(newest))
         ends = self._ends or self._log_ends()
         begun = start["offsets"]
+        if any(end < old for end, old in zip(ends, begun, strict=True)):
+            self._check_topic(start)
         # A marker of a transaction may be visible later than what stands before it.
         ends = [max(end, old) for end, old in zip(ends, begun, strict=True)]
         if isinstance(limit, ReadMaxRows):
             ends = _limited(begun, ends, limit.max_rows)
-        return self._at(start["snapshot"], ends)
+        return self._at(start["snapshot"], ends, start.get("topic") or self._topic_id())
 
     def reportLatestOffset(self) -> Offset:
         """Give the log's end, for the query's progress."""
-        return self._at(self._table.newest_visible(), self._log_ends())
+        return self._at(self._table.newest_visible(), self._log_ends(), "")
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Plan a micro-batch.
 
         Raises:
-            DataLostError: the log's retention has passed where the query stopped, or the query has read another table,
-                which was at this path before.
+            DataLostError: the log's retention has passed where the query stopped, or the topic was made anew.
+            TableReplacedError: the query has read another table, which was at this path before.
         """
         if self._snapshot(start) == BEFORE_FULL:
             if self._options.state is not None:
@@ -168,6 +174,7 @@ class EventualStream(SnapshotStream):
         ranges = [(p, *pair) for p, pair in enumerate(zip(start["offsets"], end["offsets"], strict=True))]
         ranges = [each for each in ranges if each[1] < each[2]]
         if ranges:
+            self._check_topic(end)
             first = self._log_starts()
             lost = [p for p, begun, _ in ranges if first[p] > begun]
             if lost:
@@ -186,7 +193,31 @@ class EventualStream(SnapshotStream):
         found = self._cluster.latest(self._asked, "read_committed")
         return [found[each] for each in self._asked]
 
-    def _ends_of(self, snapshot: int) -> list[int]:
+    def _topic_id(self) -> str:
+        if self._admin is None:
+            self._admin = self._log.client.admin()
+        return topic_id(self._log.client, self._log.topic, self._admin)
+
+    def _check_topic(self, offset: Offset) -> None:
+        """Check that the topic is still the one whose offsets a query has read.
+
+        A topic that was made anew counts them, and the order of changes with them, from 0 again: the query would pass
+        over all that comes until its old offset is reached, and take newer changes for older ones.
+
+        Raises:
+            DataLostError: it is another topic of the same name.
+        """
+        read, found = offset.get("topic", ""), self._topic_id()
+        if is_another(read, found):
+            msg = (
+                f"table {self._table.path!r}: topic {self._log.topic!r} was deleted and made anew since this query "
+                f"read it: expected the topic with id {read}, got one with id {found}. What the query has not read of "
+                "it is gone. See that repair() has published the table's rows again, then start a new query, with a "
+                "new checkpoint and scan_mode='full'."
+            )
+            raise DataLostError(msg)
+
+    def _ends_of(self, snapshot: int) -> tuple[list[int], str]:
         entry = self._table.index.get(snapshot)
         if entry is None:
             msg = (
@@ -194,11 +225,11 @@ class EventualStream(SnapshotStream):
                 "the log is not known. Start with scan_mode='full', or call recover() to rebuild the entry."
             )
             raise DataLostError(msg)
-        return list(entry.ends)
+        return list(entry.ends), entry.topic or self._topic_id()
 
-    def _at(self, snapshot: int, offsets: Sequence[int]) -> Offset:
+    def _at(self, snapshot: int, offsets: Sequence[int], topic: str) -> Offset:
         found: dict[str, Any] = self._offset(snapshot)
-        return found | {"offsets": list(offsets)}
+        return found | {"offsets": list(offsets), "topic": topic}
 
 
 def _limited(begun: Sequence[int], ends: Sequence[int], rows_max: int) -> list[int]:

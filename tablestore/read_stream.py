@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from log_system.gate import limited
-from snapshot.errors import ConflictError, DataLostError, InvalidInputError
+from snapshot.errors import ConflictError, InvalidInputError, TableReplacedError
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
 from snapshot.spark_schema import arrow_schema
@@ -112,7 +112,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the newest snapshot the next micro-batch may hold; a read limit never parts a snapshot.
 
         Raises:
-            DataLostError: the query has read another table, which was at this path before.
+            TableReplacedError: the query has read another table, which was at this path before.
         """
         after = self._snapshot(start)
         through = self._newest() if self._target is None else self._target
@@ -143,8 +143,8 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan a micro-batch.
 
         Raises:
-            DataLostError: neither the log nor the table holds all of its snapshots any more, or the query has read
-                another table, which was at this path before.
+            DataLostError: neither the log nor the table holds all of its snapshots any more.
+            TableReplacedError: the query has read another table, which was at this path before.
         """
         after, through = self._snapshot(start), self._snapshot(end)
         if after == through:
@@ -187,5 +187,5 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"table {self._table.path!r} was dropped and made anew since this query read it last. "
                 "Start a new query, with a new checkpoint."
             )
-            raise DataLostError(msg)
+            raise TableReplacedError(msg)
         return int(offset["snapshot"])

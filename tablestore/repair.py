@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from log_system.index import IndexEntry, OffsetRange
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.register import Position
 from log_system.kafka.settle import EventualPublisher
-from log_system.kafka.topic import describe_topic, ensure_topic
+from log_system.kafka.topic import describe_topic, ensure_topic, topic_id
 from snapshot.errors import CorruptedError, DataLostError
-from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log, read_index
+from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log, read_index, stale
 from tablestore.opened import OpenedTable
 from tablestore.recover import recover
 from tablestore.report import Kind, RepairReport, Report
@@ -19,6 +21,8 @@ from tablestore.verify_eventual import repair_eventual
 _ADVICE = {
     Kind.EXTRA: "Plain consumers have seen records that are no changes of the table; to take them out would move what "
     "follows.",
+    Kind.HISTORY: "The table was restored from an older copy, and the log holds what was committed after that copy. "
+    "Nothing is published until the table is brought back as it was, or the topic deleted and repair() called again.",
     Kind.EARLY: "Plain consumers have seen records of a snapshot that is not committed.",
     Kind.MISSING: "Changes are missing in the middle of the log; published now they would be out of order.",
     Kind.CHANGED: "Records hold other values than the table, and a record in Kafka cannot be changed.",
@@ -36,11 +40,12 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
     """Mend what can be mended without showing a plain consumer a change twice or out of order.
 
     1. Make the topic again if it is gone and was made by ``create``.
-    2. Remove index entries that cannot be read: a take-over reads the index.
+    2. Remove index entries that cannot be read, or are of a topic that is no more: a take-over reads the index.
        An eventual log is then made to fold to the table (``verify_eventual.py``); any other goes on with step 3.
     3. Take the log over: nobody else publishes from here on. A crash here, or at any later step, leaves a table that
        the next repair or writer takes over in turn.
     4. Set the register to what the log holds, in a transaction.
+       A log that holds another history of the table (it was restored from an older copy) is left as it is, and told.
     5. Rewrite entries that are missing or wrong; remove those of snapshots that the end of the log has lost.
     6. Recover: publish what the log lacks at its end.
     7. Verify.
@@ -61,20 +66,23 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
     # Step 1.
     if describe_topic(log.client, log.topic) is None:
         if not table.spec.owns_topic:
-            return _without_topic(table)
+            return _untouched(table, actions)
         _make_topic(table, log)
         actions.append(f"made topic {log.topic!r} again, empty")
     # Step 2.
-    broken = sorted(read_index(table.index, log.partitions)[1])
-    table.index.delete(broken)
+    entries, damaged = read_index(table.index, log.partitions)
+    broken, old = sorted(damaged), sorted(stale(entries, topic_id(log.client, log.topic)))
+    table.index.delete(sorted({*broken, *old}))
+    if old:
+        actions.append("forgot the log index: the topic was made anew, and the index told of the one before")
     if isinstance(publisher, EventualPublisher):
         actions += repair_eventual(table, publisher, broken)
         return RepairReport(tuple(actions), verify(table, progress))
     # Step 3.
     publisher.take_over(check=False)
-    seen = inspect_log(table, log, Meter(progress))
-    if len(seen.maps) != log.partitions:
-        return _without_topic(table)
+    seen = inspect_log(table, log, Meter(progress), whole=True)
+    if len(seen.maps) != log.partitions or _is_other_history(seen):
+        return _untouched(table, actions)
     # Step 4.
     actions += _restore_register(table, publisher, seen)
     # Step 5.
@@ -112,7 +120,7 @@ def _from_index(seen: Inspection, partition: int) -> Position:
     """Trust the index where retention has left nothing in a partition: what it lists is published."""
     last = max((s for s in seen.entries if s <= seen.newest), default=0)
     end = seen.entries[last].partitions[partition].end if last else seen.maps[partition].start
-    return Position(last, 0, 0, done=True, end=end)
+    return Position(last, 0, 0, done=True, end=end, commit=seen.entries[last].commit if last else "")
 
 
 def _rebuild_index(table: OpenedTable, seen: Inspection, broken: list[int]) -> list[str]:
@@ -125,7 +133,7 @@ def _rebuild_index(table: OpenedTable, seen: Inspection, broken: list[int]) -> l
     first = _first_entry(seen, through)
     if 0 not in seen.entries and first == 1:
         start = tuple(OffsetRange(found.start, found.start, 0, 0) for found in seen.maps)
-        table.index.put(IndexEntry(0, 0, "create", start))
+        table.index.put(IndexEntry(0, 0, "create", start, table=seen.table_id, topic=seen.topic_id))
         actions.append("rebuilt the index entry of snapshot 0, the empty table")
     for snapshot in range(first, through + 1):
         right = seen.entry(snapshot)
@@ -135,8 +143,22 @@ def _rebuild_index(table: OpenedTable, seen: Inspection, broken: list[int]) -> l
         table.index.put(right)
         seen.entries[snapshot] = right
         actions.append(f"{word} the index entry of snapshot {snapshot}")
+    if through < seen.oldest - 1:
+        actions.append(_begin_at_oldest(table, seen))
     gone = [s for s in broken if s > through or s < first]
     return actions + [f"removed the damaged index entry of snapshot {s}" for s in gone]
+
+
+def _begin_at_oldest(table: OpenedTable, seen: Inspection) -> str:
+    """List the snapshot before the oldest as published: those up to it have expired, and nobody can publish them."""
+    before = seen.oldest - 1
+    ends = [found.end_before(seen.oldest) or found.start for found in seen.maps]
+    ranges = tuple(OffsetRange(end, end, 0, 0) for end in ends)
+    table.index.put(IndexEntry(before, 0, "expire", ranges, table=seen.table_id, topic=seen.topic_id))
+    return (
+        f"snapshots up to {before} have expired and are not in the log any more: it begins with snapshot "
+        f"{seen.oldest}, so a consumer that folds it needs the rows of the table first (scan_mode='full')"
+    )
 
 
 def _whole_through(seen: Inspection) -> int:
@@ -178,13 +200,23 @@ def _make_topic(table: OpenedTable, log: KafkaLog) -> None:
     )
 
 
-def _without_topic(table: OpenedTable) -> RepairReport:
+def _is_other_history(seen: Inspection) -> bool:
+    """Return whether the log holds another commit than the table's: no entry or register must say that it is ours."""
+    claimed = [
+        held.snapshot
+        for held, found in zip(seen.register, seen.maps, strict=True)
+        if held is not None and held.end <= found.scan.end and seen.is_other(held.snapshot, held.commit)
+    ]
+    return bool(claimed or seen.others())
+
+
+def _untouched(table: OpenedTable, actions: Sequence[str]) -> RepairReport:
     report = verify(table)
-    return RepairReport((), report, _advice(report))
+    return RepairReport(tuple(actions), report, _advice(report))
 
 
 def _advice(report: Report) -> tuple[str, ...]:
     kinds = {difference.kind for difference in report.differences}
     told = [text for kind, text in _ADVICE.items() if kind in kinds]
-    in_log = kinds & {Kind.EXTRA, Kind.EARLY, Kind.MISSING, Kind.CHANGED, Kind.UNREADABLE}
+    in_log = kinds & {Kind.EXTRA, Kind.EARLY, Kind.MISSING, Kind.CHANGED, Kind.UNREADABLE, Kind.HISTORY}
     return tuple([*told, _ANEW] if in_log else told)

@@ -10,13 +10,14 @@ import pyarrow as pa
 DIFFERENCES_MAX = 1_000
 """Differences that are named; more are counted."""
 
+RESTORED = "The table has another one: it was restored from an older copy, and others have committed to it since."
 _TEXT_MAX = 80
 
 
 class Kind(StrEnum):
     """What is wrong.
 
-    The first five are about the records of the log, the others about what tells where they are.
+    The first six are about the records of the log, the others about what tells where they are.
     """
 
     MISSING = "missing"
@@ -29,6 +30,8 @@ class Kind(StrEnum):
     """A record cannot be decoded."""
     EARLY = "early"
     """A record names a snapshot that is not committed."""
+    HISTORY = "history"
+    """The log holds a snapshot that is another commit than the table's: the table was restored from an older copy."""
     INDEX = "index"
     """The log index lacks an entry, or one is damaged or says what is not so."""
     REGISTER = "register"

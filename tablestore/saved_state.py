@@ -58,6 +58,7 @@ class SavedState:
         deleted: keys that were left out because they had been deleted.
         expired: keys that were left out because they had not changed for as long as ``ttl`` says.
         files: the Parquet files, by their names in the folder.
+        topic: Kafka's id of the topic that the offsets are of; empty where that was not kept yet.
     """
 
     table: str
@@ -68,6 +69,7 @@ class SavedState:
     deleted: int
     expired: int
     files: tuple[str, ...]
+    topic: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def save_state(
         deleted=sum(row.deleted for row in written),
         expired=sum(row.expired for row in written),
         files=tuple(row.path for row in written if row.path is not None),
+        topic=offset.get("topic", ""),
     )
     target.put(STATE_FILE, json.dumps(asdict(saved)).encode())
     return saved

@@ -57,8 +57,9 @@ class TableStore(RowVerbs, Altering, Life):
         """Use ``create`` or ``open``."""
         super().__init__(spark, table)
         self._written_by = table.options
+        self._reopen = partial(open_publisher, spark=spark)
         self._publisher = open_publisher(table, spark)
-        self._writer = Writer(table, self._publisher)
+        self._writer = Writer(table, self._publisher, self._reopen)
         self._run_tasks = partial(run_tasks, spark)
         self._verbs = Verbs(spark, self._writer)
 
@@ -78,7 +79,8 @@ class TableStore(RowVerbs, Altering, Life):
         self._written_by = now.options
         self._publisher = open_publisher(now, self._spark)
         hook = self._writer.meter.hook
-        self._writer = Writer(now, self._publisher)
+        self._writer.discard()
+        self._writer = Writer(now, self._publisher, self._reopen)
         self._writer.meter.hook = hook
         self._verbs = Verbs(self._spark, self._writer)
 

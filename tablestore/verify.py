@@ -15,8 +15,8 @@ from tablestore.align import Comparison, Parted, as_logged
 from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log
 from tablestore.opened import OpenedTable
 from tablestore.report import Findings, Kind, Report, shown
-from tablestore.verify_eventual import verify_eventual
-from tablestore.verify_index import check_index, check_register, note_retention
+from tablestore.verify_eventual import note_topic, verify_eventual
+from tablestore.verify_index import check_history, check_index, check_register, note_retention
 
 NAMED_MAX = 20
 """Differences of one snapshot in one partition that are named; after them the rest of it there is passed over."""
@@ -54,6 +54,7 @@ def verify(table: OpenedTable, progress: Progress | None = None) -> Report:
         findings.add(Kind.TOPIC, f"topic {log.topic!r} has {len(seen.maps)} partitions, the table {log.partitions}.")
         return Report(table.path, tuple(findings.differences))
     # Step 2.
+    check_history(seen, findings)
     contents = Contents(table, log, seen, findings, meter)
     for partition in range(log.partitions):
         contents.check(partition)
@@ -62,6 +63,7 @@ def verify(table: OpenedTable, progress: Progress | None = None) -> Report:
     contents.check_pending(pending)
     check_register(seen, findings)
     note_retention(seen, findings)
+    note_topic(seen.entries, seen.topic_id, findings)
     return Report(
         table.path,
         tuple(findings.differences),

@@ -17,14 +17,15 @@ from log_system.kafka.register import Position
 from log_system.kafka.scan import bounds, positions
 from log_system.kafka.settle import EventualPublisher
 from log_system.kafka.tail import offset_of
+from log_system.kafka.topic import topic_id
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from snapshot.records import ChangeSet
 from snapshot.rowkind import KIND, RowKind
 from snapshot.spec import TableSpec
-from tablestore.inspect_log import Meter, Progress, read_index
+from tablestore.inspect_log import Meter, Progress, reached, read_index, stale
 from tablestore.mend import AT, FRESH, SAID, Repairs
 from tablestore.opened import OpenedTable
-from tablestore.report import Findings, Kind, Report, shown
+from tablestore.report import RESTORED, Findings, Kind, Report, shown
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class _Seen:
         register: for each partition how far it is settled; None where the broker has lost that.
         bounds: for each partition its first offset and its end.
         newest: the newest committed snapshot.
+        topic_id: Kafka's id of the topic.
     """
 
     entries: Mapping[int, IndexEntry]
@@ -44,6 +46,7 @@ class _Seen:
     register: Sequence[Position | None]
     bounds: Sequence[tuple[int, int]]
     newest: int
+    topic_id: str
 
     @property
     def settled(self) -> int:
@@ -95,8 +98,11 @@ def verify_eventual(table: OpenedTable, log: KafkaLog, progress: Progress | None
         _compare(repairs, partition, seen, unsettled, findings)
         meter(seen.bounds[partition][1] - seen.bounds[partition][0])
     # Step 3.
+    note_topic(seen.entries, seen.topic_id, findings)
     _check_index(seen, findings)
-    _check_register(seen, findings)
+    _check_register(table, seen, findings)
+    for snapshot in _others(table, seen):
+        findings.add(Kind.HISTORY, f"the index lists another commit than the table's. {RESTORED}", snapshot=snapshot)
     listed = max((s for s in seen.entries if s <= seen.newest), default=0)
     pending = tuple(range(listed + 1, seen.newest + 1))
     return Report(
@@ -133,30 +139,44 @@ def repair_eventual(table: OpenedTable, publisher: EventualPublisher, broken: Se
     actions: list[str] = []
     # Step 1.
     publisher.take_over(check=False)
-    seen = _look(table, publisher.log)
+    seen = _look(table, publisher.log, whole=True)
     # Step 2.
-    beyond = [s for s in seen.entries if s > seen.newest]
+    beyond = [s for s in seen.entries if s > seen.newest or s in _others(table, seen)]
     claimed = max((s for s in seen.entries if s not in beyond), default=None)
     if any(_reaches(seen, p, claimed) > end for p, (_, end) in enumerate(seen.bounds)):
         actions.append("forgot the log index: the topic was made anew, or has lost records")
         beyond = list(seen.entries)
     table.index.delete(sorted(beyond))
     actions += [f"removed the index entry of snapshot {s}" for s in sorted({*beyond, *broken}) if s > seen.newest]
+    if other := _others(table, seen):
+        actions.append(f"forgot index entries of other commits, from snapshot {min(other)} on: the table was restored")
     # Step 3.
-    sent = publisher.settle_all(seen.newest)
+    sent = publisher.settle_all(table.files.snapshot(seen.newest))
     actions += [f"partition {p}: sent the committed value of {n:,} keys again" for p, n in sorted(sent.items())]
     # Step 4.
     kept = {s: entry for s, entry in seen.entries.items() if s not in beyond}
-    return actions + _rebuild(
-        table, kept, [(p.end, low) for p, (low, _) in zip(publisher.positions(), seen.bounds, strict=True)]
-    )
+    ends = [(p.end, low) for p, (low, _) in zip(publisher.positions(), seen.bounds, strict=True)]
+    return actions + _rebuild(table, kept, ends, seen.topic_id)
 
 
-def _look(table: OpenedTable, log: KafkaLog) -> _Seen:
+def _look(table: OpenedTable, log: KafkaLog, *, whole: bool = False) -> _Seen:
+    topic = topic_id(log.client, log.topic)
     entries, broken = read_index(table.index, log.partitions)
     register = positions(log)
-    claimed = [max((e.partitions[p].end for e in entries.values()), default=0) for p in range(log.partitions)]
-    return _Seen(entries, broken, register, bounds(log, claimed), table.files.latest())
+    found = bounds(log, reached(log, entries, register), whole=whole)
+    return _Seen(entries, broken, register, found, table.files.latest(), topic)
+
+
+def _others(table: OpenedTable, seen: _Seen) -> list[int]:
+    """Return the entries that list other commits than the table's: it was restored from an older copy."""
+    found: list[int] = []
+    for snapshot in sorted((s for s in seen.entries if s <= seen.newest), reverse=True):
+        own, commit = table.files.fingerprint(snapshot), seen.entries[snapshot].commit
+        if own and commit == own:
+            break
+        if own and commit:
+            found.append(snapshot)
+    return found
 
 
 def _compare(repairs: Repairs, partition: int, seen: _Seen, unsettled: Sequence[ChangeSet], findings: Findings) -> None:
@@ -208,6 +228,12 @@ def _tell(batch: pa.RecordBatch, spec: TableSpec, partition: int, findings: Find
             findings.add(Kind.CHANGED, text, **place)
 
 
+def note_topic(entries: Mapping[int, IndexEntry], topic: str, findings: Findings) -> None:
+    """Say that the topic is not the one that was published to."""
+    if old := stale(entries, topic):
+        findings.note(f"the topic was deleted and made anew since snapshot {max(old)} was published.")
+
+
 def _check_index(seen: _Seen, findings: Findings) -> None:
     for snapshot, why in seen.broken.items():
         findings.add(Kind.INDEX, f"{why}.", snapshot=snapshot)
@@ -225,9 +251,14 @@ def _check_index(seen: _Seen, findings: Findings) -> None:
             findings.add(Kind.INDEX, "its range does not begin where the one before ends.", snapshot=snapshot)
 
 
-def _check_register(seen: _Seen, findings: Findings) -> None:
+def _check_register(table: OpenedTable, seen: _Seen, findings: Findings) -> None:
     for partition, held in enumerate(seen.register):
         _, end = seen.bounds[partition]
+        if held is not None and held.commit and held.snapshot <= seen.newest:
+            own = table.files.fingerprint(held.snapshot)
+            if own and own != held.commit:
+                text = f"the register says that commit {held.commit} is settled. {RESTORED}"
+                findings.add(Kind.HISTORY, text, snapshot=held.snapshot, partition=partition)
         if held is None:
             if seen.newest:
                 findings.add(
@@ -248,7 +279,7 @@ def _reaches(seen: _Seen, partition: int, claimed: int | None) -> int:
     return max(listed, 0 if held is None else held.end)
 
 
-def _rebuild(table: OpenedTable, kept: dict[int, IndexEntry], ends: Sequence[tuple[int, int]]) -> list[str]:
+def _rebuild(table: OpenedTable, kept: dict[int, IndexEntry], ends: Sequence[tuple[int, int]], topic: str) -> list[str]:
     """Write the entries that are missing: the last of a run has all of its range, as when they are settled together."""
     actions: list[str] = []
     partitions = len(ends)
@@ -269,7 +300,9 @@ def _rebuild(table: OpenedTable, kept: dict[int, IndexEntry], ends: Sequence[tup
         elif following is not None:
             stops = [each.start for each in following.partitions]
         ranges = [OffsetRange(starts[p], stops[p], stops[p] - starts[p], changes.rows(p)) for p in range(partitions)]
-        entry = IndexEntry(snapshot, changes.snapshot.timestamp_ms, changes.snapshot.kind, tuple(ranges))
+        found = changes.snapshot
+        ids = {"table": table.spec.table_id, "commit": found.fingerprint, "topic": topic}
+        entry = IndexEntry(snapshot, found.timestamp_ms, found.kind, tuple(ranges), **ids)
         table.index.put(entry)
         kept[snapshot] = entry
         actions.append(f"rebuilt the index entry of snapshot {snapshot}")

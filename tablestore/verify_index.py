@@ -8,7 +8,7 @@ from log_system.index import IndexEntry
 from log_system.kafka.log import KafkaLog
 from tablestore.inspect_log import Inspection, read_index
 from tablestore.opened import OpenedTable
-from tablestore.report import Findings, Kind
+from tablestore.report import RESTORED, Findings, Kind
 
 _SETTLE_SECONDS = 1.0
 
@@ -58,6 +58,8 @@ def _check_absent(table: OpenedTable, log: KafkaLog, absent: list[int], findings
 def _check_entry(seen: Inspection, snapshot: int, entry: IndexEntry, findings: Findings) -> None:
     right = seen.entry(snapshot)
     assert right is not None
+    if seen.is_other(snapshot, entry.commit):
+        findings.add(Kind.HISTORY, f"the index lists commit {entry.commit}. {RESTORED}", snapshot=snapshot)
     if (entry.timestamp_ms, entry.kind) != (right.timestamp_ms, right.kind):
         text = (
             f"the entry says {entry.kind!r} at {entry.timestamp_ms} ms, the table {right.kind!r} at "
@@ -81,6 +83,9 @@ def check_register(seen: Inspection, findings: Findings) -> None:
     for partition, (says, found) in enumerate(zip(seen.register, seen.maps, strict=True)):
         right = found.position()
         place = {"partition": partition, "offset": found.end}
+        if says is not None and seen.is_other(says.snapshot, says.commit):
+            text = f"the register says that commit {says.commit} is published. {RESTORED}"
+            findings.add(Kind.HISTORY, text, snapshot=says.snapshot, **place)
         if says is None:
             if found.found or found.part or found.cut:
                 text = "the register is lost; recovery reads it from the log's records instead."
@@ -92,6 +97,13 @@ def check_register(seen: Inspection, findings: Findings) -> None:
                 f"{right.records} and {right.rows}."
             )
             findings.add(Kind.REGISTER, text, **place)
+
+
+def check_history(seen: Inspection, findings: Findings) -> None:
+    """Compare the commits that records name with the table's."""
+    for snapshot, partition, offset in seen.others():
+        place = {"snapshot": snapshot, "partition": partition, "offset": offset}
+        findings.add(Kind.HISTORY, f"the record is of another commit. {RESTORED}", **place)
 
 
 def note_retention(seen: Inspection, findings: Findings) -> None:

@@ -23,7 +23,7 @@ from snapshot.truncated import truncating
 from tablestore.metrics import Meter
 from tablestore.opened import OpenedTable
 from tablestore.plan import lookup_in
-from tablestore.recover import PublishPendingError, publish_pending, publish_through, recover
+from tablestore.recover import LogMovedError, PublishPendingError, publish_pending, publish_through, recover
 from tablestore.restage import Replaced, check_columns_of, check_files, check_rows, check_same, until_fresh
 from tablestore.shape import check_columns, shape_changes, shape_rows
 from tablestore.shape_arrow import shape_batches
@@ -51,10 +51,23 @@ RESTAGE_MAX = 50
 class Writer:
     """Writes to one table. Several writers, in any processes, may write to it at once."""
 
-    def __init__(self, table: OpenedTable, publisher: LogPublisher | None) -> None:
-        """Write to ``table`` and publish with ``publisher`` (None without a log)."""
+    def __init__(
+        self,
+        table: OpenedTable,
+        publisher: LogPublisher | None,
+        reopen: Callable[[OpenedTable], LogPublisher | None] | None = None,
+    ) -> None:
+        """Write to ``table`` and publish with ``publisher``.
+
+        Args:
+            table: the table.
+            publisher: of its log; None without one.
+            reopen: makes a publisher where the table's log has moved to other brokers; None leaves what is committed
+                by then to others.
+        """
         self._table = table
         self._publisher = publisher
+        self._reopen = reopen
         self._writer_id = uuid.uuid4().hex
         self._batch = 0
         self._recovered = publisher is None
@@ -241,6 +254,11 @@ class Writer:
         """Remove staged files that no commit will use."""
         self.stager(whole_buckets=False).remove(staged)
 
+    def discard(self) -> None:
+        """Close the publisher's connections."""
+        if self._publisher is not None:
+            self._publisher.discard()
+
     @property
     def table(self) -> OpenedTable:
         """The table as this writer knows it."""
@@ -257,6 +275,15 @@ class Writer:
         Raises:
             PublishPendingError: it is not, whatever the reason.
         """
+        try:
+            self._publish(snapshot)
+        except LogMovedError:
+            if self._reopen is None:
+                raise
+            self._publisher = self._reopen(self.refresh())
+            self._publish(snapshot)
+
+    def _publish(self, snapshot: int) -> None:
         if self._publisher is not None:
             table = self._table
             buckets = table.options.buckets
@@ -308,7 +335,14 @@ class Writer:
     def _recover(self) -> None:
         if self._publisher is not None:
             table = self._table
-            recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
+            try:
+                recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
+            except LogMovedError:
+                if self._reopen is None:
+                    raise
+                self._publisher, table = self._reopen(self.refresh()), self._table
+                if self._publisher is not None:
+                    recover(table.files, self._publisher, table.index, buckets=table.options.buckets)
 
     def stager(self, *, whole_buckets: bool, pinned: bool = False, all_rows: bool = False) -> Stager:
         """Make what stages the rows of a task; where rows are looked up, in the newest snapshot.

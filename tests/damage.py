@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from log_system.index import IndexEntry
-from log_system.kafka.topic import delete_topic
+from log_system.kafka.topic import delete_topic, topic_id
 from snapshot.delta import DataFile
 from tablestore.opened import OpenedTable
 from tablestore.publisher import open_publisher
@@ -148,6 +148,11 @@ class Damaged:
         """Make the log anew from its own records, each partition edited: (key, value, headers) a record."""
         held = drain_raw(self.servers, self.topic, PARTITIONS)
         self.recreate_topic()
+        log = self.open().log
+        assert log is not None
+        found = topic_id(log.client, self.topic)
+        for entry in (self.path / "_log").glob("*.json"):
+            self.edit_entry(int(entry.stem), lambda told: told.update(topic=found))
         for partition, messages in enumerate(held):
             for key, value, headers in edit(messages):
                 self.send(partition, value, key, headers)

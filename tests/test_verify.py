@@ -208,7 +208,8 @@ def test_a_record_with_another_value_is_found(table: Damaged) -> None:
         for number, (key, value) in enumerate(zip(records.keys, records.values, strict=True)):
             last = number == len(records.values) - 1
             position = Position(5, batch.num_rows, len(records.values), done=True, end=0)
-            offsets[partition] = table.send(partition, value, key, position.headers(batch.num_rows) if last else None)
+            headers = position.headers(batch.num_rows, other.spec.table_id) if last else None
+            offsets[partition] = table.send(partition, value, key, headers)
     table.forget_group()
     found = table.found(Kind.CHANGED)
     assert places(found) == [(5, p, offset) for p, offset in offsets.items()]

@@ -38,6 +38,7 @@ class KafkaLog:
         transaction_rows_max: changes a task puts into one transaction.
         mixed: records do not say with which columns they were sent (an eventual log).
         batch_bytes_max: the largest batch of records that the topic accepts; None until the broker was asked.
+        servers: the brokers that the table's definition names.
     """
 
     table_id: str
@@ -54,6 +55,7 @@ class KafkaLog:
     transaction_rows_max: int
     mixed: bool = False
     batch_bytes_max: int | None = None
+    servers: str = ""
 
     @property
     def group(self) -> str:

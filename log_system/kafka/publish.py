@@ -27,13 +27,14 @@ from log_system.kafka.send import Sender, send_offsets
 from log_system.kafka.tasks import PartitionTask, publish_partition
 from log_system.kafka.topic import earliest_offsets
 from log_system.kafka.witness import (
-    check_ends,
+    check_topic_is,
     register,
     snapshot_end,
     tasks_token,
     topic_ends,
 )
-from snapshot.records import ChangeSet, SentRange
+from snapshot.errors import CorruptedError
+from snapshot.records import ChangeSet, SentRange, Snapshot
 
 _THREADS_MAX = 8
 _THREAD_ROWS_MIN = 10_000
@@ -62,6 +63,7 @@ class KafkaPublisher:
         self._group: Any = None
         self._tasks_group: Any = None
         self._register: list[Position] = []
+        self._topic_id = ""
         self._token = uuid.uuid4().hex
 
     @property
@@ -75,9 +77,23 @@ class KafkaPublisher:
         return self._log.client.wait_seconds
 
     @property
+    def servers(self) -> str:
+        """The brokers that the table's definition named when this publisher was made."""
+        return self._log.servers
+
+    @property
     def newest(self) -> int:
         """The newest snapshot of which the log holds any change, as the register said when the log was taken over."""
         return max((position.snapshot for position in self._register), default=0)
+
+    @property
+    def claimed(self) -> Sequence[tuple[int, str]]:
+        """The last snapshot in each partition and what identifies its commit, empty where that is not known."""
+        return [(position.snapshot, position.commit) for position in self._register]
+
+    def positions(self) -> Sequence[Position]:
+        """Return the register as this publisher, the log's owner, knows it."""
+        return tuple(self._register)
 
     def take_over(self, *, check: bool = True) -> None:
         """Become the log's only publisher.
@@ -117,10 +133,11 @@ class KafkaPublisher:
             consumer = log.client.consumer(log.group)
             try:
                 self._group = consumer.consumer_group_metadata()
-                ends = topic_ends(log)
+                topic = topic_ends(log)
+                self._topic_id = topic.topic_id
                 self._register = register(log, consumer, self._index)
                 if check:
-                    check_ends(log, ends, self._register, self._index.latest())
+                    check_topic_is(log, topic, self._register, self._index.latest())
             finally:
                 consumer.close()
             self._producer = producer
@@ -143,9 +160,7 @@ class KafkaPublisher:
             # Step 1.
             self._send(changes)
             # Step 2.
-            entry = self._entry(changes)
-            self._index.put(entry)
-        return entry
+            return self._list(changes)
 
     def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
         """Hear where a snapshot's changes are already: nowhere, in a transactional log."""
@@ -206,7 +221,7 @@ class KafkaPublisher:
         def send(partitions: Sequence[int], codec: LogFormat) -> None:
             for partition in partitions:
                 senders[partition] = Sender(self._log, self._producer, codec, partition)
-                position = self._register[partition].part_of(snapshot)
+                position = self._register[partition].part_of(changes.snapshot)
                 senders[partition].send(changes, position, changes.rows(partition))
 
         with kafka_errors(f"publish snapshot {snapshot} to topic {self._log.topic!r}", self._log.client):
@@ -268,20 +283,48 @@ class KafkaPublisher:
         with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
             list(pool.map(fence, range(self._log.partitions)))
 
-    def _starts(self, snapshot: int) -> Sequence[int]:
-        """Give the offset of each partition at which the range of a snapshot begins: where the one before ends."""
+    def _list(self, changes: ChangeSet) -> IndexEntry:
+        """Write the index entry of a snapshot that the log holds.
+
+        Who was asleep before this step may find that others have written the entry, and that the one before it, from
+        which its range would begin, has expired: then nothing is written.
+
+        Raises:
+            CorruptedError: the entry before it is lost.
+        """
+        snapshot = changes.snapshot.id
         before = self._index.get(snapshot - 1)
-        return before.ends if before else self._log_starts()
+        expired = False
+        if before is None:
+            listed = self._index.get(snapshot)
+            if listed is not None:
+                return listed
+            expired = self._index.has_expired(snapshot)
+            if snapshot > 1 and not expired:
+                msg = (
+                    f"topic {self._log.topic!r}: snapshot {snapshot - 1} has no entry in the log index, so where "
+                    f"snapshot {snapshot} begins in the log is not known. repair() rebuilds the index."
+                )
+                raise CorruptedError(msg)
+        entry = self._entry(changes, before.ends if before is not None else self._log_starts())
+        if not expired:
+            self._index.put(entry)
+        return entry
 
     def _log_starts(self) -> Sequence[int]:
         found = earliest_offsets(self._log.client, self._log.topic)
         return [found[partition] for partition in range(self._log.partitions)]
 
-    def _entry(self, changes: ChangeSet) -> IndexEntry:
-        """Describe where the snapshot is; partitions published by an earlier publisher are looked up."""
+    def _entry(self, changes: ChangeSet, starts: Sequence[int]) -> IndexEntry:
+        """Describe where the snapshot is; partitions published by an earlier publisher are looked up.
+
+        Args:
+            changes: its changes.
+            starts: where it begins in each partition: where the one before ends.
+        """
         snapshot = changes.snapshot
         ranges: list[OffsetRange] = []
-        for partition, start in enumerate(self._starts(snapshot.id)):
+        for partition, start in enumerate(starts):
             rows = changes.rows(partition)
             held = self._register[partition]
             if not rows:
@@ -291,4 +334,15 @@ class KafkaPublisher:
             else:
                 end, records = snapshot_end(self._log, partition, start, snapshot.id)
                 ranges.append(OffsetRange(start, end, records, rows))
-        return IndexEntry(snapshot.id, snapshot.timestamp_ms, snapshot.kind, tuple(ranges))
+        return self._described(snapshot, ranges)
+
+    def _described(self, snapshot: Snapshot, ranges: Sequence[OffsetRange]) -> IndexEntry:
+        return IndexEntry(
+            snapshot.id,
+            snapshot.timestamp_ms,
+            snapshot.kind,
+            tuple(ranges),
+            table=self._log.table_id,
+            commit=snapshot.fingerprint,
+            topic=self._topic_id,
+        )

@@ -19,7 +19,7 @@ from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import POSITION_HEADER, SNAPSHOT_HEADER, Position
 from log_system.kafka.topic import earliest_offsets, latest_offsets
 from log_system.kafka.witness import committed_records, group_positions
-from snapshot.errors import CorruptedError
+from snapshot.errors import CorruptedError, UnavailableError
 
 _BATCH_RECORDS = 20_000
 _BATCH_BYTES = 4 << 20
@@ -67,30 +67,44 @@ class PartitionScan:
     foreign: tuple[tuple[int, int], ...]
 
 
-def bounds(log: KafkaLog, claimed: Sequence[int]) -> list[tuple[int, int]]:
-    """Give the first offset and the end of what is committed, for each partition.
+def bounds(log: KafkaLog, claimed: Sequence[int], *, whole: bool = False) -> list[tuple[int, int]]:
+    """Return the first offset and the end of what is committed, for each partition.
 
-    A broker says that a transaction is committed a moment before its last offset moves; where the index claims more
-    than is there, that moment is waited for.
+    A broker says that a transaction is committed a moment before its last offset moves; where more is claimed than can
+    be read, that moment is waited for. Longer than that, only another producer's open transaction hides it.
 
     Args:
         log: the log.
-        claimed: for each partition, the offset the index says the log reaches.
+        claimed: for each partition, the offset that index and register say the log reaches.
+        whole: all that is written must be readable, whatever is claimed: who concludes from a scan that something is
+            not in the log needs that, and has ended the transactions of the table's own publishers.
 
     Raises:
         NotFoundError: the topic does not exist.
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not answer, or an open transaction hides what must be seen.
     """
     until = time.monotonic() + _SETTLE_SECONDS
     while True:
         written = latest_offsets(log.client, log.topic, read_committed=False)
         ends = latest_offsets(log.client, log.topic, read_committed=True)
-        moving = any(ends[p] < written[p] and ends[p] < claimed[p] for p in range(min(len(ends), len(claimed))))
-        if not moving or time.monotonic() > until:
+        behind = [p for p in ends if ends[p] < written[p]]
+        hidden = [p for p in behind if whole or (p < len(claimed) and ends[p] < claimed[p])]
+        if not hidden:
             break
+        if time.monotonic() > until:
+            raise _hidden(log, hidden[0], ends[hidden[0]], written[hidden[0]])
         time.sleep(_SETTLE_STEP_SECONDS)
     low = earliest_offsets(log.client, log.topic)
     return [(low[p], ends[p]) for p in sorted(ends)]
+
+
+def _hidden(log: KafkaLog, partition: int, end: int, written: int) -> UnavailableError:
+    return UnavailableError(
+        f"topic {log.topic!r}, partition {partition}: expected to read up to offset {written}, got no further than "
+        f"{end}: an open transaction, of another producer, hides what follows, and what is hidden may be published. "
+        "Nothing was concluded. Wait until it ends, or see it with Kafka's kafka-transactions.sh --find-hanging and "
+        "end it with --abort; then try again."
+    )
 
 
 def positions(log: KafkaLog) -> list[Position | None]:
@@ -127,7 +141,7 @@ def scan(log: KafkaLog, partition: int, low: int, end: int, newest: int, progres
         count += 1
         headers = message.headers()
         if headers:
-            position = Position.from_headers(message.offset(), headers)
+            position = Position.from_headers(message.offset(), headers, log.table_id)
             if position is not None:
                 marks.append(Mark(position, _total(headers), count))
             elif (named := _named(headers)) is not None and named > newest:

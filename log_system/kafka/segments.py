@@ -24,6 +24,7 @@ class PartitionMap:
         known_from: the first snapshot whose ``start`` is known for sure.
         part: the position within a snapshot that is only partly published, behind all others.
         early: offset and id of each position that names a snapshot that is not committed.
+        commit: identifies the commit of the last snapshot whose end was found; empty where its record does not name it.
     """
 
     scan: PartitionScan
@@ -34,6 +35,7 @@ class PartitionMap:
     known_from: int
     part: Position | None
     early: tuple[tuple[int, int], ...]
+    commit: str = ""
 
     @property
     def last(self) -> int:
@@ -62,7 +64,7 @@ class PartitionMap:
             return self.part
         if self.found:
             told = self.found[self.last]
-            return Position(self.last, told.rows, told.records, done=True, end=told.end)
+            return Position(self.last, told.rows, told.records, done=True, end=told.end, commit=self.commit)
         return None if self.cut else Position(0, 0, 0, done=True, end=self.start)
 
 
@@ -82,6 +84,7 @@ def lay_out(scan: PartitionScan, base: int, newest: int, published: int) -> Part
     """
     cut = scan.low > base
     done, start, first, known_from = 0, max(base, scan.low), 1, 1
+    commit = ""
     part: Position | None = None
     found: dict[int, OffsetRange] = {}
     early: list[tuple[int, int]] = []
@@ -93,7 +96,7 @@ def lay_out(scan: PartitionScan, base: int, newest: int, published: int) -> Part
         elif position.snapshot > done and not position.done:
             part = position
         elif position.snapshot > done:
-            done, part = position.snapshot, None
+            done, part, commit = position.snapshot, None, position.commit
             if waiting:
                 waiting = False
                 whole = mark.before >= position.records
@@ -106,4 +109,4 @@ def lay_out(scan: PartitionScan, base: int, newest: int, published: int) -> Part
     if waiting:
         first = known_from = published + 1
     begin = next(iter(found.values())).start if found else start
-    return PartitionMap(scan, found, first, cut, begin, known_from, part, tuple(early))
+    return PartitionMap(scan, found, first, cut, begin, known_from, part, tuple(early), commit if found else "")

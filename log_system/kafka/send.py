@@ -125,7 +125,7 @@ class Sender:
         self._produce(records, plain, position.snapshot)
         if is_last:
             key, value = records.key_column[plain].as_py(), records.value_column[plain].as_py()
-            self._put(key, value, after.headers(total), self._on_delivery)
+            self._put(key, value, after.headers(total, self._log.table_id), self._on_delivery)
         return after
 
     def _produce(self, records: EncodedRecords, count: int, snapshot: int) -> None:

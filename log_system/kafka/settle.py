@@ -21,7 +21,7 @@ from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.register import Position
 from log_system.kafka.staged import RecordStream
 from log_system.kafka.topic import latest_offsets
-from snapshot.records import ChangeSet, SentRange
+from snapshot.records import ChangeSet, SentRange, Snapshot
 
 
 class RepairSource(Protocol):
@@ -78,7 +78,7 @@ class EventualPublisher(KafkaPublisher):
             dirty = {p: held.end for p, held in enumerate(self._register) if ends[p] > held.end}
             self._repair(dirty, ends, (), None)
 
-    def settle_all(self, newest: int) -> Mapping[int, int]:
+    def settle_all(self, newest: Snapshot) -> Mapping[int, int]:
         """Make the log's last word on every key of the table the committed one, reading all of the log.
 
         Needs no register that is true; moves it to the newest snapshot. A crash leaves the log as it was, or right.
@@ -96,10 +96,6 @@ class EventualPublisher(KafkaPublisher):
         with self._as_owner():
             return self._repair(dict.fromkeys(range(self._log.partitions), 0), self._log_ends(), (), newest, whole=True)
 
-    def positions(self) -> Sequence[Position]:
-        """Give the register as this publisher, the log's owner, knows it."""
-        return tuple(self._register)
-
     def _send(self, changes: ChangeSet) -> None:
         """Settle a snapshot, and every later one with it, unless that is done.
 
@@ -112,7 +108,7 @@ class EventualPublisher(KafkaPublisher):
         unsettled = self._repairs.unsettled(changes.snapshot.id)
         ends = self._log_ends()
         dirty = {p: held.end for p, held in enumerate(self._register) if not self._is_clean(p, ends[p], unsettled)}
-        self._repair(dirty, ends, unsettled, unsettled[-1].snapshot.id)
+        self._repair(dirty, ends, unsettled, unsettled[-1].snapshot)
 
     def _log_ends(self) -> list[int]:
         found = latest_offsets(self._log.client, self._log.topic, read_committed=True)
@@ -144,7 +140,7 @@ class EventualPublisher(KafkaPublisher):
         dirty: Mapping[int, int],
         ends: Sequence[int],
         unsettled: Sequence[ChangeSet],
-        settled: int | None,
+        settled: Snapshot | None,
         *,
         whole: bool = False,
     ) -> Mapping[int, int]:
@@ -197,24 +193,25 @@ class EventualPublisher(KafkaPublisher):
             self._register = moved
         return sent
 
-    def _moved(self, partition: int, end: int, stream: RecordStream | None, settled: int | None) -> Position:
+    def _moved(self, partition: int, end: int, stream: RecordStream | None, settled: Snapshot | None) -> Position:
         """Give where a partition's range ends: after the repair if it follows at once, else before it.
 
         What others have sent in between may be wrong again, so it is left to the next range, with the repair.
         """
-        snapshot = self._register[partition].snapshot if settled is None else settled
+        held = self._register[partition]
+        snapshot, commit = (held.snapshot, held.commit) if settled is None else (settled.id, settled.fingerprint)
         if stream is not None:
             sent = stream.sent()
             if sent.first == end and sent.end - sent.first == sent.records:
-                return Position(snapshot, 0, sent.records, done=True, end=sent.end)
-        return Position(snapshot, 0, 0, done=True, end=end)
+                return Position(snapshot, 0, sent.records, done=True, end=sent.end, commit=commit)
+        return Position(snapshot, 0, 0, done=True, end=end, commit=commit)
 
-    def _entry(self, changes: ChangeSet) -> IndexEntry:
+    def _entry(self, changes: ChangeSet, starts: Sequence[int]) -> IndexEntry:
         """Describe the range of a settled snapshot; it counts offsets, since others' records may be among them."""
         snapshot = changes.snapshot
         ranges: list[OffsetRange] = []
-        for partition, start in enumerate(self._starts(snapshot.id)):
+        for partition, start in enumerate(starts):
             held = self._register[partition]
             end = max(start, held.end) if held.snapshot == snapshot.id else start
             ranges.append(OffsetRange(start, end, end - start, changes.rows(partition)))
-        return IndexEntry(snapshot.id, snapshot.timestamp_ms, snapshot.kind, tuple(ranges))
+        return self._described(snapshot, ranges)

@@ -70,7 +70,7 @@ def publish_partition(task: PartitionTask) -> Position:
         sender = Sender(log, producer, codec, task.partition)
         while not position.holds(snapshot):
             producer.begin_transaction()
-            sender.send(task.changes, position.part_of(snapshot), log.transaction_rows_max)
+            sender.send(task.changes, position.part_of(task.changes.snapshot), log.transaction_rows_max)
             flush(producer, log.client.wait_seconds)
             position = sender.position()
             offset = TopicPartition(log.topic, task.partition, position.end, position.metadata())

@@ -18,6 +18,8 @@ from log_system.kafka.topic_requests import (
     SETTLE_STEP_SECONDS,
     TopicShape,
     describe,
+    id_of,
+    look_up,
     missing,
     one,
     partitions_led,
@@ -25,14 +27,18 @@ from log_system.kafka.topic_requests import (
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
 
 __all__ = [
+    "TopicOffsets",
     "TopicShape",
     "check_topic",
     "delete_topic",
     "describe_topic",
+    "earliest_of",
     "earliest_offsets",
     "ensure_topic",
     "ensure_topic_of_broker",
+    "latest_of",
     "latest_offsets",
+    "topic_id",
 ]
 
 
@@ -185,14 +191,59 @@ def delete_topic(client: KafkaClient, name: str) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class TopicOffsets:
+    """Offsets of a topic, and which topic of that name it is.
+
+    Attributes:
+        topic_id: Kafka's own id, which a topic that is deleted and made anew does not keep; see ``id_of``.
+        offsets: an offset for each partition.
+    """
+
+    topic_id: str
+    offsets: dict[int, int]
+
+
+def earliest_of(client: KafkaClient, topic: str) -> TopicOffsets:
+    """Return for each partition the first offset that is still there, with the topic's id.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    cluster, asked, topic_id = _asked(client, topic)
+    return TopicOffsets(topic_id, _by_number(cluster.earliest(asked)))
+
+
+def latest_of(client: KafkaClient, topic: str, *, read_committed: bool) -> TopicOffsets:
+    """Return what ``latest_offsets`` does, with the topic's id."""
+    cluster, asked, topic_id = _asked(client, topic)
+    return TopicOffsets(topic_id, _by_number(cluster.latest(asked, _isolation(read_committed))))
+
+
+def topic_id(client: KafkaClient, topic: str, admin: AdminClient | None = None) -> str:
+    """Return Kafka's own id of a topic; see ``id_of``.
+
+    Args:
+        client: the cluster.
+        topic: the topic.
+        admin: a connection to ask over; None makes one.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    found = look_up(client, admin or client.admin(), topic)
+    if found is None:
+        raise missing(client, topic)
+    return id_of(found)
+
+
 def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
     """Return for each partition the first offset that is still there.
 
     Raises:
         NotFoundError: there is no such topic.
     """
-    cluster, asked = _asked(client, topic)
-    return _by_number(cluster.earliest(asked))
+    return earliest_of(client, topic).offsets
 
 
 def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> dict[int, int]:
@@ -209,16 +260,20 @@ def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> 
     Raises:
         NotFoundError: there is no such topic.
     """
-    cluster, asked = _asked(client, topic)
-    return _by_number(cluster.latest(asked, "read_committed" if read_committed else "read_uncommitted"))
+    return latest_of(client, topic, read_committed=read_committed).offsets
 
 
-def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition]]:
+def _isolation(read_committed: bool) -> str:
+    return "read_committed" if read_committed else "read_uncommitted"
+
+
+def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition], str]:
     admin = client.admin()
-    parts = partitions_led(client, admin, topic)
-    if parts is None:
+    found = look_up(client, admin, topic)
+    if found is None:
         raise missing(client, topic)
-    return Cluster(client, admin), [(topic, number) for number in sorted(parts)]
+    numbers = sorted(part.id for part in found.partitions)
+    return Cluster(client, admin), [(topic, number) for number in numbers], id_of(found)
 
 
 def _by_number(found: Offsets) -> dict[int, int]:

@@ -13,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ConfigResource,
     OffsetSpec,
     ResourceType,
+    TopicDescription,
 )
 
 from log_system.kafka.client import KafkaClient, kafka_errors
@@ -24,6 +25,9 @@ SETTLE_STEP_SECONDS: Final = 0.05
 
 EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+#: What a broker without topic ids (before Kafka 2.8) answers in place of one: a UUID of zeros.
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 T = TypeVar("T")
 
@@ -76,11 +80,30 @@ def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape |
 
 def partitions_led(client: KafkaClient, admin: AdminClient, name: str) -> dict[int, bool] | None:
     """Return for each partition whether it has a leader, or ``None`` if there is no such topic."""
+    found = look_up(client, admin, name)
+    return None if found is None else _led(found)
+
+
+def look_up(client: KafkaClient, admin: AdminClient, name: str) -> TopicDescription | None:
+    """Return what the cluster knows of a topic, or ``None`` if there is no such topic."""
     try:
         with kafka_errors(f"look up topic '{name}'", client, handle=admin):
-            found = one(admin.describe_topics(TopicCollection([name]), request_timeout=client.request_seconds))
+            asked: Mapping[Any, Future[TopicDescription]] = admin.describe_topics(
+                TopicCollection([name]), request_timeout=client.request_seconds
+            )
+            return one(asked)
     except NotFoundError:
         return None
+
+
+def id_of(found: TopicDescription) -> str:
+    """Return a topic's id, empty where the brokers know of none."""
+    topic_id = str(found.topic_id)
+    # librdkafka writes plain base64, Kafka and its tools the one for URLs.
+    return "" if topic_id == _NO_TOPIC_ID else topic_id.replace("+", "-").replace("/", "_")
+
+
+def _led(found: Any) -> dict[int, bool]:
     return {part.id: part.leader is not None and part.leader.id >= 0 for part in found.partitions}
 
 

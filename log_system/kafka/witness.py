@@ -18,7 +18,7 @@ from log_system.index import IndexEntry, LogIndex
 from log_system.kafka.client import kafka_errors
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
-from log_system.kafka.topic import earliest_offsets, latest_offsets
+from log_system.kafka.topic import TopicOffsets, earliest_offsets, latest_of, latest_offsets
 from snapshot.errors import DataLostError, UnavailableError
 
 logger = logging.getLogger("tablestore")
@@ -56,21 +56,24 @@ def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[Position]:
     for partition, position in enumerate(positions):
         if position is None:
             start = latest.ends[partition] if latest else 0
-            known = Position(latest.snapshot if latest else 0, 0, 0, done=True, end=start)
+            known = Position(0, 0, 0, done=True, end=start)
+            if latest:
+                known = Position(latest.snapshot, 0, 0, done=True, end=start, commit=latest.commit)
             found.append(last_position(log, partition, start) or known)
         else:
             found.append(position)
     return found
 
 
-def topic_ends(log: KafkaLog) -> dict[int, int]:
-    """Give the offset at which each partition ends, open transactions included.
+def topic_ends(log: KafkaLog) -> TopicOffsets:
+    """Return the offset at which each partition ends, open transactions included.
 
     Raises:
         NotFoundError: there is no such topic.
         DataLostError: it has fewer partitions than the table has buckets.
     """
-    ends = latest_offsets(log.client, log.topic, read_committed=False)
+    found = latest_of(log.client, log.topic, read_committed=False)
+    ends = found.offsets
     if len(ends) < log.partitions:
         msg = f"topic {log.topic!r} has {len(ends)} partitions, the table {log.partitions} buckets. {_ANEW}"
         raise DataLostError(msg)
@@ -81,24 +84,36 @@ def topic_ends(log: KafkaLog) -> dict[int, int]:
             len(ends),
             log.partitions,
         )
-    return ends
+    return found
 
 
-def check_ends(
-    log: KafkaLog, ends: Mapping[int, int], positions: Sequence[Position], latest: IndexEntry | None
+def check_topic_is(
+    log: KafkaLog, topic: TopicOffsets, positions: Sequence[Position], latest: IndexEntry | None
 ) -> None:
-    """Check that the topic still reaches as far as has been published, in each partition.
+    """Check that the topic is the one that was published to, and reaches as far as that, in each partition.
 
     A topic that was deleted and made anew counts its offsets from 0 again, so what comes next would pass for published,
     or stand where the log index says that older snapshots are.
 
     Raises:
-        DataLostError: a partition ends before what has been published.
+        DataLostError: it is another topic of the same name, or a partition ends before what has been published.
     """
+    ends: Mapping[int, int] = topic.offsets
     for partition, position in enumerate(positions):
         published = max(position.end, latest.ends[partition] if latest else 0)
         if ends[partition] < published:
             raise shorter(log, partition, published, ends[partition])
+    if latest is not None and is_another(latest.topic, topic.topic_id):
+        msg = (
+            f"topic {log.topic!r}: expected the topic with id {latest.topic}, to which snapshot {latest.snapshot} was "
+            f"published, got one with id {topic.topic_id}. {_ANEW}"
+        )
+        raise DataLostError(msg)
+
+
+def is_another(known: str, found: str) -> bool:
+    """Return whether two of Kafka's topic ids name different topics; an empty one, from before ids were kept, fits."""
+    return bool(known and found) and known != found
 
 
 def shorter(log: KafkaLog, partition: int, published: int, end: int) -> DataLostError:
@@ -151,7 +166,7 @@ def last_position(log: KafkaLog, partition: int, start: int) -> Position | None:
     """Find the position that the last record at or after ``start`` carries; None when no record there has one."""
     found: Position | None = None
     for message in committed_records(log, partition, start):
-        found = Position.from_headers(message.offset(), message.headers()) or found
+        found = Position.from_headers(message.offset(), message.headers(), log.table_id) or found
     return found
 
 
@@ -162,7 +177,7 @@ def snapshot_end(log: KafkaLog, partition: int, start: int, snapshot: int) -> tu
         The offset after its last record and the number of its records; ``(start, 0)`` when retention has removed it.
     """
     for message in committed_records(log, partition, start):
-        position = Position.from_headers(message.offset(), message.headers())
+        position = Position.from_headers(message.offset(), message.headers(), log.table_id)
         if position is None or position.snapshot < snapshot:
             continue
         if position.snapshot == snapshot and not position.done:
