@@ -141,7 +141,7 @@ class LocalCluster:
 
 
 def java_hash(text: str) -> int:
-    """Return what Kafka makes of Java's ``String.hashCode`` of an ASCII text: it takes its absolute value (``Utils.abs``)."""
+    """Return the absolute value of Java's ``String.hashCode`` of an ASCII text, as Kafka's ``Utils.abs`` does."""
     code = 0
     for letter in text:
         code = (31 * code + ord(letter)) & 0xFFFFFFFF

@@ -47,7 +47,7 @@ class Broker:
     controller_port: int
     heap: str
     properties: Mapping[str, str] = field(repr=False)
-    cluster_id: str = field(default_factory=lambda: new_cluster_id())
+    cluster_id: str = field(default_factory=lambda: new_cluster_id())  # noqa: PLW0108 - defined below
 
     @property
     def bootstrap_servers(self) -> str:

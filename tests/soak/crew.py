@@ -219,7 +219,9 @@ def roll_back_again_and_again(path: str, name: str, seconds: float, results: Any
         publisher = publisher_of(table)
         newest = table.files.latest()
         try:
-            rollback(table, Writer(table, publisher), run_here, dice.randint(max(table.files.oldest(), newest - 8), newest))
+            rollback(
+                table, Writer(table, publisher), run_here, dice.randint(max(table.files.oldest(), newest - 8), newest)
+            )
             done.batches += 1
         except TableStoreError as error:
             # The snapshot may have expired meanwhile, and others commit faster than a rollback compares.
