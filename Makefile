@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PAGES  := $(wildcard *.md docs/*.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench docs check lock crash visibility races peer clean java
+.PHONY: help demo test lint types bench docs check lock crash visibility races soak peer clean java
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -41,6 +41,9 @@ visibility: $(STAMP) java ## who sees what when, while small snapshots are writt
 
 races: $(STAMP) java ## several writers on one table, for speed, then with kills, readers and compaction
 	@$(BIN)/python -m tests.races
+
+soak: $(STAMP) java ## brokers killed, publishers stopped, retention in the way, for SECONDS=... each; SEED=... ONLY=...
+	@$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 peer: $(STAMP) java ## the crash points against Delta's sink and a plain producer in foreachBatch
 	@$(BIN)/python -m tests.peer_crash

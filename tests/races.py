@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -88,6 +89,13 @@ class Field:
         os.kill(victim.pid, signal.SIGKILL)
         self.killed += 1
         return str(victim.name)
+
+    def wait_for(self, names: Sequence[str]) -> None:
+        """Wait until these have ended, or patience has."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        for process in self._running.values():
+            if process.name in names:
+                process.join(max(0.1, until - time.monotonic()))
 
     def finish(self) -> tuple[list[str], int]:
         """Hear everybody out; give what went wrong and how many rows were written."""

@@ -39,6 +39,7 @@ class Broker:
         controller_port: of the listener that the broker uses to talk to itself.
         heap: Java's heap limit, such as ``512m``.
         properties: the user's own broker properties.
+        cluster_id: under which the storage is formatted; brokers of one cluster share it.
     """
 
     data_dir: Path
@@ -46,6 +47,7 @@ class Broker:
     controller_port: int
     heap: str
     properties: Mapping[str, str] = field(repr=False)
+    cluster_id: str = field(default_factory=lambda: new_cluster_id())  # noqa: PLW0108 - defined below
 
     @property
     def bootstrap_servers(self) -> str:
@@ -79,7 +81,7 @@ class Broker:
 
     def _format(self, java: Sequence[str], config: Path) -> None:
         # Kafka's own tool, not a meta.properties of ours: it also decides the feature levels (transaction.version 2).
-        tool = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", _cluster_id(), "--config", str(config)]
+        tool = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", self.cluster_id, "--config", str(config)]
         answer = subprocess.run(tool, capture_output=True, text=True, check=False)
         if answer.returncode != 0:
             said = _telling(answer.stderr + answer.stdout)
@@ -127,7 +129,8 @@ def _telling(printed: str) -> str:
     return "\n".join((telling or lines)[-LOG_LINES_SHOWN:]) or "(nothing)"
 
 
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
+    """Return a random cluster id."""
     # Kafka writes a UUID as 22 characters of base64; one that starts with a dash would look like an option to the tool.
     return "t" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii")[1:22]
 

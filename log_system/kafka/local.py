@@ -156,8 +156,7 @@ class LocalKafka:
 
     def _launch_somewhere(self, data_dir: Path, java: list[str]) -> Broker:
         for left in reversed(range(TRIES_MAX)):
-            port = free_port() if self._given_port is None else self._given_port
-            broker = Broker(data_dir, port, free_port(avoid=port), self._heap, self._properties)
+            broker = self._broker_in(data_dir)
             try:
                 self._launch(broker, java)
             except UnavailableError as error:
@@ -166,6 +165,11 @@ class LocalKafka:
                 raise
             return broker
         raise AssertionError
+
+    def _broker_in(self, data_dir: Path) -> Broker:
+        """Choose the ports of a broker with its data in a folder."""
+        port = free_port() if self._given_port is None else self._given_port
+        return Broker(data_dir, port, free_port(avoid=port), self._heap, self._properties)
 
     def _launch(self, broker: Broker, java: list[str]) -> None:
         check_port(broker.port)

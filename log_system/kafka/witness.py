@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -27,6 +27,8 @@ _ANEW = (
     "The topic was made anew, or the broker lost records: what was published is gone from the log. The table's files "
     "hold every row: repair() publishes them again, into a topic with one partition a bucket."
 )
+_TOLD: Final[set[tuple[str, int]]] = set()
+"""Tables, and numbers of partitions, of which this process has warned that there are more than buckets."""
 _BATCH_RECORDS = 10_000
 _WAIT_SECONDS = 0.1
 _ATTEMPTS_MAX = 100
@@ -77,7 +79,9 @@ def topic_ends(log: KafkaLog) -> TopicOffsets:
     if len(ends) < log.partitions:
         msg = f"topic {log.topic!r} has {len(ends)} partitions, the table {log.partitions} buckets. {_ANEW}"
         raise DataLostError(msg)
-    if len(ends) > log.partitions:
+    if len(ends) > log.partitions and (log.table_id, len(ends)) not in _TOLD:
+        # Each take-over comes by here; a process says it once.
+        _TOLD.add((log.table_id, len(ends)))
         logger.warning(
             "topic %r has %d partitions, the table %d buckets; nothing is published to the others.",
             log.topic,

@@ -1,0 +1,60 @@
+"""Run the soaks one after another and print what came of them; exit code 1 when a promise broke.
+
+``python -m tests.soak [--seconds N] [--seed N] [--only leaders|sleepers|retention]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from log_system.kafka.local import LocalKafka
+from tests.cluster import LocalCluster
+from tests.soak import retention, sleepers
+from tests.soak.leaders import soak_leaders
+from tests.soak.outcome import Outcome, table_of
+from tests.soak.retention import soak_retention
+from tests.soak.sleepers import soak_sleepers
+
+SOAKS = ("leaders", "sleepers", "retention")
+WIDTH = 200
+
+
+def run(what: str, folder: Path, *, seconds: float, seed: int) -> Outcome:
+    """Run one soak on brokers of its own."""
+    if what == "leaders":
+        with LocalCluster() as cluster:
+            return soak_leaders(folder, cluster, seconds=seconds, seed=seed, writers=3, every=8)
+    with LocalKafka(properties={**sleepers.EAGER, **retention.EAGER}) as kafka:
+        if what == "sleepers":
+            return soak_sleepers(folder, kafka.bootstrap_servers, seconds=seconds, seed=seed, writers=2)
+        return soak_retention(folder, kafka.bootstrap_servers, seconds=seconds, seed=seed)
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120, help="of each soak")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=SOAKS, help="leave the others out")
+    given = parser.parse_args()
+    # What is tried again, and which snapshots are read from files, is no news here.
+    logging.getLogger("tablestore").setLevel(logging.CRITICAL)
+    console, outcomes = Console(width=WIDTH), list[Outcome]()
+    for what in SOAKS:
+        if given.only in (None, what):
+            with tempfile.TemporaryDirectory(prefix="soak-") as name:
+                outcomes.append(run(what, Path(name), seconds=given.seconds, seed=given.seed))
+            for trouble in outcomes[-1].troubles:
+                console.print(f"{what}: {trouble}", markup=False)
+    console.print(table_of(outcomes))
+    return int(not all(outcome.good for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
