@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from log_system.formats import EncodedRecords, LogFormat
 from log_system.kafka import bulk_send
-from log_system.kafka.client import translate
+from log_system.kafka.client import kafka_errors
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import SNAPSHOT_HEADER, Position
 from log_system.kafka.witness import shorter
@@ -103,11 +103,13 @@ class Sender:
             TableStoreError: the broker refused a record, or has not confirmed the last one.
             DataLostError: it landed before what was published earlier, so the topic was made anew.
         """
-        if self._failed is not None:
-            raise translate(self._failed, f"publish to topic {self._log.topic!r}")
         assert self._position is not None
-        if self._landed is None:
-            raise translate(TimeoutError("the last record was not confirmed"), f"publish to topic {self._log.topic!r}")
+        with kafka_errors(f"publish to topic {self._log.topic!r}", self._log.client, handle=self._producer):
+            if self._failed is not None:
+                raise KafkaException(self._failed)
+            if self._landed is None:
+                msg = "the last record was not confirmed"
+                raise TimeoutError(msg)
         if self._landed < self._position.end:
             # The transaction is still open, so nothing of it will be seen.
             raise shorter(self._log, self._partition, self._position.end, self._landed)
