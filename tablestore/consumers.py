@@ -112,7 +112,7 @@ class ConsumerProgress:
         """Keep a snapshot whose rows are about to be read; a query that dies on the way begins anew.
 
         Raises:
-            TableReplacedError: the table was dropped and made anew.
+            TableReplacedError: the table was dropped and created again.
         """
         self._put(snapshot, begun=False)
 
@@ -121,7 +121,7 @@ class ConsumerProgress:
 
         Raises:
             DataLostError: it is new, and what follows the snapshot has expired meanwhile.
-            TableReplacedError: the table was dropped and made anew.
+            TableReplacedError: the table was dropped and created again.
         """
         now = self._clock()
         if self._told is not None and self._told[0] == snapshot and now - self._told[1] < self._touch_seconds:

@@ -235,7 +235,7 @@ class LocalTable:
             InvalidInputError: the arguments do not go together.
             NotFoundError: that snapshot or tag is not there.
             DataLostError: neither the log nor the table holds the changes any more.
-            TableReplacedError: the table was dropped and made anew.
+            TableReplacedError: the table was dropped and created again.
         """
         time = None if timestamp is None else timestamp_millis(timestamp)
         given = {"scan-mode": scan_mode, "snapshot": snapshot, "timestamp": time, "tag": tag}

@@ -58,7 +58,7 @@ def followed(
 
     Raises:
         DataLostError: neither the log nor the table holds the changes any more.
-        TableReplacedError: the table was dropped and made anew.
+        TableReplacedError: the table was dropped and created again.
         NotFoundError: the table was dropped.
     """
     looked = time.monotonic()

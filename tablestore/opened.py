@@ -79,10 +79,10 @@ class OpenedTable:
 
         Raises:
             NotFoundError: the table was dropped.
-            TableReplacedError: it was dropped and made anew.
+            TableReplacedError: it was dropped and created again.
         """
         if TableFiles.open(self.files.storage).spec.table_id != self.spec.table_id:
-            msg = f"table {self.path!r} was dropped and made anew since it was opened. Open the table anew."
+            msg = f"table {self.path!r} was dropped and created again since it was opened. Open the table anew."
             raise TableReplacedError(msg)
 
     @property

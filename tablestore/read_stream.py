@@ -184,7 +184,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _snapshot(self, offset: Offset) -> int:
         if offset["table"] != self._table.spec.table_id:
             msg = (
-                f"table {self._table.path!r} was dropped and made anew since this query read it last. "
+                f"table {self._table.path!r} was dropped and created again since this query read it last. "
                 "Start a new query, with a new checkpoint."
             )
             raise TableReplacedError(msg)

@@ -364,7 +364,7 @@ def test_a_table_that_is_made_anew_is_noticed(tmp_path: Path, monkeypatch: pytes
     following = open_local(tmp_path / "t").tail(poll_seconds=0)
     lifecycle.drop(lifecycle_table)
     make()
-    with pytest.raises(DataLostError, match="was dropped and made anew"):
+    with pytest.raises(DataLostError, match="was dropped and created again"):
         next(following)
 
 

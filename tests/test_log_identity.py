@@ -70,7 +70,7 @@ def stream_of(rig: Rig, kind: type[SnapshotStream] = SnapshotStream, **more: str
     return kind(parse_read_options(options), feed_schema(rig.table.spec))
 
 
-# A table that was dropped and made anew.
+# A table that was dropped and created again.
 
 
 @pytest.mark.parametrize("batches", [(), (21, 22), (21, 22, 23)], ids=["shorter", "as-long", "longer"])
@@ -81,7 +81,7 @@ def test_a_tail_that_outlives_its_table_says_so_and_reads_nothing_of_the_next(
     tail = open_local(rig.path).tail(scan_mode="earliest", poll_seconds=0.05)
     assert sum(next(tail).num_rows for _ in range(1)) == 20
     replace_table(rig, *batches)
-    with pytest.raises(TableReplacedError, match="dropped and made anew"):
+    with pytest.raises(TableReplacedError, match="dropped and created again"):
         next(tail)
 
 

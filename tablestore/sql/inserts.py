@@ -199,7 +199,7 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
     if not name:
         names = (statement.target, *tables_in(statement.query))
         definitions = [scope.definition(each) for each in names]
-        # A table that was dropped and made anew lacks what the query wrote before: the version tells them apart.
+        # A table that was dropped and created again lacks what the query wrote before: the version tells them apart.
         parts = [render(statement), *(f"{each.version} {render(each.made)}" for each in definitions)]
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
         name = digest

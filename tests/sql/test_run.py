@@ -322,7 +322,7 @@ def test_continuous_selects_are_followed_and_sets_run_all_their_inserts(
     )
     assert rows(catalog, "SELECT * FROM one") == values
     assert rows(catalog, "SELECT * FROM two") == [(2, "b")]
-    # A table that was dropped and made anew begins anew.
+    # A table that was dropped and created again begins anew.
     catalog.sql("DROP TABLE two; CREATE TABLE two (n BIGINT, s STRING)")
     finish(catalog, "INSERT INTO two SELECT n, s FROM s WHERE n > 1")
     assert rows(catalog, "SELECT * FROM two") == [(2, "b")]
