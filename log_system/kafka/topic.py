@@ -19,14 +19,18 @@ from log_system.kafka.topic_requests import (
     SETTLE_STEP_SECONDS,
     TopicShape,
     describe,
+    id_of,
+    look_up,
     missing,
     one,
     partitions_led,
 )
-from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
+from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError, UnavailableError
 
 __all__ = [
+    "TopicIds",
     "TopicShape",
+    "check_identity",
     "check_topic",
     "delete_topic",
     "describe_topic",
@@ -34,7 +38,21 @@ __all__ = [
     "ensure_topic",
     "ensure_topic_of_broker",
     "latest_offsets",
+    "topic_ids",
 ]
+
+
+@dataclass(frozen=True)
+class TopicIds:
+    """Which topic it is, whatever its name: a topic that was deleted and created again has another id.
+
+    Attributes:
+        topic_id: the id that the cluster gave the topic when it was created (KIP-516).
+        cluster_id: the id of the cluster.
+    """
+
+    topic_id: str
+    cluster_id: str
 
 
 @dataclass(frozen=True)
@@ -164,21 +182,78 @@ def describe_topic(client: KafkaClient, name: str) -> TopicShape | None:
     return describe(client, client.admin(), name)
 
 
-def delete_topic(client: KafkaClient, name: str) -> bool:
-    """Delete a topic and wait until it is gone.
+def topic_ids(client: KafkaClient, name: str) -> TopicIds | None:
+    """Return the ids of a topic and its cluster, or ``None`` if there is no such topic.
 
-    Returns:
-        Whether there was one.
-
+    Raises:
+        UnavailableError: the broker does not answer.
     """
     admin = client.admin()
+    found = look_up(client, admin, name)
+    if found is None:
+        return None
+    with kafka_errors("look up the cluster id", client, handle=admin):
+        cluster = admin.describe_cluster(request_timeout=REQUEST_SECONDS_MAX).result()
+    return TopicIds(id_of(found), str(cluster.cluster_id or ""))
+
+
+def check_identity(client: KafkaClient, name: str, topic_id: str) -> None:
+    """Check that a topic is there and is still the one that it was.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        topic_id: the id that it had; empty accepts any.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        DataLostError: it was deleted and created again.
+        UnavailableError: the broker does not answer.
+    """
+    found = look_up(client, client.admin(), name)
+    if found is None:
+        raise missing(client, name)
+    if topic_id and id_of(found) and id_of(found) != topic_id:
+        msg = (
+            f"topic '{name}' at {client.prefix}bootstrap.servers='{client.bootstrap_servers}' was deleted and created "
+            f"again: expected the topic with id {topic_id}, got id {id_of(found)}. Its records are gone. For the log "
+            f"of a table, repair() publishes the table's snapshots again; then start a new reader."
+        )
+        raise DataLostError(msg)
+
+
+def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
+    """Delete a topic and wait until it is gone.
+
+    The client deletes topics by name only, so a topic that somebody creates under the same name between the look at
+    the id and the deletion, two requests in a row, is deleted in its place.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        topic_id: delete only the topic with this id; empty deletes whatever has the name.
+
+    Returns:
+        Whether there was one, of that id.
+
+    Raises:
+        UnavailableError: the broker does not answer, or the topic is still there after a while.
+    """
+    admin = client.admin()
+    if topic_id:
+        found = look_up(client, admin, name)
+        if found is None or id_of(found) != topic_id:
+            return False
     try:
         with kafka_errors(f"delete topic '{name}'", client, handle=admin):
             one(admin.delete_topics([name], request_timeout=REQUEST_SECONDS_MAX))
     except NotFoundError:
         return False
     until = time.monotonic() + SETTLE_SECONDS_MAX
-    while partitions_led(client, admin, name) is not None:
+    while (found := look_up(client, admin, name)) is not None:
+        if topic_id and id_of(found) != topic_id:
+            # Somebody has created another topic of this name since.
+            return True
         if time.monotonic() > until:
             msg = f"topic '{name}' is still there {SETTLE_SECONDS_MAX:.0f} s after its deletion began. Retry later."
             raise UnavailableError(msg)

@@ -13,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ConfigResource,
     OffsetSpec,
     ResourceType,
+    TopicDescription,
 )
 
 from log_system.kafka.client import KafkaClient, kafka_errors
@@ -28,6 +29,9 @@ SETTLE_STEP_SECONDS: Final = 0.05
 EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
+#: What a broker without topic ids (before Kafka 2.8) answers in place of one: a UUID of zeros.
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+
 T = TypeVar("T")
 
 
@@ -40,12 +44,15 @@ class TopicShape:
         led: how many of them have a leader, and so can be written and read now.
         compacted: whether ``cleanup.policy`` holds ``compact``.
         retention_ms: ``retention.ms``; -1 is forever.
+        topic_id: the id that the cluster gave the topic when it was created (KIP-516), as Kafka's tools print it; empty
+            where the brokers know of none. A topic that is deleted and created again has another.
     """
 
     partitions: int
     led: int
     compacted: bool
     retention_ms: int
+    topic_id: str = ""
 
 
 def missing(client: KafkaClient, name: str) -> NotFoundError:
@@ -59,8 +66,8 @@ def missing(client: KafkaClient, name: str) -> NotFoundError:
 
 def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape | None:
     """Return the shape of a topic, or ``None`` if there is none."""
-    parts = partitions_led(client, admin, name)
-    if parts is None:
+    found = look_up(client, admin, name)
+    if found is None:
         return None
     resource = ConfigResource(ResourceType.TOPIC, name)
     try:
@@ -69,21 +76,38 @@ def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape |
     except NotFoundError:
         return None
     policy = {word.strip() for word in str(settings["cleanup.policy"].value).split(",")}
+    parts = _led(found)
     return TopicShape(
         partitions=len(parts),
         led=sum(parts.values()),
         compacted="compact" in policy,
         retention_ms=int(settings["retention.ms"].value),
+        topic_id=id_of(found),
     )
 
 
 def partitions_led(client: KafkaClient, admin: AdminClient, name: str) -> dict[int, bool] | None:
     """Return for each partition whether it has a leader, or ``None`` if there is no such topic."""
+    found = look_up(client, admin, name)
+    return None if found is None else _led(found)
+
+
+def look_up(client: KafkaClient, admin: AdminClient, name: str) -> TopicDescription | None:
+    """Return what the cluster knows of a topic, or ``None`` if there is no such topic."""
     try:
         with kafka_errors(f"look up topic '{name}'", client, handle=admin):
-            found = one(admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_SECONDS_MAX))
+            return one(admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_SECONDS_MAX))
     except NotFoundError:
         return None
+
+
+def id_of(found: TopicDescription) -> str:
+    """Return a topic's id, empty where the brokers know of none."""
+    topic_id = "" if found.topic_id is None else str(found.topic_id)
+    return "" if topic_id == _NO_TOPIC_ID else topic_id
+
+
+def _led(found: TopicDescription) -> dict[int, bool]:
     return {part.id: part.leader is not None and part.leader.id >= 0 for part in found.partitions}
 
 
