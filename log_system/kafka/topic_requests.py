@@ -96,18 +96,22 @@ def look_up(client: KafkaClient, admin: AdminClient, name: str) -> TopicDescript
     """Return what the cluster knows of a topic, or ``None`` if there is no such topic."""
     try:
         with kafka_errors(f"look up topic '{name}'", client, handle=admin):
-            return one(admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_SECONDS_MAX))
+            asked: Mapping[Any, Future[TopicDescription]] = admin.describe_topics(
+                TopicCollection([name]), request_timeout=REQUEST_SECONDS_MAX
+            )
+            return one(asked)
     except NotFoundError:
         return None
 
 
 def id_of(found: TopicDescription) -> str:
     """Return a topic's id, empty where the brokers know of none."""
-    topic_id = "" if found.topic_id is None else str(found.topic_id)
-    return "" if topic_id == _NO_TOPIC_ID else topic_id
+    topic_id = str(found.topic_id)
+    # librdkafka writes plain base64, Kafka and its tools the one for URLs.
+    return "" if topic_id == _NO_TOPIC_ID else topic_id.replace("+", "-").replace("/", "_")
 
 
-def _led(found: TopicDescription) -> dict[int, bool]:
+def _led(found: Any) -> dict[int, bool]:
     return {part.id: part.leader is not None and part.leader.id >= 0 for part in found.partitions}
 
 
