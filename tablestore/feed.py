@@ -184,6 +184,7 @@ class Feed:
         return reversed(found)
 
     def _has_expired(self, slices: Sequence[PartitionSlice]) -> bool:
-        assert self._table.log is not None
-        first = earliest_offsets(self._table.log.client, self._table.log.topic)
+        log = self._table.log
+        assert log is not None
+        first = earliest_offsets(log.client, log.topic, log.topic_id)
         return any(first[piece.partition] > piece.start and piece.records for piece in slices)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from log_system.gate import limited
+from log_system.kafka.topic import TopicWatch
 from snapshot.errors import DataLostError
 from snapshot.schema import COMMIT_VERSION
 from snapshot.table import TableFiles
@@ -59,10 +60,12 @@ def followed(
     """Read changes as they become visible, without end.
 
     Raises:
-        DataLostError: neither the log nor the table holds the changes any more, or the table was made anew.
-        NotFoundError: the table was dropped.
+        DataLostError: neither the log nor the table holds the changes any more, or the table or its topic was made
+            anew.
+        NotFoundError: the table was dropped, or its topic deleted.
     """
     looked = time.monotonic()
+    watch = None if table.log is None else TopicWatch(table.log.client, table.log.topic, table.log.topic_id)
     while True:
         newest = table.newest_visible()
         if newest > after:
@@ -70,6 +73,9 @@ def followed(
             after = newest
             continue
         time.sleep(poll_seconds)
+        if watch is not None:
+            # Nothing is published into a topic that is gone, so nothing would ever become visible.
+            watch.look()
         if time.monotonic() - looked >= _LOOK_SECONDS:
             _look(table)
             looked = time.monotonic()

@@ -119,4 +119,5 @@ def kafka_log(
         driver_rows_max=options.publish.driver_rows_max,
         transaction_rows_max=options.publish.transaction_rows_max,
         mixed=log.consistency is Consistency.EVENTUAL,
+        topic_id=spec.topic_id,
     )

@@ -132,8 +132,12 @@ class EventualStream(SnapshotStream):
         """Give the log's end, or as much of the way there as the read limit allows, counted in offsets.
 
         Raises:
-            DataLostError: the query has read another table, which was at this path before.
+            DataLostError: the query has read another table, which was at this path before, or the topic was made anew.
+            NotFoundError: the topic was deleted.
         """
+        if self._watch is not None:
+            # What is asked of a topic that is gone waits a while for it to come back.
+            self._watch.look()
         if self._snapshot(start) == BEFORE_FULL:
             if self._options.state is not None:
                 saved = saved_state(self._options.state, self._table.spec)

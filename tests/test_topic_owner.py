@@ -213,7 +213,7 @@ def test_of_two_creates_at_once_on_one_topic_at_most_one_succeeds(servers: str, 
     def create(number: int) -> str | None:
         start.wait()
         try:
-            return make_table(tmp_path / f"t{number}", servers, name).spec.table_id
+            return make_table(tmp_path / str(number) / "t", servers, name).spec.table_id
         except (AlreadyExistsError, NotFoundError):
             return None
 
@@ -226,23 +226,23 @@ def test_a_create_that_fails_leaves_the_topic_that_another_made_in_between(
     servers: str, client: KafkaClient, name: str, tmp_path: Path
 ) -> None:
     def other() -> None:
-        publish(make_table(tmp_path / "other", servers, name))
+        publish(make_table(tmp_path / "elsewhere" / "other", servers, name))
 
     with preceded(lifecycle, "ensure_topic", other), pytest.raises(AlreadyExistsError):
         make_table(tmp_path / "t", servers, name)
     assert describe_topic(client, name) is not None
-    publish(OpenedTable.open(str(tmp_path / "other")))
+    publish(OpenedTable.open(str(tmp_path / "elsewhere" / "other")))
 
 
 def test_a_create_that_fails_leaves_the_topic_that_it_made_and_another_claimed(
     servers: str, client: KafkaClient, name: str, tmp_path: Path
 ) -> None:
     with (
-        preceded(lifecycle, "claim", lambda: make_table(tmp_path / "other", servers, name)),
+        preceded(lifecycle, "claim", lambda: make_table(tmp_path / "elsewhere" / "other", servers, name)),
         pytest.raises(AlreadyExistsError, match="another table"),
     ):
         make_table(tmp_path / "t", servers, name)
-    publish(OpenedTable.open(str(tmp_path / "other")))
+    publish(OpenedTable.open(str(tmp_path / "elsewhere" / "other")))
     assert describe_topic(client, name) is not None
 
 

@@ -33,6 +33,7 @@ class KafkaLog:
         driver_rows_max: larger snapshots are published by tasks, one partition each.
         transaction_rows_max: changes a task puts into one transaction.
         mixed: records do not say with which columns they were sent (an eventual log).
+        topic_id: the topic's id when the table was created or repaired last; empty where it is not known.
     """
 
     table_id: str
@@ -48,6 +49,7 @@ class KafkaLog:
     driver_rows_max: int
     transaction_rows_max: int
     mixed: bool = False
+    topic_id: str = ""
 
     @property
     def group(self) -> str:

@@ -17,6 +17,7 @@ from log_system.kafka.topic_requests import (
     REQUEST_SECONDS_MAX,
     SETTLE_SECONDS_MAX,
     SETTLE_STEP_SECONDS,
+    id_of,
 )
 from snapshot.errors import NotFoundError, UnavailableError
 
@@ -56,9 +57,18 @@ class Cluster:
             NotFoundError: one does not exist.
             UnavailableError: the broker does not answer.
         """
+        return [each for each, _ in self.described(topics)]
+
+    def described(self, topics: Sequence[str]) -> list[tuple[Partition, str]]:
+        """Return the partitions of topics, in order, each with the id of its topic (empty where it has none).
+
+        Raises:
+            NotFoundError: one does not exist.
+            UnavailableError: the broker does not answer.
+        """
         if not topics:
             return []
-        found: list[Partition] = []
+        found: list[tuple[Partition, str]] = []
         with kafka_errors(f"look up topics {', '.join(topics)}", self._client, handle=self._admin):
             asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=REQUEST_SECONDS_MAX)
             for name in topics:
@@ -68,7 +78,7 @@ class Cluster:
                     if error.args[0].code() in _NO_SUCH:
                         raise self._missing(name) from error
                     raise
-                found += [(name, part.id) for part in sorted(told.partitions, key=lambda part: part.id)]
+                found += [((name, number), id_of(told)) for number in sorted(part.id for part in told.partitions)]
         return found
 
     def earliest(self, partitions: Iterable[Partition]) -> Offsets:

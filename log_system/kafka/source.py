@@ -16,6 +16,7 @@ from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.records import Records, joined, taking
 from log_system.kafka.register import SNAPSHOT_HEADER
+from log_system.kafka.topic import LOOK_SECONDS, TopicWatch
 from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 
@@ -44,7 +45,8 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
         The table's columns, ``_kind`` (int8), ``_commit_version`` (int64), ``_commit_timestamp`` (timestamp, UTC).
 
     Raises:
-        DataLostError: retention has removed the offsets.
+        DataLostError: retention has removed the offsets, or the topic was deleted and created again.
+        NotFoundError: the topic was deleted.
         CorruptedError: the records are not what the index says, or one cannot be decoded.
         UnavailableError: the broker does not answer.
     """
@@ -97,43 +99,46 @@ class _Held:
 
 def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[Records]:
     """Take exactly the slice's records; asking for the count that is left keeps the client from waiting for more."""
-    consumer = CONSUMERS.take(log.client, f"{log.group}-reader")
+    watch = TopicWatch(log.client, log.topic, log.topic_id)
     left, step = part.records, _FIRST_RECORDS
     held = _Held()
     last, silent_since = part.start, time.monotonic()
     # A row of the table's own holds its key; a delete is nothing but a key.
     wanted = {"all_keys": compacted, "messages": compacted and log.headers == "all"}
-    try:
-        with kafka_errors(doing, log.client), taking(consumer, log.topic, part.partition, **wanted) as take:
-            consumer.assign([TopicPartition(log.topic, part.partition, part.start)])
-            reached = -1
-            while left > 0:
-                records, end = take(min(left, step), _WAIT_SECONDS)
-                reached = max(reached, end)
-                if records is None:
-                    # An end before the slice's is not its end: the marker of a commit is written a moment later.
-                    if reached >= part.end:
-                        break
-                    if time.monotonic() - silent_since >= ANSWER_SECONDS:
-                        msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s; {left} are missing."
-                        raise UnavailableError(msg)
-                    continue
-                silent_since = time.monotonic()
-                inside = records.before(part.end)
-                held.add(inside)
-                left -= len(inside)
-                last = int(records.offsets[-1]) + 1
-                if len(inside) < len(records):
+    with (
+        kafka_errors(doing, log.client),
+        CONSUMERS.lend(log.client, f"{log.group}-reader", in_bulk=not wanted["messages"]) as consumer,
+        taking(consumer, log.topic, part.partition, **wanted) as take,
+    ):
+        consumer.assign([TopicPartition(log.topic, part.partition, part.start)])
+        reached = -1
+        while left > 0:
+            records, end = take(min(left, step), _WAIT_SECONDS)
+            reached = max(reached, end)
+            if records is None:
+                # An end before the slice's is not its end: the marker of a commit is written a moment later.
+                if reached >= part.end:
                     break
-                step = held.room or held.count
-                if not held.room:
-                    yield held.take()
-            if held.count:
+                if time.monotonic() - silent_since >= ANSWER_SECONDS:
+                    msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s; {left} are missing."
+                    raise UnavailableError(msg)
+                if time.monotonic() - silent_since >= LOOK_SECONDS:
+                    # To the client, a partition of a topic that is gone is only silent.
+                    watch.look()
+                continue
+            silent_since = time.monotonic()
+            inside = records.before(part.end)
+            held.add(inside)
+            left -= len(inside)
+            last = int(records.offsets[-1]) + 1
+            if len(inside) < len(records):
+                break
+            step = held.room or held.count
+            if not held.room:
                 yield held.take()
-            consumer.unassign()
-    except BaseException:
-        CONSUMERS.forget(log.client, f"{log.group}-reader")
-        raise
+        if held.count:
+            yield held.take()
+        consumer.unassign()
     if left > 0 and not compacted:
         msg = (
             f"{doing}: the log index counts {part.records} records, {left} are not there. "

@@ -59,7 +59,7 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
         UnavailableError: the broker does not answer.
     """
     codec, schema = log.kept_codec(), tail_schema(log)
-    group, part = f"{log.group}-tail", OffsetRange(log.topic, partition, start, end)
+    group, part = f"{log.group}-tail", OffsetRange(log.topic, partition, start, end, log.topic_id)
     found = read_records(
         log.client, group, part, "read_committed", all_keys=True, messages=False, times=True, remedy=_REMEDY
     )

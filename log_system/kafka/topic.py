@@ -6,10 +6,16 @@ Lookups go through the admin API alone: a producer that asks for a missing topic
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
+from typing import Final
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AdminClient,
+    NewTopic,
+    TopicDescription,
+)
 
 from log_system.kafka.client import KafkaClient, kafka_errors
 from log_system.kafka.offsets import Cluster, Offsets, Partition
@@ -28,8 +34,10 @@ from log_system.kafka.topic_requests import (
 from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError, UnavailableError
 
 __all__ = [
+    "LOOK_SECONDS",
     "TopicIds",
     "TopicShape",
+    "TopicWatch",
     "check_identity",
     "check_topic",
     "delete_topic",
@@ -40,6 +48,10 @@ __all__ = [
     "latest_offsets",
     "topic_ids",
 ]
+
+logger: Final = logging.getLogger("tablestore")
+LOOK_SECONDS: Final = 2.0
+"""How often a reader to which nothing comes looks whether its topic is still there."""
 
 
 @dataclass(frozen=True)
@@ -210,16 +222,35 @@ def check_identity(client: KafkaClient, name: str, topic_id: str) -> None:
         DataLostError: it was deleted and created again.
         UnavailableError: the broker does not answer.
     """
-    found = look_up(client, client.admin(), name)
-    if found is None:
-        raise missing(client, name)
-    if topic_id and id_of(found) and id_of(found) != topic_id:
-        msg = (
-            f"topic '{name}' at {client.prefix}bootstrap.servers='{client.bootstrap_servers}' was deleted and created "
-            f"again: expected the topic with id {topic_id}, got id {id_of(found)}. Its records are gone. For the log "
-            f"of a table, repair() publishes the table's snapshots again; then start a new reader."
-        )
-        raise DataLostError(msg)
+    _checked(client, client.admin(), name, topic_id)
+
+
+class TopicWatch:
+    """Sees, for a reader that waits, whether its topic is still there and the same. Asks the broker now and then."""
+
+    def __init__(self, client: KafkaClient, name: str, topic_id: str = "") -> None:
+        """Watch a topic; without an id, that which the first look finds. Nothing is connected before that."""
+        self._client = client
+        self._name = name
+        self._id = topic_id
+        self._admin: AdminClient | None = None
+        self._looked = time.monotonic()
+
+    def look(self) -> None:
+        """Look, unless that was done within the last ``LOOK_SECONDS``. A broker that does not answer is waited for.
+
+        Raises:
+            NotFoundError: there is no such topic any more.
+            DataLostError: it was deleted and created again.
+        """
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._admin = self._admin or self._client.admin()
+        try:
+            self._id = id_of(_checked(self._client, self._admin, self._name, self._id))
+        except UnavailableError as error:
+            logger.debug("look at topic %r: %s", self._name, error)
+        self._looked = time.monotonic()
 
 
 def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
@@ -261,13 +292,19 @@ def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
     return True
 
 
-def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
+def earliest_offsets(client: KafkaClient, topic: str, topic_id: str = "") -> dict[int, int]:
     """Return for each partition the first offset that is still there.
+
+    Args:
+        client: the cluster.
+        topic: the topic.
+        topic_id: the id that it had; empty accepts any.
 
     Raises:
         NotFoundError: there is no such topic.
+        DataLostError: it was deleted and created again.
     """
-    cluster, asked = _asked(client, topic)
+    cluster, asked = _asked(client, topic, topic_id)
     return _by_number(cluster.earliest(asked))
 
 
@@ -289,12 +326,26 @@ def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> 
     return _by_number(cluster.latest(asked, "read_committed" if read_committed else "read_uncommitted"))
 
 
-def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition]]:
+def _asked(client: KafkaClient, topic: str, topic_id: str = "") -> tuple[Cluster, list[Partition]]:
     admin = client.admin()
-    parts = partitions_led(client, admin, topic)
-    if parts is None:
-        raise missing(client, topic)
-    return Cluster(client, admin), [(topic, number) for number in sorted(parts)]
+    found = _checked(client, admin, topic, topic_id)
+    return Cluster(client, admin), [(topic, number) for number in sorted(part.id for part in found.partitions)]
+
+
+def _checked(client: KafkaClient, admin: AdminClient, name: str, topic_id: str) -> TopicDescription:
+    """Do the check of ``check_identity`` over one connection."""
+    found = look_up(client, admin, name)
+    if found is None:
+        raise missing(client, name)
+    now = id_of(found)
+    if topic_id and now and now != topic_id:
+        msg = (
+            f"topic '{name}' at {client.prefix}bootstrap.servers='{client.bootstrap_servers}' was deleted and created "
+            f"again: expected the topic with id {topic_id}, got id {now}. Its records are gone. For the log of a "
+            f"table, repair() publishes the table's snapshots again; then start a new reader."
+        )
+        raise DataLostError(msg)
+    return found
 
 
 def _by_number(found: Offsets) -> dict[int, int]:
