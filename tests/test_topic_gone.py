@@ -51,10 +51,14 @@ def take_away(damaged: Damaged, error: type[TableStoreError]) -> None:
 def fails_soon(step: Callable[[], Any], error: type[TableStoreError], word: str) -> None:
     """Repeat a step, which a reader does while it waits, until it fails."""
     begun = time.monotonic()
-    with pytest.raises(error, match=word):
+
+    def steps() -> None:
         while time.monotonic() - begun < SECONDS_MAX:
             step()
             time.sleep(0.1)
+
+    with pytest.raises(error, match=word):
+        steps()
 
 
 @gone
@@ -124,8 +128,8 @@ def test_a_connectors_query_on_a_topic_that_is_gone_fails(
     wire.make(name)
     wire.send(name, [Record(b'{"k": 1}', b'{"k": 1}')])
     columns = "k INT, _change_type STRING" if kind == "upsert-kafka" else "k INT"
-    options = {"primary_key": "k"} if kind == "upsert-kafka" else {}
-    stream = Lab(wire).stream(name, columns, kind, scan__topic_partition_discovery__interval="0 ms", **options)
+    options = {"primary_key": "k"} if kind == "upsert-kafka" else {"scan__topic_partition_discovery__interval": "0 ms"}
+    stream = Lab(wire).stream(name, columns, kind, **options)
     assert len(stream.run()) == 1
     wire.admin.delete_topics([name])[name].result()
     if error is DataLostError:

@@ -18,12 +18,15 @@ from log_system.kafka.topic_requests import (
     SETTLE_SECONDS_MAX,
     SETTLE_STEP_SECONDS,
     id_of,
+    missing,
 )
 from snapshot.errors import NotFoundError, UnavailableError
 
 Partition = tuple[str, int]
 Offsets = dict[Partition, int]
 ANSWER_SECONDS: Final = 20.0
+_LOOK_SECONDS: Final = 2.0
+"""Where a partition has no leader for longer than this, its topic may be gone rather than new: it is looked up."""
 _NO_SUCH: Final = codes("UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION")
 _MOVING: Final = codes(
     "NOT_LEADER_FOR_PARTITION LEADER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE UNKNOWN_LEADER_EPOCH "
@@ -103,7 +106,7 @@ class Cluster:
             return {}
         names = ", ".join(sorted({each.topic for each in asked}))
         doing = f"look up the offsets of {names}"
-        until = time.monotonic() + SETTLE_SECONDS_MAX
+        begun, looks = time.monotonic(), 1
         while True:
             with kafka_errors(doing, self._client, handle=self._admin):
                 try:
@@ -113,8 +116,12 @@ class Cluster:
                     return {(at.topic, at.partition): int(future.result().offset) for at, future in told.items()}
                 except KafkaException as error:
                     # A broker that has just learnt of a topic, or takes a partition over, does not serve it at once.
-                    if error.args[0].code() not in _MOVING | _NO_SUCH or time.monotonic() > until:
+                    seconds = time.monotonic() - begun
+                    if error.args[0].code() not in _MOVING | _NO_SUCH or seconds > SETTLE_SECONDS_MAX:
                         raise
+                    if seconds > looks * _LOOK_SECONDS:
+                        looks += 1
+                        self.described(sorted({each.topic for each in asked}))
                     # A connection goes on with the leaders that it knew (seen with librdkafka 2.16), for minutes.
                     self._admin_client = None
             time.sleep(SETTLE_STEP_SECONDS)
@@ -127,6 +134,8 @@ class Cluster:
 
     def _missing(self, name: str) -> NotFoundError:
         prefix = self._client.prefix
+        if prefix == "kafka.":
+            return missing(self._client, name)
         return NotFoundError(
             f"option 'topic': there is no topic '{name}' at {prefix}bootstrap.servers="
             f"'{self._client.bootstrap_servers}'. Make it first, or correct the name."

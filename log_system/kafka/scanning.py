@@ -94,14 +94,20 @@ class Scan:
             if self._looked_at is not None and new:
                 logger.info("%s: found new partitions %s", self._spec.what, new)
             self._partitions, self._looked_at = found, now
-        elif self._matches is None and now - self._ids_at >= LOOK_SECONDS:
-            # A topic that is gone says nothing for a while, and one that is made anew has offsets too.
-            self._ids, self._ids_at = _ids(self._cluster.described(self._spec.topics)), now
+        elif now - self._ids_at >= LOOK_SECONDS:
+            self.ids()
         return self._partitions
 
-    @property
     def ids(self) -> Mapping[str, str]:
-        """The ids that the topics had when they were last looked up."""
+        """Look up the ids of the topics: one that is made anew has offsets too, and passes for the old one by them.
+
+        Topics found by a pattern are looked up when partitions are.
+
+        Raises:
+            NotFoundError: a topic given by name does not exist any more.
+        """
+        if self._matches is None:
+            self._ids, self._ids_at = _ids(self._cluster.described(self._spec.topics)), self._clock()
         return self._ids
 
     def begin(self) -> Offsets:
