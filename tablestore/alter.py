@@ -23,8 +23,9 @@ from tablestore.opened import OpenedTable
 from tablestore.options import OPTIONS, parse_options
 
 CHANGEABLE: Final = (
-    "log.headers", "log.transaction-timeout", "compaction.", "snapshot.", "write.", "publish.", "kafka.",
-    "sequence.delete-retention", "log.truncate-record", "partition.expire-auto", "partition.expiration-",
+    "log.foreign-records", "log.headers", "log.transaction-timeout", "compaction.", "snapshot.", "write.",
+    "publish.", "kafka.", "sequence.delete-retention", "log.truncate-record", "partition.expire-auto",
+    "partition.expiration-",
 )  # fmt: skip
 """Options, and beginnings of options, that may change after ``create``."""
 _FIXED_WHY: Final[Mapping[str, str]] = {

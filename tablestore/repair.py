@@ -26,6 +26,10 @@ _ADVICE = {
     Kind.FILES: "Files of the table are missing or damaged; restore them from a backup.",
     Kind.TOPIC: "The topic has to be made again with one partition a bucket; then repair() publishes every snapshot.",
 }
+_FOREIGN = (
+    "If they are another producer's, allow the topic to the table's writers alone (Kafka ACLs), and set option "
+    "'log.foreign-records' to 'skip': the table's own streams then go on without them."
+)
 _ANEW = (
     "The table itself is right: batch reads are not concerned. For a log without these, delete the topic and repair() "
     "again: every snapshot whose files are there is published anew, and consumers begin again at offset 0."
@@ -69,7 +73,8 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
     table.index.delete(broken)
     if isinstance(publisher, EventualPublisher):
         actions += repair_eventual(table, publisher, broken)
-        return RepairReport(tuple(actions), verify(table, progress))
+        report = verify(table, progress)
+        return RepairReport(tuple(actions), report, _advice(report))
     # Step 3.
     publisher.take_over(check=False)
     seen = inspect_log(table, log, Meter(progress))
@@ -186,5 +191,7 @@ def _without_topic(table: OpenedTable) -> RepairReport:
 def _advice(report: Report) -> tuple[str, ...]:
     kinds = {difference.kind for difference in report.differences}
     told = [text for kind, text in _ADVICE.items() if kind in kinds]
+    if kinds & {Kind.EXTRA, Kind.EARLY, Kind.CHANGED, Kind.UNREADABLE}:
+        told.append(_FOREIGN)
     in_log = kinds & {Kind.EXTRA, Kind.EARLY, Kind.MISSING, Kind.CHANGED, Kind.UNREADABLE}
     return tuple([*told, _ANEW] if in_log else told)

@@ -34,6 +34,7 @@ class KafkaLog:
         transaction_rows_max: changes a task puts into one transaction.
         mixed: records do not say with which columns they were sent (an eventual log).
         topic_id: the topic's id when the table was created or repaired last; empty where it is not known.
+        skips_foreign: readers leave out what cannot be decoded, since it is another producer's; else they fail.
     """
 
     table_id: str
@@ -50,6 +51,7 @@ class KafkaLog:
     transaction_rows_max: int
     mixed: bool = False
     topic_id: str = ""
+    skips_foreign: bool = False
 
     @property
     def group(self) -> str:

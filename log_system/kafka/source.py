@@ -12,16 +12,18 @@ from confluent_kafka import TopicPartition
 
 from log_system.gate import PartitionSlice
 from log_system.kafka.client import kafka_errors
-from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS
+from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, OffsetRange
 from log_system.kafka.log import KafkaLog
+from log_system.kafka.ranges import read_records
 from log_system.kafka.records import Records, joined, taking
-from log_system.kafka.register import SNAPSHOT_HEADER
+from log_system.kafka.register import SNAPSHOT_HEADER, Position
 from log_system.kafka.topic import LOOK_SECONDS, TopicWatch
 from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 
-_STRANGER = (
-    "Another producer writes to this topic: allow it to the table's writers alone (Kafka ACLs), and verify() the table."
+FOREIGN = (
+    "Another producer writes to this topic: allow it to the table's writers alone (Kafka ACLs). verify() names each "
+    "such record. To go on without them, set option 'log.foreign-records' to 'skip'."
 )
 _FIRST_RECORDS = 10
 _BATCH_RECORDS = 20_000
@@ -51,6 +53,16 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
         UnavailableError: the broker does not answer.
     """
     doing = f"read offsets {part.start} to {part.end} of partition {part.partition} of topic {log.topic!r}"
+    try:
+        yield from _decoded(log, part, doing, compacted=compacted)
+    except CorruptedError as error:
+        found = None if compacted else _first_foreign(log, part)
+        if found is None:
+            raise
+        raise found from error
+
+
+def _decoded(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[pa.RecordBatch]:
     codec = log.kept_codec()
     ends = np.array([b.end for b in part.boundaries])
     versions = np.array([b.snapshot for b in part.boundaries])
@@ -146,8 +158,44 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
         )
         raise DataLostError(msg)
     if left == 0 and last != part.end:
-        msg = f"{doing}: the log index counts {part.records} records, there are more. {_STRANGER}"
+        msg = f"{doing}: the log index counts {part.records} records, there are more. {FOREIGN}"
         raise CorruptedError(msg)
+
+
+def _first_foreign(log: KafkaLog, part: PartitionSlice) -> CorruptedError | None:
+    """Make the error that names the first record of another producer in a slice; None where no range holds any.
+
+    The last record of a snapshot says how many there are. Where its range holds more, those before it that cannot be
+    decoded are another producer's; else those at the front, as the publisher's own come together. (A record that came
+    in between them is found by verify() alone, which compares rows.)
+    """
+    group, found = f"{log.group}-reader", OffsetRange(log.topic, part.partition, part.start, part.end, log.topic_id)
+    ends, held = [boundary.end for boundary in part.boundaries], list[Any]()
+    for records in read_records(log.client, group, found, "read_committed", all_keys=True, messages=True):
+        for message in records.messages:
+            held.append(message)
+            if message.offset() + 1 not in ends:
+                continue
+            position = Position.from_headers(message.offset(), message.headers())
+            if position is not None and len(held) > position.records:
+                offset = next((m.offset() for m in held if not _is_readable(log, m)), held[0].offset())
+                return CorruptedError(
+                    f"topic {log.topic!r}, partition {part.partition}, offset {offset}: the record is not the table's. "
+                    f"Expected {position.records} records of snapshot {position.snapshot} up to offset "
+                    f"{message.offset()}, got {len(held)}. {FOREIGN}"
+                )
+            held = []
+    return None
+
+
+def _is_readable(log: KafkaLog, message: Any) -> bool:
+    try:
+        log.kept_codec().decode(
+            pa.array([message.key()], pa.large_binary()), pa.array([message.value()], pa.large_binary())
+        )
+    except CorruptedError:
+        return False
+    return True
 
 
 def _check_origin(log: KafkaLog, part: PartitionSlice, messages: Sequence[Any], snapshots: Any) -> None:
@@ -161,7 +209,7 @@ def _check_origin(log: KafkaLog, part: PartitionSlice, messages: Sequence[Any], 
         if named != str(snapshot).encode():
             msg = (
                 f"topic {log.topic!r}, partition {part.partition}, offset {message.offset()}: the record does not name "
-                f"snapshot {snapshot}, to which its offset belongs. {_STRANGER}"
+                f"snapshot {snapshot}, to which its offset belongs. {FOREIGN}"
             )
             raise CorruptedError(msg)
 
