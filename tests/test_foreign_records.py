@@ -48,7 +48,7 @@ def feed(damaged: Damaged) -> list[dict[str, Any]]:
 
 def alike(damaged: Damaged) -> tuple[bytes | None, bytes | None]:
     """Copy a record of the table: to a reader of records, it is the table's own."""
-    message = next(m for m in damaged.records(0) if m.value() is not None)
+    message = next(m for p in (0, 1) for m in damaged.records(p) if m.value() is not None)
     return message.value(), message.key()
 
 
@@ -60,11 +60,14 @@ def alike(damaged: Damaged) -> tuple[bytes | None, bytes | None]:
 def test_the_error_names_the_record_and_skip_reads_on_without_it(table: Damaged, readable: bool) -> None:
     expected = feed(table)
     value, key = alike(table) if readable else (BAD, b"{}")
-    offset = table.send(0, value, key)
+    # Without a key the next snapshot is in one partition, whichever that is.
+    offsets = [table.send(partition, value, key) for partition in ((0,) if table.key else (0, 1))]
     table.write(5)
+    partition = table.partition_of(5)
+    offset = offsets[partition]
     with pytest.raises(CorruptedError) as raised:
         feed(table)
-    assert re.search(rf"topic '{table.topic}', partition 0, offset {offset}\b", str(raised.value))
+    assert re.search(rf"topic '{table.topic}', partition {partition}, offset {offset}\b", str(raised.value))
     assert "'log.foreign-records' to 'skip'" in str(raised.value)
     set_option(table, "skip")
     found = feed(table)

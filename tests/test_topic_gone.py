@@ -120,6 +120,22 @@ def test_a_task_that_waits_for_records_of_a_topic_that_is_gone_fails(damaged: Da
 
 
 @gone
+def test_after_a_repair_readers_go_on_with_the_topic_that_was_made_anew(
+    damaged: Damaged, error: type[TableStoreError], word: str
+) -> None:
+    before = damaged.open().spec.topic_id
+    take_away(damaged, error)
+    assert damaged.repair().ok
+    spec = damaged.open().spec
+    assert spec.topic_id not in ("", before)
+    # A topic that somebody else has made is not the table's to delete.
+    assert spec.owns_topic is (error is NotFoundError)
+    damaged.write(5)
+    found = LocalTable(damaged.open()).tail(scan_mode="earliest", follow=False)
+    assert sum(batch.num_rows for batch in found) == 4 * 12 + 2
+
+
+@gone
 @pytest.mark.parametrize("kind", ["kafka", "upsert-kafka"])
 def test_a_connectors_query_on_a_topic_that_is_gone_fails(
     kafka: LocalKafka, topic: Callable[[], str], kind: str, error: type[TableStoreError], word: str
