@@ -49,6 +49,9 @@ class TableSpec:
         partition_by: the user's partition columns.
         properties: options as stored strings; never a secret.
         owns_topic: whether ``create`` made the log's topic, so that ``drop`` removes it.
+        topic_id: Kafka's id of the topic that holds the log, as of ``create`` or the last ``repair``; empty in tables
+            from before it was kept, and where the brokers know of none.
+        cluster_id: Kafka's id of the cluster that has the topic; empty likewise.
         since: the snapshot that brought these columns; 0 where they are those of ``create``.
         past: the columns before, oldest first.
     """
@@ -61,6 +64,8 @@ class TableSpec:
     owns_topic: bool = False
     since: int = 0
     past: tuple[PastSchema, ...] = ()
+    topic_id: str = ""
+    cluster_id: str = ""
 
     @cached_property
     def schema(self) -> StructType:
@@ -131,6 +136,8 @@ class TableSpec:
             "properties": self.properties,
             "owns_topic": self.owns_topic,
         }
+        if self.topic_id or self.cluster_id:
+            content |= {"topic_id": self.topic_id, "cluster_id": self.cluster_id}
         if self.past:
             content["since"] = self.since
             content["past"] = [{"since": p.since, "schema": json.loads(p.schema_json)} for p in self.past]
@@ -158,6 +165,8 @@ class TableSpec:
                 owns_topic=bool(raw["owns_topic"]),
                 since=int(raw.get("since", 0)),
                 past=tuple(PastSchema(int(p["since"]), compact(p["schema"])) for p in raw.get("past", ())),
+                topic_id=str(raw.get("topic_id", "")),
+                cluster_id=str(raw.get("cluster_id", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             msg_0 = f"{path}: Delta property {SPEC_PROPERTY!r} is not a table spec: {error}."

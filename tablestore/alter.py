@@ -24,9 +24,9 @@ from tablestore.options import OPTIONS, parse_options
 from tablestore.recover import check_index
 
 CHANGEABLE: Final = (
-    "log.headers", "log.transaction-timeout", "log.request-timeout",
-    "compaction.", "snapshot.", "write.", "publish.", "kafka.",
-    "sequence.delete-retention", "log.truncate-record", "partition.expire-auto", "partition.expiration-",
+    "log.foreign-records", "log.headers", "log.transaction-timeout", "log.request-timeout", "log.truncate-record",
+    "compaction.", "snapshot.", "write.", "publish.", "kafka.", "sequence.delete-retention",
+    "partition.expire-auto", "partition.expiration-",
 )  # fmt: skip
 """Options, and beginnings of options, that may change after ``create``."""
 _FIXED_WHY: Final[Mapping[str, str]] = {

@@ -31,7 +31,8 @@ class Feed:
 
     They have the columns that ``table`` has here, whatever the table had in their snapshots or has by now.
 
-    An eventual log does not keep snapshots apart, so its table's snapshots are read from the files too.
+    An eventual log does not keep snapshots apart, so its table's snapshots are read from the files too. So are those
+    of a table with ``log.foreign-records=skip``.
     """
 
     def __init__(self, table: OpenedTable, *, tasks: int = 2, from_files: bool = False) -> None:
@@ -43,7 +44,9 @@ class Feed:
             from_files: leave the log alone, and read what is committed.
         """
         self._table = table
-        self._from_log = table.log is not None and not table.is_eventual and not from_files
+        # The files of a snapshot hold nothing but the table's own changes.
+        skips = table.log is not None and table.log.skips_foreign
+        self._from_log = table.log is not None and not table.is_eventual and not from_files and not skips
         self._tasks = tasks
         self._columns = table.spec.change_columns
         self._gate = Gate(table.index)

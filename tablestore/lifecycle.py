@@ -6,19 +6,39 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType
 
 from log_system.index import INDEX, IndexEntry, LogIndex, OffsetRange
+from log_system.kafka.claims import claim, claim_group, claimed_by
 from log_system.kafka.client import KafkaClient
-from log_system.kafka.groups import delete_groups
-from log_system.kafka.secrets import merge_runtime
-from log_system.kafka.topic import delete_topic, describe_topic, ensure_topic, latest_of, latest_offsets
+from log_system.kafka.groups import delete_groups, has_offsets
+from log_system.kafka.secrets import ClientValue, merge_runtime
+from log_system.kafka.topic import (
+    TopicIds,
+    check_identity,
+    delete_topic,
+    describe_topic,
+    ensure_topic,
+    latest_of,
+    latest_offsets,
+    topic_ids,
+)
+from log_system.kafka.topic_requests import missing
 from snapshot.delta import DeltaLog
-from snapshot.errors import AlreadyExistsError, CorruptedError, InvalidInputError, NotFoundError
+from snapshot.errors import (
+    AlreadyExistsError,
+    CorruptedError,
+    InvalidInputError,
+    NotFoundError,
+    TableReplacedError,
+    TableStoreError,
+    UnavailableError,
+)
 from snapshot.spark_schema import arrow_schema, check_schema, table_schema
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
@@ -35,6 +55,16 @@ _STRANGERS_PASS = (
     "allow the topic to the table's writers alone (Kafka ACLs); verify() finds such records in any case."
 )
 _INTENT = f"{INDEX}/_intent"
+_SERVERS = "kafka.bootstrap.servers"
+_TAKEN = (
+    "option 'kafka.topic': topic {topic!r} is the log of another table (id {other}), and a new table needs a topic of "
+    "its own. Choose another topic. If that table's folder was lost without a drop, delete its consumer group "
+    "{group!r} (kafka-consumer-groups.sh --delete), then retry."
+)
+_UNPROVEN = (
+    "topic %r stays: it cannot be proven to be the topic that was made with the table (Kafka's ids of topic and "
+    "cluster are compared). If nobody else uses it, delete it with Kafka's tools."
+)
 
 
 @dataclass(frozen=True)
@@ -44,12 +74,25 @@ class _Intent:
     Attributes:
         verb: ``create`` or ``drop``.
         topic: the log's topic; empty without one.
-        owns_topic: the topic did not exist when ``create`` began, so it is ours.
+        owns_topic: this very ``create`` made the topic, or the table that is dropped owns it.
+        table_id: the table that is made or dropped; names its consumer groups.
+        topic_id: Kafka's id of the topic; empty until it is known. A topic with another id is never deleted.
+        cluster_id: Kafka's id of the cluster that has it.
+        properties: the table's stored ``kafka.*`` options, with which the cluster can be reached again.
     """
 
     verb: str
     topic: str = ""
     owns_topic: bool = False
+    table_id: str = ""
+    topic_id: str = ""
+    cluster_id: str = ""
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> TopicIds:
+        """The topic's ids."""
+        return TopicIds(self.topic_id, self.cluster_id)
 
 
 def as_schema(schema: StructType | str) -> StructType:
@@ -81,7 +124,7 @@ def create(
 
     1. Check everything that can be checked without changing anything.
     2. Note the intent. A crash from here to step 5 leaves no table; the next ``create`` at the path clears up.
-    3. Make or check the topic.
+    3. Make or check the topic, and see that no other table uses it.
     4. Write the index entry of the empty snapshot.
     5. Make the Delta tables, the commit table last. From here on there is a table.
     6. Remove the intent.
@@ -127,75 +170,225 @@ def _make(
         properties=parsed.to_properties(),
     )
     # Step 2.
-    intent = _Intent("create")
+    intent = _Intent("create", table_id=spec.table_id)
     if parsed.log is not None:
-        client = _client(parsed.log)
-        is_new = describe_topic(client, parsed.log.kafka.topic) is None
-        intent = _Intent("create", parsed.log.kafka.topic, is_new)
-    _note(storage, intent)
+        intent = replace(intent, topic=parsed.log.kafka.topic, properties=_kafka_properties(spec))
+    making = _Making(storage, parsed, intent)
+    making.note()
     try:
         # Step 3.
         if parsed.log is not None:
-            _ensure_topic(client, parsed, parsed.log)
-            spec = replace(spec, owns_topic=intent.owns_topic)
+            spec = making.take_topic(spec, parsed.log)
             # Step 4.
-            LogIndex(storage).put(_empty_snapshot(client, parsed.log.kafka.topic, parsed.buckets, spec.table_id))
+            entry = _empty_snapshot(making.client, parsed.log.kafka.topic, parsed.buckets, spec.table_id)
+            LogIndex(storage).put(entry)
         # Step 5.
         files = TableFiles.create(storage, spec)
     except Exception as error:
         # What another ``create`` has made here at the same time is not ours to remove.
         if not (isinstance(error, AlreadyExistsError) and DeltaLog(storage).exists()):
-            _undo(storage, parsed.log, intent)
+            making.undo()
         raise
     # Step 6.
     storage.delete(_INTENT)
     return OpenedTable.of(files, parsed, {})
 
 
-def drop(table: OpenedTable) -> None:
+class _Making:
+    """A ``create`` under way: what it has made so far, and how that is taken back."""
+
+    def __init__(self, storage: Storage, parsed: TableOptions, intent: _Intent) -> None:
+        self._storage = storage
+        self._parsed = parsed
+        self._intent = intent
+
+    @cached_property
+    def client(self) -> KafkaClient:
+        """The log's cluster."""
+        assert self._parsed.log is not None
+        return _client(self._parsed.log)
+
+    def note(self) -> None:
+        """Write the intent."""
+        _note(self._storage, self._intent)
+
+    def take_topic(self, spec: TableSpec, log: LogOptions) -> TableSpec:
+        """Make or check the topic, see that no other table uses it, and return the spec with the topic's ids.
+
+        The topic is the table's own only if the broker answers this very call that it has made it. A call whose first
+        answer was lost is told that the topic exists, so it owns nothing: an empty topic may stay, none is deleted.
+
+        Raises:
+            AlreadyExistsError: another table uses the topic, or it has records.
+            InvalidInputError: the topic does not fit.
+            NotFoundError: somebody deleted the topic meanwhile.
+            UnavailableError: the broker does not answer.
+        """
+        topic = log.kafka.topic
+        made = _ensure_topic(self.client, self._parsed, log)
+        ids = topic_ids(self.client, topic)
+        if ids is None:
+            raise missing(self.client, topic)
+        self._intent = replace(self._intent, owns_topic=made, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
+        self.note()
+        claim(self.client, topic, ids, spec.table_id)
+        others = [each for each in claimed_by(self.client, topic, ids) if each != spec.table_id]
+        if others:
+            raise AlreadyExistsError(
+                _TAKEN.format(topic=topic, other=others[0], group=claim_group(topic, ids, others[0]))
+            )
+        if not made:
+            # Who made it may have taken it back before the claim was there to be seen.
+            check_identity(self.client, topic, ids.topic_id)
+        return replace(spec, owns_topic=made, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
+
+    def undo(self) -> None:
+        """Take back what a failed ``create`` made; the intent goes last, so a crash here changes nothing."""
+        try:
+            _finish(self._storage, self._intent, None if self._parsed.log is None else self.client)
+        except TableStoreError as error:
+            # The cause of the failed ``create`` is the error to be raised.
+            logger.warning("%s: the next create here, or drop, removes what is left: %s", self._storage.root, error)
+
+
+def drop(table: OpenedTable, *, keep_topic: bool = False) -> str | None:
     """Remove a table's files, and its topic if ``create`` made it.
 
-    1. Note the intent. A crash from here on is finished by the next ``create`` at the path.
-    2. Remove the commit table's log: from here on there is no table.
-    3. Remove the topic and the consumer group.
-    4. Remove the other files.
+    1. Ask the broker which topic it is, and see whether the table owns it. A broker that does not answer ends the
+       drop here, with nothing changed.
+    2. Note the intent. A crash from here on is finished by ``drop_at`` or by the next ``create`` at the path.
+    3. Remove the commit table's log: from here on there is no table.
+    4. Remove the topic, then the consumer groups, by which other tables know that the topic is in use.
+    5. Remove the other files.
+
+    Args:
+        table: the table.
+        keep_topic: leave the topic as it is; then the broker need not answer.
+
+    Returns:
+        The topic that was deleted; None if none was.
 
     Raises:
+        NotFoundError: there is no table at the path any more.
         TableReplacedError: the table was dropped and created again; that one stays.
+        UnavailableError: the broker or the file system does not answer; drop again.
     """
     with table.files.storage.alone():
-        # Raise where another table is at the path by now.
-        table.files.latest()
-        _remove(table)
+        return _remove(table, keep_topic=keep_topic)
 
 
-def _remove(table: OpenedTable) -> None:
+def drop_at(path: str, runtime: Mapping[str, str] | None = None, *, keep_topic: bool = False) -> str | None:
+    """Remove the table at a path as ``drop`` does, or what is left of one whose ``drop`` or ``create`` did not end.
+
+    Args:
+        path: the table's folder.
+        runtime: ``kafka.*`` client options that are not stored, such as credentials.
+        keep_topic: as for ``drop``.
+
+    Returns:
+        The topic that was deleted; None if none was.
+
+    Raises:
+        NotFoundError: there is no table, and nothing is left of one.
+        UnavailableError: the broker or the file system does not answer; drop again.
+    """
+    storage = Storage.at(path)
+    try:
+        table = OpenedTable.open(path, runtime)
+    except (NotFoundError, CorruptedError):
+        with storage.alone():
+            intent = _intent_at(storage)
+            if intent is None or _is_table(storage, intent):
+                raise
+            client = None if keep_topic or not intent.topic else _client_of(intent, runtime or {})
+            return _finish(storage, intent, client)
+    return drop(table, keep_topic=keep_topic)
+
+
+def _remove(table: OpenedTable, *, keep_topic: bool) -> str | None:
     """Do the steps of ``drop``."""
-    storage, log = table.files.storage, table.log
+    storage, log, spec = table.files.storage, table.log, table.spec
+    if TableFiles.open(storage).spec.table_id != spec.table_id:
+        msg = f"table {table.path!r} was dropped and created again since it was opened. Open it again."
+        raise TableReplacedError(msg)
     # Step 1.
-    intent = _Intent("drop", log.topic if log else "", table.spec.owns_topic)
-    _note(storage, intent)
-    # Step 2.
-    table.files.log.storage.child("_delta_log").delete_tree()
-    # Step 3.
+    intent = _Intent("drop", table_id=spec.table_id)
     if log is not None:
-        if table.spec.owns_topic:
-            delete_topic(log.client, log.topic)
+        intent = replace(intent, topic=log.topic, properties=_kafka_properties(spec))
+        if not keep_topic:
+            ids = topic_ids(log.client, log.topic)
+            owned = spec.owns_topic and ids is not None and _is_same(log.client, log.topic, ids, spec)
+            if ids is not None:
+                intent = replace(intent, owns_topic=owned, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
+            if spec.owns_topic and ids is not None and not owned:
+                logger.warning(_UNPROVEN, log.topic)
+    # Step 2.
+    _note(storage, intent)
+    # Step 3.
+    table.files.log.storage.child("_delta_log").delete_tree()
+    # Steps 4 and 5.
+    return _finish(storage, intent, None if log is None or keep_topic else log.client)
+
+
+def _finish(storage: Storage, intent: _Intent, client: KafkaClient | None) -> str | None:
+    """Remove what the intent says: the topic if it is proven to be the table's, the consumer groups, the files.
+
+    Args:
+        storage: the table's folder.
+        intent: what was begun.
+        client: the cluster of the intent's topic; None leaves the topic and the groups, which the brokers expire.
+
+    Returns:
+        The topic that was deleted; None if none was.
+    """
+    deleted = None
+    # A ``create`` that does not know the topic's ids has left nothing in Kafka that can be proven to be its own.
+    if client is not None and intent.topic and (intent.verb == "drop" or intent.cluster_id):
+        if intent.owns_topic and _may_delete(client, intent) and delete_topic(client, intent.topic, intent.topic_id):
+            deleted = intent.topic
             # From now on the name may be somebody else's.
             _note(storage, replace(intent, owns_topic=False))
-        delete_groups(log.client, [log.group, log.tasks_group])
-    # Step 4.
+        groups = [f"tablestore-{intent.table_id}", f"tablestore-{intent.table_id}-tasks"]
+        delete_groups(client, [*groups, claim_group(intent.topic, intent.ids, intent.table_id)])
     _remove_files(storage)
+    return deleted
+
+
+def _may_delete(client: KafkaClient, intent: _Intent) -> bool:
+    """Return whether the topic of the intent's name is the very topic that the table owns, and nobody else uses it."""
+    now = topic_ids(client, intent.topic)
+    if now is None:
+        return False
+    if now != intent.ids or not (intent.topic_id or intent.verb == "drop"):
+        logger.warning(_UNPROVEN, intent.topic)
+        return False
+    if intent.verb == "drop":
+        return True
+    # The topic of a ``create`` that did not end was there for others to use.
+    others = [each for each in claimed_by(client, intent.topic, now) if each != intent.table_id]
+    return not others and not _has_records(client, intent.topic)
+
+
+def _is_same(client: KafkaClient, topic: str, now: TopicIds, spec: TableSpec) -> bool:
+    """Return whether the topic is the one that the table was made with.
+
+    A table from before ids were kept has the group of its register as proof, which goes with the topic.
+    """
+    if spec.topic_id:
+        return now == TopicIds(spec.topic_id, spec.cluster_id)
+    return has_offsets(client, f"tablestore-{spec.table_id}", topic)
 
 
 def _clear_way(storage: Storage, log: LogOptions | None) -> None:
     """Finish what a crashed ``create`` or ``drop`` left at the path.
 
+    The cluster is that of the table that was, whatever the new one's options say.
+
     Raises:
         AlreadyExistsError: there is a table, or something that is not ours.
+        UnavailableError: the cluster of the topic that is left does not answer.
     """
-    text = storage.read(_INTENT)
-    intent = None if text is None else _Intent(**json.loads(text))
+    intent = _intent_at(storage)
     if _is_table(storage, intent):
         msg = f"{storage.root}: there is a table already; open it, or drop it first."
         raise AlreadyExistsError(msg)
@@ -207,11 +400,42 @@ def _clear_way(storage: Storage, log: LogOptions | None) -> None:
             msg = f"{storage.root}: a table needs an empty folder; this one has {found[:3]}. Choose another path."
             raise AlreadyExistsError(msg)
         return
-    if log is not None and intent.owns_topic and log.kafka.topic == intent.topic:
-        client = _client(log)
-        if intent.verb == "drop" or not _has_records(client, intent.topic):
-            delete_topic(client, intent.topic)
-    _remove_files(storage)
+    if intent.topic:
+        given = {} if log is None else {f"kafka.{name}": value for name, value in log.kafka.client.items()}
+        same = given.get(_SERVERS) == intent.properties.get(_SERVERS)
+        try:
+            _finish(storage, intent, _client_of(intent, given if same else {}))
+        except UnavailableError as error:
+            msg = (
+                f"{storage.root}: a {intent.verb} of a table with topic {intent.topic!r} did not end here, and its "
+                f"broker does not answer: {error} To leave that topic as it is, run 'tablestore drop --keep-topic "
+                f"{storage.root}' first."
+            )
+            raise UnavailableError(msg) from error
+        return
+    _finish(storage, intent, None)
+
+
+def _intent_at(storage: Storage) -> _Intent | None:
+    text = storage.read(_INTENT)
+    return None if text is None else _Intent(**json.loads(text))
+
+
+def _kafka_properties(spec: TableSpec) -> dict[str, str]:
+    return {name: value for name, value in spec.properties.items() if name.startswith("kafka.")}
+
+
+def _client_of(intent: _Intent, runtime: Mapping[str, ClientValue]) -> KafkaClient | None:
+    """Return how to reach the cluster of the intent's topic; None where the intent, of an older program, has no word.
+
+    Such an intent proves nothing, so nothing of Kafka is touched.
+    """
+    if not intent.properties:
+        logger.warning(_UNPROVEN, intent.topic)
+        return None
+    log = parse_options(intent.properties, log_system="kafka", primary_key=()).log
+    assert log is not None
+    return KafkaClient(merge_runtime(log.kafka.client, runtime))
 
 
 def _is_table(storage: Storage, intent: _Intent | None) -> bool:
@@ -240,8 +464,8 @@ def _has_records(client: KafkaClient, topic: str) -> bool:
     return any(latest_offsets(client, topic, read_committed=False).values())
 
 
-def _ensure_topic(client: KafkaClient, options: TableOptions, log: LogOptions) -> None:
-    ensure_topic(
+def _ensure_topic(client: KafkaClient, options: TableOptions, log: LogOptions) -> bool:
+    return ensure_topic(
         client,
         log.kafka.topic,
         partitions=options.buckets,
@@ -259,13 +483,6 @@ def _empty_snapshot(client: KafkaClient, topic: str, partitions: int, table_id: 
 
 def _note(storage: Storage, intent: _Intent) -> None:
     storage.put(_INTENT, json.dumps(asdict(intent)).encode())
-
-
-def _undo(storage: Storage, log: LogOptions | None, intent: _Intent) -> None:
-    """Take back what a failed ``create`` made; the intent goes last, so a crash here changes nothing."""
-    if log is not None and intent.owns_topic:
-        delete_topic(_client(log), log.kafka.topic)
-    _remove_files(storage)
 
 
 def _remove_files(storage: Storage) -> None:

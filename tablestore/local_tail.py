@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from log_system.gate import limited
+from log_system.kafka.topic import TopicWatch
 from snapshot.schema import COMMIT_VERSION
 from tablestore.feed import BEFORE_FULL, Feed
 from tablestore.opened import OpenedTable
@@ -57,11 +58,12 @@ def followed(
     """Read changes as they become visible, without end.
 
     Raises:
-        DataLostError: neither the log nor the table holds the changes any more.
+        DataLostError: neither the log nor the table holds the changes any more, or the topic was created again.
         TableReplacedError: the table was dropped and created again.
-        NotFoundError: the table was dropped.
+        NotFoundError: the table was dropped, or its topic deleted.
     """
     looked = time.monotonic()
+    watch = None if table.log is None else TopicWatch(table.log.client, table.log.topic, table.log.topic_id)
     while True:
         newest = table.newest_visible()
         if newest > after:
@@ -69,6 +71,9 @@ def followed(
             after = newest
             continue
         time.sleep(poll_seconds)
+        if watch is not None:
+            # Nothing is published into a topic that is gone, so nothing would ever become visible.
+            watch.look()
         if time.monotonic() - looked >= _LOOK_SECONDS:
             table.check_same()
             looked = time.monotonic()

@@ -18,7 +18,7 @@ from snapshot.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.table import TableFiles
 from tablestore.merge_rule import merge_rule
-from tablestore.options import Consistency, LogOptions, TableOptions, parse_options
+from tablestore.options import Consistency, ForeignRecords, LogOptions, TableOptions, parse_options
 
 SERVERS = "kafka.bootstrap.servers"
 
@@ -139,4 +139,6 @@ def kafka_log(
         transaction_rows_max=options.publish.transaction_rows_max,
         mixed=log.consistency is Consistency.EVENTUAL,
         servers=spec.properties.get(SERVERS, ""),
+        topic_id=spec.topic_id,
+        skips_foreign=log.foreign_records is ForeignRecords.SKIP,
     )

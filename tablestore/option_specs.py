@@ -64,6 +64,13 @@ class KeyFormatName(StrEnum):
     JSON = "json"
 
 
+class ForeignRecords(StrEnum):
+    """What readers do about records of another producer in the topic."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
 class Headers(StrEnum):
     """Which records carry the snapshot id in a header."""
 
@@ -146,6 +153,15 @@ LOG_HEADERS: Final = OptionSpec(
     "last",
     "Which records carry the snapshot id in a header: `last`, that of each partition and transaction, or `all` (half "
     "as fast).",
+)
+LOG_FOREIGN_RECORDS: Final = OptionSpec(
+    "log.foreign-records",
+    choice(ForeignRecords),
+    "fail",
+    "What the table's own streams do about records that another producer has written into the topic. `fail`: they stop "
+    "with an error that names the first one. `skip`: they read committed snapshots from the table's files instead of "
+    "the log. Of an `eventual` log they leave out the records that cannot be decoded; those that look like the table's "
+    "are undone by the next write or `recover()`. Plain consumers get such records in any case.",
 )
 LOG_TRUNCATE_RECORD: Final = OptionSpec(
     "log.truncate-record",
@@ -273,6 +289,7 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     LOG_RETENTION,
     LOG_COMPACTED,
     LOG_HEADERS,
+    LOG_FOREIGN_RECORDS,
     LOG_TRUNCATE_RECORD,
     LOG_TRANSACTION_TIMEOUT,
     LOG_REQUEST_TIMEOUT,

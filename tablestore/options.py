@@ -18,6 +18,7 @@ from tablestore.option_specs import (
     ChangelogMode,
     ChangelogProducer,
     Consistency,
+    ForeignRecords,
     Headers,
     KeyFormatName,
     LogFormatName,
@@ -27,6 +28,7 @@ __all__ = [
     "OPTIONS",
     "CompactionOptions",
     "Consistency",
+    "ForeignRecords",
     "Headers",
     "KafkaOptions",
     "KeyFormatName",
@@ -108,6 +110,7 @@ class LogOptions(_Group):
     retention_ms: int | None = field(default=None, metadata={"spec": specs.LOG_RETENTION})
     compacted: bool = specs.LOG_COMPACTED.field
     headers: Headers = specs.LOG_HEADERS.field
+    foreign_records: ForeignRecords = specs.LOG_FOREIGN_RECORDS.field
     truncate_record: bool = specs.LOG_TRUNCATE_RECORD.field
     transaction_timeout_ms: int = specs.LOG_TRANSACTION_TIMEOUT.field
     request_timeout_ms: int = specs.LOG_REQUEST_TIMEOUT.field

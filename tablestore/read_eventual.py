@@ -135,9 +135,13 @@ class EventualStream(SnapshotStream):
         """Give the log's end, or as much of the way there as the read limit allows, counted in offsets.
 
         Raises:
-            DataLostError: the topic was made anew since the query read it.
+            DataLostError: the topic was created again since the query read it.
+            NotFoundError: the topic was deleted.
             TableReplacedError: the query has read another table, which was at this path before.
         """
+        if self._watch is not None:
+            # What is asked of a topic that is gone waits a while for it to come back.
+            self._watch.look()
         if self._snapshot(start) == BEFORE_FULL:
             if self._options.state is not None:
                 saved = saved_state(self._options.state, self._table.spec)

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from log_system.gate import limited
+from log_system.kafka.topic import TopicWatch
 from snapshot.errors import ConflictError, InvalidInputError, TableReplacedError
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
@@ -85,6 +86,8 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         self._until: int | None = options.until
         self._first: int | None = None
+        log = self._table.log
+        self._watch = None if log is None else TopicWatch(log.client, log.topic, log.topic_id)
         name = options.consumer
         self._progress = None if name is None else ConsumerProgress(self._table, name)
 
@@ -112,9 +115,14 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the newest snapshot the next micro-batch may hold; a read limit never parts a snapshot.
 
         Raises:
+            DataLostError: the topic was created again.
+            NotFoundError: the topic was deleted.
             TableReplacedError: the query has read another table, which was at this path before.
         """
         after = self._snapshot(start)
+        if self._watch is not None:
+            # Nothing is published into a topic that is gone, so nothing would ever become visible.
+            self._watch.look()
         through = self._newest() if self._target is None else self._target
         if self._progress is not None:
             # What a query asks to go on from, it has read and committed.

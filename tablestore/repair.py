@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from log_system.index import IndexEntry, OffsetRange
+from log_system.kafka.claims import claim
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.publish import KafkaPublisher
 from log_system.kafka.register import Position
 from log_system.kafka.settle import EventualPublisher
-from log_system.kafka.topic import describe_topic, ensure_topic, topic_id
-from snapshot.errors import CorruptedError, DataLostError
+from log_system.kafka.topic import TopicIds, describe_topic, ensure_topic, topic_id, topic_ids
+from log_system.kafka.topic_requests import missing
+from snapshot.commit import ATTEMPTS_MAX
+from snapshot.errors import ConflictError, CorruptedError, DataLostError
 from tablestore.inspect_log import Inspection, Meter, Progress, inspect_log, read_index, stale
 from tablestore.opened import OpenedTable
 from tablestore.recover import recover
@@ -30,6 +35,10 @@ _ADVICE = {
     Kind.FILES: "Files of the table are missing or damaged; restore them from a backup.",
     Kind.TOPIC: "The topic has to be made again with one partition a bucket; then repair() publishes every snapshot.",
 }
+_FOREIGN = (
+    "If they are another producer's, allow the topic to the table's writers alone (Kafka ACLs), and set option "
+    "'log.foreign-records' to 'skip': the table's own streams then go on without them."
+)
 _ANEW = (
     "The table itself is right: batch reads are not concerned. For a log without these, delete the topic and repair() "
     "again: every snapshot whose files are there is published anew, and consumers begin again at offset 0."
@@ -39,7 +48,9 @@ _ANEW = (
 def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progress | None = None) -> RepairReport:
     """Mend what can be mended without showing a plain consumer a change twice or out of order.
 
-    1. Make the topic again if it is gone and was made by ``create``.
+    1. Make the topic again if it is gone and was made by ``create``; keep the id of a topic that was made anew, by
+       which readers know it. A crash here leaves a topic that the next repair keeps the id of, and that is never
+       deleted with the table.
     2. Remove index entries that cannot be read, or are of a topic that is no more: a take-over reads the index.
        An eventual log is then made to fold to the table (``verify_eventual.py``); any other goes on with step 3.
     3. Take the log over: nobody else publishes from here on. A crash here, or at any later step, leaves a table that
@@ -58,17 +69,20 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
     Raises:
         UnavailableError: the broker or the file system does not answer; repair again.
         FencedError: another publisher has taken the log over; repair again.
+        ConflictError: others committed first too often; repair again.
     """
     log = table.log
     if log is None or publisher is None:
         return RepairReport((), verify(table))
     actions: list[str] = []
     # Step 1.
+    made = False
     if describe_topic(log.client, log.topic) is None:
         if not table.spec.owns_topic:
             return _untouched(table, actions)
-        _make_topic(table, log)
+        made = _make_topic(table, log)
         actions.append(f"made topic {log.topic!r} again, empty")
+    actions += _keep_ids(table, log, made=made)
     # Step 2.
     entries, damaged = read_index(table.index, log.partitions)
     broken, old = sorted(damaged), sorted(stale(entries, topic_id(log.client, log.topic)))
@@ -77,7 +91,8 @@ def repair(table: OpenedTable, publisher: KafkaPublisher | None, progress: Progr
         actions.append("forgot the log index: the topic was made anew, and the index told of the one before")
     if isinstance(publisher, EventualPublisher):
         actions += repair_eventual(table, publisher, broken)
-        return RepairReport(tuple(actions), verify(table, progress))
+        report = verify(table, progress)
+        return RepairReport(tuple(actions), report, _advice(report))
     # Step 3.
     publisher.take_over(check=False)
     seen = inspect_log(table, log, Meter(progress), whole=True)
@@ -187,10 +202,10 @@ def _publish(table: OpenedTable, publisher: KafkaPublisher, actions: list[str]) 
     return []
 
 
-def _make_topic(table: OpenedTable, log: KafkaLog) -> None:
+def _make_topic(table: OpenedTable, log: KafkaLog) -> bool:
     options = table.options.log
     assert options is not None
-    ensure_topic(
+    return ensure_topic(
         log.client,
         log.topic,
         partitions=log.partitions,
@@ -210,6 +225,35 @@ def _is_other_history(seen: Inspection) -> bool:
     return bool(claimed or seen.others())
 
 
+def _keep_ids(table: OpenedTable, log: KafkaLog, *, made: bool) -> list[str]:
+    """Put the topic's ids into the table's definition where they are others, by a snapshot without rows.
+
+    Args:
+        table: the table.
+        log: its log.
+        made: this repair made the topic, so it is the table's own.
+    """
+    ids = topic_ids(log.client, log.topic)
+    if ids is None:
+        raise missing(log.client, log.topic)
+    for _ in range(ATTEMPTS_MAX):
+        table = table.refreshed()
+        newest = table.files.latest()
+        spec = table.files.spec_at_least(newest)
+        known = TopicIds(spec.topic_id, spec.cluster_id)
+        if known == ids or not (made or spec.topic_id):
+            return []
+        after = replace(spec, owns_topic=made, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
+        try:
+            table.files.alter(after, newest + 1, f"repair-{uuid.uuid4().hex}")
+        except ConflictError:
+            continue
+        claim(log.client, log.topic, ids, spec.table_id)
+        return [f"kept the id of topic {log.topic!r}, which was made anew, by snapshot {newest + 1}"]
+    msg = f"table {table.path!r}: others committed first {ATTEMPTS_MAX} times in a row; repair again."
+    raise ConflictError(msg)
+
+
 def _untouched(table: OpenedTable, actions: Sequence[str]) -> RepairReport:
     report = verify(table)
     return RepairReport(tuple(actions), report, _advice(report))
@@ -218,5 +262,7 @@ def _untouched(table: OpenedTable, actions: Sequence[str]) -> RepairReport:
 def _advice(report: Report) -> tuple[str, ...]:
     kinds = {difference.kind for difference in report.differences}
     told = [text for kind, text in _ADVICE.items() if kind in kinds]
+    if kinds & {Kind.EXTRA, Kind.EARLY, Kind.CHANGED, Kind.UNREADABLE}:
+        told.append(_FOREIGN)
     in_log = kinds & {Kind.EXTRA, Kind.EARLY, Kind.MISSING, Kind.CHANGED, Kind.UNREADABLE, Kind.HISTORY}
     return tuple([*told, _ANEW] if in_log else told)

@@ -141,7 +141,8 @@ class RepairReport:
 
     def __str__(self) -> str:
         """Show what was done, then how log and table compare."""
-        done = [f"  {action}" for action in self.actions] or ["  nothing was to be mended"]
+        nothing = "nothing was to be mended" if self.ok else "nothing could be mended; see below"
+        done = [f"  {action}" for action in self.actions] or [f"  {nothing}"]
         return "\n".join([f"{self.report.path}: repair", *done, str(self.report), *self.advice])
 
 

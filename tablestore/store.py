@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from log_system.index import IndexEntry
 from snapshot.commit import CommitId
-from snapshot.errors import InvalidInputError
+from snapshot.errors import CorruptedError, InvalidInputError, NotFoundError
 from snapshot.records import Snapshot
 from tablestore import lifecycle, read
 from tablestore.after_write import after_write
@@ -419,12 +419,48 @@ class TableStore(RowVerbs, Altering, Life):
         return repair(self._table, self._publisher, progress)
 
     @exclusive
-    def drop(self) -> None:
-        """Remove the table, and the topic if ``create`` made it."""
-        table = self._table
+    def drop(self, *, keep_topic: bool = False) -> None:
+        """Remove the table, and the topic if ``create`` made it.
+
+        The topic is deleted only if Kafka's ids of topic and cluster are those that ``create`` has kept. A broker that
+        does not answer ends the drop before anything is changed. A drop that did not end is finished by another, or by
+        the next ``create`` at the path.
+
+        Args:
+            keep_topic: leave the topic as it is; then the broker need not answer.
+
+        Raises:
+            NotFoundError: there is no table at the path any more.
+            TableReplacedError: the table was dropped and created again; that one stays.
+            UnavailableError: the broker or the file system does not answer; drop again.
+        """
         if self._publisher is not None:
             self._publisher.discard()
-        lifecycle.drop(table)
+        opened = self._opened
+        try:
+            table = opened.refreshed()
+        except (NotFoundError, CorruptedError):
+            # The drop before did not end.
+            lifecycle.drop_at(opened.path, opened.runtime, keep_topic=keep_topic)
+        else:
+            lifecycle.drop(table, keep_topic=keep_topic)
+
+    @staticmethod
+    def drop_at(
+        path: str | os.PathLike[str], *, options: Mapping[str, str] | None = None, keep_topic: bool = False
+    ) -> None:
+        """Remove the table at a path, or what is left of one whose ``drop`` or ``create`` did not end; see ``drop``.
+
+        Args:
+            path: folder of the table.
+            options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
+            keep_topic: leave the topic as it is.
+
+        Raises:
+            NotFoundError: there is no table, and nothing is left of one.
+            UnavailableError: the broker or the file system does not answer; drop again.
+        """
+        lifecycle.drop_at(os.fspath(path), options, keep_topic=keep_topic)
 
     def _done(self, made: Snapshot | None) -> Snapshot | None:
         """Do after a write what is due: fold changes into the root, drop what has expired, delete old partitions."""

@@ -43,3 +43,28 @@ def failing(
         yield lambda: calls
     finally:
         setattr(owner, name, kept)
+
+
+@contextmanager
+def preceded(owner: Any, name: str, act: Callable[[], object]) -> Iterator[None]:
+    """Do something just before the first call of a real method, as another process may at that very moment.
+
+    Args:
+        owner: the class, or the module, that has it.
+        name: its name.
+        act: what happens before the call; calls that it makes itself are not preceded.
+    """
+    kept, real, done = vars(owner)[name], getattr(owner, name), False
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        nonlocal done
+        if not done:
+            done = True
+            act()
+        return real(*args, **kwargs)
+
+    setattr(owner, name, guarded)
+    try:
+        yield
+    finally:
+        setattr(owner, name, kept)

@@ -114,7 +114,7 @@ def test_the_log_s_lag_is_shown_and_a_table_is_kept(
 
     run("drop", path, "--json", code=1)
     assert "To remove it, say --yes" in RUN.invoke(app, ["drop", path], input="n\n").output
-    assert told("drop", path, "--yes") == [{"dropped": str(tmp_path / "t")}]
+    assert told("drop", path, "--yes") == [{"dropped": str(tmp_path / "t"), "deleted_topic": name}]
     assert "there is no table" in run("describe", path, code=1).output
 
 

@@ -43,7 +43,6 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "rd_kafka_topic_destroy": (None, [c_void_p]),
     "rd_kafka_produce_batch": (c_int, [c_void_p, c_int32, c_int, c_void_p, c_int]),
     "rd_kafka_queue_get_partition": (c_void_p, [c_void_p, c_char_p, c_int32]),
-    "rd_kafka_queue_get_consumer": (c_void_p, [c_void_p]),
     "rd_kafka_queue_forward": (None, [c_void_p, c_void_p]),
     "rd_kafka_queue_destroy": (None, [c_void_p]),
     "rd_kafka_consume_batch_queue": (c_ssize_t, [c_void_p, c_int, c_void_p, c_size_t]),

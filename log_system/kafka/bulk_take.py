@@ -54,10 +54,11 @@ class PartitionQueue:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the queue back to the consumer."""
-        common = borrowed.rdkafka.rd_kafka_queue_get_consumer(self._handle)
-        borrowed.rdkafka.rd_kafka_queue_forward(self._queue, common)
-        borrowed.rdkafka.rd_kafka_queue_destroy(common)
+        """Let go of the queue, which stays parted from the consumer's.
+
+        Were it forwarded to that again, whoever still takes from it would serve the consumer's callbacks outside of the
+        client's own calls, which ends the process (``CallState_get: Assertion `cs != NULL' failed``).
+        """
         borrowed.rdkafka.rd_kafka_queue_destroy(self._queue)
 
     def take(self, count: int, seconds: float, *, all_keys: bool, times: bool) -> tuple[Taken | None, int]:

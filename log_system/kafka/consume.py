@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -17,21 +18,39 @@ _READER: Final[dict[str, Setting]] = {"fetch.wait.max.ms": 10, "enable.partition
 
 
 class Consumers:
-    """Connections by client and group: a consumer reads one slice at a time."""
+    """Connections by client and group, each used by one reader at a time."""
 
     def __init__(self) -> None:
         """Hold none yet."""
-        self._kept = Kept[tuple[KafkaClient, str, str], Any](close=lambda consumer: consumer.close())
+        self._kept = Kept[tuple[KafkaClient, str, str, bool], Any](close=lambda consumer: consumer.close())
 
-    def take(self, client: KafkaClient, group: str, isolation: str = "read_committed") -> Any:
-        """Give the consumer for a group, made when it is asked for first."""
-        # A fetch that waits at the end of the last slice holds up the first fetch of the next one.
-        made = partial(client.consumer, group, **_READER, **{"isolation.level": isolation})
-        return self._kept.take((client, group, isolation), made)
+    @contextmanager
+    def lend(
+        self, client: KafkaClient, group: str, isolation: str = "read_committed", *, in_bulk: bool
+    ) -> Iterator[Any]:
+        """Lend a consumer, kept from before or new. It is kept again unless the reader fails or is left halfway.
 
-    def forget(self, client: KafkaClient, group: str, isolation: str = "read_committed") -> None:
-        """Close a consumer that has failed."""
-        self._kept.forget((client, group, isolation))
+        A reader that is left halfway ends when Python collects it, whenever that is and in whatever thread. So while it
+        has its consumer, nobody else is given that one.
+
+        Args:
+            client: the cluster.
+            group: the consumer group.
+            isolation: ``read_committed`` or ``read_uncommitted``.
+            in_bulk: messages are taken past the consumer, from the queues of its partitions, which no longer come to
+                the consumer itself; so such a one is of no use to who takes them from the consumer.
+        """
+        key = (client, group, isolation, in_bulk)
+        consumer = self._kept.borrow(key)
+        if consumer is None:
+            # A fetch that waits at the end of the last slice holds up the first fetch of the next one.
+            consumer = client.consumer(group, **_READER, **{"isolation.level": isolation})
+        try:
+            yield consumer
+        except BaseException:
+            consumer.close()
+            raise
+        self._kept.give_back(key, consumer)
 
 
 CONSUMERS: Final = Consumers()
@@ -46,12 +65,14 @@ class OffsetRange:
         partition: the partition.
         start: the first offset.
         end: the offset after the last.
+        topic_id: the topic's id; empty accepts any topic of that name.
     """
 
     topic: str
     partition: int
     start: int
     end: int
+    topic_id: str = ""
 
     def __str__(self) -> str:
         return f"offsets {self.start} to {self.end} of partition {self.partition} of topic {self.topic!r}"

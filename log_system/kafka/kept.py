@@ -29,6 +29,17 @@ class Kept(threading.local, Generic[K, V]):
         self._held.move_to_end(key)
         return self._held[key]
 
+    def borrow(self, key: K) -> V | None:
+        """Take the one of this key out, so that nobody else is given it; None where none is kept."""
+        return self._held.pop(key, None)
+
+    def give_back(self, key: K, value: V) -> None:
+        """Keep one that was borrowed or is new. Where one of its key is kept, that one stays and this one ends."""
+        if key in self._held:
+            self._close(value)
+        else:
+            self.take(key, lambda: value)
+
     def forget(self, key: K) -> None:
         """Close the one of this key, which has failed."""
         if key in self._held:

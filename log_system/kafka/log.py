@@ -39,6 +39,8 @@ class KafkaLog:
         mixed: records do not say with which columns they were sent (an eventual log).
         batch_bytes_max: the largest batch of records that the topic accepts; None until the broker was asked.
         servers: the brokers that the table's definition names.
+        topic_id: the topic's id when the table was created or repaired last; empty where it is not known.
+        skips_foreign: readers leave out what cannot be decoded, since it is another producer's; else they fail.
     """
 
     table_id: str
@@ -56,6 +58,8 @@ class KafkaLog:
     mixed: bool = False
     batch_bytes_max: int | None = None
     servers: str = ""
+    topic_id: str = ""
+    skips_foreign: bool = False
 
     @property
     def group(self) -> str:

@@ -16,11 +16,15 @@ from log_system.kafka.topic_requests import (
     LATEST,
     SETTLE_SECONDS_MAX,
     SETTLE_STEP_SECONDS,
+    id_of,
+    missing,
 )
 from snapshot.errors import NotFoundError, UnavailableError
 
 Partition = tuple[str, int]
 Offsets = dict[Partition, int]
+_LOOK_SECONDS: Final = 2.0
+"""Where a partition has no leader for longer than this, its topic may be gone rather than new: it is looked up."""
 _NO_SUCH: Final = codes("UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION")
 _MOVING: Final = codes(
     "NOT_LEADER_FOR_PARTITION LEADER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE UNKNOWN_LEADER_EPOCH "
@@ -54,9 +58,18 @@ class Cluster:
             NotFoundError: one does not exist.
             UnavailableError: the broker does not answer.
         """
+        return [each for each, _ in self.described(topics)]
+
+    def described(self, topics: Sequence[str]) -> list[tuple[Partition, str]]:
+        """Return the partitions of topics, in order, each with the id of its topic (empty where it has none).
+
+        Raises:
+            NotFoundError: one does not exist.
+            UnavailableError: the broker does not answer.
+        """
         if not topics:
             return []
-        found: list[Partition] = []
+        found: list[tuple[Partition, str]] = []
         with kafka_errors(f"look up topics {', '.join(topics)}", self._client, handle=self._admin):
             asked = self._admin.describe_topics(
                 TopicCollection(list(topics)), request_timeout=self._client.request_seconds
@@ -68,7 +81,7 @@ class Cluster:
                     if error.args[0].code() in _NO_SUCH:
                         raise self._missing(name) from error
                     raise
-                found += [(name, part.id) for part in sorted(told.partitions, key=lambda part: part.id)]
+                found += [((name, number), id_of(told)) for number in sorted(part.id for part in told.partitions)]
         return found
 
     def earliest(self, partitions: Iterable[Partition]) -> Offsets:
@@ -93,7 +106,8 @@ class Cluster:
             return {}
         names = ", ".join(sorted({each.topic for each in asked}))
         doing = f"look up the offsets of {names}"
-        until = time.monotonic() + min(SETTLE_SECONDS_MAX, self._client.wait_seconds)
+        begun, looks = time.monotonic(), 1
+        seconds_max = min(SETTLE_SECONDS_MAX, self._client.wait_seconds)
         while True:
             with kafka_errors(doing, self._client, handle=self._admin):
                 try:
@@ -103,8 +117,12 @@ class Cluster:
                     return {(at.topic, at.partition): int(future.result().offset) for at, future in told.items()}
                 except KafkaException as error:
                     # A broker that has just learnt of a topic, or takes a partition over, does not serve it at once.
-                    if error.args[0].code() not in _MOVING | _NO_SUCH or time.monotonic() > until:
+                    seconds = time.monotonic() - begun
+                    if error.args[0].code() not in _MOVING | _NO_SUCH or seconds > seconds_max:
                         raise
+                    if seconds > looks * _LOOK_SECONDS:
+                        looks += 1
+                        self.described(sorted({each.topic for each in asked}))
                     # A connection goes on with the leaders that it knew (seen with librdkafka 2.16), for minutes.
                     self._admin_client = None
             time.sleep(SETTLE_STEP_SECONDS)
@@ -117,6 +135,8 @@ class Cluster:
 
     def _missing(self, name: str) -> NotFoundError:
         prefix = self._client.prefix
+        if prefix == "kafka.":
+            return missing(self._client, name)
         return NotFoundError(
             f"option 'topic': there is no topic '{name}' at {prefix}bootstrap.servers="
             f"'{self._client.bootstrap_servers}'. Make it first, or correct the name."

@@ -12,6 +12,7 @@ from log_system.kafka.client import KafkaClient, kafka_errors
 from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, OffsetRange
 from log_system.kafka.errors import codes
 from log_system.kafka.records import Records, Take, joined, taking
+from log_system.kafka.topic import LOOK_SECONDS, TopicWatch
 from snapshot.errors import DataLostError, UnavailableError
 
 _STEP_SECONDS: Final = 0.05
@@ -52,45 +53,46 @@ def read_records(
         remedy: what to do where retention has removed the range's first offset.
 
     Raises:
-        DataLostError: retention has removed the range's first offset.
+        DataLostError: retention has removed the range's first offset, or the topic was deleted and created again.
+        NotFoundError: the topic was deleted.
         UnavailableError: the broker does not answer.
     """
     doing = f"read {part}"
-    consumer = CONSUMERS.take(client, group, isolation)
+    watch = TopicWatch(client, part.topic, part.topic_id)
     held: list[Records] = []
     position, step, count, size, silent_since = part.start, _FIRST_RECORDS, 0, 0, time.monotonic()
-    try:
-        with (
-            kafka_errors(doing, client),
-            taking(consumer, part.topic, part.partition, all_keys=all_keys, messages=messages, times=times) as take,
-        ):
-            consumer.assign([TopicPartition(part.topic, part.partition, part.start)])
-            while position < part.end:
-                records, reached = _within(take, min(part.end - position, step), doing, remedy)
-                position = max(position, reached, int(records.offsets[-1]) + 1 if records is not None else 0)
-                if records is not None or reached >= 0:
-                    silent_since = time.monotonic()
-                elif time.monotonic() - silent_since >= ANSWER_SECONDS:
-                    msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s, at offset {position}."
-                    raise UnavailableError(msg)
-                if records is None:
-                    continue
-                inside = records.before(part.end)
-                held.append(inside)
-                count += len(inside)
-                size += inside.size + _OVERHEAD_BYTES * len(inside)
-                # As many as the batch has room for, if they are as large as those before.
-                step = max(1, min((_BATCH_BYTES - size) * count // max(1, size), _BATCH_RECORDS - count))
-                if count >= _BATCH_RECORDS or size >= _BATCH_BYTES:
-                    step = count
-                    yield joined(held)
-                    held, count, size = [], 0, 0
-            if count:
+    with (
+        kafka_errors(doing, client),
+        CONSUMERS.lend(client, group, isolation, in_bulk=not messages) as consumer,
+        taking(consumer, part.topic, part.partition, all_keys=all_keys, messages=messages, times=times) as take,
+    ):
+        consumer.assign([TopicPartition(part.topic, part.partition, part.start)])
+        while position < part.end:
+            records, reached = _within(take, min(part.end - position, step), doing, remedy)
+            position = max(position, reached, int(records.offsets[-1]) + 1 if records is not None else 0)
+            if records is not None or reached >= 0:
+                silent_since = time.monotonic()
+            elif time.monotonic() - silent_since >= ANSWER_SECONDS:
+                msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s, at offset {position}."
+                raise UnavailableError(msg)
+            elif time.monotonic() - silent_since >= LOOK_SECONDS:
+                # To the client, a partition of a topic that is gone is only silent.
+                watch.look()
+            if records is None:
+                continue
+            inside = records.before(part.end)
+            held.append(inside)
+            count += len(inside)
+            size += inside.size + _OVERHEAD_BYTES * len(inside)
+            # As many as the batch has room for, if they are as large as those before.
+            step = max(1, min((_BATCH_BYTES - size) * count // max(1, size), _BATCH_RECORDS - count))
+            if count >= _BATCH_RECORDS or size >= _BATCH_BYTES:
+                step = count
                 yield joined(held)
-            consumer.unassign()
-    except BaseException:
-        CONSUMERS.forget(client, group, isolation)
-        raise
+                held, count, size = [], 0, 0
+        if count:
+            yield joined(held)
+        consumer.unassign()
 
 
 def _within(take: Take, count: int, doing: str, remedy: str) -> tuple[Records | None, int]:

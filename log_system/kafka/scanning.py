@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from log_system.kafka.consume import OffsetRange
 from log_system.kafka.java_regex import compile_pattern
 from log_system.kafka.offsets import Cluster, GroupOffsets, Offsets, Partition
 from log_system.kafka.positions import Bound, BoundedMode, Start, StartupMode
+from log_system.kafka.topic import LOOK_SECONDS
 from snapshot.errors import DataLostError, InvalidInputError
 
 logger: Final = logging.getLogger("tablestore")
@@ -68,6 +69,8 @@ class Scan:
         self._matches = compile_pattern(spec.pattern).fullmatch if spec.pattern is not None else None
         self._partitions: list[Partition] = []
         self._looked_at: float | None = None
+        self._ids: dict[str, str] = {}
+        self._ids_at = 0.0
 
     def partitions(self) -> list[Partition]:
         """Give the partitions there are, looked up again when the discovery interval has passed.
@@ -82,14 +85,30 @@ class Scan:
             if self._matches is not None:
                 matches = self._matches
                 topics = self._cluster.topics(lambda name: matches(name) is not None)
-            found = self._cluster.partitions(topics)
+            described = self._cluster.described(topics)
+            self._ids, self._ids_at = _ids(described), now
+            found = [each for each, _ in described]
             if self._spec.only is not None:
                 found = [each for each in found if each == self._spec.only]
             new = [each for each in found if each not in self._partitions]
             if self._looked_at is not None and new:
                 logger.info("%s: found new partitions %s", self._spec.what, new)
             self._partitions, self._looked_at = found, now
+        elif now - self._ids_at >= LOOK_SECONDS:
+            self.ids()
         return self._partitions
+
+    def ids(self) -> Mapping[str, str]:
+        """Look up the ids of the topics: one that is made anew has offsets too, and passes for the old one by them.
+
+        Topics found by a pattern are looked up when partitions are.
+
+        Raises:
+            NotFoundError: a topic given by name does not exist any more.
+        """
+        if self._matches is None:
+            self._ids, self._ids_at = _ids(self._cluster.described(self._spec.topics)), self._clock()
+        return self._ids
 
     def begin(self) -> Offsets:
         """Say where a new query begins.
@@ -136,22 +155,29 @@ class Scan:
         """Give the first offsets that are still there."""
         return self._cluster.earliest(partitions)
 
-    def ranges(self, start: Mapping[Partition, int], end: Mapping[Partition, int]) -> list[OffsetRange]:
+    def ranges(
+        self, start: Mapping[Partition, int], end: Mapping[Partition, int], anew: Collection[str] = ()
+    ) -> list[OffsetRange]:
         """Plan what lies between two positions; a partition that is not in ``start`` is read from its beginning.
+
+        Args:
+            start: where to begin.
+            end: where to stop.
+            anew: topics that were deleted and created again between the two.
 
         Raises:
             DataLostError: retention has removed where the range begins, or the topic was made anew, and the options
                 do not say to go on.
         """
-        moved = [each for each in end if start.get(each, -1) != end[each]]
+        moved = [each for each in end if start.get(each, -1) != end[each] or each[0] in anew]
         first = self._cluster.earliest(moved)
         found = []
         for each in moved:
             begin = start.get(each, first[each])
-            if begin < first[each] or begin > end[each]:
+            if begin < first[each] or begin > end[each] or (each[0] in anew and each in start):
                 begin = self._reset(each, begin, first[each], end[each])
             if begin < end[each]:
-                found.append(OffsetRange(*each, begin, end[each]))
+                found.append(OffsetRange(*each, begin, end[each], self._ids.get(each[0], "")))
         return found
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
@@ -217,3 +243,7 @@ class Scan:
                     self._spec.group, held[each], each, begin[each],
                 )  # fmt: skip
         return {each: inside.get(each, begin[each]) for each in partitions}
+
+
+def _ids(described: Iterable[tuple[Partition, str]]) -> dict[str, str]:
+    return {topic: topic_id for (topic, _), topic_id in described if topic_id}

@@ -12,15 +12,18 @@ from confluent_kafka import TopicPartition
 
 from log_system.gate import PartitionSlice
 from log_system.kafka.client import kafka_errors
-from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS
+from log_system.kafka.consume import ANSWER_SECONDS, CONSUMERS, OffsetRange
 from log_system.kafka.log import KafkaLog
+from log_system.kafka.ranges import read_records
 from log_system.kafka.records import Records, joined, taking
-from log_system.kafka.register import SNAPSHOT_HEADER
+from log_system.kafka.register import SNAPSHOT_HEADER, Position
+from log_system.kafka.topic import LOOK_SECONDS, TopicWatch
 from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
 
-_STRANGER = (
-    "Another producer writes to this topic: allow it to the table's writers alone (Kafka ACLs), and verify() the table."
+FOREIGN = (
+    "Another producer writes to this topic: allow it to the table's writers alone (Kafka ACLs). verify() names each "
+    "such record. To go on without them, set option 'log.foreign-records' to 'skip'."
 )
 _FIRST_RECORDS = 10
 _BATCH_RECORDS = 20_000
@@ -44,11 +47,22 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
         The table's columns, ``_kind`` (int8), ``_commit_version`` (int64), ``_commit_timestamp`` (timestamp, UTC).
 
     Raises:
-        DataLostError: retention has removed the offsets.
+        DataLostError: retention has removed the offsets, or the topic was deleted and created again.
+        NotFoundError: the topic was deleted.
         CorruptedError: the records are not what the index says, or one cannot be decoded.
         UnavailableError: the broker does not answer.
     """
     doing = f"read offsets {part.start} to {part.end} of partition {part.partition} of topic {log.topic!r}"
+    try:
+        yield from _decoded(log, part, doing, compacted=compacted)
+    except CorruptedError as error:
+        found = None if compacted else _first_foreign(log, part)
+        if found is None:
+            raise
+        raise found from error
+
+
+def _decoded(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[pa.RecordBatch]:
     codec = log.kept_codec()
     ends = np.array([b.end for b in part.boundaries])
     versions = np.array([b.snapshot for b in part.boundaries])
@@ -97,43 +111,46 @@ class _Held:
 
 def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[Records]:
     """Take exactly the slice's records; asking for the count that is left keeps the client from waiting for more."""
-    consumer = CONSUMERS.take(log.client, f"{log.group}-reader")
+    watch = TopicWatch(log.client, log.topic, log.topic_id)
     left, step = part.records, _FIRST_RECORDS
     held = _Held()
     last, silent_since = part.start, time.monotonic()
     # A row of the table's own holds its key; a delete is nothing but a key.
     wanted = {"all_keys": compacted, "messages": compacted and log.headers == "all"}
-    try:
-        with kafka_errors(doing, log.client), taking(consumer, log.topic, part.partition, **wanted) as take:
-            consumer.assign([TopicPartition(log.topic, part.partition, part.start)])
-            reached = -1
-            while left > 0:
-                records, end = take(min(left, step), _WAIT_SECONDS)
-                reached = max(reached, end)
-                if records is None:
-                    # An end before the slice's is not its end: the marker of a commit is written a moment later.
-                    if reached >= part.end:
-                        break
-                    if time.monotonic() - silent_since >= ANSWER_SECONDS:
-                        msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s; {left} are missing."
-                        raise UnavailableError(msg)
-                    continue
-                silent_since = time.monotonic()
-                inside = records.before(part.end)
-                held.add(inside)
-                left -= len(inside)
-                last = int(records.offsets[-1]) + 1
-                if len(inside) < len(records):
+    with (
+        kafka_errors(doing, log.client),
+        CONSUMERS.lend(log.client, f"{log.group}-reader", in_bulk=not wanted["messages"]) as consumer,
+        taking(consumer, log.topic, part.partition, **wanted) as take,
+    ):
+        consumer.assign([TopicPartition(log.topic, part.partition, part.start)])
+        reached = -1
+        while left > 0:
+            records, end = take(min(left, step), _WAIT_SECONDS)
+            reached = max(reached, end)
+            if records is None:
+                # An end before the slice's is not its end: the marker of a commit is written a moment later.
+                if reached >= part.end:
                     break
-                step = held.room or held.count
-                if not held.room:
-                    yield held.take()
-            if held.count:
+                if time.monotonic() - silent_since >= ANSWER_SECONDS:
+                    msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s; {left} are missing."
+                    raise UnavailableError(msg)
+                if time.monotonic() - silent_since >= LOOK_SECONDS:
+                    # To the client, a partition of a topic that is gone is only silent.
+                    watch.look()
+                continue
+            silent_since = time.monotonic()
+            inside = records.before(part.end)
+            held.add(inside)
+            left -= len(inside)
+            last = int(records.offsets[-1]) + 1
+            if len(inside) < len(records):
+                break
+            step = held.room or held.count
+            if not held.room:
                 yield held.take()
-            consumer.unassign()
-    except BaseException:
-        CONSUMERS.forget(log.client, f"{log.group}-reader")
-        raise
+        if held.count:
+            yield held.take()
+        consumer.unassign()
     if left > 0 and not compacted:
         msg = (
             f"{doing}: the log index counts {part.records} records, {left} are not there. "
@@ -141,8 +158,44 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
         )
         raise DataLostError(msg)
     if left == 0 and last != part.end:
-        msg = f"{doing}: the log index counts {part.records} records, there are more. {_STRANGER}"
+        msg = f"{doing}: the log index counts {part.records} records, there are more. {FOREIGN}"
         raise CorruptedError(msg)
+
+
+def _first_foreign(log: KafkaLog, part: PartitionSlice) -> CorruptedError | None:
+    """Make the error that names the first record of another producer in a slice; None where no range holds any.
+
+    The last record of a snapshot says how many there are. Where its range holds more, those before it that cannot be
+    decoded are another producer's; else those at the front, as the publisher's own come together. (A record that came
+    in between them is found by verify() alone, which compares rows.)
+    """
+    group, found = f"{log.group}-reader", OffsetRange(log.topic, part.partition, part.start, part.end, log.topic_id)
+    ends, held = [boundary.end for boundary in part.boundaries], list[Any]()
+    for records in read_records(log.client, group, found, "read_committed", all_keys=True, messages=True):
+        for message in records.messages:
+            held.append(message)
+            if message.offset() + 1 not in ends:
+                continue
+            position = Position.from_headers(message.offset(), message.headers(), log.table_id)
+            if position is not None and len(held) > position.records:
+                offset = next((m.offset() for m in held if not _is_readable(log, m)), held[0].offset())
+                return CorruptedError(
+                    f"topic {log.topic!r}, partition {part.partition}, offset {offset}: the record is not the table's. "
+                    f"Expected {position.records} records of snapshot {position.snapshot} up to offset "
+                    f"{message.offset()}, got {len(held)}. {FOREIGN}"
+                )
+            held = []
+    return None
+
+
+def _is_readable(log: KafkaLog, message: Any) -> bool:
+    try:
+        log.kept_codec().decode(
+            pa.array([message.key()], pa.large_binary()), pa.array([message.value()], pa.large_binary())
+        )
+    except CorruptedError:
+        return False
+    return True
 
 
 def _check_origin(log: KafkaLog, part: PartitionSlice, messages: Sequence[Any], snapshots: Any) -> None:
@@ -156,7 +209,7 @@ def _check_origin(log: KafkaLog, part: PartitionSlice, messages: Sequence[Any], 
         if named != str(snapshot).encode():
             msg = (
                 f"topic {log.topic!r}, partition {part.partition}, offset {message.offset()}: the record does not name "
-                f"snapshot {snapshot}, to which its offset belongs. {_STRANGER}"
+                f"snapshot {snapshot}, to which its offset belongs. {FOREIGN}"
             )
             raise CorruptedError(msg)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -9,13 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from log_system.formats import LogFormat
+from log_system.formats.base import DecodedChanges
 from log_system.kafka.consume import OffsetRange
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.ranges import read_records
 from log_system.kafka.records import Records, joined
+from log_system.kafka.source import FOREIGN
 from snapshot.errors import CorruptedError
 from snapshot.schema import COMMIT_TIMESTAMP, SEQ
 
+logger: Final = logging.getLogger("tablestore")
 _REMEDY = "Start a new query with scan_mode='full'."
 _HELD_RECORDS: Final = 100_000
 _HELD_BYTES: Final = 64 << 20
@@ -59,17 +64,14 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
         UnavailableError: the broker does not answer.
     """
     codec, schema = log.kept_codec(), tail_schema(log)
-    group, part = f"{log.group}-tail", OffsetRange(log.topic, partition, start, end)
+    group, part = f"{log.group}-tail", OffsetRange(log.topic, partition, start, end, log.topic_id)
     found = read_records(
         log.client, group, part, "read_committed", all_keys=True, messages=False, times=True, remedy=_REMEDY
     )
-    for records in _newest(found) if newest else found:
+    # A foreign record must not take the place of the table's own of the same key, so they are told apart first.
+    folds = newest and not log.skips_foreign
+    for records, decoded in _decoded(log, partition, codec, _newest(found) if folds else found):
         offsets = records.offsets
-        try:
-            decoded = codec.decode(records.keys, records.values)
-        except CorruptedError as error:
-            msg = f"topic {log.topic!r}, partition {partition}, offsets {offsets[0]} to {offsets[-1]}: {error}"
-            raise CorruptedError(msg) from error
         assert records.times is not None
         record = decoded.record
         row = np.arange(len(record)) - np.searchsorted(record, record, side="left")
@@ -79,6 +81,35 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
             pa.array(records.times[record] * 1000).cast(pa.timestamp("us", "UTC")),
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _decoded(
+    log: KafkaLog, partition: int, codec: LogFormat, batches: Iterable[Records]
+) -> Iterator[tuple[Records, DecodedChanges]]:
+    """Decode records; one that cannot be is an error, or left out where the log skips foreign ones."""
+    for batch in batches:
+        left = batch
+        while len(left):
+            try:
+                yield left, codec.decode(left.keys, left.values)
+                break
+            except CorruptedError as error:
+                head, _, text = str(error).partition(":")
+                number = int(head.removeprefix("record ")) if head.removeprefix("record ").isdigit() else -1
+                where = (
+                    f"offset {left.offsets[number]}"
+                    if number >= 0
+                    else (f"offsets {left.offsets[0]} to {left.offsets[-1]}")
+                )
+                place = f"topic {log.topic!r}, partition {partition}, {where}"
+                if number < 0 or not log.skips_foreign:
+                    msg = f"{place}: {text.strip() or head}. {FOREIGN}"
+                    raise CorruptedError(msg) from error
+                logger.warning("%s: a record that is not the table's is left out: %s", place, text.strip())
+                before = left.slice(0, number)
+                if number:
+                    yield before, codec.decode(before.keys, before.values)
+                left = left.slice(number + 1, len(left) - number - 1)
 
 
 def _newest(batches: Iterable[Records]) -> Iterator[Records]:

@@ -6,10 +6,16 @@ Lookups go through the admin API alone: a producer that asks for a missing topic
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
+from typing import Final
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AdminClient,
+    NewTopic,
+    TopicDescription,
+)
 
 from log_system.kafka.client import KafkaClient, kafka_errors
 from log_system.kafka.offsets import Cluster, Offsets, Partition
@@ -24,11 +30,15 @@ from log_system.kafka.topic_requests import (
     one,
     partitions_led,
 )
-from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
+from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError, UnavailableError
 
 __all__ = [
+    "LOOK_SECONDS",
+    "TopicIds",
     "TopicOffsets",
     "TopicShape",
+    "TopicWatch",
+    "check_identity",
     "check_topic",
     "delete_topic",
     "describe_topic",
@@ -39,7 +49,25 @@ __all__ = [
     "latest_of",
     "latest_offsets",
     "topic_id",
+    "topic_ids",
 ]
+
+logger: Final = logging.getLogger("tablestore")
+LOOK_SECONDS: Final = 2.0
+"""How often a reader to which nothing comes looks whether its topic is still there."""
+
+
+@dataclass(frozen=True)
+class TopicIds:
+    """Which topic it is, whatever its name: a topic that was deleted and created again has another id.
+
+    Attributes:
+        topic_id: the id that the cluster gave the topic when it was created (KIP-516).
+        cluster_id: the id of the cluster.
+    """
+
+    topic_id: str
+    cluster_id: str
 
 
 @dataclass(frozen=True)
@@ -169,21 +197,97 @@ def describe_topic(client: KafkaClient, name: str) -> TopicShape | None:
     return describe(client, client.admin(), name)
 
 
-def delete_topic(client: KafkaClient, name: str) -> bool:
-    """Delete a topic and wait until it is gone.
+def topic_ids(client: KafkaClient, name: str) -> TopicIds | None:
+    """Return the ids of a topic and its cluster, or ``None`` if there is no such topic.
 
-    Returns:
-        Whether there was one.
-
+    Raises:
+        UnavailableError: the broker does not answer.
     """
     admin = client.admin()
+    found = look_up(client, admin, name)
+    if found is None:
+        return None
+    with kafka_errors("look up the cluster id", client, handle=admin):
+        cluster = admin.describe_cluster(request_timeout=client.request_seconds).result()
+    return TopicIds(id_of(found), str(cluster.cluster_id or ""))
+
+
+def check_identity(client: KafkaClient, name: str, topic_id: str) -> None:
+    """Check that a topic is there and is still the one that it was.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        topic_id: the id that it had; empty accepts any.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        DataLostError: it was deleted and created again.
+        UnavailableError: the broker does not answer.
+    """
+    _checked(client, client.admin(), name, topic_id)
+
+
+class TopicWatch:
+    """Sees, for a reader that waits, whether its topic is still there and the same. Asks the broker now and then."""
+
+    def __init__(self, client: KafkaClient, name: str, topic_id: str = "") -> None:
+        """Watch a topic; without an id, that which the first look finds. Nothing is connected before that."""
+        self._client = client
+        self._name = name
+        self._id = topic_id
+        self._admin: AdminClient | None = None
+        self._looked = time.monotonic()
+
+    def look(self) -> None:
+        """Look, unless that was done within the last ``LOOK_SECONDS``. A broker that does not answer is waited for.
+
+        Raises:
+            NotFoundError: there is no such topic any more.
+            DataLostError: it was deleted and created again.
+        """
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._admin = self._admin or self._client.admin()
+        try:
+            self._id = id_of(_checked(self._client, self._admin, self._name, self._id))
+        except UnavailableError as error:
+            logger.debug("look at topic %r: %s", self._name, error)
+        self._looked = time.monotonic()
+
+
+def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
+    """Delete a topic and wait until it is gone.
+
+    The client deletes topics by name only, so a topic that somebody creates under the same name between the look at
+    the id and the deletion, two requests in a row, is deleted in its place.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        topic_id: delete only the topic with this id; empty deletes whatever has the name.
+
+    Returns:
+        Whether there was one, of that id.
+
+    Raises:
+        UnavailableError: the broker does not answer, or the topic is still there after a while.
+    """
+    admin = client.admin()
+    if topic_id:
+        found = look_up(client, admin, name)
+        if found is None or id_of(found) != topic_id:
+            return False
     try:
         with kafka_errors(f"delete topic '{name}'", client, handle=admin):
             one(admin.delete_topics([name], request_timeout=client.request_seconds))
     except NotFoundError:
         return False
     until = time.monotonic() + SETTLE_SECONDS_MAX
-    while partitions_led(client, admin, name) is not None:
+    while (found := look_up(client, admin, name)) is not None:
+        if topic_id and id_of(found) != topic_id:
+            # Somebody has created another topic of this name since.
+            return True
         if time.monotonic() > until:
             msg = f"topic '{name}' is still there {SETTLE_SECONDS_MAX:.0f} s after its deletion began. Retry later."
             raise UnavailableError(msg)
@@ -237,13 +341,20 @@ def topic_id(client: KafkaClient, topic: str, admin: AdminClient | None = None) 
     return id_of(found)
 
 
-def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
+def earliest_offsets(client: KafkaClient, topic: str, topic_id: str = "") -> dict[int, int]:
     """Return for each partition the first offset that is still there.
+
+    Args:
+        client: the cluster.
+        topic: the topic.
+        topic_id: the id that it had; empty accepts any.
 
     Raises:
         NotFoundError: there is no such topic.
+        DataLostError: it was deleted and created again.
     """
-    return earliest_of(client, topic).offsets
+    cluster, asked, _ = _asked(client, topic, topic_id)
+    return _by_number(cluster.earliest(asked))
 
 
 def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> dict[int, int]:
@@ -267,13 +378,27 @@ def _isolation(read_committed: bool) -> str:
     return "read_committed" if read_committed else "read_uncommitted"
 
 
-def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition], str]:
+def _asked(client: KafkaClient, topic: str, topic_id: str = "") -> tuple[Cluster, list[Partition], str]:
     admin = client.admin()
-    found = look_up(client, admin, topic)
-    if found is None:
-        raise missing(client, topic)
+    found = _checked(client, admin, topic, topic_id)
     numbers = sorted(part.id for part in found.partitions)
     return Cluster(client, admin), [(topic, number) for number in numbers], id_of(found)
+
+
+def _checked(client: KafkaClient, admin: AdminClient, name: str, topic_id: str) -> TopicDescription:
+    """Do the check of ``check_identity`` over one connection."""
+    found = look_up(client, admin, name)
+    if found is None:
+        raise missing(client, name)
+    now = id_of(found)
+    if topic_id and now and now != topic_id:
+        msg = (
+            f"topic '{name}' at {client.prefix}bootstrap.servers='{client.bootstrap_servers}' was deleted and created "
+            f"again: expected the topic with id {topic_id}, got id {now}. Its records are gone. For the log of a "
+            f"table, repair() publishes the table's snapshots again; then start a new reader."
+        )
+        raise DataLostError(msg)
+    return found
 
 
 def _by_number(found: Offsets) -> dict[int, int]:

@@ -41,12 +41,15 @@ class TopicShape:
         led: how many of them have a leader, and so can be written and read now.
         compacted: whether ``cleanup.policy`` holds ``compact``.
         retention_ms: ``retention.ms``; -1 is forever.
+        topic_id: the id that the cluster gave the topic when it was created (KIP-516), as Kafka's tools print it; empty
+            where the brokers know of none. A topic that is deleted and created again has another.
     """
 
     partitions: int
     led: int
     compacted: bool
     retention_ms: int
+    topic_id: str = ""
 
 
 def missing(client: KafkaClient, name: str) -> NotFoundError:
@@ -60,8 +63,8 @@ def missing(client: KafkaClient, name: str) -> NotFoundError:
 
 def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape | None:
     """Return the shape of a topic, or ``None`` if there is none."""
-    parts = partitions_led(client, admin, name)
-    if parts is None:
+    found = look_up(client, admin, name)
+    if found is None:
         return None
     resource = ConfigResource(ResourceType.TOPIC, name)
     try:
@@ -70,11 +73,13 @@ def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape |
     except NotFoundError:
         return None
     policy = {word.strip() for word in str(settings["cleanup.policy"].value).split(",")}
+    parts = _led(found)
     return TopicShape(
         partitions=len(parts),
         led=sum(parts.values()),
         compacted="compact" in policy,
         retention_ms=int(settings["retention.ms"].value),
+        topic_id=id_of(found),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, TypeVar
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from typer import Option, Typer, confirm
 
 from log_system.jars import waiting
-from snapshot.errors import InvalidInputError
+from snapshot.errors import CorruptedError, InvalidInputError, NotFoundError
 from tablestore.cli.base import AsJson
 from tablestore.cli.show import print_json
 from tablestore.cli.table import Client, Path, client_options
@@ -38,23 +38,36 @@ def compact(path: Path, option: Client = None, as_json: AsJson = False) -> None:
 def drop(
     path: Path,
     yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
+    keep_topic: Annotated[bool, Option("--keep-topic", help="Leave the topic; the broker need not answer.")] = False,
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a table, and its topic if the table's creation made it."""
-    from tablestore.lifecycle import drop as drop_table  # noqa: PLC0415 - PySpark takes a second to import
+    """Remove a table, and its topic if the table's creation made it. Finishes a drop or create that did not end."""
+    from tablestore.lifecycle import drop_at  # noqa: PLC0415 - PySpark takes a second to import
 
     console = Console(highlight=False)
-    table = OpenedTable.open(path, client_options(option))
-    topic = f" and its topic {table.log.topic!r}" if table.log is not None and table.spec.owns_topic else ""
-    if not yes and (as_json or not confirm(f"Remove table {table.path!r}{topic}?")):
-        msg = f"table {table.path!r} stays. To remove it, say --yes."
+    given = client_options(option)
+    name, topic = _asked(path, given, keep_topic=keep_topic)
+    if not yes and (as_json or not confirm(f"Remove table {name!r}{topic}?")):
+        msg = f"table {name!r} stays. To remove it, say --yes."
         raise InvalidInputError(msg)
-    drop_table(table)
+    deleted = drop_at(path, given, keep_topic=keep_topic)
     if as_json:
-        print_json(console, {"dropped": table.path})
+        print_json(console, {"dropped": name, "deleted_topic": deleted})
     else:
-        console.print(f"Removed {table.path!r}{topic}.", soft_wrap=True, markup=False)
+        gone = f" and its topic {deleted!r}" if deleted is not None else ""
+        console.print(f"Removed {name!r}{gone}.", soft_wrap=True, markup=False)
+
+
+def _asked(path: str, given: Mapping[str, str], *, keep_topic: bool) -> tuple[str, str]:
+    """Return what is to be removed: the table's path, and words for its topic."""
+    try:
+        table = OpenedTable.open(path, given)
+    except (NotFoundError, CorruptedError):
+        # Whether anything is left of a table, dropping it finds out.
+        return path, ""
+    owns = table.log is not None and table.spec.owns_topic and not keep_topic
+    return table.path, f" and its topic {table.log.topic!r}" if owns and table.log is not None else ""
 
 
 def add_to(app: Typer) -> None:

@@ -81,7 +81,8 @@ def _records(table: KafkaTable, part: OffsetRange, decoder: MessageDecoder) -> I
         except DataLostError:
             scan = Scan(table.scan_spec())
             try:
-                parts = scan.ranges({at: rest.start}, {at: rest.end})
+                left = scan.ranges({at: rest.start}, {at: rest.end})
+                parts = [replace(each, topic_id=rest.topic_id) for each in left]
             finally:
                 scan.close()
             if rest in parts:

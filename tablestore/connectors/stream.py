@@ -23,7 +23,7 @@ from tablestore.python_worker import begin_task
 
 logger = logging.getLogger("tablestore")
 Json = dict[str, Any]
-"""``at``, the next offset by topic and partition; and ``until``, where a bounded read ends."""
+"""``at``, the next offset by topic and partition; ``until``, where a bounded read ends; ``ids``, the topics' ids."""
 
 
 class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,7 +54,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.info("%s: 'properties.group.id' is not set; reading as group %r.", options.what, options.group_id)
         begin = self._plan.begin()
         self._committed = begin
-        return _json(begin, self._plan.until())
+        return _json(begin, self._plan.until(), self._plan.ids())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Give the limit that the options ask for."""
@@ -82,15 +82,22 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         moved = {each: ends.get(each, offset) for each, offset in begun.items()}
         if isinstance(limit, ReadMaxRows):
             moved = _limited(begun, moved, limit.max_rows)
-        return _json(moved, until) if moved != at else start
+        # Ends that have moved may be those of a topic that was made anew.
+        return start if moved == at else _json(moved, until, self._plan.ids())
 
     def reportLatestOffset(self) -> Json:
         """Give the ends of the partitions, for the query's progress."""
-        return _json(self._plan.ends(), None)
+        return _json(self._plan.ends(), None, self._plan.ids())
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """Plan a micro-batch, one task a partition."""
-        return [RangePart(part) for part in self._plan.ranges(_offsets(start["at"]), _offsets(end["at"]))]
+        """Plan a micro-batch, one task a partition.
+
+        Raises:
+            DataLostError: retention has removed messages, or a topic was deleted and created again, and the options do
+                not say to go on.
+        """
+        found = self._plan.ranges(_offsets(start["at"]), _offsets(end["at"]), _anew(start, end))
+        return [RangePart(part) for part in found]
 
     def commit(self, end: Json) -> None:
         """Commit for the group what has been processed. A failure is not the query's: the checkpoint counts."""
@@ -134,10 +141,18 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._scan
 
 
-def _json(offsets: Mapping[Partition, int], until: Mapping[Partition, int] | None) -> Json:
+def _json(offsets: Mapping[Partition, int], until: Mapping[Partition, int] | None, ids: Mapping[str, str]) -> Json:
     """Write positions in a fixed order, since Spark compares offsets as text."""
-    found = {"at": _nested(offsets)}
-    return found if until is None else found | {"until": _nested(until)}
+    found: Json = {"at": _nested(offsets)}
+    if until is not None:
+        found["until"] = _nested(until)
+    return found | {"ids": dict(sorted(ids.items()))} if ids else found
+
+
+def _anew(start: Json, end: Json) -> set[str]:
+    """Name the topics that have another id at the end; checkpoints of older programs have none."""
+    before, after = start.get("ids", {}), end.get("ids", {})
+    return {topic for topic, topic_id in before.items() if after.get(topic, topic_id) != topic_id}
 
 
 def _nested(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:

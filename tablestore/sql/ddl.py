@@ -6,6 +6,7 @@ Nothing here starts Spark, and tables of the connectors contact no broker.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -256,12 +257,6 @@ def _is_unfinished(scope: Scope, there: Definition) -> bool:
 
 
 def _drop_store_table(scope: Scope, there: Definition) -> None:
-    try:
-        table = OpenedTable.open(scope.place_of(there), scope.runtime_of(there))
-    except NotFoundError:
-        # A crash in the middle of another DROP, or of CREATE.
-        return
-    publisher = open_publisher(table, None)
-    if publisher is not None:
-        publisher.discard()
-    lifecycle.drop(table)
+    # Nothing is left where another DROP, or the CREATE, did not end.
+    with suppress(NotFoundError):
+        lifecycle.drop_at(scope.place_of(there), scope.runtime_of(there))
