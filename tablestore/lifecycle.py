@@ -13,9 +13,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType
 
 from log_system.index import INDEX, IndexEntry, LogIndex, OffsetRange
+from log_system.kafka.allowed import Allowed, merge_runtime
 from log_system.kafka.client import KafkaClient
 from log_system.kafka.groups import delete_groups
-from log_system.kafka.secrets import merge_runtime
+from log_system.kafka.secrets import wrap
 from log_system.kafka.topic import delete_topic, describe_topic, ensure_topic, latest_offsets
 from snapshot.delta import DeltaLog
 from snapshot.errors import AlreadyExistsError, CorruptedError, InvalidInputError, NotFoundError
@@ -76,8 +77,10 @@ def create(
     partition_by: Sequence[str],
     log_system: str | None,
     options: Mapping[str, Any],
+    runtime: Mapping[str, object] | None = None,
+    allowed: Allowed | None = None,
 ) -> OpenedTable:
-    """Make an empty table.
+    """Make an empty table; ``runtime`` and ``allowed`` are as for ``OpenedTable.open``.
 
     1. Check everything that can be checked without changing anything.
     2. Note the intent. A crash from here to step 5 leaves no table; the next ``create`` at the path clears up.
@@ -91,9 +94,15 @@ def create(
         AlreadyExistsError: there is a table or another Delta table at the path, or the topic has records.
         UnavailableError: the broker or the file system does not answer.
     """
+    runtime, allowed = wrap(runtime or {}), allowed or Allowed.of()
     # Step 1.
     check_schema(schema, primary_key, partition_by)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
+    client = None
+    if parsed.log is not None:
+        # What is stored has to do for whoever opens the table, so it is checked without what this process gives.
+        merge_runtime(parsed.log.kafka.client, {}, allowed)
+        client = KafkaClient(merge_runtime(parsed.log.kafka.client, runtime, allowed))
     merge_rule(parsed.merge, arrow_schema(schema), primary_key)
     check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
     if parsed.log is not None and parsed.log.consistency is Consistency.EVENTUAL:
@@ -106,17 +115,19 @@ def create(
         logger.warning(_STRANGERS_PASS, path)
     storage = Storage.at(path)
     with storage.alone():
-        _clear_way(storage, parsed.log)
-        return _make(storage, schema, parsed, tuple(primary_key), tuple(partition_by))
+        _clear_way(storage, parsed.log, client)
+        files = _make(storage, schema, parsed, client, tuple(primary_key), tuple(partition_by))
+    return OpenedTable.of(files, parsed, runtime, allowed)
 
 
 def _make(
     storage: Storage,
     schema: StructType,
     parsed: TableOptions,
+    client: KafkaClient | None,
     primary_key: tuple[str, ...],
     partition_by: tuple[str, ...],
-) -> OpenedTable:
+) -> TableFiles:
     """Do steps 2 to 6 of ``create``."""
     spec = TableSpec(
         table_id=uuid.uuid4().hex,
@@ -127,14 +138,13 @@ def _make(
     )
     # Step 2.
     intent = _Intent("create")
-    if parsed.log is not None:
-        client = _client(parsed.log)
+    if parsed.log is not None and client is not None:
         is_new = describe_topic(client, parsed.log.kafka.topic) is None
         intent = _Intent("create", parsed.log.kafka.topic, is_new)
     _note(storage, intent)
     try:
         # Step 3.
-        if parsed.log is not None:
+        if parsed.log is not None and client is not None:
             _ensure_topic(client, parsed, parsed.log)
             spec = replace(spec, owns_topic=intent.owns_topic)
             # Step 4.
@@ -144,11 +154,11 @@ def _make(
     except Exception as error:
         # What another ``create`` has made here at the same time is not ours to remove.
         if not (isinstance(error, AlreadyExistsError) and DeltaLog(storage).exists()):
-            _undo(storage, parsed.log, intent)
+            _undo(storage, client, intent)
         raise
     # Step 6.
     storage.delete(_INTENT)
-    return OpenedTable.of(files, parsed, {})
+    return files
 
 
 def drop(table: OpenedTable) -> None:
@@ -182,7 +192,7 @@ def _remove(table: OpenedTable) -> None:
     _remove_files(storage)
 
 
-def _clear_way(storage: Storage, log: LogOptions | None) -> None:
+def _clear_way(storage: Storage, log: LogOptions | None, client: KafkaClient | None) -> None:
     """Finish what a crashed ``create`` or ``drop`` left at the path.
 
     Raises:
@@ -201,10 +211,9 @@ def _clear_way(storage: Storage, log: LogOptions | None) -> None:
             msg = f"{storage.root}: a table needs an empty folder; this one has {found[:3]}. Choose another path."
             raise AlreadyExistsError(msg)
         return
-    if log is not None and intent.owns_topic and log.kafka.topic == intent.topic:
-        client = _client(log)
-        if intent.verb == "drop" or not _has_records(client, intent.topic):
-            delete_topic(client, intent.topic)
+    is_ours = log is not None and intent.owns_topic and log.kafka.topic == intent.topic
+    if client is not None and is_ours and (intent.verb == "drop" or not _has_records(client, intent.topic)):
+        delete_topic(client, intent.topic)
     _remove_files(storage)
 
 
@@ -254,10 +263,10 @@ def _note(storage: Storage, intent: _Intent) -> None:
     storage.put(_INTENT, json.dumps(asdict(intent)).encode())
 
 
-def _undo(storage: Storage, log: LogOptions | None, intent: _Intent) -> None:
+def _undo(storage: Storage, client: KafkaClient | None, intent: _Intent) -> None:
     """Take back what a failed ``create`` made; the intent goes last, so a crash here changes nothing."""
-    if log is not None and intent.owns_topic:
-        delete_topic(_client(log), log.kafka.topic)
+    if client is not None and intent.owns_topic:
+        delete_topic(client, intent.topic)
     _remove_files(storage)
 
 
@@ -269,7 +278,3 @@ def _remove_files(storage: Storage) -> None:
         if f"{INDEX}/{name}" != _INTENT:
             storage.remove_tree(f"{INDEX}/{name}")
     storage.delete_tree()
-
-
-def _client(log: LogOptions) -> KafkaClient:
-    return KafkaClient(merge_runtime(log.kafka.client, {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -15,6 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from log_system.index import IndexEntry
+from log_system.kafka.allowed import Allowed
+from log_system.kafka.secrets import wrap
 from snapshot.commit import CommitId
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
@@ -73,7 +75,7 @@ class TableStore(RowVerbs, Altering, Life):
         return now
 
     @classmethod
-    def create(
+    def create(  # noqa: PLR0913 - this is where all that makes a table has its name
         cls,
         spark: SparkSession,
         path: str | os.PathLike[str],
@@ -83,6 +85,8 @@ class TableStore(RowVerbs, Altering, Life):
         partition_by: Sequence[str] = (),
         log_system: str | None = None,
         options: Mapping[str, Any] | None = None,
+        client_options: Mapping[str, object] | None = None,
+        allow_references: Iterable[str] | None = None,
     ) -> TableStore:
         """Make an empty table and, with a log system, its topic.
 
@@ -94,6 +98,8 @@ class TableStore(RowVerbs, Altering, Life):
             partition_by: columns whose values make folders of the root Delta table.
             log_system: ``"kafka"`` publishes every snapshot to a Kafka topic; None for no log.
             options: see ``docs/options.md``; with a log, ``kafka.bootstrap.servers`` and ``kafka.topic`` are required.
+            client_options: as ``options`` of ``open``: Kafka client options that are not stored.
+            allow_references: as in ``open``.
 
         Raises:
             InvalidInputError: a column, key or option is wrong, or an existing topic does not fit; nothing was made.
@@ -107,12 +113,19 @@ class TableStore(RowVerbs, Altering, Life):
             partition_by=tuple(partition_by),
             log_system=log_system,
             options=options or {},
+            runtime=client_options,
+            allowed=Allowed.of(allow_references),
         )
         return cls(spark, table)
 
     @classmethod
     def open(
-        cls, spark: SparkSession, path: str | os.PathLike[str], *, options: Mapping[str, str] | None = None
+        cls,
+        spark: SparkSession,
+        path: str | os.PathLike[str],
+        *,
+        options: Mapping[str, object] | None = None,
+        allow_references: Iterable[str] | None = None,
     ) -> TableStore:
         """Open a table that exists.
 
@@ -120,11 +133,16 @@ class TableStore(RowVerbs, Altering, Life):
             spark: the session.
             path: folder of the table.
             options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
+            allow_references: which ``env:`` and ``file:`` references the table's stored options may hold, such as
+                ``["env:ORDERS_*", "file:/etc/kafka/*"]``; by default what ``TABLESTORE_ALLOWED_REFERENCES`` says. See
+                ``docs/options.md``.
 
         Raises:
             NotFoundError: there is no table at the path.
+            InvalidInputError: a stored client option is one that only the program may give, or is not allowed.
         """
-        return cls(spark, OpenedTable.open(os.fspath(path), options))
+        options = wrap(options or {})
+        return cls(spark, OpenedTable.open(os.fspath(path), options, Allowed.of(allow_references)))
 
     @property
     def path(self) -> str:
@@ -205,7 +223,8 @@ class TableStore(RowVerbs, Altering, Life):
             InvalidInputError: the columns do not fit, or the output mode does not.
         """
         # The query runs in a thread of its own, so it writes through a handle of its own.
-        own = TableStore.open(self._spark, self.path, options=dict(self._table.runtime))
+        table = self._table
+        own = TableStore.open(self._spark, self.path, options=table.runtime, allow_references=table.allowed.entries)
         return start_stream(
             frame,
             own.write_as,
