@@ -26,7 +26,12 @@ _FILE_BYTES_MAX = 1 << 20
 _LINE_LENGTH_MIN = 8
 
 _SECRET_KEYS = frozenset({"ssl.key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "ssl.keystore.key"})
-_SECRET_WORD = re.compile(r"password|passphrase|passwd|secret|token|private|api[._-]?key|credentials?$")
+_SECRET_WORDS = r"password|passphrase|passwd|secret|token|private|api[._-]?key|credentials?$"
+_SECRET_WORD = re.compile(_SECRET_WORDS)
+REDACTION = "|".join(
+    [_SECRET_WORDS, *(re.escape(name) for name in sorted(_SECRET_KEYS)), "PRIVATE KEY-----", "://[^/]*:[^/]*@"]
+)
+"""A pattern for Spark, which redacts options whose name or value it finds; its own finds passwords and tokens only."""
 #: Names that speak of a credential but only say where something is.
 _PLACE = re.compile(r"\.(url|uri|file|location|path)$")
 _CREDENTIAL_IN_VALUE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|://[^/\s@]*:(?P<password>[^/\s@]*)@")

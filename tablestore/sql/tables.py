@@ -44,6 +44,8 @@ class ConnectorTable:
         self._scope = scope
         self._made = made
         self._runtime = scope.given_to_connectors | wrap(runtime or {})
+        # What a definition must not say is told when the table is asked for, not when it is read.
+        self._options()
 
     @property
     def name(self) -> str:
