@@ -51,12 +51,13 @@ peer: $(STAMP) java ## the crash points against Delta's sink and a plain produce
 docs: $(STAMP) ## that links between the pages lead somewhere
 	@$(BIN)/python tests/check_links.py $(PAGES)
 
-lock: ## resolve the dependencies anew into requirements.lock
+lock: ## resolve the dependencies anew into requirements.lock, and the jars' digests into log_system/jars.sha256
 	@test -x $(BIN)/pip-compile || $(MAKE) --no-print-directory $(STAMP)
 	@env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL CUSTOM_COMPILE_COMMAND="make lock" \
 	  $(BIN)/pip-compile --quiet --upgrade --extra demo --extra dev --generate-hashes --strip-extras --allow-unsafe \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
-	@echo "requirements.lock is up to date."
+	@$(BIN)/python -m tablestore.jar_digests
+	@echo "requirements.lock and log_system/jars.sha256 are up to date."
 
 clean: ## remove what the targets made
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache \

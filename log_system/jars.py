@@ -7,6 +7,7 @@ Two processes may ask at once: one fetches, the other waits for it, and a folder
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import importlib.util
 import os
 import re
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ from rich.console import Console
 from snapshot.errors import UnavailableError
 
 JAVA_VERSION_MIN = 17
+DIGESTS = Path(__file__).with_name("jars.sha256")
+"""Lines as ``sha256sum`` writes them; made by ``python -m tablestore.jar_digests``."""
 FETCH_TIMEOUT_S = 900.0
 HOW_TO_GET_JAVA = (
     "Install it with 'apt-get install openjdk-17-jre-headless' (Debian, Ubuntu) or 'brew install openjdk@17' (macOS), "
@@ -93,20 +97,69 @@ def fetch_jars(name: str, modules: Sequence[str], *, excludes: Sequence[str] = (
         excludes: organisations of dependencies to leave out.
 
     Raises:
-        UnavailableError: Java is missing, or the jars cannot be fetched.
+        UnavailableError: Java is missing, the jars cannot be fetched, or one is not what `check_jars` expects.
     """
     folder = cache_home() / name
-    if folder.is_dir():
-        return folder
-    java = find_java()
-    try:
-        with exclusive(cache_home() / f"{name}.lock"):
-            if not folder.is_dir():
-                _fetch(java, name, modules, excludes, folder)
-    except OSError as error:
-        msg = f"{name}: cannot keep the jars in {folder}: {error}. Set XDG_CACHE_HOME to a folder that can be written."
-        raise UnavailableError(msg) from error
+    if not folder.is_dir():
+        java = find_java()
+        try:
+            with exclusive(cache_home() / f"{name}.lock"):
+                if not folder.is_dir():
+                    _fetch(java, name, modules, excludes, folder)
+        except OSError as error:
+            msg = f"{name}: cannot keep the jars in {folder}: {error}. "
+            msg += "Set XDG_CACHE_HOME to a folder that can be written."
+            raise UnavailableError(msg) from error
+    check_jars(name, folder)
     return folder
+
+
+def check_jars(name: str, folder: Path) -> None:
+    """Compare jars with the digests that this package came with; what is run is what was locked, wherever it came from.
+
+    Args:
+        name: what the jars are, as for `fetch_jars`.
+        folder: where they are.
+
+    Raises:
+        UnavailableError: a jar differs, is missing, or is none of them; the message names it.
+    """
+    locked = locked_digests().get(name)
+    if locked is None:
+        msg = f"{name}: {DIGESTS.name} of this package has no digests for these jars. Write them anew ('make lock')."
+        raise UnavailableError(msg)
+    found = digests_of(folder)
+    for jar in sorted(locked.keys() | found.keys()):
+        expected, got = locked.get(jar, "no such jar"), found.get(jar, "no such jar")
+        if expected != got:
+            msg = (
+                f"{folder / jar}: expected SHA-256 {expected}, got {got}: it is not the jar that this package was made "
+                f"with. Remove the folder {folder}, so that it is fetched again; if that does not help, the network or "
+                "a mirror gives another file than Maven Central."
+            )
+            raise UnavailableError(msg)
+
+
+def locked_digests() -> dict[str, dict[str, str]]:
+    """Return the digests that this package came with: of each set of jars, by the names of the files."""
+    locked: dict[str, dict[str, str]] = {}
+    for line in DIGESTS.read_text(encoding="utf-8").splitlines():
+        digest, _, path = line.partition("  ")
+        name, _, jar = path.partition("/")
+        locked.setdefault(name, {})[jar] = digest
+    return locked
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each jar in a folder."""
+
+    def digest(jar: Path) -> str:
+        with jar.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    jars = sorted(folder.glob("*.jar"))
+    with ThreadPoolExecutor() as threads:
+        return dict(zip((jar.name for jar in jars), threads.map(digest, jars), strict=True))
 
 
 @contextmanager
@@ -145,7 +198,14 @@ def pyspark_jars() -> Path:
     raise UnavailableError(msg)
 
 
-def _fetch(java: Java, name: str, modules: Sequence[str], excludes: Sequence[str], folder: Path) -> None:
+def fetch_unchecked(name: str, modules: Sequence[str], folder: Path, *, excludes: Sequence[str] = ()) -> None:
+    """Fetch modules and all they depend on into a new folder, whatever their digests are; to lock them."""
+    _fetch(find_java(), name, modules, excludes, folder, check=False)
+
+
+def _fetch(
+    java: Java, name: str, modules: Sequence[str], excludes: Sequence[str], folder: Path, *, check: bool = True
+) -> None:
     ivy = next(iter(sorted(pyspark_jars().glob("ivy-*.jar"))), None)
     if ivy is None:
         msg = f"{name}: no ivy-*.jar is among PySpark's jars in {pyspark_jars()}. Reinstall pyspark."
@@ -163,6 +223,8 @@ def _fetch(java: Java, name: str, modules: Sequence[str], excludes: Sequence[str
             )
         if answer.returncode != 0 or not any((work / "jars").glob("*.jar")):
             raise UnavailableError(_fetch_failed(name, modules, answer.stdout + answer.stderr, folder))
+        if check:
+            check_jars(name, work / "jars")
         (work / "jars").rename(folder)
     except subprocess.TimeoutExpired as error:
         msg = _fetch_failed(name, modules, f"no end after {FETCH_TIMEOUT_S:.0f} s", folder)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
+from log_system.kafka.allowed import check_stored
 from snapshot.changes import with_kind
 from snapshot.commit import ATTEMPTS_MAX, CommitId, find_commit
 from snapshot.errors import ConflictError, InvalidInputError
@@ -182,7 +183,12 @@ def _properties(
             msg = f"table {table.path!r}: option {name!r} is required; set it to another value instead."
             raise InvalidInputError(msg)
     kept: dict[str, Any] = {name: text for name, text in spec.properties.items() if name not in reset_options}
-    return parse_options(kept | dict(set_options), primary_key=spec.primary_key).to_properties()
+    parsed = parse_options(kept | dict(set_options), primary_key=spec.primary_key)
+    if parsed.log is not None:
+        client = parsed.log.kafka.client
+        new = {name: text for name, text in client.items() if f"kafka.{name}" in set_options}
+        check_stored(new, table.allowed, client["bootstrap.servers"])
+    return parsed.to_properties()
 
 
 def _check_changeable(path: str, name: str) -> None:

@@ -57,7 +57,7 @@ class TableStoreDataSource(DataSource):
     def schema(self) -> StructType:
         """Give the table's columns; with ``readChangeFeed`` also those of its change feed."""
         options = self._options()
-        table = OpenedTable.open(options.path, options.runtime)
+        table = _opened(options)
         spec = _spec(table, options)
         if options.change_feed:
             feed = feed_schema(spec)
@@ -72,7 +72,7 @@ class TableStoreDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Read snapshots as they become visible, or an eventual log as far as it goes."""
         options = self._options()
-        is_eventual = OpenedTable.open(options.path, options.runtime).is_eventual
+        is_eventual = _opened(options).is_eventual
         return (EventualStream if is_eventual else SnapshotStream)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -118,7 +118,7 @@ class SnapshotReader(DataSourceReader):
         """
         if not self._options.push_filters:
             return filters
-        spec = _spec(OpenedTable.open(self._options.path, self._options.runtime), self._options)
+        spec = _spec(_opened(self._options), self._options)
         # Fields of structs are looked for by name, and may have others in files.
         plain = [field for field, held in zip(spec.arrow, spec.stored, strict=True) if field.type == held.type]
         self._predicate, left = split_filters(filters, pa.schema(plain))
@@ -126,7 +126,7 @@ class SnapshotReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the snapshot: one part a bucket or several."""
-        table = OpenedTable.open(self._options.path, self._options.runtime)
+        table = _opened(self._options)
         if self._options.changes_after is not None:
             return self._changes(table, self._options.changes_after)
         snapshot, spec = _snapshot(table, self._options), _spec(table, self._options)
@@ -155,6 +155,10 @@ class SnapshotReader(DataSourceReader):
             return
         for batch in partition.part.read():
             yield conform(batch, self._schema)
+
+
+def _opened(options: ReadOptions) -> OpenedTable:
+    return OpenedTable.open(options.path, options.runtime, options.allowed)
 
 
 def _spec(table: OpenedTable, options: ReadOptions) -> TableSpec:
@@ -188,7 +192,7 @@ class _Sink:
 
     @classmethod
     def open(cls, options: ReadOptions, schema: StructType) -> _Sink:
-        table = OpenedTable.open(options.path, options.runtime)
+        table = _opened(options)
         check_columns(schema, table.spec)
         return cls(options, Writer(table, None).stager(whole_buckets=False), tuple(schema.fieldNames()))
 
@@ -210,7 +214,7 @@ class _Sink:
         """
         rows = [row for message in messages if isinstance(message, _Staged) for row in message.rows]
         staged = accept_staged(self.stager, rows)
-        table = OpenedTable.open(self.options.path, self.options.runtime)
+        table = _opened(self.options)
         publisher = open_publisher(table, None)
         try:
             writer = Writer(table, publisher)

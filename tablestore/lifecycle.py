@@ -7,17 +7,17 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType
 
 from log_system.index import INDEX, IndexEntry, LogIndex, OffsetRange
+from log_system.kafka.allowed import Allowed, merge_runtime
 from log_system.kafka.claims import claim, claim_group, claimed_by
 from log_system.kafka.client import KafkaClient
 from log_system.kafka.groups import delete_groups, has_offsets
-from log_system.kafka.secrets import ClientValue, merge_runtime
+from log_system.kafka.secrets import ClientValue, wrap
 from log_system.kafka.topic import (
     TopicIds,
     check_identity,
@@ -119,8 +119,10 @@ def create(
     partition_by: Sequence[str],
     log_system: str | None,
     options: Mapping[str, Any],
+    runtime: Mapping[str, object] | None = None,
+    allowed: Allowed | None = None,
 ) -> OpenedTable:
-    """Make an empty table.
+    """Make an empty table; ``runtime`` and ``allowed`` are as for ``OpenedTable.open``.
 
     1. Check everything that can be checked without changing anything.
     2. Note the intent. A crash from here to step 5 leaves no table; the next ``create`` at the path clears up.
@@ -134,9 +136,16 @@ def create(
         AlreadyExistsError: there is a table or another Delta table at the path, or the topic has records.
         UnavailableError: the broker or the file system does not answer.
     """
+    runtime, allowed = wrap(runtime or {}), allowed or Allowed.of()
     # Step 1.
     check_schema(schema, primary_key, partition_by)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
+    client = None
+    if parsed.log is not None:
+        # What is stored has to do for whoever opens the table, so it is checked without what this process gives.
+        merge_runtime(parsed.log.kafka.client, {}, allowed)
+        merged = merge_runtime(parsed.log.kafka.client, runtime, allowed)
+        client = KafkaClient(merged, wait_seconds=parsed.log.request_timeout_ms / 1000)
     merge_rule(parsed.merge, arrow_schema(schema), primary_key)
     check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
     if parsed.log is not None and parsed.log.consistency is Consistency.EVENTUAL:
@@ -150,17 +159,19 @@ def create(
     storage = Storage.at(path)
     storage.check_put_new()
     with storage.alone():
-        _clear_way(storage, parsed.log)
-        return _make(storage, schema, parsed, tuple(primary_key), tuple(partition_by))
+        _clear_way(storage, parsed.log, runtime, allowed)
+        files = _make(storage, schema, parsed, client, tuple(primary_key), tuple(partition_by))
+    return OpenedTable.of(files, parsed, runtime, allowed)
 
 
 def _make(
     storage: Storage,
     schema: StructType,
     parsed: TableOptions,
+    client: KafkaClient | None,
     primary_key: tuple[str, ...],
     partition_by: tuple[str, ...],
-) -> OpenedTable:
+) -> TableFiles:
     """Do steps 2 to 6 of ``create``."""
     spec = TableSpec(
         table_id=uuid.uuid4().hex,
@@ -173,7 +184,7 @@ def _make(
     intent = _Intent("create", table_id=spec.table_id)
     if parsed.log is not None:
         intent = replace(intent, topic=parsed.log.kafka.topic, properties=_kafka_properties(spec))
-    making = _Making(storage, parsed, intent)
+    making = _Making(storage, parsed, intent, client)
     making.note()
     try:
         # Step 3.
@@ -191,22 +202,23 @@ def _make(
         raise
     # Step 6.
     storage.delete(_INTENT)
-    return OpenedTable.of(files, parsed, {})
+    return files
 
 
 class _Making:
     """A ``create`` under way: what it has made so far, and how that is taken back."""
 
-    def __init__(self, storage: Storage, parsed: TableOptions, intent: _Intent) -> None:
+    def __init__(self, storage: Storage, parsed: TableOptions, intent: _Intent, client: KafkaClient | None) -> None:
         self._storage = storage
         self._parsed = parsed
         self._intent = intent
+        self._client = client
 
-    @cached_property
+    @property
     def client(self) -> KafkaClient:
         """The log's cluster."""
-        assert self._parsed.log is not None
-        return _client(self._parsed.log)
+        assert self._client is not None
+        return self._client
 
     def note(self) -> None:
         """Write the intent."""
@@ -245,7 +257,7 @@ class _Making:
     def undo(self) -> None:
         """Take back what a failed ``create`` made; the intent goes last, so a crash here changes nothing."""
         try:
-            _finish(self._storage, self._intent, None if self._parsed.log is None else self.client)
+            _finish(self._storage, self._intent, self._client)
         except TableStoreError as error:
             # The cause of the failed ``create`` is the error to be raised.
             logger.warning("%s: the next create here, or drop, removes what is left: %s", self._storage.root, error)
@@ -277,12 +289,19 @@ def drop(table: OpenedTable, *, keep_topic: bool = False) -> str | None:
         return _remove(table, keep_topic=keep_topic)
 
 
-def drop_at(path: str, runtime: Mapping[str, str] | None = None, *, keep_topic: bool = False) -> str | None:
+def drop_at(
+    path: str,
+    runtime: Mapping[str, object] | None = None,
+    allowed: Allowed | None = None,
+    *,
+    keep_topic: bool = False,
+) -> str | None:
     """Remove the table at a path as ``drop`` does, or what is left of one whose ``drop`` or ``create`` did not end.
 
     Args:
         path: the table's folder.
         runtime: ``kafka.*`` client options that are not stored, such as credentials.
+        allowed: what stored options may refer to; None for what the environment says.
         keep_topic: as for ``drop``.
 
     Returns:
@@ -294,13 +313,15 @@ def drop_at(path: str, runtime: Mapping[str, str] | None = None, *, keep_topic: 
     """
     storage = Storage.at(path)
     try:
-        table = OpenedTable.open(path, runtime)
+        table = OpenedTable.open(path, runtime, allowed)
     except (NotFoundError, CorruptedError):
         with storage.alone():
             intent = _intent_at(storage)
             if intent is None or _is_table(storage, intent):
                 raise
-            client = None if keep_topic or not intent.topic else _client_of(intent, runtime or {})
+            client = None
+            if intent.topic and not keep_topic:
+                client = _client_of(intent, wrap(runtime or {}), allowed or Allowed.of())
             return _finish(storage, intent, client)
     return drop(table, keep_topic=keep_topic)
 
@@ -379,7 +400,7 @@ def _is_same(client: KafkaClient, topic: str, now: TopicIds, spec: TableSpec) ->
     return has_offsets(client, f"tablestore-{spec.table_id}", topic)
 
 
-def _clear_way(storage: Storage, log: LogOptions | None) -> None:
+def _clear_way(storage: Storage, log: LogOptions | None, runtime: Mapping[str, ClientValue], allowed: Allowed) -> None:
     """Finish what a crashed ``create`` or ``drop`` left at the path.
 
     The cluster is that of the table that was, whatever the new one's options say.
@@ -401,10 +422,10 @@ def _clear_way(storage: Storage, log: LogOptions | None) -> None:
             raise AlreadyExistsError(msg)
         return
     if intent.topic:
-        given = {} if log is None else {f"kafka.{name}": value for name, value in log.kafka.client.items()}
-        same = given.get(_SERVERS) == intent.properties.get(_SERVERS)
+        servers = "" if log is None else log.kafka.client.get(_SERVERS.removeprefix("kafka."))
+        given = runtime if servers == intent.properties.get(_SERVERS) else {}
         try:
-            _finish(storage, intent, _client_of(intent, given if same else {}))
+            _finish(storage, intent, _client_of(intent, given, allowed))
         except UnavailableError as error:
             msg = (
                 f"{storage.root}: a {intent.verb} of a table with topic {intent.topic!r} did not end here, and its "
@@ -425,7 +446,7 @@ def _kafka_properties(spec: TableSpec) -> dict[str, str]:
     return {name: value for name, value in spec.properties.items() if name.startswith("kafka.")}
 
 
-def _client_of(intent: _Intent, runtime: Mapping[str, ClientValue]) -> KafkaClient | None:
+def _client_of(intent: _Intent, runtime: Mapping[str, ClientValue], allowed: Allowed) -> KafkaClient | None:
     """Return how to reach the cluster of the intent's topic; None where the intent, of an older program, has no word.
 
     Such an intent proves nothing, so nothing of Kafka is touched.
@@ -435,7 +456,8 @@ def _client_of(intent: _Intent, runtime: Mapping[str, ClientValue]) -> KafkaClie
         return None
     log = parse_options(intent.properties, log_system="kafka", primary_key=()).log
     assert log is not None
-    return KafkaClient(merge_runtime(log.kafka.client, runtime))
+    merged = merge_runtime(log.kafka.client, runtime, allowed)
+    return KafkaClient(merged, wait_seconds=log.request_timeout_ms / 1000)
 
 
 def _is_table(storage: Storage, intent: _Intent | None) -> bool:
@@ -493,7 +515,3 @@ def _remove_files(storage: Storage) -> None:
         if f"{INDEX}/{name}" != _INTENT:
             storage.remove_tree(f"{INDEX}/{name}")
     storage.delete_tree()
-
-
-def _client(log: LogOptions) -> KafkaClient:
-    return KafkaClient(merge_runtime(log.kafka.client, {}), wait_seconds=log.request_timeout_ms / 1000)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 
 import duckdb
 import pyarrow as pa
 
+from log_system.kafka.allowed import Allowed
+from log_system.kafka.secrets import wrap
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
 from snapshot.rowkind import CHANGE_TYPE
@@ -25,18 +27,27 @@ from tablestore.read_options import parse_read_options, timestamp_millis
 from tablestore.threads import ReadAnew, cores
 
 
-def open_local(path: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> LocalTable:
+def open_local(
+    path: str | os.PathLike[str],
+    *,
+    options: Mapping[str, object] | None = None,
+    allow_references: Iterable[str] | None = None,
+) -> LocalTable:
     """Open a table to read it in this process, without Spark or Java.
 
     Args:
         path: the table's folder; a local path or the URL of an object store.
         options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
+        allow_references: which ``env:`` and ``file:`` references the table's stored options may hold; by default what
+            ``TABLESTORE_ALLOWED_REFERENCES`` says. See ``docs/options.md``.
 
     Raises:
         NotFoundError: there is no table at the path.
-        InvalidInputError: an option is not a client option, or the table has no log.
+        InvalidInputError: an option is not a client option, or the table has no log; or a stored client option is one
+            that only the program may give.
     """
-    return LocalTable(OpenedTable.open(os.fspath(path), options))
+    options = wrap(options or {})
+    return LocalTable(OpenedTable.open(os.fspath(path), options, Allowed.of(allow_references)))
 
 
 class LocalTable:

@@ -8,10 +8,11 @@ from functools import cached_property
 
 from log_system.gate import Gate
 from log_system.index import LogIndex
+from log_system.kafka.allowed import Allowed, merge_runtime
 from log_system.kafka.client import KafkaClient
 from log_system.kafka.limits import RecordCheck
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.secrets import merge_runtime
+from log_system.kafka.secrets import ClientValue, wrap
 from snapshot.engines import MergeRule
 from snapshot.errors import InvalidInputError, TableReplacedError
 from snapshot.spec import TableSpec
@@ -33,46 +34,60 @@ class OpenedTable:
         log: its log; None without a log system.
         index: its log index; empty without a log system.
         runtime: client options given when it was opened, never stored.
+        allowed: what its stored options may refer to in this process.
     """
 
     files: TableFiles
     options: TableOptions
     log: KafkaLog | None
     index: LogIndex
-    runtime: Mapping[str, str]
+    runtime: Mapping[str, ClientValue]
+    allowed: Allowed
 
     @classmethod
-    def open(cls, path: str, runtime: Mapping[str, str] | None = None) -> OpenedTable:
+    def open(
+        cls, path: str, runtime: Mapping[str, object] | None = None, allowed: Allowed | None = None
+    ) -> OpenedTable:
         """Open a table by its path.
 
         Args:
             path: the table's folder.
             runtime: ``kafka.*`` client options that are not stored, such as credentials.
+            allowed: what its stored options may refer to; None for what the environment says.
 
         Raises:
             NotFoundError: there is no table.
-            InvalidInputError: a runtime option is not a client option, or the table has no log.
+            InvalidInputError: a runtime option is not a client option, or the table has no log; or a stored option is
+                one that only the program may give.
         """
+        runtime = wrap(runtime or {})
         files = TableFiles.open(Storage.at(path))
         options = parse_options(files.spec.properties, primary_key=files.spec.primary_key)
-        runtime = dict(runtime or {})
         if runtime and options.log is None:
             msg = f"option '{next(iter(runtime))}': table {path!r} has no log system, so it takes no client options."
             raise InvalidInputError(msg)
-        return cls.of(files, options, runtime)
+        return cls.of(files, options, runtime, allowed or Allowed.of())
 
     @classmethod
-    def of(cls, files: TableFiles, options: TableOptions, runtime: Mapping[str, str]) -> OpenedTable:
+    def of(
+        cls, files: TableFiles, options: TableOptions, runtime: Mapping[str, ClientValue], allowed: Allowed
+    ) -> OpenedTable:
         """Put an opened table together from its parts."""
-        log = None if options.log is None else kafka_log(files.spec, options, options.log, runtime, files)
-        return cls(files, options, log, LogIndex(files.storage, files.oldest, files.spec.table_id), runtime)
+        log = None
+        if options.log is not None:
+            merged = merge_runtime(options.log.kafka.client, runtime, allowed)
+            client = KafkaClient(merged, wait_seconds=options.log.request_timeout_ms / 1000)
+            log = kafka_log(files.spec, options, options.log, client, files)
+        index = LogIndex(files.storage, files.oldest, files.spec.table_id)
+        return cls(files, options, log, index, runtime, allowed)
 
     def refreshed(self) -> OpenedTable:
         """Give the table as it is defined now: this very object unless somebody has changed its columns or options."""
         files = self.files.refreshed()
         if files is self.files:
             return self
-        return self.of(files, parse_options(files.spec.properties, primary_key=files.spec.primary_key), self.runtime)
+        options = parse_options(files.spec.properties, primary_key=files.spec.primary_key)
+        return self.of(files, options, self.runtime, self.allowed)
 
     def check_same(self) -> None:
         """Check that the table at the path is the one that was opened; opens it anew to see.
@@ -121,12 +136,12 @@ class OpenedTable:
 
 
 def kafka_log(
-    spec: TableSpec, options: TableOptions, log: LogOptions, runtime: Mapping[str, str], files: TableFiles
+    spec: TableSpec, options: TableOptions, log: LogOptions, client: KafkaClient, files: TableFiles
 ) -> KafkaLog:
     """Describe a table's log to publishers and readers."""
     return KafkaLog(
         table_id=spec.table_id,
-        client=KafkaClient(merge_runtime(log.kafka.client, runtime), wait_seconds=log.request_timeout_ms / 1000),
+        client=client,
         topic=log.kafka.topic,
         partitions=options.buckets,
         format=log.format.value,

@@ -8,6 +8,8 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
+from log_system.kafka.allowed import DEFAULT
+from log_system.kafka.secrets import reveal
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.storage import Storage
@@ -209,4 +211,6 @@ def _base_options(spark: SparkSession, table: OpenedTable) -> dict[str, str]:
         "spark.sql.leafNodeDefaultParallelism", None
     )
     tasks = {"tasks": cores} if cores else {}
-    return {"path": table.path, **tasks, **table.runtime}
+    # Spark runs the data source in processes whose environment may differ from this one's.
+    allowed = {"allowReferences": table.allowed.text} if table.allowed.entries != DEFAULT else {}
+    return {"path": table.path, **tasks, **allowed, **reveal(table.runtime)}

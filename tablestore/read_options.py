@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from log_system.kafka.allowed import Allowed
+from log_system.kafka.secrets import ClientValue, wrap
 from snapshot.errors import InvalidInputError
 
 FORMAT = "tablestore"
@@ -45,6 +47,7 @@ class ReadOptions:
         own_schema: a batch read has the columns that the table had in the snapshot, not those of today.
         normalize: the rows of a stream go into the normalize operator: one a key in a micro-batch, with ``_seq``.
         runtime: Kafka client options that are not stored with the table.
+        allowed: what the table's stored options may refer to.
         tag: the tag a batch read shows, or a stream begins after (``from-tag``).
         until: the last snapshot of a stream; it gives nothing after that.
         until_ms: the same by time, in milliseconds since the epoch.
@@ -67,7 +70,8 @@ class ReadOptions:
     push_filters: bool = False
     own_schema: bool = False
     normalize: bool = False
-    runtime: Mapping[str, str] = field(default_factory=dict)
+    runtime: Mapping[str, ClientValue] = field(default_factory=dict)
+    allowed: Allowed = field(default_factory=Allowed.of)
     tag: str | None = None
     until: int | None = None
     until_ms: int | None = None
@@ -98,6 +102,7 @@ _NAMES = {
     "changesafter": "changesAfter",
     "changesthrough": "changesThrough",
     "state": "state",
+    "allowreferences": "allowReferences",
 }
 
 
@@ -112,6 +117,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         InvalidInputError: a name is unknown, a value is wrong, ``path`` is missing, or two options exclude each other.
     """
     given = {name.lower(): value for name, value in options.items()}
+    allowed = Allowed.parse(given["allowreferences"], "allowReferences") if "allowreferences" in given else Allowed.of()
     runtime = {name: value for name, value in given.items() if name.startswith("kafka.")}
     for name in given:
         if name not in _NAMES and name not in runtime and name not in _OF_SPARK:
@@ -147,7 +153,8 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         push_filters=_flag(given, "pushfilters"),
         own_schema=parse_schema_choice(given.get("schema", NEWEST)),
         normalize=_flag(given, "normalize"),
-        runtime=runtime,
+        runtime=wrap(runtime),
+        allowed=allowed,
         tag=tag,
         until=_count(given, "until", 0),
         until_ms=None if until_time is None else timestamp_millis(until_time),

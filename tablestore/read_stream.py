@@ -70,7 +70,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ConflictError: the table's columns were changed while the query began.
         """
         self._options = options
-        self._table = OpenedTable.open(options.path, options.runtime)
+        self._table = OpenedTable.open(options.path, options.runtime, options.allowed)
         if self._table.spec.has_key and CHANGE_TYPE not in schema.fieldNames():
             msg = (
                 f"table {options.path!r} has a primary key, so its stream holds updates and deletes; "

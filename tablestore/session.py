@@ -12,10 +12,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from log_system.jars import fetch_jars, find_java, waiting
+from log_system.kafka.secrets import REDACTION
 from tablestore.connectors.datasource import KafkaDataSource, UpsertKafkaDataSource
 from tablestore.datasource import TableStoreDataSource
 from tablestore.interrupts import interrupt_quietly
 
+REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -92,7 +94,8 @@ def session(
 def register(spark: SparkSession) -> None:
     """Make ``format("tablestore")``, ``format("kafka-table")`` and ``format("upsert-kafka")`` known to a session.
 
-    The same names work after ``USING``. Filters are pushed down to the table store. Streaming queries of the session
+    The same names work after ``USING``. Filters are pushed down to the table store. Credentials in options are left out
+    of what Spark shows (plans, its UI and event log). Streaming queries of the session
     keep their state by `STATE_SETTINGS`, as far as the session has no settings of its own; a query that goes on from a
     checkpoint keeps the kind of state store that it has.
 
@@ -102,6 +105,9 @@ def register(spark: SparkSession) -> None:
     for source in (TableStoreDataSource, KafkaDataSource, UpsertKafkaDataSource):
         spark.dataSource.register(source)
     spark.conf.set(FILTER_PUSHDOWN, "true")
+    redacted = spark.conf.get(REDACTED_OPTIONS) or ""
+    if REDACTION not in redacted:
+        spark.conf.set(REDACTED_OPTIONS, f"{redacted}|{REDACTION}" if redacted else f"(?i){REDACTION}")
     given = spark.conf.getAll
     for name, value in STATE_SETTINGS.items():
         if name not in given:
@@ -114,11 +120,15 @@ def delta_jars() -> list[str]:
     Raises:
         UnavailableError: they cannot be fetched.
     """
+    name, modules = delta_modules()
+    return sorted(str(jar) for jar in fetch_jars(name, modules, excludes=IN_SPARK).glob("*.jar"))
+
+
+def delta_modules() -> tuple[str, list[str]]:
+    """Return the name of Delta's set of jars, and its Maven coordinates."""
     spark_line = ".".join(version("pyspark").split(".")[:2])
     delta = version("delta-spark")
-    module = f"io.delta:delta-spark_{spark_line}_2.13:{delta}"
-    folder = fetch_jars(f"delta-{delta}-spark-{spark_line}", [module], excludes=IN_SPARK)
-    return sorted(str(jar) for jar in folder.glob("*.jar"))
+    return f"delta-{delta}-spark-{spark_line}", [f"io.delta:delta-spark_{spark_line}_2.13:{delta}"]
 
 
 def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, str]:

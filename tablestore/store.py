@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -15,6 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from log_system.index import IndexEntry
+from log_system.kafka.allowed import Allowed
+from log_system.kafka.secrets import wrap
 from snapshot.commit import CommitId
 from snapshot.errors import CorruptedError, InvalidInputError, NotFoundError
 from snapshot.records import Snapshot
@@ -85,7 +87,7 @@ class TableStore(RowVerbs, Altering, Life):
         self._verbs = Verbs(self._spark, self._writer)
 
     @classmethod
-    def create(
+    def create(  # noqa: PLR0913 - this is where all that makes a table has its name
         cls,
         spark: SparkSession,
         path: str | os.PathLike[str],
@@ -95,6 +97,8 @@ class TableStore(RowVerbs, Altering, Life):
         partition_by: Sequence[str] = (),
         log_system: str | None = None,
         options: Mapping[str, Any] | None = None,
+        client_options: Mapping[str, object] | None = None,
+        allow_references: Iterable[str] | None = None,
     ) -> TableStore:
         """Make an empty table and, with a log system, its topic.
 
@@ -106,6 +110,8 @@ class TableStore(RowVerbs, Altering, Life):
             partition_by: columns whose values make folders of the root Delta table.
             log_system: ``"kafka"`` publishes every snapshot to a Kafka topic; None for no log.
             options: see ``docs/options.md``; with a log, ``kafka.bootstrap.servers`` and ``kafka.topic`` are required.
+            client_options: as ``options`` of ``open``: Kafka client options that are not stored.
+            allow_references: as in ``open``.
 
         Raises:
             InvalidInputError: a column, key or option is wrong, or an existing topic does not fit; nothing was made.
@@ -119,12 +125,19 @@ class TableStore(RowVerbs, Altering, Life):
             partition_by=tuple(partition_by),
             log_system=log_system,
             options=options or {},
+            runtime=client_options,
+            allowed=Allowed.of(allow_references),
         )
         return cls(spark, table)
 
     @classmethod
     def open(
-        cls, spark: SparkSession, path: str | os.PathLike[str], *, options: Mapping[str, str] | None = None
+        cls,
+        spark: SparkSession,
+        path: str | os.PathLike[str],
+        *,
+        options: Mapping[str, object] | None = None,
+        allow_references: Iterable[str] | None = None,
     ) -> TableStore:
         """Open a table that exists.
 
@@ -132,11 +145,16 @@ class TableStore(RowVerbs, Altering, Life):
             spark: the session.
             path: folder of the table.
             options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
+            allow_references: which ``env:`` and ``file:`` references the table's stored options may hold, such as
+                ``["env:ORDERS_*", "file:/etc/kafka/*"]``; by default what ``TABLESTORE_ALLOWED_REFERENCES`` says. See
+                ``docs/options.md``.
 
         Raises:
             NotFoundError: there is no table at the path.
+            InvalidInputError: a stored client option is one that only the program may give, or is not allowed.
         """
-        return cls(spark, OpenedTable.open(os.fspath(path), options))
+        options = wrap(options or {})
+        return cls(spark, OpenedTable.open(os.fspath(path), options, Allowed.of(allow_references)))
 
     @property
     def path(self) -> str:
@@ -219,7 +237,8 @@ class TableStore(RowVerbs, Altering, Life):
             InvalidInputError: the columns do not fit, or the output mode does not.
         """
         # The query runs in a thread of its own, so it writes through a handle of its own.
-        own = TableStore.open(self._spark, self.path, options=dict(self._table.runtime))
+        table = self._table
+        own = TableStore.open(self._spark, self.path, options=table.runtime, allow_references=table.allowed.entries)
         return start_stream(
             frame,
             own.write_as,
@@ -441,26 +460,31 @@ class TableStore(RowVerbs, Altering, Life):
             table = opened.refreshed()
         except (NotFoundError, CorruptedError):
             # The drop before did not end.
-            lifecycle.drop_at(opened.path, opened.runtime, keep_topic=keep_topic)
+            lifecycle.drop_at(opened.path, opened.runtime, opened.allowed, keep_topic=keep_topic)
         else:
             lifecycle.drop(table, keep_topic=keep_topic)
 
     @staticmethod
     def drop_at(
-        path: str | os.PathLike[str], *, options: Mapping[str, str] | None = None, keep_topic: bool = False
+        path: str | os.PathLike[str],
+        *,
+        options: Mapping[str, str] | None = None,
+        allow_references: Iterable[str] | None = None,
+        keep_topic: bool = False,
     ) -> None:
         """Remove the table at a path, or what is left of one whose ``drop`` or ``create`` did not end; see ``drop``.
 
         Args:
             path: folder of the table.
             options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
+            allow_references: as in ``open``.
             keep_topic: leave the topic as it is.
 
         Raises:
             NotFoundError: there is no table, and nothing is left of one.
             UnavailableError: the broker or the file system does not answer; drop again.
         """
-        lifecycle.drop_at(os.fspath(path), options, keep_topic=keep_topic)
+        lifecycle.drop_at(os.fspath(path), options, Allowed.of(allow_references), keep_topic=keep_topic)
 
     def _done(self, made: Snapshot | None) -> Snapshot | None:
         """Do after a write what is due: fold changes into the root, drop what has expired, delete old partitions."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from log_system.kafka.allowed import merge_runtime
 from log_system.kafka.client import KafkaClient, kafka_errors
-from log_system.kafka.secrets import Secret, is_secret_key, merge_runtime, redact, refuse_inline_secrets, resolve
+from log_system.kafka.secrets import Secret, is_secret_key, redact, refuse_inline_secrets, resolve
 from snapshot.errors import InvalidInputError
 from tablestore.options import parse_options
 

@@ -16,6 +16,7 @@ KAFKA_VERSION = "4.1.0"
 JARS_VARIABLE = "TABLESTORE_KAFKA_JARS"
 # Kafka logs through slf4j and brings no backend along; without this one broker.log would be empty.
 MODULES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
+JARS = f"kafka-{KAFKA_VERSION}"
 ARCHIVE_TIMEOUT_S = 60.0
 
 
@@ -32,7 +33,7 @@ def kafka_command(heap: str) -> list[str]:
     given = os.environ.get(JARS_VARIABLE)
     if given:
         return _command(java, _given_jars(given), heap)
-    jars = fetch_jars(f"kafka-{KAFKA_VERSION}", MODULES)
+    jars = fetch_jars(JARS, MODULES)
     archive = jars / f"classes-{java.version}-{platform.machine()}.jsa"
     if not archive.exists():
         with exclusive(cache_home() / "classes.lock"), waiting("Preparing Kafka (once; a few seconds) ..."):

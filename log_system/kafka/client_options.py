@@ -1,14 +1,18 @@
 """Which ``kafka.*`` options a user may pass on to librdkafka, and what to say about the others.
 
-Names are those of librdkafka, the C client under confluent-kafka. Three kinds are refused: names that only the Java
-client knows, names that the store sets itself because its promises hang on them, and names that cannot come as text.
-A name that nobody knows is left to librdkafka, whose refusal is translated in ``errors.py``.
+Names are those of librdkafka, the C client under confluent-kafka. Three kinds are always refused: names that only the
+Java client knows, names that the store sets itself because its promises hang on them, and names that cannot come as
+text. `ACCESS` says of all others who may give them; ``allowed.py`` holds what is stored to it. A name that nobody knows
+is refused where it is stored; one that the program gives is left to librdkafka, whose refusal is translated in
+``errors.py``.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
 
 from snapshot.errors import InvalidInputError
 
@@ -78,74 +82,99 @@ OWNED: Mapping[str, str] = {
     "plugin.library.paths": "",
 }
 
-#: librdkafka names that people set, for "did you mean".
-_KNOWN = (
-    "bootstrap.servers",
-    "topic",
-    "client.id",
-    "client.rack",
-    "client.dns.lookup",
-    "security.protocol",
-    "sasl.mechanism",
-    "sasl.mechanisms",
-    "sasl.username",
-    "sasl.password",
-    "sasl.kerberos.service.name",
-    "sasl.kerberos.principal",
-    "sasl.kerberos.keytab",
-    "sasl.oauthbearer.method",
-    "sasl.oauthbearer.config",
+
+class Access(StrEnum):
+    """Who may give a property of librdkafka. What is stored is chosen by a table's author, not by who opens it."""
+
+    STORED = "stored"
+    """Anyone: it may stand in a table's options, in a definition, or in SQL."""
+    CREDENTIAL = "credential"
+    """Stored as a reference only, and resolved where the opening program allows that reference."""
+    FILE = "file"
+    """Names a file that the client reads: stored only where the opening program allows that file."""
+    PROGRAM = "program"
+    """Runs code, writes files, or sends what belongs to the opener: the opening program alone may give it."""
+
+
+_STORED: Final = """
+    api.version.fallback.ms api.version.request api.version.request.timeout.ms batch.num.messages batch.size
+    bootstrap.servers broker.address.family broker.address.ttl broker.version.fallback check.crcs client.dns.lookup
+    client.id client.rack compression.codec compression.level compression.type connections.max.idle.ms
+    consume.callback.max.messages coordinator.query.interval.ms delivery.report.only.error delivery.timeout.ms
+    enable.metrics.push enable.random.seed enable.sasl.oauthbearer.unsecure.jwt enable.ssl.certificate.verification
+    fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes fetch.queue.backoff.ms
+    fetch.wait.max.ms group.protocol.type heartbeat.interval.ms https.ca.pem linger.ms log.connection.close
+    log.thread.name log_level max.in.flight max.in.flight.requests.per.connection max.partition.fetch.bytes
+    max.poll.interval.ms message.copy.max.bytes message.max.bytes message.send.max.retries message.timeout.ms
+    metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy produce.offset.report
+    queue.buffering.backpressure.threshold queue.buffering.max.kbytes queue.buffering.max.messages
+    queue.buffering.max.ms queued.max.messages.kbytes queued.min.messages queuing.strategy receive.message.max.bytes
+    reconnect.backoff.jitter.ms reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retries
+    retry.backoff.max.ms retry.backoff.ms sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name
+    sasl.mechanism sasl.mechanisms sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+    sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+    sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+    sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.id
+    sasl.oauthbearer.extensions sasl.oauthbearer.grant.type sasl.oauthbearer.method sasl.oauthbearer.scope
+    sasl.oauthbearer.sub.claim.name sasl.username security.protocol session.timeout.ms share.acknowledgement.mode
+    socket.blocking.max.ms socket.connection.setup.timeout.ms socket.keepalive.enable socket.max.fails
+    socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms
+    ssl.ca.certificate.stores ssl.ca.pem ssl.certificate.pem ssl.cipher.suites ssl.curves.list
+    ssl.endpoint.identification.algorithm ssl.sigalgs.list statistics.interval.ms sticky.partitioning.linger.ms
+    topic.blacklist topic.metadata.propagation.max.ms topic.metadata.refresh.fast.cnt
+    topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse
+"""
+_CREDENTIAL: Final = """
+    sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.private.key.pem
+    sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.client.secret sasl.oauthbearer.config
+    sasl.password ssl.key.password ssl.key.pem ssl.keystore.password
+"""
+_FILE: Final = """
+    https.ca.location sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.jwt.template.file
+    sasl.oauthbearer.assertion.private.key.file ssl.ca.location ssl.certificate.location ssl.crl.location
+    ssl.key.location ssl.keystore.location
+"""
+_PROGRAM: Final[Mapping[str, str]] = {
+    "ssl.engine.location": "loads a shared library",
+    "ssl.engine.id": "loads a shared library",
+    "ssl.providers": "loads shared libraries",
+    "sasl.kerberos.kinit.cmd": "runs a shell command",
+    # Both are put into the text of that command, which a shell runs.
+    "sasl.kerberos.keytab": "is put into a shell command",
+    "sasl.kerberos.principal": "is put into a shell command",
+    "sasl.oauthbearer.token.endpoint.url": "says where the client's secret is sent",
+    "sasl.oauthbearer.metadata.authentication.type": "sends the identity of the machine to the broker",
+    "offset.store.method": "may write files",
+    "offset.store.path": "writes files",
+    "offset.store.sync.interval.ms": "belongs to files that the client writes",
+    "debug": "writes the client's inner state into the log",
+    "builtin.features": "switches off parts of the client",
+    "enabled_events": "changes which events the client handles",
+    "interceptors": "adds code to the client",
+    "internal.termination.signal": "changes how the process handles a signal",
+}
+ACCESS: Final[Mapping[str, Access]] = {
+    **dict.fromkeys(_STORED.split(), Access.STORED),
+    **dict.fromkeys(_CREDENTIAL.split(), Access.CREDENTIAL),
+    **dict.fromkeys(_FILE.split(), Access.FILE),
+    **dict.fromkeys(_PROGRAM, Access.PROGRAM),
+}
+"""Every property that may be given, of librdkafka 2.16. One that is not here is never taken from what is stored."""
+
+TAKES_REFERENCE: Final = frozenset(_CREDENTIAL.split()) | {
+    "https.ca.pem",
+    "sasl.oauthbearer.client.credentials.client.id",
     "sasl.oauthbearer.client.id",
-    "sasl.oauthbearer.client.secret",
-    "sasl.oauthbearer.scope",
-    "sasl.oauthbearer.extensions",
-    "sasl.oauthbearer.token.endpoint.url",
-    "ssl.ca.location",
+    "sasl.username",
     "ssl.ca.pem",
-    "ssl.certificate.location",
     "ssl.certificate.pem",
-    "ssl.key.location",
-    "ssl.key.pem",
-    "ssl.key.password",
-    "ssl.keystore.location",
-    "ssl.keystore.password",
-    "ssl.cipher.suites",
-    "ssl.endpoint.identification.algorithm",
-    "enable.ssl.certificate.verification",
-    "compression.type",
-    "compression.level",
-    "linger.ms",
-    "batch.size",
-    "batch.num.messages",
-    "message.max.bytes",
-    "message.timeout.ms",
-    "delivery.timeout.ms",
-    "request.timeout.ms",
-    "queue.buffering.max.messages",
-    "queue.buffering.max.kbytes",
-    "fetch.min.bytes",
-    "fetch.max.bytes",
-    "fetch.wait.max.ms",
-    "fetch.message.max.bytes",
-    "max.partition.fetch.bytes",
-    "fetch.queue.backoff.ms",
-    "queued.max.messages.kbytes",
-    "queued.min.messages",
-    "socket.timeout.ms",
-    "socket.keepalive.enable",
-    "reconnect.backoff.ms",
-    "reconnect.backoff.max.ms",
-    "retry.backoff.ms",
-    "broker.address.family",
-    "metadata.max.age.ms",
-    "debug",
-    "log_level",
-    "check.crcs",
-    "max.in.flight.requests.per.connection",
-    "connections.max.idle.ms",
-    "socket.connection.setup.timeout.ms",
-    "statistics.interval.ms",
-)
+}
+"""Where a stored ``env:`` or ``file:`` is resolved: credentials, and what belongs to one."""
+
+
+def why_program_only(name: str) -> str:
+    """Return what a property of `Access.PROGRAM` does that what is stored must not do."""
+    return _PROGRAM[name]
 
 
 #: librdkafka's own name for what users mostly write otherwise; its messages name the left one.
@@ -170,7 +199,7 @@ def given_name(canonical: str, config: Mapping[str, object]) -> str:
 
 def nearest_client_option(name: str) -> str:
     """Return ``; did you mean 'kafka.x'?`` for a name near to a known one, else an empty string."""
-    close = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.75)
+    close = difflib.get_close_matches(name, [*ACCESS, "topic"], n=1, cutoff=0.75)
     return f"; did you mean 'kafka.{close[0]}'?" if close else ""
 
 

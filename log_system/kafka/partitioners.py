@@ -15,6 +15,9 @@ from snapshot.errors import InvalidInputError
 Choose: TypeAlias = Callable[[EncodedMessages], np.ndarray]
 """Gives the partition of each message, int32."""
 
+OWN_PARTITIONERS: Final = ("default", "fixed", "round-robin")
+"""Those that are no Python class."""
+
 JAVA_COMPATIBLE: Final = "murmur2_random"
 """librdkafka's name for what Java's producers do: murmur2 of the key, any partition for a message without one."""
 

@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from log_system.kafka.allowed import Allowed, check_stored
 from log_system.kafka.client_options import JAVA_ONLY
-from log_system.kafka.secrets import ClientValue, Secret, holds_secret
+from log_system.kafka.secrets import ClientValue, Secret, wrap
 from snapshot.errors import InvalidInputError
 
 PREFIX = "properties."
@@ -51,6 +52,18 @@ _DONE_ANYWAY: Mapping[str, tuple[str, ...]] = {
     "acks": ("all", "-1"),
     "request.required.acks": ("all", "-1"),
 }
+#: Taken out before the client sees it, or set by the connectors anyway: none of it reaches the client as it is given.
+_HANDLED = (
+    _OVERRIDDEN
+    | _DONE_ANYWAY.keys()
+    | {
+        "allow.auto.create.topics",
+        "auto.offset.reset",
+        "group.id",
+        "isolation.level",
+        "transaction.timeout.ms",
+    }
+)
 _JAAS_MODULE = re.compile(r"^\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);?\s*$", re.DOTALL)
 _JAAS_OPTION = re.compile(r"([\w.]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s;\"']+))")
 _JAAS_MODULES = (
@@ -78,7 +91,22 @@ class Properties:
     transaction_timeout_ms: int | None = None
 
 
-def parse_properties(given: Mapping[str, str]) -> Properties:
+def check_stored_properties(given: Mapping[str, ClientValue], allowed: Allowed, servers: str) -> None:
+    """Refuse what a definition must not say to the client, or to Python.
+
+    Args:
+        given: those options of a definition that the program does not give itself, without ``properties.``.
+        allowed: what they may refer to.
+        servers: the brokers that the client goes to.
+
+    Raises:
+        InvalidInputError: as ``allowed.check_stored``.
+    """
+    parsed = parse_properties(given)
+    check_stored(parsed.config, allowed, servers, prefix=PREFIX, handled=_HANDLED)
+
+
+def parse_properties(given: Mapping[str, object]) -> Properties:
     """Read Kafka's configuration.
 
     Args:
@@ -89,10 +117,10 @@ def parse_properties(given: Mapping[str, str]) -> Properties:
     """
     rest = {
         name: value
-        for name, value in given.items()
-        if name not in _OVERRIDDEN and value.lower() not in _DONE_ANYWAY.get(name, ())
+        for name, value in wrap(given).items()
+        if name not in _OVERRIDDEN and str(value).lower() not in _DONE_ANYWAY.get(name, ())
     }
-    if rest.get("ssl.truststore.type", "").upper() == "PEM" and "ssl.truststore.location" in rest:
+    if str(rest.get("ssl.truststore.type", "")).upper() == "PEM" and "ssl.truststore.location" in rest:
         # Java's way to say that the certificates are in a PEM file, which is the only way of librdkafka.
         del rest["ssl.truststore.type"]
         rest["ssl.ca.location"] = rest.pop("ssl.truststore.location")
@@ -106,18 +134,16 @@ def parse_properties(given: Mapping[str, str]) -> Properties:
     isolation = _word(rest, "isolation.level", _ISOLATION)
     reset = _word(rest, "auto.offset.reset", _RESETS)
     timeout = _number(rest, "transaction.timeout.ms")
-    config: dict[str, ClientValue] = {
-        name: Secret(value) if holds_secret(name, value) else value for name, value in rest.items()
-    }
-    return Properties({**login, **config}, group, isolation or READ_COMMITTED, reset, timeout)
+    group_id = None if group is None else str(group)
+    return Properties({**login, **rest}, group_id, isolation or READ_COMMITTED, reset, timeout)
 
 
-def _check(name: str, value: str) -> None:
+def _check(name: str, value: ClientValue) -> None:
     if name in JAVA_ONLY:
         instead = JAVA_ONLY[name].replace("kafka.", PREFIX)
         msg = f"option '{PREFIX}{name}' is known to the Java client only; this one is librdkafka: {instead}."
         raise InvalidInputError(msg)
-    if name == "ssl.keystore.location" and value.lower().endswith(".jks"):
+    if name == "ssl.keystore.location" and str(value).lower().endswith(".jks"):
         msg = (
             f"option '{PREFIX}{name}': expected a PKCS#12 file, came a Java key store (.jks). Convert it with "
             f"'keytool -importkeystore -deststoretype PKCS12', or use {PREFIX}ssl.certificate.location and "
@@ -132,37 +158,47 @@ def _check(name: str, value: str) -> None:
         raise InvalidInputError(msg)
 
 
-def _login(text: str) -> dict[str, ClientValue]:
+def _login(given: ClientValue) -> dict[str, ClientValue]:
     """Take user and password out of a JAAS configuration of the PLAIN or SCRAM login module."""
-    found = _JAAS_MODULE.match(text)
-    options = {}
-    if found and found[1] in _JAAS_MODULES:
-        for name, quoted, single, bare in _JAAS_OPTION.findall(found[2]):
-            options[name] = re.sub(r"\\(.)", r"\1", quoted) if quoted else single or bare
-    if not options.get("username") or "password" not in options:
+    login = _parsed_login(given)
+    if login is None:
         msg = (
             f"option '{PREFIX}sasl.jaas.config': expected '<login module> required username=\"...\" password=\"...\";' "
             f"with one of {', '.join(_JAAS_MODULES)}; what came (not shown) is something else. For other mechanisms "
             f"use librdkafka's options, such as {PREFIX}sasl.kerberos.keytab or {PREFIX}sasl.oauthbearer.method."
         )
         raise InvalidInputError(msg)
+    return login
+
+
+def _parsed_login(given: ClientValue) -> dict[str, ClientValue] | None:
+    """Return user and password; None where they are not there. Raises nothing, since its frame holds them as text."""
+    found = _JAAS_MODULE.match(given.reveal() if isinstance(given, Secret) else given)
+    options = {}
+    if found and found[1] in _JAAS_MODULES:
+        for name, quoted, single, bare in _JAAS_OPTION.findall(found[2]):
+            options[name] = re.sub(r"\\(.)", r"\1", quoted) if quoted else single or bare
+    if not options.get("username") or "password" not in options:
+        return None
     return {"sasl.username": options["username"], "sasl.password": Secret(options["password"])}
 
 
-def _word(rest: dict[str, str], name: str, words: tuple[str, ...]) -> str | None:
-    value = rest.pop(name, None)
-    if value is None:
+def _word(rest: dict[str, ClientValue], name: str, words: tuple[str, ...]) -> str | None:
+    given = rest.pop(name, None)
+    if given is None:
         return None
+    value = str(given)
     if value.lower() not in words:
         msg = f"option '{PREFIX}{name}': expected one of {', '.join(words)}, came {value!r}."
         raise InvalidInputError(msg)
     return value.lower()
 
 
-def _number(rest: dict[str, str], name: str) -> int | None:
-    value = rest.pop(name, None)
-    if value is None:
+def _number(rest: dict[str, ClientValue], name: str) -> int | None:
+    given = rest.pop(name, None)
+    if given is None:
         return None
+    value = str(given)
     if not value.isdigit() or int(value) < 1:
         msg = f"option '{PREFIX}{name}': expected a whole number of milliseconds, came {value!r}."
         raise InvalidInputError(msg)

@@ -1,9 +1,10 @@
 """Credentials: kept as references, resolved at use, masked in every text.
 
-A stored option holds ``env:NAME`` or ``file:PATH`` in place of a credential. The driver and every executor resolve it
-when they make a client, so the variable or file has to exist on each of them. A credential that is given when a table
-is opened is wrapped in :class:`Secret` and never stored. A pickled :class:`Secret` does hold its value, since a task
-on another machine needs it: pickles of a client belong to the running job only, never into a checkpoint.
+A stored option holds ``env:NAME`` or ``file:PATH`` in place of a credential. Whether it may is decided once, where the
+table is opened (``allowed.py``). The driver and every executor resolve it when they make a client, so the variable or
+file has to exist on each of them. A credential that is given when a table is opened is wrapped in :class:`Secret` and
+never stored. A pickled :class:`Secret` does hold its value, since a task on another machine needs it: pickles of a
+client belong to the running job only, never into a checkpoint.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from log_system.kafka.client_options import check_client_options
 from snapshot.errors import InvalidInputError
 
 MASK = "***"
@@ -27,22 +26,42 @@ _FILE_BYTES_MAX = 1 << 20
 _LINE_LENGTH_MIN = 8
 
 _SECRET_KEYS = frozenset({"ssl.key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "ssl.keystore.key"})
-_SECRET_WORD = re.compile(r"password|passphrase|passwd|secret|token|private|api[._-]?key|credentials?$")
+_SECRET_WORDS = r"password|passphrase|passwd|secret|token|private|api[._-]?key|credentials?$"
+_SECRET_WORD = re.compile(_SECRET_WORDS)
+REDACTION = "|".join(
+    [_SECRET_WORDS, *(re.escape(name) for name in sorted(_SECRET_KEYS)), "PRIVATE KEY-----", "://[^/]*:[^/]*@"]
+)
+"""A pattern for Spark, which redacts options whose name or value it finds; its own finds passwords and tokens only."""
 #: Names that speak of a credential but only say where something is.
 _PLACE = re.compile(r"\.(url|uri|file|location|path)$")
 _CREDENTIAL_IN_VALUE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|://[^/\s@]*:(?P<password>[^/\s@]*)@")
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\r\n]+")
 
 
-@dataclass(frozen=True, repr=False)
 class Secret:
-    """A credential that shows itself as ``***`` wherever it is printed."""
+    """A credential that shows itself as ``***`` wherever it is printed, also by ``vars``, ``asdict`` and debuggers."""
 
-    _value: str
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        """Hold a credential."""
+        self._value = value
 
     def reveal(self) -> str:
         """Return the credential itself, for the client only."""
         return self._value
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the credentials."""
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        """Hash the credential."""
+        return hash((Secret, self._value))
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+        """Pickle the credential: a task on another machine needs it."""
+        return Secret, (self._value,)
 
     def __repr__(self) -> str:
         """Show a mask."""
@@ -119,32 +138,28 @@ def redact(text: str, config: Mapping[str, ClientValue]) -> str:
     return text
 
 
-def merge_runtime(stored: Mapping[str, str], runtime: Mapping[str, object]) -> dict[str, ClientValue]:
-    """Lay options given when a table is opened over its stored client options.
+def wrap(options: Mapping[str, object]) -> dict[str, ClientValue]:
+    """Return options as text, with each credential in a :class:`Secret`.
+
+    Called first in every function that is given options, so that no frame below it, and no handle, holds the text.
 
     Args:
-        stored: client options as kept with the table, named without ``kafka.``.
-        runtime: options given at opening, named with ``kafka.``; they win and are never stored.
-
-    Returns:
-        Client options for :class:`~log_system.kafka.client.KafkaClient`, credentials wrapped in :class:`Secret`.
-
-    Raises:
-        InvalidInputError: a runtime option is not a client option, or may not be set by the user.
+        options: by name, with or without ``kafka.`` or ``properties.``.
     """
-    given: dict[str, ClientValue] = {}
-    for key, value in runtime.items():
-        name = key.removeprefix("kafka.")
-        if name in (key, "topic"):
-            msg = (
-                f"option '{key}': an opened table takes only client options 'kafka.*' (such as kafka.sasl.password); "
-                f"all others, 'kafka.topic' too, are fixed when the table is created. Leave it out."
-            )
-            raise InvalidInputError(msg)
-        text = value if isinstance(value, Secret) else str(value).lower() if isinstance(value, bool) else str(value)
-        given[name] = Secret(text) if isinstance(text, str) and holds_secret(name, text) else text
-    check_client_options(given)
-    return {**stored, **given}
+    wrapped: dict[str, ClientValue] = {}
+    for key, value in options.items():
+        if isinstance(value, Secret):
+            wrapped[key] = value
+            continue
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        name = key.removeprefix("kafka.").removeprefix("properties.")
+        wrapped[key] = Secret(text) if holds_secret(name, text) else text
+    return wrapped
+
+
+def reveal(options: Mapping[str, ClientValue]) -> dict[str, str]:
+    """Return options as the client, or Spark on its way to it, takes them."""
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in options.items()}
 
 
 def _resolve_one(name: str, value: ClientValue, prefix: str = "kafka.") -> str:

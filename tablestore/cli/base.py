@@ -28,6 +28,11 @@ MISTAKE = 70
 AsJson = Annotated[bool, Option("--json", help="One JSON object a line instead of tables.")]
 
 
+def name_values(given: list[str] | None) -> dict[str, str]:
+    """Return pairs that are given as ``NAME=VALUE``."""
+    return dict(pair.partition("=")[::2] for pair in given or [])
+
+
 class _Shown:
     """What ``--debug`` asks for; of the command that runs."""
 

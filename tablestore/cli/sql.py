@@ -11,7 +11,8 @@ from typing import Annotated
 
 from typer import Option, Typer
 
-from tablestore.cli.base import AsJson
+from log_system.kafka.secrets import wrap
+from tablestore.cli.base import AsJson, name_values
 from tablestore.cli.tables import Warehouse
 
 
@@ -25,6 +26,14 @@ def sql(
     setting: Annotated[
         list[str] | None, Option("--set", "-s", help="A setting before all statements: KEY=VALUE.")
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        Option(
+            "--option",
+            "-o",
+            help="Kafka client option for all tables, not stored: kafka.NAME=VALUE, or properties.N=V.",
+        ),
+    ] = None,
     live: Annotated[
         bool, Option("--live", help="Show the result of a continuous SELECT as a table that changes.")
     ] = False,
@@ -33,16 +42,16 @@ def sql(
     """Run SQL. Files come first, then -e; without either, standard input or, in a terminal, a prompt."""
     from tablestore.cli.sql_run import Runner, statements_in, statements_of  # noqa: PLC0415 - as the module says
 
-    settings = dict(pair.partition("=")[::2] for pair in setting or [])
+    settings, options = name_values(setting), wrap(name_values(option))
     if not file and not text and sys.stdin.isatty():
         from tablestore.cli.prompt import converse  # noqa: PLC0415 - as above
 
-        converse(Runner.of(warehouse, settings, as_json=as_json, live=live))
+        converse(Runner.of(warehouse, settings, options, as_json=as_json, live=live))
         return
     # A mistake in the last text is told before the first is run.
     texts = list(text or []) if file or text else [sys.stdin.read()]
     statements = [statement for each in file or [] for statement in statements_in(each)] + statements_of(texts)
-    Runner.of(warehouse, settings, as_json=as_json, live=live).run_all(statements)
+    Runner.of(warehouse, settings, options, as_json=as_json, live=live).run_all(statements)
 
 
 def add_to(app: Typer) -> None:

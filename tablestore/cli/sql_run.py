@@ -73,7 +73,15 @@ class Runner:
         self._screen = Screen(console, silent=as_json)
 
     @classmethod
-    def of(cls, warehouse: str, settings: Mapping[str, str], *, as_json: bool, live: bool) -> Runner:
+    def of(
+        cls,
+        warehouse: str,
+        settings: Mapping[str, str],
+        options: Mapping[str, object] | None = None,
+        *,
+        as_json: bool,
+        live: bool,
+    ) -> Runner:
         """Open a warehouse; Spark starts when it is first needed.
 
         Raises:
@@ -89,7 +97,7 @@ class Runner:
         # Some of Spark's settings, such as its memory, count only when it starts.
         config = {key: value for key, value in settings.items() if key.startswith(SPARK)}
         others = {key: value for key, value in settings.items() if key not in config}
-        catalog = Catalog(lambda: session(config=config), warehouse, settings=others)
+        catalog = Catalog(lambda: session(config=config), warehouse, settings=others, options=options)
         return cls(catalog, console, as_json=as_json, live=live)
 
     def run_all(self, statements: Sequence[Statement]) -> None:

@@ -9,7 +9,8 @@ from rich.table import Table
 from typer import Argument, Option, Typer
 
 from log_system.jars import waiting
-from tablestore.cli.base import AsJson, console
+from log_system.kafka.secrets import ClientValue, wrap
+from tablestore.cli.base import AsJson, console, name_values
 from tablestore.cli.show import print_json
 from tablestore.opened import OpenedTable
 from tablestore.publisher import open_publisher
@@ -74,6 +75,6 @@ def add_to(app: Typer) -> None:
     app.command()(recover)
 
 
-def client_options(given: list[str] | None) -> dict[str, str]:
+def client_options(given: list[str] | None) -> dict[str, ClientValue]:
     """Read client options of the form ``NAME=VALUE``."""
-    return dict(pair.partition("=")[::2] for pair in given or [])
+    return wrap(name_values(given))

@@ -59,7 +59,7 @@ def drop(
         console.print(f"Removed {name!r}{gone}.", soft_wrap=True, markup=False)
 
 
-def _asked(path: str, given: Mapping[str, str], *, keep_topic: bool) -> tuple[str, str]:
+def _asked(path: str, given: Mapping[str, object], *, keep_topic: bool) -> tuple[str, str]:
     """Return what is to be removed: the table's path, and words for its topic."""
     try:
         table = OpenedTable.open(path, given)

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from log_system.kafka.secrets import reveal, wrap
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.rowkind import CHANGE_TYPE
@@ -29,22 +30,26 @@ FORMATS = {Connector.KAFKA: "kafka-table", Connector.UPSERT: "upsert-kafka"}
 _RESULT = "written string"
 
 
-def read(spark: SparkSession, connector: str, schema: StructType | str, options: Mapping[str, str]) -> DataFrame:
+def read(spark: SparkSession, connector: str, schema: StructType | str, options: Mapping[str, object]) -> DataFrame:
     """Read a table up to its current end, or where the options say: rows, of an upsert table one for each key."""
-    return spark.read.format(FORMATS[Connector(connector)]).schema(schema).options(**options).load()
+    options = wrap(options)
+    return spark.read.format(FORMATS[Connector(connector)]).schema(schema).options(**reveal(options)).load()
 
 
-def read_stream(spark: SparkSession, connector: str, schema: StructType | str, options: Mapping[str, str]) -> DataFrame:
+def read_stream(
+    spark: SparkSession, connector: str, schema: StructType | str, options: Mapping[str, object]
+) -> DataFrame:
     """Read a table's messages as they come.
 
     Of an upsert table these are upserts and deletes, told apart by ``_change_type``, which its schema must have; see
     `read_changes` for what became of its rows.
     """
-    return spark.readStream.format(FORMATS[Connector(connector)]).schema(schema).options(**options).load()
+    options = wrap(options)
+    return spark.readStream.format(FORMATS[Connector(connector)]).schema(schema).options(**reveal(options)).load()
 
 
 def read_changes(
-    spark: SparkSession, schema: StructType | str, options: Mapping[str, str], *, ordered: bool = False
+    spark: SparkSession, schema: StructType | str, options: Mapping[str, object], *, ordered: bool = False
 ) -> DataFrame:
     """Read an upsert table as a changelog: what became of each row, and what it was before.
 
@@ -61,6 +66,7 @@ def read_changes(
         A streaming frame of these columns and ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage``,
         ``delete``, which holds the row as it was). The query runs in output mode ``update``.
     """
+    options = wrap(options)
     columns = spark.createDataFrame([], schema).schema
     records = StructType([*columns.fields, StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType())])
     keys = parse_options(Connector.UPSERT, options, Side.SOURCE).key_fields
@@ -68,7 +74,7 @@ def read_changes(
     return changelog(read_stream(spark, Connector.UPSERT, records, options), columns, keys, carried=carried)
 
 
-def write(frame: DataFrame, connector: str, options: Mapping[str, str]) -> None:
+def write(frame: DataFrame, connector: str, options: Mapping[str, object]) -> None:
     """Append a frame's rows to a table; in an upsert table they replace those of their keys.
 
     Args:
@@ -80,15 +86,15 @@ def write(frame: DataFrame, connector: str, options: Mapping[str, str]) -> None:
         InvalidInputError: the options are wrong, or do not go with the rows.
         UnavailableError: the broker does not answer.
     """
-    kind = Connector(connector)
+    options, kind = wrap(options), Connector(connector)
     parsed = parse_options(kind, options, Side.SINK)
-    _arranged(frame, parsed).write.format(FORMATS[kind]).options(**options).mode("append").save()
+    _arranged(frame, parsed).write.format(FORMATS[kind]).options(**reveal(options)).mode("append").save()
 
 
 def write_stream(
     frame: DataFrame,
     connector: str,
-    options: Mapping[str, str],
+    options: Mapping[str, object],
     *,
     output_mode: str = "append",
     each: Callable[[DataFrame], DataFrame] | None = None,
@@ -108,10 +114,10 @@ def write_stream(
     Raises:
         InvalidInputError: the options are wrong, or updating results would go to a table that only appends.
     """
-    kind = Connector(connector)
+    options, kind = wrap(options), Connector(connector)
     parsed = parse_options(kind, options, Side.SINK)
     if output_mode == "append" and each is None:
-        return _arranged(frame, parsed).writeStream.format(FORMATS[kind]).options(**options)
+        return _arranged(frame, parsed).writeStream.format(FORMATS[kind]).options(**reveal(options))
     if kind is Connector.KAFKA and output_mode != "append":
         msg = (
             f"A 'kafka' table doesn't support consuming update changes, which output mode '{output_mode}' makes; it "
@@ -121,12 +127,12 @@ def write_stream(
     if not parsed.checkpoint:
         msg = "option 'checkpointLocation' is required for a streaming write: it names the query across restarts."
         raise InvalidInputError(msg)
-    writer = frame.writeStream.outputMode(output_mode).foreachBatch(_batch_writer(kind, dict(options), each))
+    writer = frame.writeStream.outputMode(output_mode).foreachBatch(_batch_writer(kind, options, each))
     return writer.option("checkpointLocation", parsed.checkpoint)
 
 
 def _batch_writer(
-    kind: Connector, options: dict[str, str], each: Callable[[DataFrame], DataFrame] | None
+    kind: Connector, options: Mapping[str, object], each: Callable[[DataFrame], DataFrame] | None
 ) -> Callable[[DataFrame, int], None]:
     def write_batch(rows: DataFrame, number: int) -> None:
         frame = rows if each is None else each(rows)

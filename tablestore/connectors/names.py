@@ -11,6 +11,7 @@ from snapshot.errors import InvalidInputError
 from tablestore.option_types import OptionType
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class Connector(StrEnum):
@@ -143,6 +144,6 @@ class OptionReader:
             raise InvalidInputError(msg) from None
 
 
-def options_after(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+def options_after(given: Mapping[str, V], prefix: str) -> dict[str, V]:
     """Give the options whose names begin so, without that beginning."""
     return {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}

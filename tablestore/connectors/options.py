@@ -12,6 +12,7 @@ from log_system.kafka.client import KafkaClient
 from log_system.kafka.codec import FormatChoice
 from log_system.kafka.positions import Bound, Start
 from log_system.kafka.properties import PREFIX, Properties, parse_properties
+from log_system.kafka.secrets import wrap
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.formats import parse_formats
 from tablestore.connectors.names import (
@@ -123,7 +124,7 @@ class ConnectorOptions:
         return KafkaClient(self.properties.config, PREFIX)
 
 
-def parse_options(connector: Connector, options: Mapping[str, str], side: Side | None) -> ConnectorOptions:
+def parse_options(connector: Connector, options: Mapping[str, object], side: Side | None) -> ConnectorOptions:
     """Parse a table's options (their names in any case).
 
     Args:
@@ -135,7 +136,8 @@ def parse_options(connector: Connector, options: Mapping[str, str], side: Side |
         InvalidInputError: an option is unknown, missing or wrong, or does not go with another one. No credential is
             shown.
     """
-    given = {name.lower(): value for name, value in options.items()}
+    options = wrap({name.lower(): value for name, value in options.items()})
+    given = {name: str(value) for name, value in options.items()}
     read = OptionReader(given)
     _check_connector(connector, given)
     key_format, value_format, prefixes = parse_formats(connector, given)
@@ -147,7 +149,7 @@ def parse_options(connector: Connector, options: Mapping[str, str], side: Side |
             "(addresses such as 'broker1:9092,broker2:9092')."
         )
         raise InvalidInputError(msg)
-    properties = parse_properties(options_after(given, PROPERTIES))
+    properties = parse_properties(options_after(options, PROPERTIES))
     parsed = ConnectorOptions(
         connector=connector,
         topics=topics,

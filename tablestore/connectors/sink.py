@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -17,7 +17,7 @@ from log_system.kafka.codec import EncodedMessages, MessageEncoder
 from log_system.kafka.exactly_once import Batch, OnceWriter
 from log_system.kafka.groups import delete_groups
 from log_system.kafka.offsets import Cluster
-from log_system.kafka.partitioners import load_class, make_partitioner
+from log_system.kafka.partitioners import OWN_PARTITIONERS, load_class, make_partitioner
 from log_system.kafka.sending import KeyBuffer, MessageSender, Receiver, send_all
 from log_system.kafka.topic import describe_topic, ensure_topic_of_broker
 from snapshot.errors import InvalidInputError
@@ -33,7 +33,6 @@ from tablestore.python_worker import begin_task
 
 logger = logging.getLogger("tablestore")
 _STAGED = "kafka-staged"
-_OWN_PARTITIONERS = ("default", "fixed", "round-robin")
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Sink:
     is_stream: bool
 
     @classmethod
-    def open(cls, connector: Connector, options: dict[str, str], schema: StructType, *, is_stream: bool) -> Sink:
+    def open(cls, connector: Connector, options: Mapping[str, object], schema: StructType, *, is_stream: bool) -> Sink:
         """Check the options against the rows and the brokers; make the topic if there is none.
 
         A topic that an upsert table makes is compacted, as its newest rows are all that counts.
@@ -80,7 +79,7 @@ class Sink:
                 "folder that the driver and the executors share. A write is staged there before its transaction."
             )
             raise InvalidInputError(msg)
-        if parsed.partitioner not in _OWN_PARTITIONERS:
+        if parsed.partitioner not in OWN_PARTITIONERS:
             load_class(parsed.partitioner)
         client = parsed.client()
         create = parsed.properties.config.get("allow.auto.create.topics") != "false"

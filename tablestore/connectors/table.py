@@ -35,7 +35,7 @@ class KafkaTable:
 
     @classmethod
     def of(
-        cls, connector: Connector, options: Mapping[str, str], schema: StructType, side: Side | None = None
+        cls, connector: Connector, options: Mapping[str, object], schema: StructType, side: Side | None = None
     ) -> KafkaTable:
         """Make the table that options and columns describe; contacts no broker.
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampNTZType
 
 from log_system.kafka.scanning import Scan
+from log_system.kafka.secrets import reveal, wrap
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from tablestore.connectors.names import Connector, OptionReader, Side
@@ -30,7 +31,7 @@ _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
 def read_with_watermark(
-    spark: SparkSession, schema: StructType | str, options: Mapping[str, str], *, column: str, delay: str
+    spark: SparkSession, schema: StructType | str, options: Mapping[str, object], *, column: str, delay: str
 ) -> DataFrame:
     """Read a standard table's messages as they come, with the watermark of its slowest partition.
 
@@ -53,6 +54,7 @@ def read_with_watermark(
         InvalidInputError: the options are wrong, or the session takes the newest of several watermarks.
         NotFoundError: a topic does not exist.
     """
+    options = wrap(options)
     if spark.conf.get(_POLICY) != "min":
         msg = f"{_POLICY}: expected 'min', came {spark.conf.get(_POLICY)!r}; a slow partition would lose its rows."
         raise InvalidInputError(msg)
@@ -75,7 +77,7 @@ def read_with_watermark(
     frames = []
     for partition in partitions:
         given = {**options, **Watched(partition, column, idle_ms, zone).options()}
-        frame = spark.readStream.format("kafka-table").schema(marked).options(**given).load()
+        frame = spark.readStream.format("kafka-table").schema(marked).options(**reveal(given)).load()
         # Spark has watermarks on instants only; without a zone a time is taken as one of UTC.
         frame = frame.withColumn(_EVENT_TIME, instant(F.col(backquoted(column)), columns[column].dataType))
         # The condition names the event time, lest Spark moves it before the watermark, which would then miss the rows.

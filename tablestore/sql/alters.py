@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
+from log_system.kafka.secrets import ClientValue
 from snapshot.errors import InvalidInputError, NotFoundError
 from snapshot.evolve import (
     AddColumn,
@@ -42,7 +43,7 @@ class StoreChanges:
     """What a statement changes of a store table."""
 
     columns: tuple[Change, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, ClientValue] = field(default_factory=dict)
     reset: tuple[str, ...] = ()
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
 
+from log_system.kafka.allowed import VARIABLE, Allowed
 from log_system.kafka.layout import WRITABLE
+from log_system.kafka.partitioners import OWN_PARTITIONERS
+from log_system.kafka.properties import check_stored_properties
+from log_system.kafka.secrets import ClientValue
 from snapshot.errors import InvalidInputError
-from tablestore.connectors.names import METADATA, PRECISION, PRIMARY_KEY, Connector, Side
+from tablestore.connectors.names import METADATA, PRECISION, PRIMARY_KEY, PROPERTIES, Connector, Side, options_after
 from tablestore.connectors.table import KafkaTable
 from tablestore.sql.render import is_secret
 from tablestore.sql.statements import ComputedColumn, CreateTable, MetadataColumn, PhysicalColumn
@@ -16,6 +21,7 @@ from tablestore.sql.statements import ComputedColumn, CreateTable, MetadataColum
 CONNECTOR: Final = "connector"
 LOG_SYSTEM: Final = "log.system"
 SERVERS: Final = "properties.bootstrap.servers"
+PARTITIONER: Final = "sink.partitioner"
 LOG_SERVERS: Final = "kafka.bootstrap.servers"
 Columns = tuple[PhysicalColumn | MetadataColumn, ...]
 #: Options that a connector has and the store has not, by which a forgotten ``'connector'`` shows.
@@ -41,7 +47,7 @@ def connector_of(made: CreateTable) -> Connector | None:
     if given is None:
         return None
     try:
-        return Connector(given)
+        return Connector(str(given))
     except ValueError:
         known = ", ".join(f"'{each.value}'" for each in Connector)
         msg = f"table '{made.name}': option 'connector': expected {known}, or none for a store table; came {given!r}."
@@ -65,14 +71,14 @@ def schema_of(columns: Columns) -> StructType:
     return StructType([StructField(column.name, column.type.spark, column.type.nullable) for column in columns])
 
 
-def connector_options(made: CreateTable, columns: Columns | None = None) -> dict[str, str]:
+def connector_options(made: CreateTable, columns: Columns | None = None) -> dict[str, ClientValue]:
     """Give a table's options, with what its columns and its key say.
 
     Args:
         made: the table.
         columns: those that are read or written; None for all that are stored.
     """
-    options = dict(made.options) | {"table.name": made.name}
+    options: dict[str, ClientValue] = dict(made.options) | {"table.name": made.name}
     if made.primary_key:
         options[PRIMARY_KEY] = ",".join(made.primary_key)
     for column in stored_columns(made) if columns is None else columns:
@@ -83,8 +89,47 @@ def connector_options(made: CreateTable, columns: Columns | None = None) -> dict
     return options
 
 
-def check_table(made: CreateTable) -> None:
+def client_options(
+    defined: Mapping[str, ClientValue],
+    given: Mapping[str, ClientValue],
+    allowed: Allowed,
+    mapped: Callable[[str], str],
+) -> dict[str, ClientValue]:
+    """Lay the options that a program gives over those of a definition, which may not do all that a program may.
+
+    Args:
+        defined: options of a connector's table as the definition has them.
+        given: by the program; one that is empty leaves the definition's out.
+        allowed: what the definition may refer to.
+        mapped: gives the addresses under which this session reaches brokers.
+
+    Raises:
+        InvalidInputError: the definition says what only a program may.
+    """
+    given = {name.lower(): value for name, value in given.items()}
+    kept = {name.lower(): value for name, value in defined.items() if name.lower() not in given}
+    options = {**kept, **{name: value for name, value in given.items() if value != ""}}
+    servers = options.get(SERVERS)
+    if isinstance(servers, str):
+        options[SERVERS] = mapped(servers)
+    check_stored_properties(options_after(kept, PROPERTIES), allowed, str(options.get(SERVERS, "")))
+    partitioner = str(kept.get(PARTITIONER, OWN_PARTITIONERS[0]))
+    if partitioner not in OWN_PARTITIONERS and not allowed.covers(f"class:{partitioner}"):
+        msg = (
+            f"option '{PARTITIONER}'='{partitioner}' is in a definition and names Python code, which this program does "
+            f"not allow (allowed: {allowed.text or 'nothing'}). Allow it by {VARIABLE}='class:{partitioner}' in this "
+            f"program's environment or Catalog(..., allow_references=['class:{partitioner}'])."
+        )
+        raise InvalidInputError(msg)
+    return options
+
+
+def check_table(made: CreateTable, allowed: Allowed) -> None:
     """Check what can be checked without a broker, and without knowing what the table is used for.
+
+    Args:
+        made: the table.
+        allowed: what its options may refer to.
 
     Raises:
         InvalidInputError: columns, key, watermark or options are wrong or do not go together.
@@ -102,7 +147,9 @@ def check_table(made: CreateTable) -> None:
         raise InvalidInputError(msg)
     _check_metadata(made)
     try:
-        KafkaTable.of(connector, connector_options(made), schema_of(stored_columns(made)))
+        options = connector_options(made)
+        KafkaTable.of(connector, options, schema_of(stored_columns(made)))
+        client_options(options, {}, allowed, lambda servers: servers)
     except InvalidInputError as error:
         msg = f"table '{made.name}': {error}"
         raise InvalidInputError(msg) from error

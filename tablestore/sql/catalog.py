@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from log_system.kafka.allowed import Allowed
+from log_system.kafka.secrets import wrap
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
 from tablestore.sql import ddl, show
@@ -59,7 +61,13 @@ class Catalog:
     """
 
     def __init__(
-        self, spark: GiveSpark, warehouse: str | os.PathLike[str], *, settings: Mapping[str, str] | None = None
+        self,
+        spark: GiveSpark,
+        warehouse: str | os.PathLike[str],
+        *,
+        settings: Mapping[str, str] | None = None,
+        options: Mapping[str, object] | None = None,
+        allow_references: Iterable[str] | None = None,
     ) -> None:
         """Open a warehouse.
 
@@ -67,8 +75,14 @@ class Catalog:
             spark: a session (see ``tablestore.session``), or what makes one when it is first needed.
             warehouse: folder of definitions and store tables; a local path or the URL of an object store.
             settings: as ``SET`` takes them.
+            options: Kafka client options that are not stored, for all tables: ``properties.*`` for those of the
+                connectors, ``kafka.*`` for store tables. Some can only be given so, such as ``ssl.engine.location``.
+            allow_references: what options of definitions and tables may refer to, such as
+                ``["env:ORDERS_*", "file:/etc/kafka/*", "class:my.Partitioner"]``; by default what
+                ``TABLESTORE_ALLOWED_REFERENCES`` says. See ``docs/options.md``.
         """
-        self._scope = Scope(spark, Storage.at(warehouse))
+        options = wrap(options or {})
+        self._scope = Scope(spark, Storage.at(warehouse), options, Allowed.of(allow_references))
         for key, value in (settings or {}).items():
             self._set(SetOption(key, value))
 
@@ -193,7 +207,7 @@ class Catalog:
         with allowed(self._scope.spark, result.chained):
             return writer.trigger(**self._scope.settings.trigger).start()
 
-    def table(self, name: str, *, options: Mapping[str, str] | None = None) -> ConnectorTable | TableStore:
+    def table(self, name: str, *, options: Mapping[str, object] | None = None) -> ConnectorTable | TableStore:
         """Give a table, to be read and written in Python.
 
         Args:
@@ -208,7 +222,7 @@ class Catalog:
             NotFoundError: there is no such table.
             InvalidInputError: this is a view.
         """
-        return open_table(self._scope, name, options)
+        return open_table(self._scope, name, wrap(options or {}))
 
     def tables(self) -> list[str]:
         """Give the names of all tables and views."""

@@ -5,11 +5,11 @@ Nothing here starts Spark, and tables of the connectors contact no broker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from log_system.kafka.secrets import reveal
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.storage import Storage
 from tablestore import lifecycle
@@ -56,7 +56,7 @@ def create_table(scope: Scope, made: CreateTable) -> bool:
         made = merged(made, source.made)
     made = _with_key_not_null(replace(made, like=None))
     # Step 1.
-    check_table(made)
+    check_table(made, scope.allowed)
     there = scope.find(made.name, temporary=made.temporary)
     if there is not None and not _is_unfinished(scope, there):
         if made.if_not_exists:
@@ -143,7 +143,7 @@ def alter(scope: Scope, statement: Altered) -> bool:
         raise InvalidInputError(msg)
     if there.path is not None:
         after = altered(there.made, statement)
-        check_table(after)
+        check_table(after, scope.allowed)
         _alter_store_table(scope, there, store_changes(there.made, statement))
         scope.change(there, lambda before: _in_words(scope, before, statement, after))
         return True
@@ -151,7 +151,7 @@ def alter(scope: Scope, statement: Altered) -> bool:
     def change(before: Definition) -> Definition:
         assert isinstance(before.made, CreateTable)
         changed = altered(before.made, statement)
-        check_table(changed)
+        check_table(changed, scope.allowed)
         return replace(before, made=changed)
 
     scope.change(there, change)
@@ -211,9 +211,8 @@ def _with_key_not_null(made: CreateTable) -> CreateTable:
 
 
 def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -> None:
-    options: Mapping[str, str] = dict(made.options)
-    log_system = options.get(LOG_SYSTEM)
-    given = {key: value for key, value in options.items() if key != LOG_SYSTEM}
+    given = reveal(dict(made.options))
+    log_system = given.pop(LOG_SYSTEM, None)
     if LOG_SERVERS in given:
         given[LOG_SERVERS] = scope.settings.servers(given[LOG_SERVERS])
     lifecycle.create(
@@ -223,14 +222,17 @@ def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -
         partition_by=made.partitioned_by,
         log_system=log_system,
         options=given,
+        runtime=scope.given_to_store if log_system else {},
+        allowed=scope.allowed,
     )
 
 
 def _alter_store_table(scope: Scope, there: Definition, changes: StoreChanges) -> None:
-    table = OpenedTable.open(scope.place_of(there), scope.runtime_of(there))
+    table = OpenedTable.open(scope.place_of(there), scope.runtime_of(there), scope.allowed)
     publisher = open_publisher(table, None)
     options = {
-        key: scope.settings.servers(value) if key == LOG_SERVERS else value for key, value in changes.options.items()
+        key: scope.settings.servers(value) if key == LOG_SERVERS else value
+        for key, value in reveal(changes.options).items()
     }
     try:
         change_table(
@@ -250,7 +252,7 @@ def _is_unfinished(scope: Scope, there: Definition) -> bool:
     if there.path is None:
         return False
     try:
-        OpenedTable.open(scope.place_of(there))
+        OpenedTable.open(scope.place_of(there), scope.runtime_of(there), scope.allowed)
     except NotFoundError:
         return True
     return False
@@ -259,4 +261,4 @@ def _is_unfinished(scope: Scope, there: Definition) -> bool:
 def _drop_store_table(scope: Scope, there: Definition) -> None:
     # Nothing is left where another DROP, or the CREATE, did not end.
     with suppress(NotFoundError):
-        lifecycle.drop_at(scope.place_of(there), scope.runtime_of(there))
+        lifecycle.drop_at(scope.place_of(there), scope.runtime_of(there), scope.allowed)

@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
+from log_system.kafka.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
 from tablestore.sql.dialect import to_spark
 from tablestore.sql.errors import SqlError
@@ -137,7 +138,7 @@ def names_of_view(made: CreateView, given: Sequence[str]) -> Sequence[str]:
     return made.columns or given
 
 
-def open_table(scope: Scope, name: str, options: Mapping[str, str] | None = None) -> ConnectorTable | TableStore:
+def open_table(scope: Scope, name: str, options: Mapping[str, object] | None = None) -> ConnectorTable | TableStore:
     """Open a table of either kind.
 
     Raises:
@@ -149,8 +150,10 @@ def open_table(scope: Scope, name: str, options: Mapping[str, str] | None = None
         raise InvalidInputError(msg)
     if definition.path is None:
         return ConnectorTable(scope, definition.made, options)
-    runtime = scope.runtime_of(definition) | dict(options or {})
-    return TableStore.open(scope.spark, scope.place_of(definition), options=runtime)
+    runtime = scope.runtime_of(definition) | wrap(options or {})
+    return TableStore.open(
+        scope.spark, scope.place_of(definition), options=runtime, allow_references=scope.allowed.entries
+    )
 
 
 def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -> DataFrame:

@@ -108,7 +108,12 @@ def _newest(scope: Scope, batch: DataFrame, name: str) -> DataFrame:
     definition = scope.definition(name)
     assert isinstance(definition.made, CreateTable), "it was one when the query was planned"
     # A micro-batch has a session of its own, in which all that is joined with it has to be.
-    table = TableStore.open(batch.sparkSession, scope.place_of(definition), options=scope.runtime_of(definition))
+    table = TableStore.open(
+        batch.sparkSession,
+        scope.place_of(definition),
+        options=scope.runtime_of(definition),
+        allow_references=scope.allowed.entries,
+    )
     return with_computed(table.read(), definition.made)
 
 

@@ -10,6 +10,7 @@ from sqlglot.errors import ParseError
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from log_system.kafka.secrets import ClientValue, wrap
 from tablestore.sql.errors import masked
 
 T = TypeVar("T")
@@ -166,7 +167,7 @@ class Reader(SparkParser):
         self._need("=")
         return key, self._text(f"the value of option '{key}'")
 
-    def _options(self) -> tuple[tuple[str, str], ...]:
+    def _options(self) -> tuple[tuple[str, ClientValue], ...]:
         """Take ``('key' = 'value', ...)``, in which no key comes twice."""
         seen: set[str] = set()
 
@@ -178,7 +179,7 @@ class Reader(SparkParser):
             seen.add(pair[0])
             return pair
 
-        return self._list_of(one)
+        return tuple(wrap(dict(self._list_of(one))).items())
 
     def _source(self, start: Token) -> str:
         """Give the text from a word to the one before the present."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import singledispatch
 from typing import Final
 
-from log_system.kafka.secrets import MASK, holds_secret
+from log_system.kafka.secrets import MASK, ClientValue, holds_secret
 from snapshot.quoting import backquoted, text_literal
 from tablestore.sql.statements import (
     AlterAdd,
@@ -41,7 +41,7 @@ from tablestore.sql.verb_statements import Assignments, Delete, Doing, Expressio
 _PREFIXES: Final = ("properties.", "kafka.")
 
 
-def is_secret(key: str, value: str) -> bool:
+def is_secret(key: str, value: ClientValue) -> bool:
     """Tell whether the option of a table gives a credential away."""
     for prefix in _PREFIXES:
         key = key.removeprefix(prefix)
@@ -249,9 +249,9 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(map(backquoted, names))
 
 
-def _options(options: Iterable[tuple[str, str]], between: str) -> str:
+def _options(options: Iterable[tuple[str, ClientValue]], between: str) -> str:
     return between.join(
-        f"{text_literal(key)} = {text_literal(MASK if is_secret(key, value) else value)}" for key, value in options
+        f"{text_literal(key)} = {text_literal(MASK if is_secret(key, value) else str(value))}" for key, value in options
     )
 
 

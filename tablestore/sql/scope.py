@@ -6,13 +6,15 @@ import difflib
 import hashlib
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from log_system.kafka.allowed import Allowed
+from log_system.kafka.secrets import ClientValue
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.storage import Storage
 from tablestore.sql.bound import LOG_SERVERS
@@ -22,6 +24,7 @@ from tablestore.sql.statements import CreateTable
 from tablestore.sql.stored import as_stored
 
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+_OF_CLIENTS: Final = ("properties.", "kafka.")
 _SPECIAL: Final = re.compile(r"[^A-Za-z0-9_]")
 GiveSpark = SparkSession | Callable[[], SparkSession]
 
@@ -29,13 +32,33 @@ GiveSpark = SparkSession | Callable[[], SparkSession]
 class Scope:
     """One session's view of a warehouse."""
 
-    def __init__(self, spark: GiveSpark, warehouse: Storage) -> None:
+    def __init__(
+        self,
+        spark: GiveSpark,
+        warehouse: Storage,
+        options: Mapping[str, ClientValue] | None = None,
+        allowed: Allowed | None = None,
+    ) -> None:
         """See a warehouse.
 
         Args:
             spark: the session, or what makes it when it is first needed: definitions need none.
             warehouse: the folder.
+            options: client options for every table, ``properties.*`` and ``kafka.*``.
+            allowed: what stored options may refer to; None for what the environment says.
+
+        Raises:
+            InvalidInputError: an option is neither.
         """
+        for name in options or {}:
+            if not name.startswith(_OF_CLIENTS):
+                msg = (
+                    f"option '{name}': expected a client option 'properties.*' (for tables of the connectors) or "
+                    "'kafka.*' (for store tables), which hold for all tables; others go to table(name, options=...)."
+                )
+                raise InvalidInputError(msg)
+        self._given = dict(options or {})
+        self.allowed = allowed or Allowed.of()
         self._spark = spark
         self.warehouse = warehouse
         self.settings = Settings()
@@ -189,14 +212,25 @@ class Scope:
         """Give the full path of a store table."""
         return self.warehouse.child(definition.path or "").root
 
-    def runtime_of(self, definition: Definition) -> dict[str, str]:
+    @property
+    def given_to_store(self) -> dict[str, ClientValue]:
+        """Client options that the program gives to every store table with a log."""
+        return {name: value for name, value in self._given.items() if name.startswith("kafka.")}
+
+    @property
+    def given_to_connectors(self) -> dict[str, ClientValue]:
+        """Client options that the program gives to every table of the connectors."""
+        return {name: value for name, value in self._given.items() if name.startswith("properties.")}
+
+    def runtime_of(self, definition: Definition) -> dict[str, ClientValue]:
         """Give the client options with which this session opens a store table."""
         if not isinstance(definition.made, CreateTable):
             return {}
         servers = dict(definition.made.options).get(LOG_SERVERS)
-        if servers is None or self.settings.servers(servers) == servers:
+        if servers is None:
             return {}
-        return {LOG_SERVERS: self.settings.servers(servers)}
+        mapped = self.settings.servers(str(servers))
+        return ({} if mapped == servers else {LOG_SERVERS: mapped}) | self.given_to_store
 
 
 def _in_spark(key: str) -> str | None:

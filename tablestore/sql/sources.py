@@ -96,4 +96,4 @@ def _of_key_table(changes: DataFrame, made: CreateTable) -> Relation:
 def _goes_on(made: CreateTable) -> bool:
     if connector_of(made) is None:
         return True
-    return dict(made.options).get("scan.bounded.mode", "unbounded").lower() == "unbounded"
+    return str(dict(made.options).get("scan.bounded.mode", "unbounded")).lower() == "unbounded"

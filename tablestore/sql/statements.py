@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from sqlglot import exp
 
+from log_system.kafka.secrets import ClientValue
 from tablestore.sql.types import FlinkType
 from tablestore.sql.verb_statements import Delete, Expression, MergeClause, Place, Truncate, Update
 
@@ -109,7 +110,7 @@ class CreateTable:
     primary_key: tuple[str, ...] = ()
     watermark: Watermark | None = None
     partitioned_by: tuple[str, ...] = ()
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, ClientValue], ...] = ()
     comment: str | None = None
     like: Like | None = None
     if_not_exists: bool = False
@@ -143,7 +144,7 @@ class AlterSet:
     """``ALTER TABLE ... SET``."""
 
     name: str
-    options: tuple[tuple[str, str], ...]
+    options: tuple[tuple[str, ClientValue], ...]
     if_exists: bool = False
 
 

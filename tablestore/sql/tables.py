@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from log_system.kafka.secrets import ClientValue, wrap
 from snapshot.quoting import backquoted
 from snapshot.rowkind import CHANGE_TYPE
 from snapshot.schema import SEQ
@@ -17,9 +18,9 @@ from tablestore.connectors import read, read_changes, read_stream, write, write_
 from tablestore.connectors.names import Connector
 from tablestore.connectors.watermarks import read_with_watermark
 from tablestore.sql.bound import (
-    SERVERS,
     Columns,
     check_sink,
+    client_options,
     connector_of,
     connector_options,
     insertable_columns,
@@ -35,14 +36,16 @@ from tablestore.sql.statements import ComputedColumn, CreateTable
 class ConnectorTable:
     """A table of a connector, as the catalog knows it. Get one with ``Catalog.table(name)``."""
 
-    def __init__(self, scope: Scope, made: CreateTable, runtime: Mapping[str, str] | None = None) -> None:
+    def __init__(self, scope: Scope, made: CreateTable, runtime: Mapping[str, object] | None = None) -> None:
         """Use ``Catalog.table``."""
         connector = connector_of(made)
         assert connector is not None, "a store table is opened as a TableStore"
         self.connector: Connector = connector
         self._scope = scope
         self._made = made
-        self._runtime = dict(runtime or {})
+        self._runtime = scope.given_to_connectors | wrap(runtime or {})
+        # What a definition must not say is told when the table is asked for, not when it is read.
+        self._options()
 
     @property
     def name(self) -> str:
@@ -108,7 +111,7 @@ class ConnectorTable:
         check_sink(self._made)
         # What is made of a micro-batch has the same columns whatever is in it.
         columns = self._written(frame if each is None else each(frame))
-        options = self._options(columns) | {"checkpointLocation": checkpoint}
+        options = self._options(columns) | {"checkpointlocation": checkpoint}
         writer = write_stream(frame, self.connector, options, output_mode=output_mode, each=each)
         writer = writer.queryName(query_name) if query_name else writer
         return (writer.trigger(**trigger) if trigger else writer).start()
@@ -117,11 +120,9 @@ class ConnectorTable:
         names = {name.lower() for name in frame.columns}
         return tuple(column for column in insertable_columns(self._made) if column.name.lower() in names)
 
-    def _options(self, columns: Columns | None = None) -> dict[str, str]:
-        options = connector_options(self._made, columns) | self._runtime
-        if SERVERS in options:
-            options[SERVERS] = self._scope.settings.servers(options[SERVERS])
-        return options
+    def _options(self, columns: Columns | None = None) -> dict[str, ClientValue]:
+        defined = connector_options(self._made, columns)
+        return client_options(defined, self._runtime, self._scope.allowed, self._scope.settings.servers)
 
     def __repr__(self) -> str:
         """Show name and connector."""

@@ -179,8 +179,8 @@ def test_credentials_are_refused_and_nowhere_written(catalog: Catalog, tmp_path:
 
 
 def test_references_to_credentials_are_kept_and_shown(catalog: Catalog) -> None:
-    catalog.sql(f"CREATE TABLE t (a INT) {KAFKA[:-1]}, 'properties.sasl.password' = 'env:PW')")
-    assert "'properties.sasl.password' = 'env:PW'" in shown(catalog, "t")
+    catalog.sql(f"CREATE TABLE t (a INT) {KAFKA[:-1]}, 'properties.sasl.password' = 'env:KAFKA_PW')")
+    assert "'properties.sasl.password' = 'env:KAFKA_PW'" in shown(catalog, "t")
 
 
 def test_names_are_taken_once(catalog: Catalog, another: Callable[[], Catalog]) -> None:

@@ -1,0 +1,31 @@
+"""Writes ``log_system/jars.sha256``: ``python -m tablestore.jar_digests``, after Kafka's or Delta's version changed.
+
+The jars are fetched anew from Maven Central, into a folder that is thrown away: what a cache holds is not locked.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from log_system.jars import DIGESTS, digests_of, fetch_unchecked
+from log_system.kafka import _install
+from tablestore.session import IN_SPARK, delta_modules
+
+
+def main() -> None:
+    """Fetch all jars that the program runs and write down their digests."""
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="tablestore-jars-") as work:
+        for name, modules, excludes in (
+            (_install.JARS, _install.MODULES, ()),
+            (*delta_modules(), IN_SPARK),
+        ):
+            folder = Path(work) / name
+            fetch_unchecked(name, modules, folder, excludes=excludes)
+            lines += [f"{digest}  {name}/{jar}\n" for jar, digest in digests_of(folder).items()]
+    DIGESTS.write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
