@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.scan import LogReader
+from log_system.kafka.topic import earliest_offsets
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from snapshot.records import ChangeSet
 from tablestore.align import Comparison, Parted, as_logged
@@ -176,6 +177,8 @@ class Contents:
         comparison = Comparison(records, self._changes(changes, partition, limit))
         try:
             for parted in comparison.parted(gaps=self._compacted):
+                if parted.missing is not None and self._overtaken(partition, offsets[0]):
+                    break
                 named += self._tell(parted, snapshot, partition)
                 if named >= NAMED_MAX:
                     raise _EnoughError
@@ -186,6 +189,16 @@ class Contents:
             assert snapshot is not None
             self._cannot_compare(snapshot, str(error.__cause__), expired=False)
         self.rows += comparison.rows
+
+    def _overtaken(self, partition: int, start: int) -> bool:
+        """Whether retention has removed records from ``start`` on since the first pass, so that none is known lost."""
+        low = earliest_offsets(self._log.client, self._log.topic)[partition]
+        if low > start:
+            self._findings.note(
+                f"partition {partition}: retention has removed records up to offset {low} while they were read; what "
+                "was there is not compared."
+            )
+        return low > start
 
     def _changes(self, changes: ChangeSet | None, partition: int, limit: int | None) -> Iterator[pa.RecordBatch]:
         """Read a snapshot's changes as they must be in the log."""

@@ -94,7 +94,7 @@ def table_of(outcomes: Sequence[Outcome]) -> Table:
             *map(str, (one.writers, one.faults, one.snapshots, *broken, verdict.table + verdict.apart)),
             *times,
             ", ".join(f"{count} {name}" for name, count in sorted(one.interruptions.items())),
-            "; ".join([*one.troubles[:4], *one.notes]),
+            "; ".join([f"{len(one.troubles)} errors" if one.troubles else "", *one.notes]).lstrip("; "),
         )
     return shown
 
