@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from log_system.kafka.local import LocalKafka
-from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
+from snapshot.errors import DataLostError, InvalidInputError, NotFoundError, TableReplacedError
 from snapshot.evolve import AddColumn, DropColumn, RenameColumn
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ
@@ -364,7 +364,7 @@ def test_a_table_that_is_made_anew_is_noticed(tmp_path: Path, monkeypatch: pytes
     following = open_local(tmp_path / "t").tail(poll_seconds=0)
     lifecycle.drop(lifecycle_table)
     make()
-    with pytest.raises(DataLostError, match="was dropped and created again"):
+    with pytest.raises(TableReplacedError, match="dropped and created again"):
         next(following)
 
 
