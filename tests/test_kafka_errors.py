@@ -241,7 +241,8 @@ def test_an_expired_offset_is_lost_data_and_never_a_jump(client: KafkaClient, to
 
 
 def test_a_record_that_is_too_large_is_the_users_to_shrink(client: KafkaClient, topic: str) -> None:
-    producer = client.producer(None)
+    # By default the topic decides, and the broker refuses such a record later.
+    producer = client.producer(None, **{"message.max.bytes": 1_000_000})
 
     with pytest.raises(InvalidInputError, match=r"kafka\.message\.max\.bytes"), kafka_errors("publish", client):
         producer.produce(topic, b"x" * 2_000_000)
