@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from log_system.base import LogPublisher
 from log_system.kafka.staged import KafkaTapFactory
 from snapshot.commit import CommitId, Replacement, commit, find_commit
-from snapshot.errors import ConflictError, InvalidInputError, UnavailableError
+from snapshot.errors import ConflictError, InvalidInputError, TableReplacedError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
@@ -274,6 +274,7 @@ class Writer:
 
         Raises:
             PublishPendingError: it is not, whatever the reason.
+            TableReplacedError: the table was dropped and created again; what was committed to it is gone.
         """
         try:
             self._publish(snapshot)
@@ -292,7 +293,7 @@ class Writer:
                     done = publish_through(
                         table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns
                     )
-                except PublishPendingError:
+                except (PublishPendingError, TableReplacedError):
                     raise
                 except Exception as error:
                     self._publisher.discard()

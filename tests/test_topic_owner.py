@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from log_system.kafka.client import KafkaClient
 from log_system.kafka.local import LocalKafka
 from log_system.kafka.topic import delete_topic, describe_topic, topic_ids
-from snapshot.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from snapshot.errors import AlreadyExistsError, NotFoundError, TableReplacedError, UnavailableError
 from snapshot.storage import Storage
 from tablestore import lifecycle
 from tablestore.cli import app
@@ -183,7 +183,7 @@ def test_a_drop_by_an_old_handle_leaves_the_table_made_anew_alone(servers: str, 
     old = make_table(path, servers, name)
     lifecycle.drop(old)
     made = make_table(path, servers, name)
-    with pytest.raises(NotFoundError, match="made anew"):
+    with pytest.raises(TableReplacedError, match="created again"):
         lifecycle.drop(old)
     assert OpenedTable.open(str(path)).spec.table_id == made.spec.table_id
 
