@@ -200,6 +200,7 @@ def test_what_the_program_allows_or_gives_is_resolved(tmp_path: Path, monkeypatc
         ("file:/etc/kafka/*", "file:///etc/kafka/key.pem", True),
         ("file:/etc/kafka/*", "file:/etc/kafka/deep/key.pem", False),
         ("file:/etc/kafka/*", "file:/etc/kafka/../shadow", False),
+        ("file:/etc/*/key.pem", "file:/etc/../key.pem", False),
         ("file:/etc/kafka/*", "file:etc/kafka/key.pem", False),
         ("file:/run/secrets/kafka*", "file:/run/secrets/kubernetes.io", False),
         ("env:*", "file:/etc/shadow", False),
