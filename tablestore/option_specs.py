@@ -10,6 +10,8 @@ import sys
 from enum import StrEnum
 from typing import Any, Final
 
+from log_system.kafka.allowed import DEFAULT, VARIABLE
+from log_system.kafka.client_options import ACCESS, TAKES_REFERENCE, Access
 from tablestore.merge_options import FIELD_OPTIONS, MERGE_OPTIONS
 from tablestore.option_group import OptionSpec
 from tablestore.option_types import (
@@ -335,6 +337,24 @@ Every other `kafka.*` option is passed on to the client with the prefix cut; the
 `group.id`, `isolation.level`, `auto.offset.reset`, `acks`, ...) are set by the store and refused, and so are names that
 only Kafka's Java client knows; the error names the one to use.
 
+Whoever can write to a table's folder chooses its stored options, so not everything is taken from there. The same holds
+for `properties.*` in definitions of the SQL catalog, temporary ones too:
+
+| what the option does | examples | stored |
+|---|---|---|
+| says how the client talks to brokers | `client.id`, `security.protocol`, `ssl.ca.pem` | yes |
+| is a credential | {credentials} | as a reference that the opening program allows |
+| names a file | {files} | if the opening program allows `file:` and that path |
+| runs code, writes files, or sends what is the opener's | {program} | never |
+| is unknown to this version | | never |
+
+The program that opens the table may give all of them, with values that are not checked: `options=` of
+`TableStore.open` and `open_local`, `client_options=` of `TableStore.create`, `options=` of `Catalog` (for all tables:
+`properties.*` and `kafka.*`) and of `Catalog.table`, `.option(...)` of Spark's readers and writers, and `-o` of the
+command line. They win over stored ones, and an empty value leaves a stored one out. A table that was stored with such
+an option before it was refused opens again when the program gives the option, or an empty value for it;
+`table.reset_options("kafka.NAME")` removes it.
+
 ## Credentials
 
 A credential is never stored. In place of a password, a private key or a token give a reference:
@@ -344,6 +364,34 @@ A credential is never stored. In place of a password, a private key or a token g
 
 Or leave it out and give it each time the table is opened:
 `TableStore.open(spark, path, options={{"kafka.sasl.password": "..."}})`.
+
+A stored reference is resolved in credentials, user names and certificates only (also {references}), and only if the
+**opening** program allows it. By default it allows `{allowed}`. Another list takes the place of this one: by the
+environment variable `{variable}` of the process that opens the table, or, for one handle, by `allow_references=[...]`
+of `TableStore.open`, `TableStore.create`, `open_local` and `Catalog`. For `format("tablestore")` it is the option
+`allowReferences`, one text with commas.
+
+```sh
+export {variable}="env:ORDERS_*,file:/etc/kafka/*,env:AUDIT_PASSWORD@broker1:9092;broker2:9092"
+```
+
+- `*` is any characters but `/`. A path with `..` is never allowed.
+- `@host:port;host:port` binds an entry to brokers: it counts only where every address of `bootstrap.servers` is one of
+  them. `class:package.module.Class` allows a definition's `sink.partitioner`.
+- An empty list allows nothing. References that the program gives itself are always resolved.
+
+**What remains.** The stored options also name the brokers and the mechanism. A password that is allowed without `@`, or
+given by the program, goes to the brokers that the table names: PLAIN shows it to them, and whether it is PLAIN or
+SCRAM, which does not, the table says too. The stored options can also switch encryption or its checks off
+(`security.protocol`, `enable.ssl.certificate.verification`), which helps whoever sits between you and the
+broker. For tables of people whom
+you do not trust with the credential, bind it by `@`, or give `kafka.bootstrap.servers`, `kafka.security.protocol` and
+`kafka.sasl.mechanism` at opening as well. The values of variables and files live in the memory of the driver and the
+executors. A credential on a command line is seen by others on that machine.
+
+Credentials that were given are masked in what is printed: `repr` and `vars` of handles, messages, log lines, tracebacks
+that show variables, Spark's plans, its event log and UI. They are in no table, checkpoint or definition. Pickled tasks
+hold them on their way to the executors: encrypt that way (`spark.network.crypto.enabled` or TLS) where others listen.
 """
 
 
@@ -354,7 +402,18 @@ def render_options() -> str:
         default = "" if spec.default is None else f"`{spec.default}`"
         rows.append(f"| `{spec.name}` | {spec.type.name} | {default} | {spec.doc} |")
     rows += [f"| `fields.<column>.{suffix}` | {kind} | | {doc} |" for suffix, (kind, doc) in FIELD_OPTIONS.items()]
-    return _PAGE.format(table="\n".join(rows))
+    named = {
+        kind: ", ".join(f"`{name}`" for name, access in sorted(ACCESS.items()) if access is kind) for kind in Access
+    }
+    return _PAGE.format(
+        table="\n".join(rows),
+        credentials=named[Access.CREDENTIAL],
+        files=named[Access.FILE],
+        program=named[Access.PROGRAM],
+        references=", ".join(f"`{n}`" for n in sorted(TAKES_REFERENCE) if ACCESS[n] is not Access.CREDENTIAL),
+        allowed="`, `".join(DEFAULT),
+        variable=VARIABLE,
+    )
 
 
 if __name__ == "__main__":

@@ -200,6 +200,7 @@ def test_what_the_program_allows_or_gives_is_resolved(tmp_path: Path, monkeypatc
         ("file:/etc/kafka/*", "file:///etc/kafka/key.pem", True),
         ("file:/etc/kafka/*", "file:/etc/kafka/deep/key.pem", False),
         ("file:/etc/kafka/*", "file:/etc/kafka/../shadow", False),
+        ("file:/etc/*/key.pem", "file:/etc/../key.pem", False),
         ("file:/etc/kafka/*", "file:etc/kafka/key.pem", False),
         ("file:/run/secrets/kafka*", "file:/run/secrets/kubernetes.io", False),
         ("env:*", "file:/etc/shadow", False),
@@ -267,6 +268,14 @@ def test_options_are_changed_only_to_what_may_be_stored(tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match=name.replace(".", r"\.")):
             alter(table, set_options={name: value}, publish=lambda *_: None)
     assert sorted((tmp_path / "t/_delta_log").iterdir()) == before
+
+
+def test_a_table_that_stores_what_is_refused_now_is_opened_and_mended(tmp_path: Path) -> None:
+    path = crafted(tmp_path / "t", given(ssl__engine__location="/tmp/evil.so"))
+    table = OpenedTable.open(str(path), {"kafka.ssl.engine.location": ""})
+
+    assert alter(table, reset_options=["kafka.ssl.engine.location"], publish=lambda *_: None) is not None
+    assert client_of(path) == {"bootstrap.servers": SERVERS}
 
 
 def test_an_unknown_name_is_not_stored_and_its_neighbour_is_named(tmp_path: Path) -> None:

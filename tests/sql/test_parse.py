@@ -10,8 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from snapshot.errors import InvalidInputError
 from tablestore.sql import SqlError, parse
 from tablestore.sql.dialect import to_spark
+from tablestore.sql.parse import parse_query
 from tablestore.sql.render import render
 from tablestore.sql.statements import Select, Statement
 from tests.sql.pairs import Pair, pairs
@@ -146,3 +148,20 @@ def test_any_damage_ends_well(text: str, chance: random.Random, times: int) -> N
         else:
             words = words[:at]
     assert ends_well("".join(words))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT reflect('java.lang.System', 'getenv', 'HOME')",
+        "SELECT 1 + length(builtin.`java_method`('java.lang.System', 'getenv', 'HOME')) FROM t",
+        "SELECT * FROM t LATERAL VIEW try_reflect('a', 'b') v",
+        "SELECT TRANSFORM (a) USING 'bash' AS (b) FROM t",
+        "SELECT a FROM t WHERE a IN (SELECT TRANSFORM (a) USING 'bash' FROM t)",
+        "SELECT * FROM IDENTIFIER('csv.`/etc/passwd`')",
+    ],
+)
+def test_no_sql_runs_code_or_reads_other_files(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="neither SQL nor a definition may"):
+        to_spark(parse_query(text).tree)
+    assert to_spark(parse_query("SELECT TRANSFORM(a, x -> x + 1) FROM t").tree).startswith("SELECT TRANSFORM(a")
