@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,12 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from snapshot.delta import Commit, DataFile, DeltaLog
-from snapshot.errors import ConflictError, OutcomeUnknownError, TableStoreError
+from snapshot.delta_txn import NUMBER_MAX
+from snapshot.errors import ConflictError, InvalidInputError, OutcomeUnknownError, TableStoreError
 from snapshot.records import Snapshot
 from snapshot.schema import SNAPSHOT
 from snapshot.stage import StagedFile
 
 ATTEMPTS_MAX = 200
+OLDEST = "tablestore-oldest"
+"""Names the number, kept in Delta's ``txn`` actions, that says which snapshot is the oldest that has not expired."""
 _WAIT_SECONDS_MAX = 0.2
 _UNKNOWN_MAX = 3
 """How many tries may end without an outcome."""
@@ -38,9 +42,47 @@ class CommitId:
     durable: bool = False
     place: str = ""
 
+    @classmethod
+    def of_batch(cls, batch: object) -> CommitId:
+        """Return the id of a write that its caller names and numbers.
+
+        Args:
+            batch: a pair: the write's name, and its number, a whole number (also of NumPy).
+
+        Raises:
+            InvalidInputError: it is another thing. What Delta's ``txn`` action cannot hold would make the table's log
+                unreadable for other tools.
+        """
+        name, number = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (None, None)
+        if not isinstance(name, str) or not name or name == OLDEST or not _is_unicode(name):
+            raise _no_batch(batch)
+        try:
+            # A truth value has an index, too.
+            index = -1 if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
+        except TypeError:
+            index = -1
+        if not 0 <= index <= NUMBER_MAX:
+            raise _no_batch(batch)
+        return cls(name, index, durable=True)
+
     def __str__(self) -> str:
         """Give ``writer:batch``."""
         return f"{self.writer}:{self.batch}"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _no_batch(batch: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"batch: expected a pair (name, number): a text that is not empty (nor {OLDEST!r}, which the store uses) and a "
+        f"whole number from 0 to 2**63 - 1, such as ('job', 7); got {batch!r:.200}. Nothing was written."
+    )
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from snapshot import delta_entry as entries
 from snapshot.delta_entry import INFO_KEY, Commit, DataFile, entry_of, files_after, files_of, parse_commit
 from snapshot.delta_errors import plain
+from snapshot.delta_txn import of_checkpoint
 from snapshot.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -210,10 +211,18 @@ class DeltaLog:
                 state = self._load()
                 try:
                     number = state.base.table.transaction_version(app_id)
-                except DeltaError as error:
-                    raise self._unreadable(error) from error
+                except DeltaError:
+                    # An action of some application is not what the protocol says.
+                    number = self._transactions(state.base.version).get(app_id)
             state.base.transactions[app_id] = None if number is None else int(number)
         return state.base.transactions[app_id]
+
+    def _transactions(self, version: int) -> dict[str, int]:
+        """Read what every application has recorded up to a version, leaving out actions that are none."""
+        first, found = of_checkpoint(self.storage, version)
+        for each in range(first + 1, version + 1):
+            found.update(self.commit_at(each).transactions)
+        return found
 
     def files(self, version: int | None = None) -> list[DataFile]:
         """List the active files, as of the newest version or of ``version``.

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from snapshot.bucketed import is_tombstones
 from snapshot.changes import LISTED, MAINTENANCE, SnapshotChanges, with_kind
-from snapshot.commit import ATTEMPTS_MAX, as_snapshot
+from snapshot.commit import ATTEMPTS_MAX, OLDEST, as_snapshot
 from snapshot.delta import DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError, TableReplacedError
 from snapshot.layout import Layout
@@ -26,10 +26,6 @@ from snapshot.truncated import TRUNCATES, TruncatedChanges
 __all__ = ["MERGED_THROUGH", "OLDEST", "Layout", "TableFiles"]
 
 MERGED_THROUGH = "merged-through"
-
-
-OLDEST = "tablestore-oldest"
-"""Names the number, kept in Delta's ``txn`` actions, that says which snapshot is the oldest that has not expired."""
 
 
 class TableFiles:

@@ -167,8 +167,8 @@ class Verbs:
 
     def _once(self, batch: Batch, write: Callable[[CommitId | None], Snapshot | None]) -> Snapshot | None:
         """Write, unless the batch has landed before."""
+        commit_id = None if batch is None else CommitId.of_batch(batch)
         self._writer.recover_once()
-        commit_id = None if batch is None else CommitId(batch[0], batch[1], durable=True)
         if commit_id is not None and (landed := self._writer.publish_landed(commit_id)) is not None:
             return landed
         return write(commit_id)
