@@ -18,11 +18,17 @@ from log_system.kafka.groups import delete_groups
 from log_system.kafka.secrets import merge_runtime
 from log_system.kafka.topic import delete_topic, describe_topic, ensure_topic, latest_offsets
 from snapshot.delta import DeltaLog
-from snapshot.errors import AlreadyExistsError, CorruptedError, InvalidInputError, NotFoundError
+from snapshot.errors import (
+    AlreadyExistsError,
+    CorruptedError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+)
 from snapshot.spark_schema import arrow_schema, check_schema, table_schema
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
-from snapshot.table import TableFiles
+from snapshot.table import TableFiles, is_of_another
 from tablestore.merge_rule import merge_rule
 from tablestore.opened import OpenedTable
 from tablestore.options import Consistency, Headers, LogOptions, TableOptions, parse_options
@@ -143,8 +149,8 @@ def _make(
         # Step 5.
         files = TableFiles.create(storage, spec)
     except Exception as error:
-        # What another ``create`` has made here at the same time is not ours to remove.
-        if not (isinstance(error, AlreadyExistsError) and DeltaLog(storage).exists()):
+        # What another ``create`` has made here at the same time is not ours to remove, nor what may be a table.
+        if not isinstance(error, OutcomeUnknownError) and not is_of_another(storage, spec.table_id):
             _undo(storage, parsed.log, intent)
         raise
     # Step 6.
