@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from snapshot.delta import Commit, DataFile, DeltaLog
-from snapshot.errors import ConflictError, OutcomeUnknownError, TableStoreError
+from snapshot.delta_txn import NUMBER_MAX
+from snapshot.errors import ConflictError, InvalidInputError, OutcomeUnknownError, TableStoreError
 from snapshot.records import Snapshot
 from snapshot.schema import SNAPSHOT
 from snapshot.stage import StagedFile
 
 ATTEMPTS_MAX = 200
+OLDEST = "tablestore-oldest"
+"""Names the number, kept in Delta's ``txn`` actions, that says which snapshot is the oldest that has not expired."""
 _WAIT_SECONDS_MAX = 0.2
 _UNKNOWN_MAX = 3
 """How many tries may end without an outcome."""
@@ -40,9 +45,47 @@ class CommitId:
     durable: bool = False
     place: str = ""
 
+    @classmethod
+    def of_batch(cls, batch: object) -> CommitId:
+        """Return the id of a write that its caller names and numbers.
+
+        Args:
+            batch: a pair: the write's name, and its number, a whole number (also of NumPy).
+
+        Raises:
+            InvalidInputError: it is another thing. What Delta's ``txn`` action cannot hold would make the table's log
+                unreadable for other tools.
+        """
+        name, number = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (None, None)
+        if not isinstance(name, str) or not name or name == OLDEST or not _is_unicode(name):
+            raise _no_batch(batch)
+        try:
+            # A truth value has an index, too.
+            index = -1 if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
+        except TypeError:
+            index = -1
+        if not 0 <= index <= NUMBER_MAX:
+            raise _no_batch(batch)
+        return cls(name, index, durable=True)
+
     def __str__(self) -> str:
         """Give ``writer:batch``."""
         return f"{self.writer}:{self.batch}"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _no_batch(batch: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"batch: expected a pair (name, number): a text that is not empty (nor {OLDEST!r}, which the store uses) and a "
+        f"whole number from 0 to 2**63 - 1, such as ('job', 7); got {batch!r:.200}. Nothing was written."
+    )
 
 
 @dataclass(frozen=True)
@@ -104,14 +147,16 @@ def commit(
     lost: Exception | None = None
     for attempt in range(ATTEMPTS_MAX):
         # Step 1.
-        landed = _landed(log, commit_id, newest, seen, unknown)
+        with _keeping(unknown):
+            landed = _landed(log, commit_id, staged, newest, seen, unknown)
         if landed is not None:
             return landed
         # A version that another commit has taken cannot be made any more by a try that is still under way.
         unknown = unknown if newest < tried else None
         seen = -1 if commit_id.durable else newest
         if check is not None:
-            check(newest)
+            with _keeping(unknown):
+                check(newest)
         # Step 2.
         files = [s.file for s in staged]
         if by_snapshot:
@@ -119,7 +164,9 @@ def commit(
         names = (commit_id.writer, commit_id.place) if commit_id.durable else ()
         transactions = [(name, commit_id.batch) for name in names if name]
         try:
-            return as_snapshot(log.commit(newest + 1, add=files, remove=remove, info=info, transactions=transactions))
+            with _keeping(unknown, ConflictError, OutcomeUnknownError):
+                made = log.commit(newest + 1, add=files, remove=remove, info=info, transactions=transactions)
+            return as_snapshot(made)
         # Step 3.
         except ConflictError as error:
             lost = error
@@ -129,17 +176,36 @@ def commit(
                 raise
             lost = unknown = error
             sleep(random.uniform(0, _WAIT_SECONDS_MAX))
-        except TableStoreError as error:
-            # A try before may yet land, so its files have to stay, whatever the storage answers now.
-            raise (unknown or error) from error
         tried = newest + 1
-        newest = _version(log, unknown)
+        with _keeping(unknown):
+            newest = log.version()
     msg = f"{log.storage.root}: other writers committed first {ATTEMPTS_MAX} times in a row; try the write again."
     raise ConflictError(msg) from lost
 
 
+@contextmanager
+def _keeping(unknown: OutcomeUnknownError | None, *others: type[TableStoreError]) -> Iterator[None]:
+    """Raise the unknown outcome of an earlier try in place of an error: that try may yet land, so its files must stay.
+
+    Args:
+        unknown: the earlier try's outcome; None where every try before is known not to have landed.
+        others: errors that are raised as they are.
+    """
+    try:
+        yield
+    except TableStoreError as error:
+        if unknown is None or unknown is error or isinstance(error, others):
+            raise
+        raise unknown from error
+
+
 def _landed(
-    log: DeltaLog, commit_id: CommitId, newest: int, seen: int, unknown: OutcomeUnknownError | None
+    log: DeltaLog,
+    commit_id: CommitId,
+    staged: Sequence[StagedFile],
+    newest: int,
+    seen: int,
+    unknown: OutcomeUnknownError | None,
 ) -> Snapshot | None:
     """Return the snapshot of a write that has landed; None where it is known that it has not.
 
@@ -148,23 +214,12 @@ def _landed(
     """
     found = find_commit(log, commit_id, newest, after=seen)
     # The oldest entries expire first, so where the first of them is there, all of them were.
-    if (
-        found is None
-        and unknown is not None
-        and not commit_id.durable
-        and newest > seen
-        and not log.has_entry(seen + 1)
-    ):
-        raise unknown
-    return found
-
-
-def _version(log: DeltaLog, unknown: OutcomeUnknownError | None) -> int:
-    """Return the newest version; where the storage does not answer, a try before keeps its unknown outcome."""
-    try:
-        return log.version()
-    except TableStoreError as error:
-        raise (unknown or error) from error
+    if found is not None or unknown is None or commit_id.durable or newest <= seen or log.has_entry(seen + 1):
+        return found
+    held = {file.path for file in log.files()}
+    if any(each.file.path in held for each in staged):
+        return Snapshot(newest, "expired", 0, 0, str(commit_id))
+    raise unknown
 
 
 def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) -> Snapshot | None:

@@ -8,14 +8,13 @@ refresh and each commit, so what these cost would grow with the number of versio
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
-import random
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,6 +26,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from snapshot import delta_entry as entries
 from snapshot.delta_entry import INFO_KEY, Commit, DataFile, entry_of, files_after, files_of, parse_commit
 from snapshot.delta_errors import plain
+from snapshot.delta_land import land, withdraw
+from snapshot.delta_txn import of_checkpoint
 from snapshot.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -49,10 +50,6 @@ _FOLLOWED_MAX = 50
 """Entries that are kept on top of a state of delta-rs; with more of them, a newer state is read."""
 _INTERVAL = 100
 """Versions between checkpoints where the table does not say (``delta.checkpointInterval``), as with delta-rs."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PUTS_MAX = 6
-"""How often an entry is put while no answer tells whether it landed."""
-_WAIT_SECONDS_MAX = 0.5
 _WRITER_VERSION_MAX = 2
 _FEATURES = frozenset(
     ("appendOnly", "invariants", "timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck")
@@ -135,7 +132,8 @@ class DeltaLog:
 
         Raises:
             AlreadyExistsError: there is a Delta table already.
-            UnavailableError: the file system refused.
+            UnavailableError: the file system refused; nothing was made.
+            OutcomeUnknownError: the file system cannot be asked; the table may exist or not.
         """
         commit_id = uuid.uuid4().hex
         try:
@@ -151,22 +149,16 @@ class DeltaLog:
                 ),
             )
         except (DeltaError, OSError) as error:
-            if "already exists" in str(error):
-                # delta-rs repeats a request whose answer was lost, and then finds what it has made itself.
-                text = storage.read(entry_of(0))
-                if text is not None and parse_commit(0, text).info.get("commit") == commit_id:
-                    return cls(storage)
-                msg = f"{storage.root}: a Delta table is there already; nothing changed."
-                raise AlreadyExistsError(msg) from error
-            if isinstance(error, DeltaError):
-                raise
-            msg = f"{storage.root}: the Delta table cannot be made: {plain(error)}. Check the file system, then retry."
-            raise UnavailableError(msg) from error
+            # delta-rs repeats a request whose answer was lost, and may find what it has made itself.
+            if not _is_made(storage, commit_id, error):
+                msg = f"{storage.root}: the Delta table cannot be made: {plain(error)}. Check the file system."
+                raise UnavailableError(msg) from error
         return cls(storage)
 
     def exists(self) -> bool:
         """Tell whether there is a Delta table."""
-        return self.storage.exists("_delta_log") and DeltaTable.is_deltatable(self.storage.root)
+        with _delta_errors(self.storage.root):
+            return self.storage.exists("_delta_log") and DeltaTable.is_deltatable(self.storage.root)
 
     def version(self) -> int:
         """Give the newest version.
@@ -203,17 +195,30 @@ class DeltaLog:
             if app_id in found.transactions:
                 return found.transactions[app_id]
         if app_id not in state.base.transactions:
-            try:
-                number = state.base.table.transaction_version(app_id)
-            except DeltaError:
-                # It is looked for in the entries that were there when the state was read; some may have expired since.
-                state = self._load()
+            state.base.transactions[app_id] = self._recorded(state, app_id)
+        return state.base.transactions[app_id]
+
+    def _recorded(self, state: _State, app_id: str) -> int | None:
+        """Return what an application has recorded up to the version that delta-rs has read."""
+        try:
+            number = state.base.table.transaction_version(app_id)
+        except (DeltaError, OSError):
+            # It is looked for in the entries that were there when the state was read; some may have expired since.
+            state = self._load()
+            with _delta_errors(self.storage.root):
                 try:
                     number = state.base.table.transaction_version(app_id)
-                except DeltaError as error:
-                    raise self._unreadable(error) from error
-            state.base.transactions[app_id] = None if number is None else int(number)
-        return state.base.transactions[app_id]
+                except DeltaError:
+                    # An action of some application is not what the protocol says.
+                    return self._transactions(state.base.version).get(app_id)
+        return None if number is None else int(number)
+
+    def _transactions(self, version: int) -> dict[str, int]:
+        """Read what every application has recorded up to a version, leaving out actions that are none."""
+        first, found = of_checkpoint(self.storage, version)
+        for each in range(first + 1, version + 1):
+            found.update(self.commit_at(each).transactions)
+        return found
 
     def files(self, version: int | None = None) -> list[DataFile]:
         """List the active files, as of the newest version or of ``version``.
@@ -224,10 +229,13 @@ class DeltaLog:
         state = self._fresh()
         first = state.base.version
         if version is None or first <= version <= state.version:
-            return files_after(state.base.files, state.since if version is None else state.since[: version - first])
+            with _delta_errors(self.storage.root):
+                held = state.base.files
+            return files_after(held, state.since if version is None else state.since[: version - first])
         try:
-            return _Base(DeltaTable(self.storage.root, version=version)).files
-        except (DeltaError, TableNotFoundError, OSError) as error:
+            with _delta_errors(self.storage.root):
+                return _Base(DeltaTable(self.storage.root, version=version)).files
+        except CorruptedError as error:
             msg = f"{self.storage.root}: version {version} cannot be read: {error}"
             raise NotFoundError(msg) from error
 
@@ -336,7 +344,7 @@ class DeltaLog:
     def _put(self, version: int, actions: Sequence[Mapping[str, Any]], state: _State) -> Commit:
         """Put the entry of a version, and now and then a checkpoint after it.
 
-        1. Put the entry unless the version exists, and find out whether it landed (``_land``).
+        1. Put the entry unless the version exists, and find out whether it landed (``delta_land``).
         2. See that the version before is still the one that this entry follows. The entry is void where another process
            has cut the log past it meanwhile (this one was suspended): nobody reads it, so it is removed.
         3. Write a checkpoint where one is due. A crash before it leaves that to a later commit.
@@ -350,64 +358,24 @@ class DeltaLog:
             raise InvalidInputError(msg)
         text = entries.entry(actions)
         # Step 1.
-        self._land(version, text)
+        is_first = land(self.storage, version, text)
         # Step 2.
-        self._check_follows(version, state)
+        self._check_follows(version, text, state, is_first=is_first)
         # Step 3.
         if version % int(state.base.configuration.get("delta.checkpointInterval", _INTERVAL)) == 0:
             self._checkpoint()
         return parse_commit(version, text)
 
-    def _land(self, version: int, text: bytes) -> None:
-        """Put an entry, and find out whether it landed wherever the answer does not tell.
+    def _check_follows(self, version: int, text: bytes, state: _State, *, is_first: bool) -> None:
+        """Check that an entry that was put follows the version that its state was read at.
 
-        A client that repeats a request whose answer was lost is told that the file exists, though it made the file
-        itself. So the entry that is there decides: no two commits write the same text. Where none is there, the same
-        entry is put again under the same name, which can only land once.
-
-        Raises:
-            ConflictError: another commit has made the version.
-            UnavailableError: the file system has no room; nothing was made.
-            OutcomeUnknownError: the file system cannot be asked.
-        """
-        name = entry_of(version)
-        cause: Exception | None = None
-        unanswered = False
-        for attempt in range(_PUTS_MAX):
-            if attempt:
-                time.sleep(random.uniform(0, min(_WAIT_SECONDS_MAX, 0.02 * 2**attempt)))
-            try:
-                if self.storage.put_new(name, text):
-                    return
-            except UnavailableError as error:
-                cause = error
-                # An entry is whole from the start, so one that found no room is not there. An earlier try may yet land.
-                if _has_no_room(error) and not unanswered:
-                    msg = (
-                        f"{self.storage.root}: version {version} cannot be committed: {error} Nothing was committed. "
-                        "Make room, then try again."
-                    )
-                    raise UnavailableError(msg) from error
-                unanswered = True
-            try:
-                there = self.storage.read(name)
-            except UnavailableError as error:
-                cause = error
-                continue
-            if there == text:
-                return
-            if there is not None:
-                msg = f"{self.storage.root}: version {version} was made by another commit."
-                raise ConflictError(msg) from cause
-        msg = f"{self.storage.root}: commit of version {version} gave no answer: {cause}"
-        raise OutcomeUnknownError(msg) from cause
-
-    def _check_follows(self, version: int, state: _State) -> None:
-        """See that an entry that was put follows the version that its state was read at.
+        It does not where this process was suspended just before it put the entry, and the log was cut meanwhile or the
+        table replaced.
 
         Raises:
             ConflictError: it does not, and was removed.
-            TableReplacedError: another table is at the path.
+            TableReplacedError: another table is at the path; likewise.
+            OutcomeUnknownError: likewise, and a request before may have landed in time; or the storage cannot be asked.
         """
         if state.digest is None:
             return
@@ -415,15 +383,23 @@ class DeltaLog:
             before = self.storage.read(entry_of(version - 1))
             if before is not None and _digest(before) == state.digest:
                 return
-            newest = self._load().version
-            if before is None and newest > version and self.storage.read(entry_of(version + 1)) is None:
-                self.storage.delete(entry_of(version))
-                msg = f"{self.storage.root}: version {version} was made by another commit, which has expired since."
-                raise ConflictError(msg)
+            try:
+                newest = self._load().version
+            except (TableReplacedError, NotFoundError):
+                withdraw(self.storage, version, text)
+                raise
+            if before is not None or newest <= version or self.storage.read(entry_of(version + 1)) is not None:
+                return
+            withdraw(self.storage, version, text)
         except UnavailableError as error:
             # The entry is there, so its files have to stay.
             msg = f"{self.storage.root}: commit of version {version} cannot be read back: {error}"
             raise OutcomeUnknownError(msg) from error
+        if not is_first:
+            msg = f"{self.storage.root}: commit of version {version} gave no answer, and the version has expired since."
+            raise OutcomeUnknownError(msg)
+        msg = f"{self.storage.root}: version {version} was made by another commit, which has expired since."
+        raise ConflictError(msg)
 
     def _checkpoint(self) -> None:
         """Write a checkpoint of the newest version, so that a state is read without all entries before it."""
@@ -439,9 +415,10 @@ class DeltaLog:
         Raises:
             ConflictError: it is another.
         """
-        # The state last seen is enough where it is the one before: if it is old by now, putting the version fails.
+        # The state last seen is enough where it is the one before: if it is old by now, putting the version fails. It
+        # must be this table's, or the entry would land in the table that has been created at the path since.
         state = self._state
-        if state is None or state.version != version:
+        if state is None or state.version != version or not self._is_there(state):
             state = self._fresh()
         if state.version != version:
             msg = f"{self.storage.root}: version {version + 1} was made by another commit."
@@ -476,13 +453,8 @@ class DeltaLog:
             NotFoundError: there is no Delta table.
             TableReplacedError: it is not the table that this object has read before.
         """
-        try:
+        with _delta_errors(self.storage.root):
             base = _Base(DeltaTable(self.storage.root))
-        except TableNotFoundError as error:
-            msg = f"{self.storage.root}: there is no Delta table: it was dropped or moved, or never created."
-            raise NotFoundError(msg) from error
-        except DeltaError as error:
-            raise self._unreadable(error) from error
         if self._state is not None and self._state.base.id != base.id:
             msg = (
                 f"{self.storage.root}: expected the table that was opened, with id {self._state.base.id}, got one with "
@@ -501,20 +473,56 @@ class DeltaLog:
         try:
             return parse_commit(version, text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._unreadable(error) from error
+            raise _unreadable(self.storage.root, error) from error
 
-    def _unreadable(self, error: Exception) -> CorruptedError:
-        return CorruptedError(
-            f"{self.storage.root}: the Delta log cannot be read: {error}. Restore it, or choose another path."
-        )
+
+def _is_made(storage: Storage, commit_id: str, cause: Exception) -> bool:
+    """Return whether a table was made by the commit of this id, although making it has failed.
+
+    Raises:
+        AlreadyExistsError: another commit has made one.
+        OutcomeUnknownError: the file system cannot be asked.
+    """
+    try:
+        text = storage.read(entry_of(0))
+    except UnavailableError as error:
+        msg = f"{storage.root}: the Delta table may have been made or not; no answer came: {plain(cause)}"
+        raise OutcomeUnknownError(msg) from error
+    if text is not None and parse_commit(0, text).info.get("commit") == commit_id:
+        return True
+    if text is not None or "already exists" in str(cause):
+        msg = f"{storage.root}: a Delta table is there already; nothing changed."
+        raise AlreadyExistsError(msg) from cause
+    return False
+
+
+@contextmanager
+def _delta_errors(root: str) -> Iterator[None]:
+    """Raise what delta-rs raises when it reads a table as errors of this program.
+
+    Raises:
+        NotFoundError: there is no Delta table.
+        CorruptedError: its log cannot be read, or a file of it is gone.
+        UnavailableError: the file system does not answer.
+    """
+    try:
+        yield
+    except TableNotFoundError as error:
+        msg = f"{root}: there is no Delta table: it was dropped or moved, or never created."
+        raise NotFoundError(msg) from error
+    except (DeltaError, FileNotFoundError) as error:
+        raise _unreadable(root, error) from error
+    except OSError as error:
+        msg = f"{root}: the Delta log cannot be read: {plain(error)}. Check the file system, then try again."
+        raise UnavailableError(msg) from error
+
+
+def _unreadable(root: str, error: Exception) -> CorruptedError:
+    return CorruptedError(f"{root}: the Delta log cannot be read: {plain(error)}. Restore it, or choose another path.")
 
 
 def _digest(text: bytes) -> bytes:
     return hashlib.sha256(text).digest()
-
-
-def _has_no_room(error: UnavailableError) -> bool:
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM
 
 
 def _without_invariants(schema: pa.Schema) -> pa.Schema:

@@ -16,6 +16,8 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from snapshot.delta_txn import recorded
+
 INFO_KEY = "tablestore"
 """Key of our own facts in a commit's ``commitInfo``."""
 NTZ_FEATURE = "timestampNtz"
@@ -107,7 +109,8 @@ def parse_commit(version: int, text: bytes) -> Commit:
             taken.append(unquote(action["remove"]["path"]))
             only_files &= not action["remove"].get("deletionVector")
         elif "txn" in action:
-            transactions[action["txn"]["appId"]] = int(action["txn"]["version"])
+            # One that is not what the protocol says counts as not recorded; the rest of the entry stands.
+            transactions.update([pair] if (pair := recorded(action["txn"])) is not None else [])
     return Commit(
         version,
         timestamp_ms,

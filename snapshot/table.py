@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from snapshot.bucketed import is_tombstones
 from snapshot.changes import LISTED, MAINTENANCE, SnapshotChanges, with_kind
-from snapshot.commit import ATTEMPTS_MAX, as_snapshot
+from snapshot.commit import ATTEMPTS_MAX, OLDEST, as_snapshot
 from snapshot.delta import Commit, DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError, TableReplacedError
 from snapshot.layout import Layout
@@ -26,10 +26,8 @@ from snapshot.truncated import TRUNCATES, TruncatedChanges
 __all__ = ["MERGED_THROUGH", "OLDEST", "Layout", "TableFiles"]
 
 MERGED_THROUGH = "merged-through"
-
-
-OLDEST = "tablestore-oldest"
-"""Names the number, kept in Delta's ``txn`` actions, that says which snapshot is the oldest that has not expired."""
+TABLE = "table"
+"""Fact of the first commit to a Delta table: the id of the table that it is part of."""
 
 
 class TableFiles:
@@ -77,7 +75,7 @@ class TableFiles:
         keeping = {"delta.checkpointInterval": "20", "delta.enableExpiredLogCleanup": "false"}
         properties = {SPEC_PROPERTY: spec.to_json(), **keeping}
         if spec.has_key:
-            info = {"kind": "create", MERGED_THROUGH: 0}
+            info = {"kind": "create", MERGED_THROUGH: 0, TABLE: spec.table_id}
             # Of two who make a table here at once, this decides.
             columns = root_schema(spec)
             DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration=keeping, info=info)
@@ -86,7 +84,7 @@ class TableFiles:
                 log_schema(spec),
                 partition_by=(SNAPSHOT, BUCKET),
                 configuration=properties,
-                info={"kind": "create"},
+                info={"kind": "create", TABLE: spec.table_id},
             )
         else:
             DeltaLog.create(
@@ -94,7 +92,7 @@ class TableFiles:
                 root_schema(spec),
                 partition_by=spec.partition_by,
                 configuration=properties,
-                info={"kind": "create"},
+                info={"kind": "create", TABLE: spec.table_id},
             )
         return cls(storage, spec)
 
@@ -352,6 +350,12 @@ class TableFiles:
     def change_schema(self) -> pa.Schema:
         """The table's columns, then ``_kind``: what is published and what streams read."""
         return with_kind(self.spec.change_columns.named)
+
+
+def is_of_another(storage: Storage, table_id: str) -> bool:
+    """Return whether a Delta table is in a folder that a table's own ``create`` has not made."""
+    log = DeltaLog(storage)
+    return log.has_entry(0) and log.commit_at(0).info.get(TABLE) != table_id
 
 
 def root_schema(spec: TableSpec) -> pa.Schema:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from snapshot.delta import DataFile
-from snapshot.errors import ConflictError, UnavailableError
+from snapshot.errors import ConflictError, TableReplacedError, UnavailableError
 from snapshot.layout import Layout
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
 from snapshot.parquet import removed_on_error
@@ -89,7 +89,7 @@ def compact(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
         logger.info("table %s: another compaction was faster; this one's files are dropped", table.path)
         files.storage.delete(*[f.path for f in added])
         return None
-    except UnavailableError:
+    except (UnavailableError, TableReplacedError):
         files.storage.delete(*[f.path for f in added])
         raise
     # Step 3.
@@ -168,7 +168,7 @@ def _compact_files(table: OpenedTable, run_tasks: RunTasks) -> Snapshot | None:
     # Step 2.
     try:
         version = replace_files(files.root, added, [file for group in groups for file in group])
-    except (UnavailableError, ConflictError):
+    except (UnavailableError, ConflictError, TableReplacedError):
         files.storage.delete(*[f.path for f in added])
         raise
     if version is None:

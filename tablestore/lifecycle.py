@@ -35,6 +35,7 @@ from snapshot.errors import (
     CorruptedError,
     InvalidInputError,
     NotFoundError,
+    OutcomeUnknownError,
     TableReplacedError,
     TableStoreError,
     UnavailableError,
@@ -42,7 +43,7 @@ from snapshot.errors import (
 from snapshot.spark_schema import arrow_schema, check_schema, table_schema
 from snapshot.spec import TableSpec
 from snapshot.storage import Storage
-from snapshot.table import TableFiles
+from snapshot.table import TableFiles, is_of_another
 from tablestore.merge_rule import merge_rule
 from tablestore.opened import OpenedTable
 from tablestore.options import Consistency, Headers, LogOptions, TableOptions, parse_options
@@ -196,8 +197,8 @@ def _make(
         # Step 5.
         files = TableFiles.create(storage, spec)
     except Exception as error:
-        # What another ``create`` has made here at the same time is not ours to remove.
-        if not (isinstance(error, AlreadyExistsError) and DeltaLog(storage).exists()):
+        # What another ``create`` has made here at the same time is not ours to remove, nor what may be a table.
+        if not isinstance(error, OutcomeUnknownError) and not is_of_another(storage, spec.table_id):
             making.undo()
         raise
     # Step 6.

@@ -205,8 +205,8 @@ class TableStore(RowVerbs, Altering, Life):
             ConflictError: other writers committed first too often; nothing was written.
             PublishPendingError: committed, but the log's broker fails; the next write or ``recover()`` publishes it.
         """
-        frame = self._merged(frame) if merge_schema else frame
-        return self.write_as(frame, None if batch is None else CommitId(batch[0], batch[1], durable=True))
+        commit_id = None if batch is None else CommitId.of_batch(batch)
+        return self.write_as(self._merged(frame) if merge_schema else frame, commit_id)
 
     @exclusive
     def write_as(self, frame: DataFrame, commit_id: CommitId | None) -> Snapshot | None:

@@ -167,7 +167,7 @@ class Verbs:
 
     def _once(self, batch: Batch, write: Callable[[CommitId | None], Snapshot | None]) -> Snapshot | None:
         """Write, unless the batch has landed before."""
-        commit_id = None if batch is None else CommitId(batch[0], batch[1], durable=True)
+        commit_id = None if batch is None else CommitId.of_batch(batch)
         if commit_id is not None and (landed := self._writer.publish_landed(commit_id)) is not None:
             return landed
         self._writer.recover_once()

@@ -1,0 +1,62 @@
+"""The numbers that applications record with their commits (Delta's ``txn`` actions).
+
+delta-rs refuses to return any of them while one action in the log is not what the protocol says (a version that is no
+64-bit integer, say). One application's mistake must not hide what the others have recorded, so the log is read here
+then: the last checkpoint, and the entries after it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from snapshot.storage import Storage
+
+NUMBER_MAX = 2**63 - 1
+_LOG = "_delta_log"
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.[0-9]{10}|\.[0-9a-f-]{36})?\.parquet")
+
+
+def recorded(action: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return the application and the number of a ``txn`` action; None where it is not what the protocol says."""
+    app_id, number = action.get("appId"), action.get("version")
+    if not isinstance(app_id, str) or isinstance(number, bool):
+        return None
+    try:
+        # delta-rs takes numbers in quotes, too, and leaves fractions out.
+        version = int(number)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return (app_id, version) if -NUMBER_MAX - 1 <= version <= NUMBER_MAX else None
+
+
+def of_checkpoint(storage: Storage, version: int) -> tuple[int, dict[str, int]]:
+    """Read what the last checkpoint at or before a version holds.
+
+    Args:
+        storage: folder of the Delta table.
+        version: the version.
+
+    Returns:
+        The checkpoint's version, and the last number of each application; -1 and nothing where there is none.
+    """
+    by_version: dict[int, list[str]] = {}
+    for name in storage.names(_LOG):
+        match = _CHECKPOINT.fullmatch(name)
+        if match and int(match[1]) <= version:
+            by_version.setdefault(int(match[1]), []).append(name)
+    if not by_version:
+        return -1, {}
+    newest = max(by_version)
+    found: dict[str, int] = {}
+    for name in by_version[newest]:
+        data = storage.read(f"{_LOG}/{name}")
+        parquet = pq.ParquetFile(io.BytesIO(data or b""))
+        if "txn" in parquet.schema_arrow.names:
+            actions = parquet.read(columns=["txn"]).column("txn").to_pylist()
+            found |= dict(pair for action in actions if action is not None and (pair := recorded(action)) is not None)
+    return newest, found
