@@ -7,8 +7,7 @@ import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +21,9 @@ from snapshot.storage import Storage
 ROW_GROUP_ROWS = 131_072
 _SAMPLE_ROWS = 8_192
 _STRING_STAT_CHARS = 32
+_EPOCH = datetime(1970, 1, 1)
+_DAYS = ((date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days)
+"""The dates of the years 1 to 9999, in days since the epoch: those that every reader of the Delta log can parse."""
 
 
 class ParquetFiles:
@@ -51,6 +53,8 @@ class ParquetFiles:
         self._writer: pq.ParquetWriter | None = None
         self._metadata: list[pq.FileMetaData] = []
         self._path = ""
+        self._floats = [f.name for f in schema if pa.types.is_floating(f.type)]
+        self._without_bounds: set[str] = set()
         self.files: list[DataFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -84,20 +88,25 @@ class ParquetFiles:
             return
         table = pa.Table.from_batches(self._waiting, schema=self._schema)
         self._waiting, self._waiting_rows = [], 0
+        nan = {name for name in self._floats if pc.any(pc.is_nan(table.column(name))).as_py()}
+        if not nan <= self._without_bounds:
+            # Whether a column gets bounds is settled when its file is opened, so these rows begin another one.
+            self._finish_file()
         if self._writer is None:
-            self._open_file(table)
+            self._open_file(table, nan)
         assert self._writer is not None
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         if self._sink.tell() >= self._target_bytes:
             self._finish_file()
 
-    def _open_file(self, first_rows: pa.Table) -> None:
+    def _open_file(self, first_rows: pa.Table, nan: set[str]) -> None:
         self._path = f"{self._prefix}-{len(self.files):05d}-{uuid.uuid4().hex}.parquet"
         target = self._storage.path(self._path)
         filesystem = self._storage.filesystem
         filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
         self._sink = filesystem.open(target, "wb")
         self._metadata = []
+        self._without_bounds = nan
         self._writer = pq.ParquetWriter(
             self._sink,
             self._schema,
@@ -105,6 +114,7 @@ class ParquetFiles:
             # What is published is read once more: a page that a disk has damaged must not pass for other values.
             write_page_checksum=True,
             use_dictionary=repetitive_columns(first_rows),
+            write_statistics=bounded_columns(self._schema, nan),
             metadata_collector=self._metadata,
         )
 
@@ -159,20 +169,47 @@ def repetitive_columns(rows: pa.Table) -> list[str]:
     return found
 
 
+def bounded_columns(schema: pa.Schema, nan: set[str]) -> bool | list[str]:
+    """Name the columns, by their Parquet paths, that get statistics; True for all.
+
+    Arrow leaves NaN out of a column's bounds, while Spark and DuckDB hold that NaN is greater than any other number, so
+    a reader that trusts such bounds would skip rows that it asks for. Whether a nested column holds NaN is not looked
+    at: its floating-point fields never get bounds.
+
+    Args:
+        schema: the columns.
+        nan: names of the columns that hold NaN.
+    """
+    if not nan and not any(pa.types.is_nested(kind) for kind in schema.types):
+        return True
+    leaves = _leaves_in(schema)
+    unbounded = {
+        leaf.path
+        for leaf in leaves
+        if leaf.path in nan or (leaf.path not in schema.names and leaf.physical_type in ("FLOAT", "DOUBLE"))
+    }
+    return True if not unbounded else [leaf.path for leaf in leaves if leaf.path not in unbounded]
+
+
 def _leaf_paths(schema: pa.Schema) -> list[str]:
     if not any(pa.types.is_nested(kind) for kind in schema.types):
         return list(schema.names)
+    return [leaf.path for leaf in _leaves_in(schema)]
+
+
+def _leaves_in(schema: pa.Schema) -> list[pq.ColumnSchema]:
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     leaves = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata.schema
-    return [leaves.column(number).path for number in range(len(leaves))]
+    return [leaves.column(number) for number in range(len(leaves))]
 
 
 def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
     """Sum a Parquet file's statistics up in the form of Delta's per-file statistics.
 
-    Only columns whose bounds are exact and safe to compare take part: numbers, dates, timestamps, and strings of
-    up to 32 characters. A NaN or a missing bound leaves its column out, as the Delta protocol allows.
+    Only columns whose bounds are exact and safe to compare take part: numbers, dates and timestamps of the years 1 to
+    9999, and strings of up to 32 characters. Any other bound leaves its column out, as the Delta protocol allows. So
+    does NaN: the file has no bounds of a column that holds it (``bounded_columns``).
     """
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
@@ -189,8 +226,8 @@ def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
         filled = [s for s in groups if s is not None and s.num_values > 0]
         if not filled or not all(s.has_min_max for s in filled) or len(filled) != len(_not_all_null(groups)):
             continue
-        bounds = _stat(min(s.min for s in filled), field.type), _stat(max(s.max for s in filled), field.type)
-        if bounds[0] is not None and bounds[1] is not None:
+        bounds = _bounds(filled, field.type)
+        if bounds is not None:
             low[field.name], high[field.name] = bounds
     return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
@@ -206,23 +243,37 @@ def _not_all_null(groups: Iterable[Any]) -> list[Any]:
     return [s for s in groups if s is None or not s.has_null_count or s.num_values > 0]
 
 
-def _stat(value: Any, kind: pa.DataType) -> Any:
-    if isinstance(value, bool | bytes) or value is None:
+def _bounds(groups: list[pq.Statistics], kind: pa.DataType) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value as Delta writes them; None where one cannot be compared safely."""
+    if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        # Python has no dates beyond the years 1 to 9999, so the statistics are read as the numbers that they are.
+        text = _date if pa.types.is_date32(kind) else _timestamp
+        found: list[Any] = [text(min(s.min_raw for s in groups), kind), text(max(s.max_raw for s in groups), kind)]
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind):
+        found = [_plain(min(s.min for s in groups)), _plain(max(s.max for s in groups))]
+    else:
         return None
+    return None if None in found else (found[0], found[1])
+
+
+def _date(days: int, _: pa.DataType) -> str | None:
+    if not _DAYS[0] <= days <= _DAYS[1]:
+        return None
+    return (_EPOCH.date() + timedelta(days=days)).isoformat()
+
+
+def _timestamp(moment: int, kind: pa.TimestampType) -> str | None:
+    # Delta keeps milliseconds; a bound with more digits would be wrong by rounding, so it is left out.
+    if kind.unit != "us" or moment % 1000 or not _DAYS[0] <= moment // 86_400_000_000 <= _DAYS[1]:
+        return None
+    text = (_EPOCH + timedelta(microseconds=moment)).isoformat(timespec="milliseconds")
+    return text + ("Z" if kind.tz else "")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= _STRING_STAT_CHARS else None
     if isinstance(value, float):
-        return value if math.isfinite(value) and not (value == 0 and pa.types.is_floating(kind)) else None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, Decimal):
-        return None
-    if isinstance(value, datetime):
-        # Delta keeps milliseconds; a bound with more digits would be wrong by rounding, so it is left out.
-        if value.microsecond % 1000:
-            return None
-        text = value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}"
-        return text + ("Z" if getattr(kind, "tz", None) else "")
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, str) and len(value) <= _STRING_STAT_CHARS:
-        return value
-    return None
+        # 0.0 may stand for -0.0, and infinity has no spelling in JSON.
+        return value if math.isfinite(value) and value else None
+    return value
