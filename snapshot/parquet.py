@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import date, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -54,7 +55,7 @@ class ParquetFiles:
         self._metadata: list[pq.FileMetaData] = []
         self._path = ""
         self._floats = [f.name for f in schema if pa.types.is_floating(f.type)]
-        self._without_bounds: set[str] = set()
+        self._odd: set[str] = set()
         self.files: list[DataFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -88,33 +89,34 @@ class ParquetFiles:
             return
         table = pa.Table.from_batches(self._waiting, schema=self._schema)
         self._waiting, self._waiting_rows = [], 0
-        nan = {name for name in self._floats if pc.any(pc.is_nan(table.column(name))).as_py()}
-        if not nan <= self._without_bounds:
-            # Whether a column gets bounds is settled when its file is opened, so these rows begin another one.
+        odd = {name for name in self._floats if is_odd(table.column(name))}
+        if not odd <= self._odd:
+            # How a column is written is settled when its file is opened, so these rows begin another one.
             self._finish_file()
         if self._writer is None:
-            self._open_file(table, nan)
+            self._open_file(table, odd)
         assert self._writer is not None
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         if self._sink.tell() >= self._target_bytes:
             self._finish_file()
 
-    def _open_file(self, first_rows: pa.Table, nan: set[str]) -> None:
+    def _open_file(self, first_rows: pa.Table, odd: set[str]) -> None:
         self._path = f"{self._prefix}-{len(self.files):05d}-{uuid.uuid4().hex}.parquet"
         target = self._storage.path(self._path)
         filesystem = self._storage.filesystem
         filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
         self._sink = filesystem.open(target, "wb")
         self._metadata = []
-        self._without_bounds = nan
+        self._odd = odd
+        unskippable = unskippable_columns(self._schema, odd)
         self._writer = pq.ParquetWriter(
             self._sink,
             self._schema,
             compression="snappy",
             # What is published is read once more: a page that a disk has damaged must not pass for other values.
             write_page_checksum=True,
-            use_dictionary=repetitive_columns(first_rows),
-            write_statistics=bounded_columns(self._schema, nan),
+            use_dictionary=[path for path in repetitive_columns(first_rows) if path not in unskippable],
+            write_statistics=[path for path in _leaf_paths(self._schema) if path not in unskippable],
             metadata_collector=self._metadata,
         )
 
@@ -169,26 +171,28 @@ def repetitive_columns(rows: pa.Table) -> list[str]:
     return found
 
 
-def bounded_columns(schema: pa.Schema, nan: set[str]) -> bool | list[str]:
-    """Name the columns, by their Parquet paths, that get statistics; True for all.
+def is_odd(column: pa.ChunkedArray) -> bool:
+    """Return whether a floating-point column holds NaN or -0.0, by which readers of Parquet skip rows wrongly."""
+    values = column.drop_null().to_numpy()
+    return bool(np.isnan(values).any() or np.signbit(values[values == 0]).any())
 
-    Arrow leaves NaN out of a column's bounds, while Spark and DuckDB hold that NaN is greater than any other number, so
-    a reader that trusts such bounds would skip rows that it asks for. Whether a nested column holds NaN is not looked
-    at: its floating-point fields never get bounds.
+
+def unskippable_columns(schema: pa.Schema, odd: set[str]) -> set[str]:
+    """Return the columns, by their Parquet paths, that get neither statistics nor a dictionary.
+
+    Readers skip row groups by both. Arrow leaves NaN out of a column's bounds, while Spark and DuckDB hold that NaN is
+    greater than any other number. And Spark looks a number up in a dictionary by its bits, so ``x = 0`` misses a row
+    group whose only zero is -0.0. Nested columns are not looked at: their floating-point fields are never skipped by.
 
     Args:
         schema: the columns.
-        nan: names of the columns that hold NaN.
+        odd: names of the columns that hold NaN or -0.0.
     """
-    if not nan and not any(pa.types.is_nested(kind) for kind in schema.types):
-        return True
+    if not any(pa.types.is_nested(kind) for kind in schema.types):
+        return odd
     leaves = _leaves_in(schema)
-    unbounded = {
-        leaf.path
-        for leaf in leaves
-        if leaf.path in nan or (leaf.path not in schema.names and leaf.physical_type in ("FLOAT", "DOUBLE"))
-    }
-    return True if not unbounded else [leaf.path for leaf in leaves if leaf.path not in unbounded]
+    nested = {leaf.path for leaf in leaves if leaf.path not in schema.names}
+    return odd | {leaf.path for leaf in leaves if leaf.path in nested and leaf.physical_type in ("FLOAT", "DOUBLE")}
 
 
 def _leaf_paths(schema: pa.Schema) -> list[str]:
@@ -209,7 +213,7 @@ def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
 
     Only columns whose bounds are exact and safe to compare take part: numbers, dates and timestamps of the years 1 to
     9999, and strings of up to 32 characters. Any other bound leaves its column out, as the Delta protocol allows. So
-    does NaN: the file has no bounds of a column that holds it (``bounded_columns``).
+    does NaN: the file has no bounds of a column that holds it (``unskippable_columns``).
     """
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}

@@ -31,6 +31,9 @@ MERGED_THROUGH = "merged-through"
 OLDEST = "tablestore-oldest"
 """Names the number, kept in Delta's ``txn`` actions, that says which snapshot is the oldest that has not expired."""
 
+EXACT_BOUNDS = "tablestore.exact-bounds"
+"""Delta property of a root all of whose files, but those of other writers, leave NaN out of no bounds."""
+
 
 class TableFiles:
     """The files of a table that exists."""
@@ -76,11 +79,14 @@ class TableFiles:
         # Delta's own clean-up of its log knows nothing of tags and consumers; expiry does it.
         keeping = {"delta.checkpointInterval": "20", "delta.enableExpiredLogCleanup": "false"}
         properties = {SPEC_PROPERTY: spec.to_json(), **keeping}
+        in_root = {EXACT_BOUNDS: "true"}
         if spec.has_key:
             info = {"kind": "create", MERGED_THROUGH: 0}
             # Of two who make a table here at once, this decides.
             columns = root_schema(spec)
-            DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration=keeping, info=info)
+            DeltaLog.create(
+                storage, columns, partition_by=spec.root_partitions, configuration=keeping | in_root, info=info
+            )
             DeltaLog.create(
                 storage.child(CHANGES),
                 log_schema(spec),
@@ -93,10 +99,14 @@ class TableFiles:
                 storage,
                 root_schema(spec),
                 partition_by=spec.partition_by,
-                configuration=properties,
+                configuration=properties | in_root,
                 info={"kind": "create"},
             )
         return cls(storage, spec)
+
+    def has_exact_bounds(self) -> bool:
+        """Return whether Spark may skip files and row groups by the bounds of floating-point columns."""
+        return self.root.configuration().get(EXACT_BOUNDS) == "true"
 
     def refreshed(self) -> TableFiles:
         """Give the table as it is defined now: this very object unless its columns or options were changed."""
