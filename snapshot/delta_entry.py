@@ -56,6 +56,8 @@ class Commit:
         copied: files added that hold no new data (those a compaction wrote).
         transactions: the last version that applications have recorded with it (Delta's ``txn``), by their id.
         only_files: it adds and removes whole files and records transactions; nothing else about the table changes.
+        operation: what made it, as its writer calls it, such as ``DELETE``.
+        deletion_vectors: it adds or removes files of which some rows are deleted.
     """
 
     version: int
@@ -67,6 +69,8 @@ class Commit:
     copied: tuple[DataFile, ...] = ()
     transactions: Mapping[str, int] = field(default_factory=dict)
     only_files: bool = True
+    operation: str = ""
+    deletion_vectors: bool = False
 
 
 def parse_commit(version: int, text: bytes) -> Commit:
@@ -83,11 +87,14 @@ def parse_commit(version: int, text: bytes) -> Commit:
     copied: list[DataFile] = []
     transactions: dict[str, int] = {}
     only_files = True
+    operation = ""
+    deletion_vectors = False
     for line in text.splitlines():
         action = json.loads(line) if line.strip() else {}
         only_files &= action.keys() <= _FILE_ACTIONS
         if "commitInfo" in action:
             timestamp_ms = int(action["commitInfo"].get("timestamp") or 0)
+            operation = str(action["commitInfo"].get("operation") or "")
             info = json.loads(action["commitInfo"].get(INFO_KEY) or "{}")
         elif "add" in action:
             add = action["add"]
@@ -95,11 +102,11 @@ def parse_commit(version: int, text: bytes) -> Commit:
             (added if add["dataChange"] else copied).append(
                 DataFile(unquote(add["path"]), add["size"], rows, add["partitionValues"], add.get("stats") or "")
             )
-            only_files &= not add.get("deletionVector")
+            deletion_vectors |= bool(add.get("deletionVector"))
         elif "remove" in action:
             taken = removed if action["remove"]["dataChange"] else rewritten
             taken.append(unquote(action["remove"]["path"]))
-            only_files &= not action["remove"].get("deletionVector")
+            deletion_vectors |= bool(action["remove"].get("deletionVector"))
         elif "txn" in action:
             transactions[action["txn"]["appId"]] = int(action["txn"]["version"])
     return Commit(
@@ -111,7 +118,9 @@ def parse_commit(version: int, text: bytes) -> Commit:
         tuple(rewritten),
         tuple(copied),
         transactions,
-        only_files,
+        only_files and not deletion_vectors,
+        operation,
+        deletion_vectors,
     )
 
 
@@ -179,14 +188,19 @@ def metadata(
     }
 
 
-def ntz_protocol() -> dict[str, Any]:
-    """Ask readers and writers to know timestamps without zone; delta-rs writes the same for a table made with one."""
+def ntz_protocol(readers: Iterable[str], writers: Iterable[str]) -> dict[str, Any]:
+    """Ask readers and writers to know timestamps without zone; delta-rs writes the same for a table made with one.
+
+    Args:
+        readers: features that readers are asked for anyway.
+        writers: likewise for writers.
+    """
     return {
         "protocol": {
             "minReaderVersion": _FEATURES_READER,
             "minWriterVersion": _FEATURES_WRITER,
-            "readerFeatures": [NTZ_FEATURE],
-            "writerFeatures": [NTZ_FEATURE],
+            "readerFeatures": sorted({NTZ_FEATURE, *readers}),
+            "writerFeatures": sorted({NTZ_FEATURE, *writers}),
         }
     }
 
