@@ -23,7 +23,7 @@ ROW_GROUP_ROWS = 131_072
 _SAMPLE_ROWS = 8_192
 _STRING_STAT_CHARS = 32
 _EPOCH = datetime(1970, 1, 1)
-_DAYS = ((date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days)
+DAYS = ((date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days)
 """The dates of the years 1 to 9999, in days since the epoch: those that every reader of the Delta log can parse."""
 
 
@@ -261,14 +261,14 @@ def _bounds(groups: list[pq.Statistics], kind: pa.DataType) -> tuple[Any, Any] |
 
 
 def _date(days: int, _: pa.DataType) -> str | None:
-    if not _DAYS[0] <= days <= _DAYS[1]:
+    if not DAYS[0] <= days <= DAYS[1]:
         return None
     return (_EPOCH.date() + timedelta(days=days)).isoformat()
 
 
 def _timestamp(moment: int, kind: pa.TimestampType) -> str | None:
     # Delta keeps milliseconds; a bound with more digits would be wrong by rounding, so it is left out.
-    if kind.unit != "us" or moment % 1000 or not _DAYS[0] <= moment // 86_400_000_000 <= _DAYS[1]:
+    if kind.unit != "us" or moment % 1000 or not DAYS[0] <= moment // 86_400_000_000 <= DAYS[1]:
         return None
     text = (_EPOCH + timedelta(microseconds=moment)).isoformat(timespec="milliseconds")
     return text + ("Z" if kind.tz else "")
