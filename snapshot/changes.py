@@ -147,6 +147,11 @@ class SnapshotChanges:
         return pa.RecordBatch.from_arrays([*named.columns, kinds], schema=self.schema)
 
 
+def is_foreign(found: Commit) -> bool:
+    """Return whether another Delta writer made a commit that changes rows."""
+    return "kind" not in found.info and bool(found.added or found.removed)
+
+
 def with_kind(columns: pa.Schema) -> pa.Schema:
     """Give columns of a table, then ``_kind``: what is published and what streams read."""
     return columns.append(pa.field(KIND, pa.int8()))

@@ -33,13 +33,13 @@ from snapshot.errors import (
     ConflictError,
     CorruptedError,
     DataLostError,
-    InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
     TableReplacedError,
     TableStoreError,
     UnavailableError,
 )
+from snapshot.protocol import Protocol, check_readable, check_writable, refused, unknown_to_delta_rs
 from snapshot.storage import Storage
 
 __all__ = ["Commit", "DataFile", "DeltaLog"]
@@ -50,11 +50,6 @@ _FOLLOWED_MAX = 50
 """Entries that are kept on top of a state of delta-rs; with more of them, a newer state is read."""
 _INTERVAL = 100
 """Versions between checkpoints where the table does not say (``delta.checkpointInterval``), as with delta-rs."""
-_WRITER_VERSION_MAX = 2
-_FEATURES = frozenset(
-    ("appendOnly", "invariants", "timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck")
-)
-"""What a commit of whole files need do nothing for."""
 
 
 @dataclass
@@ -82,13 +77,17 @@ class _Base:
         return files_of(pa.table(self.table.get_add_actions(flatten=False)))
 
     @cached_property
-    def unknown_features(self) -> list[str]:
-        """What the table asks of its writers that commits of this program do not do."""
-        protocol = self.table.protocol()
-        if protocol.writer_features is not None:
-            return sorted(set(protocol.writer_features) - _FEATURES)
-        version = protocol.min_writer_version
-        return [f"writer version {version}"] if version > _WRITER_VERSION_MAX else []
+    def protocol(self) -> Protocol:
+        """What the table asks of its readers and writers."""
+        asked = self.table.protocol()
+        return Protocol(
+            asked.min_reader_version,
+            asked.min_writer_version,
+            frozenset(asked.reader_features or ()),
+            frozenset(asked.writer_features or ()),
+            self.configuration,
+            self.table.schema().to_json(),
+        )
 
 
 @dataclass(frozen=True)
@@ -165,8 +164,9 @@ class DeltaLog:
 
         Raises:
             NotFoundError: there is no Delta table.
+            InvalidInputError: it asks its readers for something that this program does not do.
         """
-        return self._fresh().version
+        return self._readable(self._fresh()).version
 
     def configuration(self) -> dict[str, str]:
         """Give the table's Delta properties."""
@@ -182,6 +182,12 @@ class DeltaLog:
     def has_schema(self, schema: pa.Schema) -> bool:
         """Tell whether the newest version's columns are these."""
         return bool(self._fresh().base.table.schema() == Schema.from_arrow(_without_invariants(schema)))
+
+    def lacks(self, schema: pa.Schema) -> list[str]:
+        """Return the names of columns that the newest version seen does not have, or has with another type."""
+        state = self._state or self._fresh()
+        there = {each.name: each.type for each in state.base.table.schema().fields}
+        return [each.name for each in Schema.from_arrow(schema).fields if there.get(each.name) != each.type]
 
     def transaction_version(self, app_id: str, *, fresh: bool = True) -> int | None:
         """Give the last version an application has recorded with its commits (Delta's ``txn`` action).
@@ -225,8 +231,9 @@ class DeltaLog:
 
         Raises:
             NotFoundError: there is no such version any more.
+            InvalidInputError: it asks its readers for something that this program does not do.
         """
-        state = self._fresh()
+        state = self._readable(self._fresh())
         first = state.base.version
         if version is None or first <= version <= state.version:
             with _delta_errors(self.storage.root):
@@ -234,7 +241,9 @@ class DeltaLog:
             return files_after(held, state.since if version is None else state.since[: version - first])
         try:
             with _delta_errors(self.storage.root):
-                return _Base(DeltaTable(self.storage.root, version=version)).files
+                older = _Base(DeltaTable(self.storage.root, version=version))
+                check_readable(self.storage.root, older.protocol)
+                return older.files
         except CorruptedError as error:
             msg = f"{self.storage.root}: version {version} cannot be read: {error}"
             raise NotFoundError(msg) from error
@@ -325,9 +334,10 @@ class DeltaLog:
         state, now_ms = self._at(version - 1), int(time.time() * 1000)
         before = state.base.table.metadata()
         actions = [entries.commit_info(now_ms, "CHANGE COLUMNS", info)]
-        features = state.base.table.protocol().reader_features or []
-        if any(map(_has_local_time, schema.types)) and entries.NTZ_FEATURE not in features:
-            actions.append(entries.ntz_protocol())
+        asked = state.base.protocol
+        if any(map(_has_local_time, schema.types)) and entries.NTZ_FEATURE not in asked.reader_features:
+            more = ("appendOnly",) if asked.is_append_only else ()
+            actions.append(entries.ntz_protocol(asked.reader_features, {*asked.writer_features, *more}))
         actions.append(
             entries.metadata(
                 table_id=str(before.id),
@@ -349,13 +359,8 @@ class DeltaLog:
            has cut the log past it meanwhile (this one was suspended): nobody reads it, so it is removed.
         3. Write a checkpoint where one is due. A crash before it leaves that to a later commit.
         """
-        unknown = state.base.unknown_features
-        if unknown:
-            msg = (
-                f"{self.storage.root}: the Delta table asks its writers for {', '.join(unknown)}, which another tool "
-                "has switched on and the store does not do; nothing was committed. Switch it off, then write again."
-            )
-            raise InvalidInputError(msg)
+        removes = any(action.get("remove", {}).get("dataChange") for action in actions)
+        check_writable(self.storage.root, state.base.protocol, removes=removes)
         text = entries.entry(actions)
         # Step 1.
         is_first = land(self.storage, version, text)
@@ -446,6 +451,11 @@ class DeltaLog:
         text = self.storage.read(entry_of(state.version))
         return text is not None and _digest(text) == state.digest
 
+    def _readable(self, state: _State) -> _State:
+        """Return a state, unless the table asks its readers for what this program does not do."""
+        check_readable(self.storage.root, state.base.protocol)
+        return state
+
     def _load(self) -> _State:
         """Read the newest state with delta-rs.
 
@@ -511,6 +521,8 @@ def _delta_errors(root: str) -> Iterator[None]:
         msg = f"{root}: there is no Delta table: it was dropped or moved, or never created."
         raise NotFoundError(msg) from error
     except (DeltaError, FileNotFoundError) as error:
+        if features := unknown_to_delta_rs(error):
+            raise refused(root, features, "readers") from error
         raise _unreadable(root, error) from error
     except OSError as error:
         msg = f"{root}: the Delta log cannot be read: {plain(error)}. Check the file system, then try again."

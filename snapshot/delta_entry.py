@@ -63,6 +63,8 @@ class Commit:
         only_files: it adds and removes whole files and records transactions; nothing else about the table changes.
         fingerprint: identifies the commit among all that may ever have this version, whoever made it: a table that is
             restored from an older copy gives a version to another commit. Empty where the entry was not read.
+        operation: what made it, as its writer calls it, such as ``DELETE``.
+        deletion_vectors: it adds or removes files of which some rows are deleted.
     """
 
     version: int
@@ -75,6 +77,8 @@ class Commit:
     transactions: Mapping[str, int] = field(default_factory=dict)
     only_files: bool = True
     fingerprint: str = ""
+    operation: str = ""
+    deletion_vectors: bool = False
 
 
 def parse_commit(version: int, text: bytes) -> Commit:
@@ -91,11 +95,14 @@ def parse_commit(version: int, text: bytes) -> Commit:
     copied: list[DataFile] = []
     transactions: dict[str, int] = {}
     only_files = True
+    operation = ""
+    deletion_vectors = False
     for line in text.splitlines():
         action = json.loads(line) if line.strip() else {}
         only_files &= action.keys() <= _FILE_ACTIONS
         if "commitInfo" in action:
             timestamp_ms = int(action["commitInfo"].get("timestamp") or 0)
+            operation = str(action["commitInfo"].get("operation") or "")
             info = json.loads(action["commitInfo"].get(INFO_KEY) or "{}")
         elif "add" in action:
             add = action["add"]
@@ -103,11 +110,11 @@ def parse_commit(version: int, text: bytes) -> Commit:
             (added if add["dataChange"] else copied).append(
                 DataFile(unquote(add["path"]), add["size"], rows, add["partitionValues"], add.get("stats") or "")
             )
-            only_files &= not add.get("deletionVector")
+            deletion_vectors |= bool(add.get("deletionVector"))
         elif "remove" in action:
             taken = removed if action["remove"]["dataChange"] else rewritten
             taken.append(unquote(action["remove"]["path"]))
-            only_files &= not action["remove"].get("deletionVector")
+            deletion_vectors |= bool(action["remove"].get("deletionVector"))
         elif "txn" in action:
             # One that is not what the protocol says counts as not recorded; the rest of the entry stands.
             transactions.update([pair] if (pair := recorded(action["txn"])) is not None else [])
@@ -120,8 +127,10 @@ def parse_commit(version: int, text: bytes) -> Commit:
         tuple(rewritten),
         tuple(copied),
         transactions,
-        only_files,
+        only_files and not deletion_vectors,
         hashlib.sha256(text).hexdigest()[:FINGERPRINT_DIGITS],
+        operation,
+        deletion_vectors,
     )
 
 
@@ -196,14 +205,19 @@ def metadata(
     }
 
 
-def ntz_protocol() -> dict[str, Any]:
-    """Ask readers and writers to know timestamps without zone; delta-rs writes the same for a table made with one."""
+def ntz_protocol(readers: Iterable[str], writers: Iterable[str]) -> dict[str, Any]:
+    """Ask readers and writers to know timestamps without zone; delta-rs writes the same for a table made with one.
+
+    Args:
+        readers: features that readers are asked for anyway.
+        writers: likewise for writers.
+    """
     return {
         "protocol": {
             "minReaderVersion": _FEATURES_READER,
             "minWriterVersion": _FEATURES_WRITER,
-            "readerFeatures": [NTZ_FEATURE],
-            "writerFeatures": [NTZ_FEATURE],
+            "readerFeatures": sorted({NTZ_FEATURE, *readers}),
+            "writerFeatures": sorted({NTZ_FEATURE, *writers}),
         }
     }
 

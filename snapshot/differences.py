@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from snapshot.duck import errors_mapped, read, spilling
 from snapshot.merge import BaseFile, ChangeFile, MergeEngine
-from snapshot.numbered import columns_of, keys_of, load_numbered, same_key, same_row
+from snapshot.numbered import columns_of, exactly, keys_of, load_numbered, same_key, same_row
 from snapshot.rowkind import KIND, RowKind
 from snapshot.schema import SEQ
 from snapshot.spec import TableSpec
@@ -91,3 +91,40 @@ class BucketDifference:
                 SELECT {gone}, {RowKind.DELETE:d} FROM now ANTI JOIN was ON {meets}
             )
         """
+
+
+@dataclass(frozen=True)
+class FilesDifference:
+    """Rows of files that left a table without a key, against those of files that came in their place.
+
+    Attributes:
+        storage: the table's folder.
+        spec: the table.
+        gone: files that left.
+        come: files that came.
+    """
+
+    storage: Storage
+    spec: TableSpec
+    gone: tuple[BaseFile, ...]
+    come: tuple[BaseFile, ...]
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        """Compare the two as multisets: a row that is in both as often is no change.
+
+        Yields:
+            The table's columns and ``_kind``: first what is deleted, then what is inserted.
+        """
+        filesystem = None if self.storage.is_local else self.storage.filesystem
+        schema = self.spec.change_columns.named.append(pa.field(KIND, pa.int8()))
+        with (
+            errors_mapped("compare the files of another writer's commit"),
+            spilling("difference-", memory_limit=_MEMORY) as session,
+            MergeEngine(self.spec.arrow, (), stored=self.spec.stored, filesystem=filesystem) as engine,
+        ):
+            for name, files in (("gone", self.gone), ("come", self.come)):
+                load_numbered(session, name, self.spec.arrow, engine.merged(files, ()))
+            for kind, some, others in ((RowKind.DELETE, "gone", "come"), (RowKind.INSERT, "come", "gone")):
+                columns, exact = ", ".join(columns_of(self.spec)), ", ".join(exactly(self.spec))
+                apart = f"SELECT {exact} FROM {some} EXCEPT ALL SELECT {exact} FROM {others}"
+                yield from read(session, f"SELECT {columns}, {kind:d}::TINYINT FROM ({apart})", [], schema)

@@ -13,6 +13,8 @@ from snapshot.table import OLDEST, TableFiles
 from snapshot.tags import Tag
 
 LOG = "_delta_log"
+_PROTECTED = "delta.requireCheckpointProtectionBeforeVersion"
+"""Property of a table from which a feature was dropped: its log is cut at this version or later, or not at all."""
 _ENTRY = re.compile(r"([0-9]{20})\.(json|crc|checkpoint\.parquet)")
 
 
@@ -113,6 +115,8 @@ def entries_below(log: DeltaLog, version: int) -> list[str]:
     """
     names = {name: int(found[1]) for name in log.storage.names(LOG) if (found := _ENTRY.fullmatch(name))}
     first = max((v for name, v in names.items() if name.endswith(".parquet") and v <= version), default=0)
+    if first < int(log.configuration().get(_PROTECTED, 0)):
+        return []
     old = [(v, not name.endswith(".json"), name) for name, v in names.items() if v < first]
     # Of a version the entry goes first and its checkpoint last: what is left is always readable from its beginning.
     return [f"{LOG}/{name}" for _, _, name in sorted(old)]

@@ -59,6 +59,12 @@ def same_row(spec: TableSpec, left: str, right: str) -> str:
     return " AND ".join(same)
 
 
+def exactly(spec: TableSpec) -> list[str]:
+    """Return a table's columns, and those of floats as text too, by which -0.0 and 0.0 are told apart."""
+    fields = zip(columns_of(spec), spec.arrow, strict=True)
+    return [*columns_of(spec), *(f"{column}::VARCHAR AS {column}t" for column, f in fields if _has_floats(f.type))]
+
+
 def _has_floats(kind: pa.DataType) -> bool:
     if pa.types.is_floating(kind):
         return True

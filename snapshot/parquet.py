@@ -7,10 +7,10 @@ import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import date, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,6 +23,9 @@ from snapshot.storage import Storage, storage_errors
 ROW_GROUP_ROWS = 131_072
 _SAMPLE_ROWS = 8_192
 _STRING_STAT_CHARS = 32
+_EPOCH = datetime(1970, 1, 1)
+DAYS = ((date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days)
+"""The dates of the years 1 to 9999, in days since the epoch: those that every reader of the Delta log can parse."""
 
 
 class ParquetFiles:
@@ -52,6 +55,8 @@ class ParquetFiles:
         self._writer: pq.ParquetWriter | None = None
         self._metadata: list[pq.FileMetaData] = []
         self._path = ""
+        self._floats = [f.name for f in schema if pa.types.is_floating(f.type)]
+        self._odd: set[str] = set()
         self.files: list[DataFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -85,27 +90,34 @@ class ParquetFiles:
             return
         table = pa.Table.from_batches(self._waiting, schema=self._schema)
         self._waiting, self._waiting_rows = [], 0
+        odd = {name for name in self._floats if is_odd(table.column(name))}
+        if not odd <= self._odd:
+            # How a column is written is settled when its file is opened, so these rows begin another one.
+            self._finish_file()
         if self._writer is None:
-            self._open_file(table)
+            self._open_file(table, odd)
         assert self._writer is not None
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         if self._sink.tell() >= self._target_bytes:
             self._finish_file()
 
-    def _open_file(self, first_rows: pa.Table) -> None:
+    def _open_file(self, first_rows: pa.Table, odd: set[str]) -> None:
         self._path = f"{self._prefix}-{len(self.files):05d}-{uuid.uuid4().hex}.parquet"
         target = self._storage.path(self._path)
         filesystem = self._storage.filesystem
         filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
         self._sink = filesystem.open(target, "wb")
         self._metadata = []
+        self._odd = odd
+        unskippable = unskippable_columns(self._schema, odd)
         self._writer = pq.ParquetWriter(
             self._sink,
             self._schema,
             compression="snappy",
             # What is published is read once more: a page that a disk has damaged must not pass for other values.
             write_page_checksum=True,
-            use_dictionary=repetitive_columns(first_rows),
+            use_dictionary=[path for path in repetitive_columns(first_rows) if path not in unskippable],
+            write_statistics=[path for path in _leaf_paths(self._schema) if path not in unskippable],
             metadata_collector=self._metadata,
         )
 
@@ -159,20 +171,49 @@ def repetitive_columns(rows: pa.Table) -> list[str]:
     return found
 
 
+def is_odd(column: pa.ChunkedArray) -> bool:
+    """Return whether a floating-point column holds NaN or -0.0, by which readers of Parquet skip rows wrongly."""
+    values = column.drop_null().to_numpy()
+    return bool(np.isnan(values).any() or np.signbit(values[values == 0]).any())
+
+
+def unskippable_columns(schema: pa.Schema, odd: set[str]) -> set[str]:
+    """Return the columns, by their Parquet paths, that get neither statistics nor a dictionary.
+
+    Readers skip row groups by both. Arrow leaves NaN out of a column's bounds, while Spark and DuckDB hold that NaN is
+    greater than any other number. And Spark looks a number up in a dictionary by its bits, so ``x = 0`` misses a row
+    group whose only zero is -0.0. Nested columns are not looked at: their floating-point fields are never skipped by.
+
+    Args:
+        schema: the columns.
+        odd: names of the columns that hold NaN or -0.0.
+    """
+    if not any(pa.types.is_nested(kind) for kind in schema.types):
+        return odd
+    leaves = _leaves_in(schema)
+    nested = {leaf.path for leaf in leaves if leaf.path not in schema.names}
+    return odd | {leaf.path for leaf in leaves if leaf.path in nested and leaf.physical_type in ("FLOAT", "DOUBLE")}
+
+
 def _leaf_paths(schema: pa.Schema) -> list[str]:
     if not any(pa.types.is_nested(kind) for kind in schema.types):
         return list(schema.names)
+    return [leaf.path for leaf in _leaves_in(schema)]
+
+
+def _leaves_in(schema: pa.Schema) -> list[pq.ColumnSchema]:
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     leaves = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata.schema
-    return [leaves.column(number).path for number in range(len(leaves))]
+    return [leaves.column(number) for number in range(len(leaves))]
 
 
 def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
     """Sum a Parquet file's statistics up in the form of Delta's per-file statistics.
 
-    Only columns whose bounds are exact and safe to compare take part: numbers, dates, timestamps, and strings of
-    up to 32 characters. A NaN or a missing bound leaves its column out, as the Delta protocol allows.
+    Only columns whose bounds are exact and safe to compare take part: numbers, dates and timestamps of the years 1 to
+    9999, and strings of up to 32 characters. Any other bound leaves its column out, as the Delta protocol allows. So
+    does NaN: the file has no bounds of a column that holds it (``unskippable_columns``).
     """
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
@@ -189,8 +230,8 @@ def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
         filled = [s for s in groups if s is not None and s.num_values > 0]
         if not filled or not all(s.has_min_max for s in filled) or len(filled) != len(_not_all_null(groups)):
             continue
-        bounds = _stat(min(s.min for s in filled), field.type), _stat(max(s.max for s in filled), field.type)
-        if bounds[0] is not None and bounds[1] is not None:
+        bounds = _bounds(filled, field.type)
+        if bounds is not None:
             low[field.name], high[field.name] = bounds
     return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
@@ -206,23 +247,37 @@ def _not_all_null(groups: Iterable[Any]) -> list[Any]:
     return [s for s in groups if s is None or not s.has_null_count or s.num_values > 0]
 
 
-def _stat(value: Any, kind: pa.DataType) -> Any:
-    if isinstance(value, bool | bytes) or value is None:
+def _bounds(groups: list[pq.Statistics], kind: pa.DataType) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value as Delta writes them; None where one cannot be compared safely."""
+    if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        # Python has no dates beyond the years 1 to 9999, so the statistics are read as the numbers that they are.
+        text = _date if pa.types.is_date32(kind) else _timestamp
+        found: list[Any] = [text(min(s.min_raw for s in groups), kind), text(max(s.max_raw for s in groups), kind)]
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind):
+        found = [_plain(min(s.min for s in groups)), _plain(max(s.max for s in groups))]
+    else:
         return None
+    return None if None in found else (found[0], found[1])
+
+
+def _date(days: int, _: pa.DataType) -> str | None:
+    if not DAYS[0] <= days <= DAYS[1]:
+        return None
+    return (_EPOCH.date() + timedelta(days=days)).isoformat()
+
+
+def _timestamp(moment: int, kind: pa.TimestampType) -> str | None:
+    # Delta keeps milliseconds; a bound with more digits would be wrong by rounding, so it is left out.
+    if kind.unit != "us" or moment % 1000 or not DAYS[0] <= moment // 86_400_000_000 <= DAYS[1]:
+        return None
+    text = (_EPOCH + timedelta(microseconds=moment)).isoformat(timespec="milliseconds")
+    return text + ("Z" if kind.tz else "")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= _STRING_STAT_CHARS else None
     if isinstance(value, float):
-        return value if math.isfinite(value) and not (value == 0 and pa.types.is_floating(kind)) else None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, Decimal):
-        return None
-    if isinstance(value, datetime):
-        # Delta keeps milliseconds; a bound with more digits would be wrong by rounding, so it is left out.
-        if value.microsecond % 1000:
-            return None
-        text = value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}"
-        return text + ("Z" if getattr(kind, "tz", None) else "")
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, str) and len(value) <= _STRING_STAT_CHARS:
-        return value
-    return None
+        # 0.0 may stand for -0.0, and infinity has no spelling in JSON.
+        return value if math.isfinite(value) and value else None
+    return value

@@ -26,8 +26,8 @@ from snapshot.stage import (
     Role,
     StagedFile,
     refuse_nulls,
+    refuse_partitions,
     refuse_rejected,
-    without_empty_partitions,
 )
 from snapshot.storage import Storage
 
@@ -122,8 +122,9 @@ class Rewriter:
 
     def _checked(self, columns: list[pa.Array], acts: pa.Array) -> pa.RecordBatch:
         """See that the rows wanted can be stored."""
-        after = without_empty_partitions(self._named(columns), self.spec)
+        after = self._named(columns)
         wanted = pc.greater_equal(acts, int(Act.UPDATE))
+        refuse_partitions(after, self.spec, wanted)
         for field in self.spec.arrow:
             if not field.nullable:
                 column = after.column(after.schema.get_field_index(field.name))

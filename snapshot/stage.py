@@ -23,7 +23,7 @@ from snapshot.engines import LAST_ROW, MergeRule
 from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.latest import last_of_few
 from snapshot.merge import MergeEngine
-from snapshot.parquet import removed_on_error
+from snapshot.parquet import DAYS, removed_on_error
 from snapshot.partitioned import PartitionedFiles, split_by_bucket
 from snapshot.records import LogTapFactory, RowCheck, SentRange
 from snapshot.resolve import Lookup
@@ -150,16 +150,37 @@ def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
         raise InvalidInputError(msg)
 
 
-def without_empty_partitions(batch: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
-    """Make the empty string NULL in partition columns, as Spark does: the Delta protocol has one value for both."""
+def refuse_partitions(batch: pa.RecordBatch, spec: TableSpec, wanted: pa.Array | None = None) -> None:
+    """Refuse values that Delta cannot keep in a partition column.
+
+    Delta keeps a partition's value as text, where the empty string stands for NULL, and readers know dates of the years
+    1 to 9999 there.
+
+    Args:
+        batch: the rows.
+        spec: the table.
+        wanted: which of the rows are to be in the table; None for all.
+
+    Raises:
+        InvalidInputError: there is one.
+    """
     for name in spec.partition_by:
-        position = batch.schema.get_field_index(name)
-        field = batch.schema.field(position)
-        if pa.types.is_string(field.type):
-            values = batch.column(position)
-            kept = pc.if_else(pc.equal(values, ""), pa.scalar(None, field.type), values)
-            batch = batch.set_column(position, field.with_nullable(True), kept)
-    return batch
+        values = batch.column(batch.schema.get_field_index(name))
+        if pa.types.is_string(values.type):
+            bad, what = pc.equal(values, ""), "the empty string, which Delta cannot tell from NULL"
+        elif pa.types.is_date32(values.type):
+            days = values.cast(pa.int32())
+            bad = pc.or_(pc.less(days, DAYS[0]), pc.greater(days, DAYS[1]))
+            what = "dates outside the years 1 to 9999"
+        else:
+            continue
+        count = pc.sum(bad if wanted is None else pc.and_(bad, wanted)).as_py() or 0
+        if count:
+            msg = (
+                f"partition column {name!r} must not hold {what}; {count} of {len(values)} rows of a batch do. Write "
+                "NULL or another value."
+            )
+            raise InvalidInputError(msg)
 
 
 @dataclass(frozen=True)
@@ -233,9 +254,16 @@ class Stager:
         if self.spec.has_key:
             kinds = batch.column(batch.schema.get_field_index(KIND))
             refuse_rejected(kinds)
-        batch = without_empty_partitions(batch, self.spec)
-        self._check_nulls(batch)
+        self._check_values(batch)
         return batch
+
+    def _check_values(self, batch: pa.RecordBatch) -> None:
+        self._check_nulls(batch)
+        arrives = None
+        if self.spec.has_key and self.spec.partition_by:
+            kinds = batch.column(batch.schema.get_field_index(KIND))
+            arrives = pc.is_in(kinds, pa.array([RowKind.INSERT, RowKind.UPDATE_AFTER], pa.int8()))
+        refuse_partitions(batch, self.spec, arrives)
 
     def _check_nulls(self, batch: pa.RecordBatch) -> None:
         for field in self.spec.arrow:
@@ -294,7 +322,7 @@ class Stager:
         ):
             if self.rule.merges:
                 # What is taken back may leave NULL.
-                self._check_nulls(batch)
+                self._check_values(batch)
             yield batch
 
     def _write_buckets(

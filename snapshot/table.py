@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 
 import pyarrow as pa
 
 from snapshot.bucketed import is_tombstones
-from snapshot.changes import LISTED, MAINTENANCE, SnapshotChanges, with_kind
+from snapshot.changes import LISTED, MAINTENANCE, SnapshotChanges, is_foreign, with_kind
 from snapshot.commit import ATTEMPTS_MAX, OLDEST, as_snapshot
 from snapshot.delta import Commit, DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError, TableReplacedError
@@ -29,6 +30,12 @@ MERGED_THROUGH = "merged-through"
 TABLE = "table"
 """Fact of the first commit to a Delta table: the id of the table that it is part of."""
 
+ADOPTED = "tablestore-adopted"
+"""Names the number, kept in Delta's ``txn`` actions, up to which other writers' commits have been adopted: what they
+changed is among the changes of a later snapshot, or was left out on demand (``tablestore/foreign.py``)."""
+EXACT_BOUNDS = "tablestore.exact-bounds"
+"""Delta property of a root all of whose files, but those of other writers, leave NaN out of no bounds."""
+
 
 class TableFiles:
     """The files of a table that exists."""
@@ -42,6 +49,7 @@ class TableFiles:
         self.tags = Tags(storage)
         # Threads share a handle, so this changes as a whole: a definition, and the version that it is known for.
         self._known = (-1, spec)
+        self._own_gaps: set[int] = set()
 
     @classmethod
     def open(cls, storage: Storage) -> TableFiles:
@@ -54,12 +62,10 @@ class TableFiles:
         for folder in (storage.child(CHANGES), storage):
             log = DeltaLog(folder)
             if log.exists():
-                version, properties = log.seen(0)
-                text = properties.get(SPEC_PROPERTY)
+                text = log.seen(0)[1].get(SPEC_PROPERTY)
                 if text is not None:
                     found = cls(storage, TableSpec.from_json(text, storage.root))
                     found.log, found.root = log, found.root if found.spec.has_key else log
-                    found._known = (version, found.spec)
                     return found
         msg = f"{storage.root}: there is no table of the store here. Make one with TableStore.create(spark, path, ...)."
         raise NotFoundError(msg)
@@ -74,16 +80,20 @@ class TableFiles:
         # Delta's own clean-up of its log knows nothing of tags and consumers; expiry does it.
         keeping = {"delta.checkpointInterval": "20", "delta.enableExpiredLogCleanup": "false"}
         properties = {SPEC_PROPERTY: spec.to_json(), **keeping}
+        in_root = {EXACT_BOUNDS: "true"}
         if spec.has_key:
             info = {"kind": "create", MERGED_THROUGH: 0, TABLE: spec.table_id}
             # Of two who make a table here at once, this decides.
             columns = root_schema(spec)
-            DeltaLog.create(storage, columns, partition_by=spec.root_partitions, configuration=keeping, info=info)
+            DeltaLog.create(
+                storage, columns, partition_by=spec.root_partitions, configuration=keeping | in_root, info=info
+            )
             DeltaLog.create(
                 storage.child(CHANGES),
                 log_schema(spec),
                 partition_by=(SNAPSHOT, BUCKET),
-                configuration=properties,
+                # Keeps other Delta writers from removing changes; compaction only takes out files whose rows stay.
+                configuration=properties | {"delta.appendOnly": "true"},
                 info={"kind": "create", TABLE: spec.table_id},
             )
         else:
@@ -91,10 +101,14 @@ class TableFiles:
                 storage,
                 root_schema(spec),
                 partition_by=spec.partition_by,
-                configuration=properties,
+                configuration=properties | in_root,
                 info={"kind": "create", TABLE: spec.table_id},
             )
         return cls(storage, spec)
+
+    def has_exact_bounds(self) -> bool:
+        """Return whether Spark may skip files and row groups by the bounds of floating-point columns."""
+        return self.root.configuration().get(EXACT_BOUNDS) == "true"
 
     def refreshed(self) -> TableFiles:
         """Give the table as it is defined now: this very object unless its columns or options were changed."""
@@ -115,7 +129,10 @@ class TableFiles:
         version, spec = self._known
         if version < snapshot_id:
             version, properties = self.log.seen(snapshot_id)
-            text = properties[SPEC_PROPERTY]
+            text = properties.get(SPEC_PROPERTY)
+            if text is None:
+                what = f"its definition, property {SPEC_PROPERTY!r}, is gone"
+                raise self._replaced(what)
             if text != spec.to_json():
                 spec = TableSpec.from_json(text, self.storage.root)
                 if spec.table_id != self.spec.table_id:
@@ -124,8 +141,19 @@ class TableFiles:
                         "dropped and created again. Open it again; nothing was changed."
                     )
                     raise TableReplacedError(msg)
+            if lacking := self.log.lacks(log_schema(spec)):
+                what = f"it lacks columns {lacking}, or has them with another type"
+                raise self._replaced(what)
             self._known = (version, spec)
         return spec
+
+    def _replaced(self, what: str) -> CorruptedError:
+        root = self.log.storage.root
+        return CorruptedError(
+            f"{root}: another Delta writer has replaced the table: {what}. Nothing was read or changed. Bring it back "
+            f"in Spark by RESTORE TABLE delta.`{root}` TO VERSION AS OF <the version before>; DESCRIBE HISTORY lists "
+            "the versions."
+        )
 
     def alter(self, spec: TableSpec, snapshot_id: int, commit_id: str) -> Snapshot:
         """Make a snapshot that changes the table's definition and no row.
@@ -198,7 +226,7 @@ class TableFiles:
 
         Raises:
             DataLostError: it has expired, or its log entry is gone.
-            CorruptedError: another Delta writer removed rows, which a table without a key cannot express as changes.
+            CorruptedError: another Delta writer removed rows, and nobody has adopted that.
         """
         return self._changes_of(self._commit_of(snapshot_id), buckets)
 
@@ -216,13 +244,46 @@ class TableFiles:
 
     def _changes_of(self, found: Commit, buckets: int) -> SnapshotChanges:
         snapshot_id = found.version
-        if found.removed and found.info.get("kind") not in MAINTENANCE and LISTED not in found.info:
-            msg = (
-                f"{self.storage.root}: version {snapshot_id} was written by another Delta writer and removes "
-                f"{len(found.removed)} files; only appends can be published. Restore the version before it."
-            )
-            raise CorruptedError(msg)
+        if self.needs_adoption(found):
+            if not self.is_adopted(snapshot_id):
+                raise self._not_adopted(found)
+            nothing = replace(as_snapshot(found), rows=0)
+            return SnapshotChanges(nothing, self.log.storage, self.spec_of(snapshot_id).change_columns)
         return SnapshotChanges.of(found, self.log.storage, self.spec_of(snapshot_id), buckets)
+
+    def needs_adoption(self, found: Commit) -> bool:
+        """Return whether a commit says nothing of the changes that it makes: another writer removed rows.
+
+        In a key table it is any change of rows by another writer: in ``_changes`` only this program's make sense.
+        """
+        if self.spec.has_key:
+            return is_foreign(found)
+        return bool(found.removed) and found.info.get("kind") not in MAINTENANCE and LISTED not in found.info
+
+    def is_adopted(self, version: int) -> bool:
+        """Return whether what another writer did up to a version counts as no changes of its own."""
+        through = self.log.transaction_version(ADOPTED, fresh=False)
+        if through is None or through < version:
+            through = self.log.transaction_version(ADOPTED)
+        return through is not None and version <= through
+
+    def _not_adopted(self, found: Commit) -> CorruptedError:
+        told = (
+            f"{self.log.storage.root}: version {found.version} ({found.operation or 'no operation given'}) was made by "
+            f"another Delta writer, which adds {len(found.added)} files and removes {len(found.removed)}"
+        )
+        skip = f"recover(skip_foreign=[{found.version}]), or 'tablestore recover --skip-version {found.version}',"
+        if self.spec.has_key:
+            table = f"delta.`{self.log.storage.root}`"
+            return CorruptedError(
+                f"{told}; nobody but the store may change the rows of this table. Undo it in Spark by ALTER TABLE "
+                f"{table} SET TBLPROPERTIES ('delta.appendOnly' = 'false') and RESTORE TABLE {table} TO VERSION AS OF "
+                f"{found.version - 1}. Then {skip} and likewise for the version that RESTORE makes, leaves both out."
+            )
+        return CorruptedError(
+            f"{told}, and what that changed is not published yet. recover() publishes it; {skip} leaves it out of the "
+            "log for good."
+        )
 
     def published(self, snapshot_id: int, buckets: int) -> ChangeSet:
         """Give the changes of one snapshot as the log gets them; raises what ``changes`` does."""
@@ -267,6 +328,7 @@ class TableFiles:
         version, merged = self.root_for(snapshot_id)
         base = self.root.files(version)
         listed = self.log.files(snapshot_id)
+        self._check_changes(listed, merged, snapshot_id)
         tombstones = tuple(f for f in listed if is_tombstones(f.path))
         return Layout(snapshot_id, version, merged, tuple(base), _changes_in(listed, merged, snapshot_id), tombstones)
 
@@ -295,16 +357,68 @@ class TableFiles:
             NotFoundError: the root's log no longer goes back that far.
         """
         candidate: int | None = None
+        others: list[Commit] = []
         for found in self.root.commits(self.root.version()):
             candidate = found.version if candidate is None else candidate
             merged = found.info.get(MERGED_THROUGH)
             if merged is None:
+                others.append(found)
                 continue
             if merged <= snapshot_id:
+                self._check_root(others)
                 return candidate, found.version, int(merged)
-            candidate = None
+            candidate, others = None, []
         msg = f"{self.storage.root}: snapshot {snapshot_id} is older than the root's log; read a newer one."
         raise NotFoundError(msg)
+
+    def _check_root(self, others: Sequence[Commit]) -> None:
+        """Refuse a root whose rows another writer has changed since a compaction.
+
+        What was undone does no harm: a file that came and went, or went and came back (``RESTORE``).
+
+        Args:
+            others: the other writer's commits, newest first.
+
+        Raises:
+            CorruptedError: rows have come or gone.
+        """
+        first: dict[str, tuple[bool, Commit]] = {}
+        last: dict[str, bool] = {}
+        for found in reversed(others):
+            went = ((path, False) for path in (*found.removed, *found.rewritten))
+            came = ((file.path, True) for file in (*found.added, *found.copied))
+            for path, comes in (*went, *came):
+                first.setdefault(path, (comes, found))
+                last[path] = comes
+        changed = {p: found for p, (comes, found) in first.items() if comes == last[p] and _changes_rows(found)}
+        if changed:
+            found = min(changed.values(), key=lambda each: each.version)
+            root = self.root.storage.root
+            msg = (
+                f"{root}: version {found.version} ({found.operation or 'no operation given'}) was made by another "
+                "Delta writer and changes rows, which the changes and the log of this table know nothing of. Nothing "
+                f"was read or changed. Undo it in Spark by RESTORE TABLE delta.`{root}` TO VERSION AS OF "
+                f"{found.version - 1}."
+            )
+            raise CorruptedError(msg)
+
+    def _check_changes(self, listed: Sequence[DataFile], merged: int, snapshot_id: int) -> None:
+        """Refuse changes of a key table that another writer has added to or taken from.
+
+        A commit of ours that changes rows brings files of its own snapshot. So only the other versions are looked at,
+        and each of them once: commits of maintenance, which are few, and those of others.
+
+        Raises:
+            CorruptedError: another writer has changed rows.
+        """
+        filled = {int(file.partition[SNAPSHOT] or 0) for file in listed}
+        for version in range(merged + 1, snapshot_id + 1):
+            if version in filled or version in self._own_gaps:
+                continue
+            found = self.log.commit_at(version)
+            if self.needs_adoption(found) and not self.is_adopted(version):
+                raise self._not_adopted(found)
+            self._own_gaps.add(version)
 
     def trim(self, *, add: Sequence[DataFile] = (), remove: Sequence[DataFile] = ()) -> int | None:
         """Drop change files that the root holds from the newest state; older snapshots still find them.
@@ -356,6 +470,10 @@ def is_of_another(storage: Storage, table_id: str) -> bool:
     """Return whether a Delta table is in a folder that a table's own ``create`` has not made."""
     log = DeltaLog(storage)
     return log.has_entry(0) and log.commit_at(0).info.get(TABLE) != table_id
+
+
+def _changes_rows(found: Commit) -> bool:
+    return bool(found.added or found.removed)
 
 
 def root_schema(spec: TableSpec) -> pa.Schema:

@@ -17,7 +17,7 @@ from snapshot.quoting import backquoted
 from snapshot.spec import TableSpec
 from snapshot.table import Layout, TableFiles
 from tablestore.plan import changed_key_parts, changed_row_parts
-from tablestore.root_columns import root_columns
+from tablestore.root_columns import root_columns, shielded
 from tablestore.spark_parts import frame_of_parts
 
 _BASE_BYTES_MIN = 32 << 20
@@ -54,7 +54,8 @@ def overlaid(
         wanted: the columns.
         tasks: how many tasks are worth having for the changes.
     """
-    base = spark.read.format("delta").option("versionAsOf", layout.root_version).load(table.storage.root)
+    root = spark.read.format("delta").option("versionAsOf", layout.root_version).load(table.storage.root)
+    base = shielded(root, table)
     given = root_columns(base.schema, spec, list(dict.fromkeys([*spec.primary_key, *wanted])))
     if given is None:
         return None

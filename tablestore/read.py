@@ -28,7 +28,7 @@ from tablestore.read_options import (
     parse_schema_choice,
     timestamp_millis,
 )
-from tablestore.root_columns import root_columns
+from tablestore.root_columns import root_columns, shielded
 from tablestore.saved_state import saved_state
 from tablestore.spark_parts import frame_of_parts
 
@@ -76,7 +76,7 @@ def read(
     layout = files.layout(snapshot) if table.spec.has_key or tagged else None
     if not tagged and (layout is None or not layout.changes):
         version = snapshot if layout is None else layout.root_version
-        frame = spark.read.format("delta").option("versionAsOf", version).load(table.path)
+        frame = shielded(spark.read.format("delta").option("versionAsOf", version).load(table.path), files)
         selected = root_columns(frame.schema, spec, wanted)
         if selected is not None:
             return frame.select(*selected)

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StructType
+from pyspark.sql.types import ArrayType, DoubleType, FloatType, MapType, StructType
 
 from snapshot.evolve import can_become
 from snapshot.quoting import backquoted
 from snapshot.spark_columns import stored, with_stored_names
 from snapshot.spec import TableSpec
+from snapshot.table import TableFiles
+
+
+def shielded(frame: DataFrame, table: TableFiles, *more: Column) -> DataFrame:
+    """Keep Spark from skipping rows by the bounds of floating-point columns, where these may leave NaN out.
+
+    Files that were written before bounds were exact do; their tables lack the property that says otherwise. ``nanvl``
+    of a column with itself is the column, and no condition that Spark pushes into a scan.
+
+    Args:
+        frame: what Spark reads from files of the table.
+        table: the table.
+        more: columns to give beside the shielded ones.
+    """
+    floats = {f.name for f in frame.schema.fields if isinstance(f.dataType, FloatType | DoubleType)}
+    if not floats or table.has_exact_bounds():
+        return frame
+    columns = {name: F.col(backquoted(name)) for name in frame.columns}
+    shields = [F.nanvl(c, c).alias(name) if name in floats else c for name, c in columns.items()]
+    return frame.select(*shields, *more)
 
 
 def root_columns(root: StructType, spec: TableSpec, wanted: Sequence[str]) -> list[Column] | None:

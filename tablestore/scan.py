@@ -26,6 +26,7 @@ from snapshot.rowkind import KIND
 from snapshot.schema import SNAPSHOT
 from snapshot.spec import TableSpec
 from snapshot.table import Layout, TableFiles
+from tablestore.root_columns import shielded
 
 _BASE_BYTES_MIN = 64 << 20
 """Below it a task a bucket is faster: to find what counts and to plan the scan takes about 0.1 s (measured)."""
@@ -65,13 +66,15 @@ def scanned(
     base = [posixpath.join(table.storage.root, file.path) for file in layout.base]
     changes = [posixpath.join(table.log.storage.root, file.path) for file in layout.changes]
     rows = spark.read.options(**_PINNED).schema(columns).parquet(*base, *changes)
+    metadata = rows.metadataColumn("_metadata")
+    rows = shielded(rows, table)
     # Names that no column of the table has.
     changed, standing, file = ("_" * (max(map(len, columns.names)) + more) for more in (1, 2, 3))
     rows = rows.withColumn(changed, _words(spark, bits.keys))
     number = f"unix_date({backquoted(key)})" if isinstance(spec.schema[key].dataType, DateType) else backquoted(key)
     stands = "true"
     if bits.rows is not None:
-        rows = rows.withColumn(standing, _words(spark, bits.rows)).withColumn(file, rows.metadataColumn("_metadata"))
+        rows = rows.withColumn(standing, _words(spark, bits.rows)).withColumn(file, metadata)
         starts = accumulate((file.rows for file in layout.changes[:-1]), initial=0)
         begins = (f"{text_literal(posixpath.basename(p))}, {at}L" for p, at in zip(changes, starts, strict=True))
         place = f"element_at(map({', '.join(begins)}), {file}.file_name) + {file}.row_index"

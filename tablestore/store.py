@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -27,6 +27,7 @@ from tablestore.compact import compact, compact_if_due
 from tablestore.exclusive import exclusive
 from tablestore.expire import expire_if_due
 from tablestore.follow import Write, follow
+from tablestore.foreign import adopt
 from tablestore.inspect_log import Progress
 from tablestore.life import Life
 from tablestore.opened import OpenedTable
@@ -392,13 +393,26 @@ class TableStore(RowVerbs, Altering, Life):
         return compact(self._table, self._run_tasks)
 
     @exclusive
-    def recover(self) -> list[IndexEntry]:
+    def recover(self, *, skip_foreign: Collection[int] = ()) -> list[IndexEntry]:
         """Publish what is committed and not in the log, after a crash of any writer.
+
+        In a table without a key that is also what other Delta writers did to its rows (``DELETE``, ``UPDATE``,
+        ``MERGE``, ``RESTORE``, an overwrite): the difference between the rows that they took out and those that they
+        brought in becomes the changes of a snapshot of its own.
+
+        Args:
+            skip_foreign: versions of other Delta writers that are left out of log and streams for good, such as those
+                whose files are gone; a warning says what each did.
 
         Returns:
             What was published; empty without a log.
+
+        Raises:
+            InvalidInputError: a version to skip is none of another writer that waits to be published.
+            DataLostError: files that another writer took out are gone; the message says how to skip its version.
         """
         self._renew()
+        adopt(self._table, skip_foreign)
         if self._publisher is None:
             return []
         buckets = self._table.options.buckets

@@ -37,8 +37,12 @@ def verify(table: OpenedTable, progress: Progress | None = None) -> Report:
 
     Raises:
         UnavailableError: the broker or the file system does not answer.
-        InvalidInputError: the broker refuses the client's options.
+        InvalidInputError: the broker refuses the client's options, or another Delta writer has switched a feature on
+            that is not supported.
+        CorruptedError: another Delta writer has changed rows of a table with a key.
     """
+    # What the newest snapshot is made of has to be the store's own: the records below are compared with changes only.
+    table.files.layout(table.files.latest())
     log = table.log
     if log is None:
         return Report(table.path, notes=("this table has no log, so there is nothing to compare.",))

@@ -20,6 +20,7 @@ from snapshot.schema import BUCKET
 from snapshot.spec import TableSpec
 from snapshot.stage import Role, StagedFile, Stager, staged_to_arrow
 from snapshot.truncated import truncating
+from tablestore.foreign import adopt
 from tablestore.metrics import Meter
 from tablestore.opened import OpenedTable
 from tablestore.plan import lookup_in
@@ -336,6 +337,7 @@ class Writer:
     def _recover(self) -> None:
         if self._publisher is not None:
             table = self._table
+            adopt(table)
             try:
                 recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
             except LogMovedError:

@@ -114,9 +114,11 @@ def test_commits_of_other_tools_are_followed_too(tmp_path: Path) -> None:
     assert (tmp_path / "t" / "_delta_log" / f"{6:020d}.checkpoint.parquet").exists()
     assert len(DeltaTable(path).file_uris()) == 2
     DeltaTable(path).alter.add_feature([TableFeatures.ChangeDataFeed], allow_protocol_versions_increase=True)
-    with pytest.raises(InvalidInputError, match=r"asks its writers for .*changeDataFeed.*nothing was committed"):
-        log.commit(8, add=[], info={})
-    assert log.version() == 7
+    log.commit(8, add=[], info={})
+    DeltaTable(path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    with pytest.raises(InvalidInputError, match=r"asks its writers for changeDataFeed.*nothing was changed"):
+        log.commit(10, add=[], info={})
+    assert log.version() == 9
 
 
 def test_a_log_that_was_cut_or_damaged_under_a_handle_is_not_taken_for_its_end(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from log_system.jars import waiting
 from log_system.kafka.secrets import ClientValue, wrap
 from tablestore.cli.base import AsJson, console, name_values
 from tablestore.cli.show import print_json
+from tablestore.foreign import adopt
 from tablestore.opened import OpenedTable
 from tablestore.publisher import open_publisher
 from tablestore.recover import recover as recover_table
@@ -45,9 +46,20 @@ def snapshots(
     console.print(view)
 
 
-def recover(path: Path, option: Client = None, as_json: AsJson = False) -> None:
-    """Publish what is committed and not in the log."""
+def recover(
+    path: Path,
+    skip_version: Annotated[
+        list[int] | None,
+        Option(help="Leave a version of another Delta writer out of the log for good; may be given several times."),
+    ] = None,
+    option: Client = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish what is committed and not in the log, also what other Delta writers did to the rows."""
     table = OpenedTable.open(path, client_options(option))
+    adopted = adopt(table, skip_version or ())
+    for skipped in () if adopted is None or as_json else adopted.skipped:
+        console.print(f"Left out for good: {skipped}.", highlight=False, soft_wrap=True)
     publisher = open_publisher(table, None)
     if publisher is None and as_json:
         print_json(console, {"published": []})

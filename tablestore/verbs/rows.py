@@ -30,7 +30,7 @@ from snapshot.stage import AMBIGUOUS, OUTSIDE, StagedFile
 from tablestore.opened import OpenedTable
 from tablestore.python_worker import begin_task
 from tablestore.restage import Replaced
-from tablestore.root_columns import root_columns
+from tablestore.root_columns import root_columns, shielded
 from tablestore.shape import table_columns
 from tablestore.staging import run_staging
 from tablestore.verbs.clauses import Action, Match
@@ -157,7 +157,8 @@ def base_rows(spark: SparkSession, table: OpenedTable, base: int) -> DataFrame:
 
     Where fields of a struct were changed, which Spark cannot put right in older files, all files are read.
     """
-    rows = spark.read.format("delta").option("versionAsOf", base).load(table.path)
+    frame = spark.read.format("delta").option("versionAsOf", base).load(table.path)
+    rows = shielded(frame, table.files, _file_of(frame))
     if not table.spec.past:
         return rows
     columns = root_columns(rows.schema, table.spec, table.spec.schema.fieldNames())

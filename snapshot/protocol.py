@@ -1,0 +1,195 @@
+"""What a Delta table asks of its readers and writers, and what of it this program does.
+
+A table says so in its ``protocol`` action, by feature or, in older protocols, by version; and in its ``metaData``,
+which tells whether a feature that is listed is in use. Another Delta writer can switch a feature on at any time. One
+that this program does not know is refused by name: deleted rows of a table with deletion vectors, say, would come back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from snapshot.errors import InvalidInputError
+
+_FEATURES_READER, _FEATURES_WRITER = 3, 7
+"""Protocol versions that list their features."""
+_READER_IMPLIES: Mapping[int, tuple[str, ...]] = {2: ("columnMapping",)}
+_WRITER_IMPLIES: Mapping[int, tuple[str, ...]] = {
+    2: ("appendOnly", "invariants"),
+    3: ("checkConstraints",),
+    4: ("changeDataFeed", "generatedColumns"),
+    5: ("columnMapping",),
+    6: ("identityColumns",),
+}
+_REMEDIES = {
+    "deletionVectors": "REORG TABLE {0} APPLY (PURGE); ALTER TABLE {0} DROP FEATURE deletionVectors",
+    "checkConstraints": "ALTER TABLE {0} DROP CONSTRAINT <name>",
+    "changeDataFeed": "ALTER TABLE {0} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')",
+    "invariants": "RESTORE TABLE {0} TO VERSION AS OF <the version before>",
+    "generatedColumns": "RESTORE TABLE {0} TO VERSION AS OF <the version before>",
+    "identityColumns": "ALTER TABLE {0} DROP FEATURE identityColumns",
+    "appendOnly": "ALTER TABLE {0} SET TBLPROPERTIES ('delta.appendOnly' = 'false')",
+}
+_UNKNOWN_TO_DELTA_RS = re.compile(r"Feature '([^']+)' is not supported|(catalog-managed)")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A Delta table's ``protocol`` action, and what of its ``metaData`` belongs to it.
+
+    Attributes:
+        reader_version: ``minReaderVersion``.
+        writer_version: ``minWriterVersion``.
+        reader_features: ``readerFeatures``; empty where the version says it.
+        writer_features: ``writerFeatures``, likewise.
+        configuration: the table's properties.
+        schema_json: the table's columns, as Delta writes them.
+    """
+
+    reader_version: int
+    writer_version: int
+    reader_features: frozenset[str]
+    writer_features: frozenset[str]
+    configuration: Mapping[str, str]
+    schema_json: str
+
+    @cached_property
+    def unreadable(self) -> tuple[str, ...]:
+        """What it asks of its readers and this program does not do."""
+        asked = set(_asked(self.reader_version, self.reader_features, _READER_IMPLIES, _FEATURES_READER))
+        if _uses_column_mapping(self):
+            asked.add("columnMapping")
+        return self._unknown(asked, "reader", self.reader_version, _FEATURES_READER)
+
+    @cached_property
+    def unwritable(self) -> tuple[str, ...]:
+        """What it asks of its writers and this program does not do; what is ``unreadable`` is not writable either."""
+        asked = set(_asked(self.writer_version, self.writer_features, _WRITER_IMPLIES, _FEATURES_WRITER))
+        asked |= {name for name, in_use in _KNOWN.items() if in_use(self)}
+        found = self._unknown(asked, "writer", self.writer_version, _FEATURES_WRITER)
+        return tuple(dict.fromkeys([*self.unreadable, *found]))
+
+    @property
+    def is_append_only(self) -> bool:
+        """Whether no commit may take rows away (``delta.appendOnly``)."""
+        return self.is_on("delta.appendOnly")
+
+    def is_on(self, name: str) -> bool:
+        """Return whether a property is ``true``."""
+        return self.configuration.get(name, "").lower() == "true"
+
+    def fields(self) -> Iterator[Mapping[str, Any]]:
+        """Yield all columns, and the fields of structs in them."""
+        waiting: list[Any] = [json.loads(self.schema_json)]
+        while waiting:
+            kind = waiting.pop()
+            if isinstance(kind, dict):
+                fields = kind.get("fields", ())
+                yield from fields
+                waiting += [field["type"] for field in fields]
+                waiting += [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
+
+    def _unknown(self, asked: set[str], role: str, version: int, most: int) -> tuple[str, ...]:
+        beyond = [f"{role} version {version}"] if version > most else []
+        return (*beyond, *sorted(name for name in asked if name not in _KNOWN or _KNOWN[name](self)))
+
+
+def check_readable(path: str, protocol: Protocol) -> None:
+    """Refuse to read a table that asks for what this program does not do.
+
+    Raises:
+        InvalidInputError: it does.
+    """
+    if protocol.unreadable:
+        raise refused(path, protocol.unreadable, "readers")
+
+
+def check_writable(path: str, protocol: Protocol, *, removes: bool) -> None:
+    """Refuse to commit to a table that asks for what this program does not do.
+
+    Args:
+        path: the table's folder.
+        protocol: what the table asks for.
+        removes: the commit takes rows away.
+
+    Raises:
+        InvalidInputError: it does.
+    """
+    if protocol.unwritable:
+        raise refused(path, protocol.unwritable, "writers")
+    if removes and protocol.is_append_only:
+        raise refused(path, ("appendOnly",), "writers")
+
+
+def refused(path: str, features: tuple[str, ...], role: str) -> InvalidInputError:
+    """Return the error that names features and says how to switch them off."""
+    table = f"delta.`{path}`"
+    remedies = (_REMEDIES.get(name, f"ALTER TABLE {{0}} DROP FEATURE {name}").format(table) for name in features)
+    msg = (
+        f"{path}: the Delta table asks its {role} for {', '.join(features)}, which another Delta writer has switched "
+        f"on and the store does not support; nothing was changed. Switch it off with that writer, in Spark by "
+        f"{'; '.join(remedies)}; then try again."
+    )
+    return InvalidInputError(msg)
+
+
+def unknown_to_delta_rs(error: Exception) -> tuple[str, ...]:
+    """Return the features for which delta-rs refuses to open a table; empty where it failed for another reason."""
+    found = _UNKNOWN_TO_DELTA_RS.search(str(error))
+    return () if found is None else ("catalogManaged" if found[2] else found[1],)
+
+
+def _asked(
+    version: int, listed: frozenset[str], implied: Mapping[int, tuple[str, ...]], lists_features: int
+) -> Iterator[str]:
+    if version >= lists_features:
+        yield from listed
+    else:
+        for number, names in implied.items():
+            yield from names if number <= version else ()
+
+
+def _never(_: Protocol) -> bool:
+    return False
+
+
+def _has_metadata(*prefixes: str) -> Callable[[Protocol], bool]:
+    def found(protocol: Protocol) -> bool:
+        return any(key.startswith(prefixes) for field in protocol.fields() for key in field.get("metadata") or ())
+
+    return found
+
+
+def _uses_column_mapping(protocol: Protocol) -> bool:
+    return protocol.configuration.get("delta.columnMapping.mode", "none").lower() != "none"
+
+
+def _has_constraints(protocol: Protocol) -> bool:
+    return any(name.lower().startswith("delta.constraints.") for name in protocol.configuration)
+
+
+_KNOWN: Mapping[str, Callable[[Protocol], bool]] = {
+    # Timestamps without a zone are written as the feature says.
+    "timestampNtz": _never,
+    # delta-rs reads and writes the checkpoints.
+    "v2Checkpoint": _never,
+    # Vacuum asks for a look at the protocol before files are removed; expiry commits first, and so looks.
+    "vacuumProtocolCheck": _never,
+    # Checkpoints of versions with a feature that was dropped stay: expiry leaves them (``entries_below``).
+    "checkpointProtection": _never,
+    # Commits that only add files are allowed; ``check_writable`` sees to the others.
+    "appendOnly": _never,
+    # NOT NULL of the table's own columns is checked while staging; an expression is not.
+    "invariants": _has_metadata("delta.invariants"),
+    "checkConstraints": _has_constraints,
+    "changeDataFeed": lambda protocol: protocol.is_on("delta.enableChangeDataFeed"),
+    "generatedColumns": _has_metadata("delta.generationExpression"),
+    "identityColumns": _has_metadata("delta.identity."),
+    "columnMapping": _uses_column_mapping,
+}
+"""Features that may be listed, and whether one is in use in a way that this program does not support."""
