@@ -61,9 +61,10 @@ class Outcome:
 
 
 def not_once(expected: Expected, logs: Iterable[Log]) -> int:
-    """Count batches of writers that the table holds twice, or of which it lacks a change or more.
+    """Count changes that the table holds twice, and batches beyond the one that a writer had under way.
 
-    A batch of deletes alone cannot be told from another and is not counted.
+    It does not see a batch that a writer was told is written and that the table lacks. Deletes do not name their batch
+    and are not counted.
     """
     held = Counter(change for part in expected for _, change in part if change[1] is not None)
     written = {tuple(str(value).split(".")[:2]) for _, value in held}
