@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -17,12 +19,14 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
-from snapshot.errors import AlreadyExistsError, NotFoundError
+from snapshot.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from snapshot.storage import Storage
 from tablestore import lifecycle, open_local
 from tablestore.compact import compact
 from tablestore.expire import expire, rules_of
 from tablestore.opened import OpenedTable
 from tablestore.write import Writer
+from tests.lossy_proxy import LossyProxy, drop_next
 from tests.parts import SCHEMA, rows_of, run_here, write
 from tests.rig import changes
 
@@ -32,30 +36,37 @@ def serve(mine: Connection) -> None:
     logging.disable()
     running: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
-    mine.send(running.get_host_and_port())
+    # Everything goes by the proxy, which drops an answer where a test asks for that.
+    mine.send(LossyProxy(*running.get_host_and_port()).port)
     mine.poll(None)
     running.stop()
 
 
-@pytest.fixture
-def lake(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket; fsspec and delta-rs learn from the environment where it is."""
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    """Return the address of a store."""
     context = multiprocessing.get_context("spawn")
     theirs, mine = context.Pipe()
     process = context.Process(target=serve, args=(mine,), daemon=True)
     process.start()
-    host, port = theirs.recv()
+    yield f"http://127.0.0.1:{theirs.recv()}"
+    theirs.send("stop")
+    process.join()
+
+
+@pytest.fixture
+def lake(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket; fsspec and delta-rs learn from the environment where it is."""
     for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": store, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
         "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     s3fs.S3FileSystem.clear_instance_cache()
-    s3fs.S3FileSystem().mkdir("lake")
-    yield "s3://lake"
+    bucket = f"lake-{uuid.uuid4().hex[:8]}"
+    s3fs.S3FileSystem().mkdir(bucket)
+    yield f"s3://{bucket}"
     s3fs.S3FileSystem.clear_instance_cache()
-    theirs.send("stop")
-    process.join()
 
 
 def make(path: str, key: tuple[str, ...]) -> OpenedTable:
@@ -78,6 +89,49 @@ def test_a_table_is_made_written_compacted_and_read(lake: str) -> None:
     assert rows_of(OpenedTable.open(path)) == dict(changes(24))
     found = {row["id"]: row["v"] for row in open_local(path).to_arrow().to_pylist()}
     assert found == dict(changes(24))
+
+
+@pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
+def test_answers_to_commits_that_are_lost_lose_no_file(lake: str, key: tuple[str, ...]) -> None:
+    """The client repeats a PUT whose answer was lost, and is told that the object exists."""
+    path, endpoint = f"{lake}/orders", os.environ["AWS_ENDPOINT_URL"]
+    writer = Writer(make(path, key), None)
+    for number in range(1, 4):
+        if number == 2:
+            drop_next(endpoint, "_delta_log/")
+        assert write(writer, [(number, "v")]).id == number
+    for entry in ("_delta_log/", "_changes/_delta_log/") if key else ("_delta_log/",):
+        drop_next(endpoint, entry)
+    assert compact(OpenedTable.open(path), run_here) is not None
+    drop_next(endpoint, "_delta_log/")
+    table = OpenedTable.open(path)
+    assert expire(table, rules_of(table, timedelta(0), 1)).oldest == 4
+    assert write(writer, [(9, "after")]) is not None
+    assert sorted(open_local(path).to_arrow()["id"].to_pylist()) == [1, 2, 3, 9]
+
+
+def test_a_listing_is_never_answered_from_what_was_seen_before(lake: str) -> None:
+    storage, other = Storage.at(f"{lake}/folder"), Storage.at(f"{lake}/folder")
+    assert other.names() == []
+    assert not other.exists("one.json")
+    writer = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
+    writer.pipe_file(f"{lake}/folder/one.json", b"1")
+    assert other.names() == ["one.json"]
+    assert other.exists("one.json")
+    writer.rm_file(f"{lake}/folder/one.json")
+    assert storage.names() == other.names() == []
+    assert not other.exists("one.json")
+
+
+def test_a_store_that_does_not_answer_is_unavailable(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make(f"{lake}/orders", ("id",))
+    writer = Writer(table, None)
+    write(writer, [(1, "v")])
+    s3fs.S3FileSystem.clear_instance_cache()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(UnavailableError, match="cannot be read"):
+        Storage.at(f"{lake}/orders").read("_log/_intent")
 
 
 def test_several_writers_at_once_lose_nothing(lake: str) -> None:
@@ -114,4 +168,4 @@ def test_snapshots_expire_and_a_dropped_table_leaves_nothing(lake: str) -> None:
     with pytest.raises(NotFoundError):
         rows_of(table, 6)
     lifecycle.drop(table)
-    assert s3fs.S3FileSystem().find("lake") == []
+    assert s3fs.S3FileSystem().find(lake) == []
