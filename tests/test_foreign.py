@@ -195,6 +195,17 @@ def test_a_version_is_skipped_on_demand(tmp_path: Path, caplog: pytest.LogCaptur
     assert whole != held(tmp_path / "t")
 
 
+def test_files_that_came_and_went_need_not_be_there(tmp_path: Path) -> None:
+    table = make(tmp_path / "t", key=False)
+    before = held(tmp_path / "t")
+    delete_and_restore(DeltaTable(tmp_path / "t"))
+    vacuum(DeltaTable(tmp_path / "t"))
+    adopted = adopt(table)
+    assert adopted is not None
+    assert (len(adopted.published), adopted.rows) == (2, 0)
+    assert held(tmp_path / "t") == folded(tmp_path / "t") == before
+
+
 def test_a_table_that_was_replaced_is_refused(tmp_path: Path) -> None:
     """Columns that are gone would read as NULL."""
     table = make(tmp_path / "t", key=False)
