@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
+from typer.testing import CliRunner
 
 from log_system.kafka.local import LocalKafka
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, TableStoreError
 from snapshot.rowkind import CHANGE_TYPE
 from tablestore import lifecycle, open_local
+from tablestore.cli import app
 from tablestore.compact import compact
 from tablestore.foreign import adopt
 from tablestore.opened import OpenedTable
@@ -193,6 +196,32 @@ def test_a_version_is_skipped_on_demand(tmp_path: Path, caplog: pytest.LogCaptur
     assert sum(held(tmp_path / "t").values()) == 7
     assert sum((Counter(batch.num_rows for batch in open_local(tmp_path / "t").changes(2))).values()) == 0
     assert whole != held(tmp_path / "t")
+
+
+def test_the_command_line_adopts_and_skips(tmp_path: Path) -> None:
+    make(tmp_path / "t", key=False)
+    run = CliRunner(env={"COLUMNS": "160"})
+    delete(DeltaTable(tmp_path / "t"))
+    done = run.invoke(app, ["recover", str(tmp_path / "t")])
+    assert "snapshot 4 has what other Delta writers changed in versions 3, 3 changes" in done.stdout
+    overwrite(DeltaTable(tmp_path / "t"))
+    restore(DeltaTable(tmp_path / "t"))
+    done = run.invoke(app, ["recover", str(tmp_path / "t"), "--skip-version", "6", "--json"])
+    told = json.loads(done.stdout)["adopted"]
+    assert told["published"] == [5]
+    assert told["skipped"][0].startswith("version 6 (RESTORE) took ")
+    assert "nothing to recover" in run.invoke(app, ["recover", str(tmp_path / "t")]).stdout
+
+
+def test_files_that_came_and_went_need_not_be_there(tmp_path: Path) -> None:
+    table = make(tmp_path / "t", key=False)
+    before = held(tmp_path / "t")
+    delete_and_restore(DeltaTable(tmp_path / "t"))
+    vacuum(DeltaTable(tmp_path / "t"))
+    adopted = adopt(table)
+    assert adopted is not None
+    assert (len(adopted.published), adopted.rows) == (2, 0)
+    assert held(tmp_path / "t") == folded(tmp_path / "t") == before
 
 
 def test_a_table_that_was_replaced_is_refused(tmp_path: Path) -> None:

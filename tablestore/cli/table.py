@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import islice
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from log_system.jars import waiting
 from log_system.kafka.secrets import ClientValue, wrap
 from tablestore.cli.base import AsJson, console, name_values
 from tablestore.cli.show import print_json
-from tablestore.foreign import adopt
+from tablestore.foreign import Adoption, adopt
 from tablestore.opened import OpenedTable
 from tablestore.publisher import open_publisher
 from tablestore.recover import recover as recover_table
@@ -58,14 +59,16 @@ def recover(
     """Publish what is committed and not in the log, also what other Delta writers did to the rows."""
     table = OpenedTable.open(path, client_options(option))
     adopted = adopt(table, skip_version or ())
-    for skipped in () if adopted is None or as_json else adopted.skipped:
-        console.print(f"Left out for good: {skipped}.", highlight=False, soft_wrap=True)
+    told = {} if adopted is None else {"adopted": asdict(adopted)}
+    if adopted is not None and not as_json:
+        _show(adopted)
     publisher = open_publisher(table, None)
     if publisher is None and as_json:
-        print_json(console, {"published": []})
+        print_json(console, {"published": [], **told})
         return
     if publisher is None:
-        console.print("This table has no log; there is nothing to recover.", highlight=False)
+        if adopted is None:
+            console.print("This table has no log; there is nothing to recover.", highlight=False)
         return
     try:
         with waiting("Publishing what the log lacks ..."):
@@ -74,11 +77,21 @@ def recover(
         publisher.discard()
     if as_json:
         published = [{"snapshot": entry.snapshot, "rows": entry.rows} for entry in done]
-        print_json(console, {"published": published, "newest": table.files.latest()})
+        print_json(console, {"published": published, "newest": table.files.latest(), **told})
         return
     rows = sum(entry.rows for entry in done)
     what = f"{len(done)} snapshots with {rows:,} changes were published" if done else "nothing was missing"
     console.print(f"The log holds every snapshot up to {table.files.latest()}; {what}.", highlight=False)
+
+
+def _show(adopted: Adoption) -> None:
+    """Show what was done about other writers' changes."""
+    if adopted.published:
+        versions = ", ".join(map(str, adopted.published))
+        what = f"snapshot {adopted.snapshot} has what other Delta writers changed in versions {versions}"
+        console.print(f"Adopted: {what}, {adopted.rows:,} changes.", highlight=False, soft_wrap=True)
+    for skipped in adopted.skipped:
+        console.print(f"Left out for good: {skipped}.", highlight=False, soft_wrap=True)
 
 
 def add_to(app: Typer) -> None:
