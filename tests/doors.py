@@ -78,6 +78,9 @@ class _Producer:
                 return _guarded(method, call, self._trap)
         return method
 
+    def __len__(self) -> int:
+        return len(self._producer)
+
 
 def set_trap(trap: Trap) -> None:
     """Put doors that kill into this process."""

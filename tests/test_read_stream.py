@@ -158,7 +158,7 @@ def test_a_table_made_anew_is_not_taken_for_the_old_one(spark: SparkSession, tmp
     again = make(spark, tmp_path / "t", key=False)
     again.write(frame(spark, [(2, "b")]))
     again.write(frame(spark, [(3, "c")]))
-    with pytest.raises(PySparkException, match="made anew"):
+    with pytest.raises(PySparkException, match="created again"):
         reader.rows()
 
 

@@ -178,6 +178,9 @@ class OnceBurnt:
 
         return call
 
+    def __len__(self) -> int:
+        return len(self._producer)
+
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("call", [c for c in PRODUCER_CALLS.values() if c != "begin_transaction"])
