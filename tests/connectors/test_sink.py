@@ -400,6 +400,9 @@ def test_b42_an_answer_that_is_lost_is_found_out(
         def __getattr__(self, name: str) -> Any:
             return self._end if name == "commit_transaction" else getattr(self._producer, name)
 
+        def __len__(self) -> int:
+            return len(self._producer)
+
         def _end(self, seconds: float) -> None:
             ends.append(seconds)
             if len(ends) > 1 or landed:
