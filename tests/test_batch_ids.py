@@ -37,7 +37,7 @@ def test_any_whole_number_that_delta_can_hold_is_taken(number: Any) -> None:
     assert type(made.batch) is int
 
 
-@pytest.mark.parametrize("version", ["o", True, 2**63, None, -(2**63) - 1], ids=repr)
+@pytest.mark.parametrize("version", ["o", True, 2**63, None], ids=repr)
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_one_application_that_records_no_number_hides_no_other(
     tmp_path: Path, version: Any, checkpointed: bool
