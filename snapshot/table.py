@@ -415,7 +415,11 @@ class TableFiles:
         for version in range(merged + 1, snapshot_id + 1):
             if version in filled or version in self._own_gaps:
                 continue
-            found = self.log.commit_at(version)
+            try:
+                found = self.log.commit_at(version)
+            except DataLostError:
+                # It has expired. While its entry was there, nobody could read past a change of another writer.
+                continue
             if self.needs_adoption(found) and not self.is_adopted(version):
                 raise self._not_adopted(found)
             self._own_gaps.add(version)

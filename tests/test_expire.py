@@ -34,7 +34,7 @@ from tablestore.tagging import delete_tag, make_tag
 from tablestore.verify import verify
 from tablestore.write import Writer
 from tests.crash.expirer import expire_and_die
-from tests.parts import SCHEMA, make_table, publisher_of, run_here, write
+from tests.parts import SCHEMA, make_table, publisher_of, rows_of, run_here, write
 
 PARTITIONS = 2
 NOW = timedelta(0)
@@ -406,6 +406,24 @@ def test_readers_and_writers_do_not_notice_an_expiry_that_spares_what_they_read(
     assert verify(table).ok
     life.expire(1)
     assert on_disk(life.path) == needed(OpenedTable.open(str(life.path)))
+
+
+def test_snapshots_are_read_after_the_entries_of_maintenance_before_them_are_cut(tmp_path: Path) -> None:
+    table = lifecycle.create(
+        str(tmp_path / "t"), SCHEMA, primary_key=["id"], partition_by=[], log_system=None,
+        options={"bucket": "2", "compaction.auto": "false"},
+    )  # fmt: skip
+    writer = Writer(table, None)
+    for number in range(1, 4):
+        write(writer, [(number, "v")])
+    assert expire(table, rules_of(table, NOW, 1)).oldest == 3
+    for number in range(5, 46):
+        write(writer, [(number, "v")])
+    now = OpenedTable.open(table.path)
+    assert expire(now, rules_of(now, NOW, 1)).log_entries > 20
+    assert sorted(row for row in rows_of(OpenedTable.open(table.path))) == [1, 2, 3, *range(5, 46)]
+    assert compact(OpenedTable.open(table.path), run_here) is not None
+    assert len(rows_of(OpenedTable.open(table.path))) == 44
 
 
 def test_looking_inside_needs_no_spark(servers: str, tmp_path: Path, topic: Callable[[], str]) -> None:
