@@ -111,7 +111,8 @@ class TestBothWays:
                 action()
             return told.value.args[0].code(), str(told.value.args[0])
 
-        fenced, owner = client.producer("errors"), client.producer("errors")
+        limit: dict[str, Any] = {"message.max.bytes": 1_000_000}
+        fenced, owner = client.producer("errors", **limit), client.producer("errors", **limit)
         take_over(fenced, 30)
         fenced.begin_transaction()
         take_over(owner, 30)

@@ -52,8 +52,8 @@ def rig(broker: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterato
 
 @pytest.fixture
 def hurried(broker: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[Rig]:
-    """A table whose writers wait for a second where they wait for twenty by default."""
-    options = {"log__transaction-timeout": "2 s", "log__request-timeout": "1 s"}
+    """A table whose writers wait for two seconds where they wait for twenty by default."""
+    options = {"log__transaction-timeout": "2 s", "log__request-timeout": "2 s"}
     made = Rig(tmp_path / "t", broker.bootstrap_servers, topic(), options)
     yield made
     made.close()
