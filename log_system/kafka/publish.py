@@ -25,7 +25,8 @@ from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import Position
 from log_system.kafka.send import Sender, send_offsets
 from log_system.kafka.tasks import PartitionTask, publish_partition
-from log_system.kafka.topic import earliest_offsets
+from log_system.kafka.topic import describe_topic, earliest_offsets
+from log_system.kafka.topic_requests import missing
 from log_system.kafka.witness import (
     check_topic_is,
     register,
@@ -33,9 +34,10 @@ from log_system.kafka.witness import (
     tasks_token,
     topic_ends,
 )
-from snapshot.errors import CorruptedError
+from snapshot.errors import CorruptedError, UnavailableError
 from snapshot.records import ChangeSet, SentRange, Snapshot
 
+_LOOK_SECONDS = 1.0
 _THREADS_MAX = 8
 _THREAD_ROWS_MIN = 10_000
 """Fewer changes than this are not worth another thread."""
@@ -196,9 +198,28 @@ class KafkaPublisher:
             self.take_over()
         try:
             yield
+        except UnavailableError as error:
+            self.discard()
+            self._check_topic(error)
+            raise
         except BaseException:
             self.discard()
             raise
+
+    def _check_topic(self, cause: UnavailableError) -> None:
+        """Name a topic that was deleted as the reason why nothing could be sent: to the client it is only silent.
+
+        Raises:
+            NotFoundError: there is no such topic.
+        """
+        client = replace(self._log.client, wait_seconds=_LOOK_SECONDS)
+        try:
+            found = describe_topic(client, self._log.topic)
+        except UnavailableError:
+            # The broker is what does not answer, as the cause says.
+            return
+        if found is None:
+            raise missing(self._log.client, self._log.topic) from cause
 
     def _send(self, changes: ChangeSet) -> None:
         """Put what the log lacks of a snapshot into it."""
