@@ -25,6 +25,7 @@ SQL = (
 NOISE = ("%3|", "|FAIL|")
 WRITES = """
 import sys
+import threading
 from tablestore.opened import OpenedTable
 from tablestore.write import Writer
 from tests.parts import publisher_of, write
@@ -32,9 +33,13 @@ from tests.parts import publisher_of, write
 table = OpenedTable.open(sys.argv[1])
 writer = Writer(table, publisher_of(table))
 done = interrupted = 0
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
 print("ready", flush=True)
-while done < 15 or not interrupted:
+while True:
     try:
+        if done >= 15 and over.is_set():
+            break
         write(writer, [(n, f"{done}.{n}") for n in range(50)])
         done += 1
     except KeyboardInterrupt:
@@ -46,7 +51,8 @@ print(done, interrupted, flush=True)
 def started(*command: str) -> subprocess.Popen[str]:
     """Start a process in a group of its own, as a terminal does."""
     return subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV, cwd=Path.cwd(),
+        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env=ENV, cwd=Path.cwd(),
         start_new_session=True,
     )  # fmt: skip
 
@@ -79,10 +85,10 @@ def test_a_handle_goes_on_after_ctrl_c_in_the_midst_of_writes(
     with started("-c", WRITES, str(rig.path)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+        # It goes on until its input ends, so each signal finds it at work.
         for _ in range(8):
             time.sleep(dice.uniform(0.05, 0.4))
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     done, interrupted = map(int, out.split())
