@@ -20,6 +20,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from snapshot.errors import GONE, CorruptedError, DataLostError, InvalidInputError, UnavailableError
+from snapshot.query_interrupts import interruptible
 from snapshot.quoting import quoted, text_literal
 from snapshot.schema import relabelled
 
@@ -170,8 +171,9 @@ def spilling(
     try:
         connection = connect(memory_limit=memory_limit, temp_directory=spill, filesystem=filesystem)
         try:
-            connection.execute("SET TimeZone = 'UTC'")
-            yield connection
+            with interruptible():
+                connection.execute("SET TimeZone = 'UTC'")
+                yield connection
         finally:
             connection.close()
     finally:
@@ -180,13 +182,14 @@ def spilling(
 
 @contextmanager
 def errors_mapped(what: str) -> Iterator[None]:
-    """Turn DuckDB's errors into the store's.
+    """Turn DuckDB's errors into the store's, and interrupts into ``KeyboardInterrupt``.
 
     Args:
         what: Whose files are read, for the message.
     """
     try:
-        yield
+        with interruptible():
+            yield
     except FileNotFoundError as error:
         raise DataLostError(_lost(what, error)) from error
     except duckdb.OutOfMemoryException as error:

@@ -62,3 +62,27 @@ def ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def interrupts_noted() -> Iterator[threading.Event]:
+    """Note Ctrl-C and SIGTERM in an event instead of raising, so that no call to the JVM is cut short; a second raises.
+
+    A call that is cut short leaves its answer behind, and the next one may find the connection closed.
+    """
+    noted = threading.Event()
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        if noted.is_set():
+            raise KeyboardInterrupt
+        noted.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

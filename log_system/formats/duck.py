@@ -9,6 +9,8 @@ from collections import OrderedDict
 import duckdb
 import pyarrow as pa
 
+from snapshot.query_interrupts import interruptible
+
 _STATEMENTS_MAX = 64
 
 
@@ -49,16 +51,18 @@ class Duck:
 
         Raises:
             duckdb.Error: the query failed; the next one runs on a fresh connection if it has to.
+            KeyboardInterrupt: Ctrl-C ended the query.
         """
-        connection = self._opened()
         try:
-            for name, table in tables.items():
-                self._slot(connection, name, table.schema).batch = table
-            statement = self._prepared(connection, sql)
-            rows = max(len(table) for table in tables.values())
-            result = connection.sql(f"EXECUTE {statement}").to_arrow_table(batch_size=max(rows, 1))
-        except (duckdb.FatalException, duckdb.InternalException):
-            # After such an error DuckDB answers nothing more.
+            with interruptible():
+                connection = self._opened()
+                for name, table in tables.items():
+                    self._slot(connection, name, table.schema).batch = table
+                statement = self._prepared(connection, sql)
+                rows = max(len(table) for table in tables.values())
+                result = connection.sql(f"EXECUTE {statement}").to_arrow_table(batch_size=max(rows, 1))
+        except (duckdb.FatalException, duckdb.InternalException, KeyboardInterrupt):
+            # After such an error DuckDB answers nothing more; after an interrupt a table or statement may be half made.
             self.forget()
             raise
         except UnicodeDecodeError as error:

@@ -20,7 +20,7 @@ from tablestore.cli.constants import constant_row
 from tablestore.cli.live import LiveTable
 from tablestore.cli.progress import Screen, progress_text
 from tablestore.cli.show import RowPrinter, print_json, show_rows
-from tablestore.interrupts import ended_by_sigterm
+from tablestore.interrupts import ended_by_sigterm, interrupts_noted
 from tablestore.session import session
 from tablestore.sql.catalog import Catalog
 from tablestore.sql.errors import SqlError
@@ -32,7 +32,7 @@ from tablestore.sql.statements import Select, Statement
 _SIGNS = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
 _TEXTS = {("statement",), ("view",), ("plan",)}
 _SPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-_WAIT_SECONDS = 1
+_WAIT_SECONDS = 0.2
 
 
 def statements_of(texts: Iterable[str]) -> list[Statement]:
@@ -136,16 +136,21 @@ class Runner:
             return self._show(result)
 
     def wait(self, queries: Sequence[StreamingQuery]) -> None:
-        """Let queries run, and show how they do; one that fails ends the waiting, with its error."""
+        """Let queries run, and show how they do; one that fails ends the waiting, with its error.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C or SIGTERM ended the waiting.
+        """
         if not queries:
             return
         if not self._as_json:
             self.console.print("Running. Ctrl-C ends it.", style="dim")
-        with self._screen, _spark_errors():
+        with interrupts_noted() as interrupted, self._screen, _spark_errors():
             while any(query.isActive for query in queries):
                 for query in queries:
-                    query.awaitTermination(_WAIT_SECONDS)
                     self._screen.tell(query.id, progress_text(query.lastProgress))
+                if interrupted.wait(_WAIT_SECONDS):
+                    raise KeyboardInterrupt
             for query in queries:
                 error = query.exception()
                 if error is not None:
