@@ -5,7 +5,7 @@ VENV   := .venv
 PROCESSES ?= 3
 STAMP  := $(VENV)/.stamp
 BIN    := $(VENV)/bin
-PAGES  := $(wildcard *.md docs/*.md)
+PAGES  := $(wildcard *.md docs/*.md docs/*/*.md)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types bench docs check lock crash visibility races soak peer clean java
@@ -34,22 +34,22 @@ bench: $(STAMP) java ## the side-by-side measurements, small
 	@$(BIN)/python -m benchmarks --small
 
 crash: $(STAMP) java ## the crash matrix; replay by SEED=..., part of it by ONLY=... or EVERY=...
-	@$(BIN)/python -m tests.crash_matrix $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)") $(if $(EVERY),--every $(EVERY))
+	@$(BIN)/python -m tests.crash.matrix.run $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)") $(if $(EVERY),--every $(EVERY))
 
 visibility: $(STAMP) java ## who sees what when, while small snapshots are written; COMMITS=... of them
-	@$(BIN)/python -m tests.visibility $(if $(COMMITS),--commits $(COMMITS))
+	@$(BIN)/python -m tests.crash.visibility $(if $(COMMITS),--commits $(COMMITS))
 
 races: $(STAMP) java ## several writers on one table, for speed, then with kills, readers and compaction
-	@$(BIN)/python -m tests.races
+	@$(BIN)/python -m tests.crash.races
 
 soak: $(STAMP) java ## brokers killed, publishers stopped, retention in the way, for SECONDS=... each; SEED=... ONLY=...
 	@$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 peer: $(STAMP) java ## the crash points against Delta's sink and a plain producer in foreachBatch
-	@$(BIN)/python -m tests.peer_crash
+	@$(BIN)/python -m tests.crash.peers
 
 docs: $(STAMP) ## that links between the pages lead somewhere
-	@$(BIN)/python tests/check_links.py $(PAGES)
+	@$(BIN)/python tests/harness/check_links.py $(PAGES)
 
 lock: ## resolve the dependencies anew into requirements.lock, and the jars' digests into log_system/jars.sha256
 	@test -x $(BIN)/pip-compile || $(MAKE) --no-print-directory $(STAMP)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from benchmarks.bare import make_topic, producing, team
 from benchmarks.frames import SCHEMA, rows
 from benchmarks.harness import CORES, Bench, Result, at_least, count_text, main, timed
-from log_system.kafka.publish import KafkaPublisher
-from tablestore.opened import OpenedTable
-from tablestore.publisher import open_publisher
-from tablestore.shape import shape_changes
-from tablestore.staging import run_staging
-from tablestore.store import TableStore
-from tablestore.write import Writer
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from tablestore.context import TableContext
+from tablestore.table import TableStore
+from tablestore.write.open_publisher import open_publisher
+from tablestore.write.prepare_input import prepare_changes
+from tablestore.write.staging_job import run_staging
+from tablestore.write.writer import Writer
 
 
 def run(bench: Bench) -> list[Result]:
@@ -66,7 +66,7 @@ def _publish(bench: Bench) -> list[Result]:
 
 def _published(bench: Bench, log: str, count: int) -> float:
     """Publish as a writer does that owns the log already."""
-    opened = OpenedTable.open(_unpublished(bench, log, count).path)
+    opened = TableContext.open(_unpublished(bench, log, count).path)
     publisher = open_publisher(opened, bench.spark)
     assert isinstance(publisher, KafkaPublisher)
     publisher.take_over()
@@ -79,9 +79,9 @@ def _published(bench: Bench, log: str, count: int) -> float:
 def _unpublished(bench: Bench, log: str, count: int) -> TableStore:
     """Commit a snapshot and leave its publishing to whoever comes next."""
     table = bench.table(f"publish-{log}", SCHEMA, key=["id"], log=log, bucket=CORES)
-    opened = OpenedTable.open(table.path)
+    opened = TableContext.open(table.path)
     writer = Writer(opened, None)
-    shaped = shape_changes(rows(bench.spark, count), opened.spec, CORES)
+    shaped = prepare_changes(rows(bench.spark, count), opened.spec, CORES)
     writer.write_staged(run_staging(shaped, writer.stager(whole_buckets=True)))
     return table
 

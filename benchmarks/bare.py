@@ -20,8 +20,8 @@ import pyarrow as pa
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from log_system.kafka.client import KafkaClient
-from tablestore.opened import OpenedTable
+from log_system.kafka.client.connect import KafkaClient
+from tablestore.context import TableContext
 
 _CONTEXT = multiprocessing.get_context("spawn")
 _FIELDS = json.dumps({"id": "BIGINT", "name": "VARCHAR", "price": "DOUBLE", "at": "TIMESTAMPTZ"})
@@ -84,7 +84,7 @@ def _serve(end: Connection, prepare: Callable[..., Callable[[str], int]], argume
 
 def producing(path: str, snapshot: int, partition: int) -> Callable[[str], int]:
     """Hold the bytes of a snapshot's partition; the loop produces them."""
-    table = OpenedTable.open(path)
+    table = TableContext.open(path)
     assert table.log is not None
     codec, client = table.log.codec(), table.log.client
     keys: list[bytes | None] = []

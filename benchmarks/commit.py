@@ -12,14 +12,14 @@ from pyspark.sql import functions as F
 
 from benchmarks.frames import SCHEMA, rows
 from benchmarks.harness import Bench, Result, Timed, at_most, limit, main, percentile, seconds_text, timed
-from snapshot.rowkind import KIND, RowKind
-from snapshot.schema import SEQ
-from snapshot.stage import StagedFile, change_file_schema
-from tablestore.compact import BucketTask, compact_if_due
-from tablestore.opened import OpenedTable
-from tablestore.publisher import open_publisher
-from tablestore.store import TableStore
-from tablestore.write import Writer
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.system_columns import SEQ
+from snapshot.staging.stage import StagedFile, change_file_schema
+from tablestore.context import TableContext
+from tablestore.maintenance.compact import BucketTask, compact_if_due
+from tablestore.table import TableStore
+from tablestore.write.open_publisher import open_publisher
+from tablestore.write.writer import Writer
 
 _WINDOW = 100
 """Commits whose mean stands for "the first" and "the last": each holds the few that write a checkpoint."""
@@ -45,7 +45,7 @@ def _one_row(bench: Bench) -> list[Result]:
         start = time.perf_counter()
         made = orders.write(frame)
         assert made is not None
-        assert OpenedTable.open(orders.path).newest_visible() == made.id
+        assert TableContext.open(orders.path).newest_visible() == made.id
         visible = time.perf_counter()
         found = TableStore.open(spark, orders.path).read(columns=["id", "price"]).where(F.col("id") == 0).collect()
         assert len(found) == 1
@@ -96,7 +96,7 @@ def _mean(taken: Sequence[float]) -> Timed:
 
 def _commits(bench: Bench, count: int, log: str | None, *, compacting: bool) -> tuple[list[float], list[float]]:
     """Give the seconds of each commit, and those of looking after compaction behind it."""
-    opened = OpenedTable.open(bench.table("commits", SCHEMA, key=["id"], log=log, bucket=2).path)
+    opened = TableContext.open(bench.table("commits", SCHEMA, key=["id"], log=log, bucket=2).path)
     writer = Writer(opened, open_publisher(opened, None))
     writer.recover_once()
     staged = staged_rows(writer, count + 1)

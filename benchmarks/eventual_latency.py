@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame
 from benchmarks.eventual_log import eventual_table
 from benchmarks.harness import CORES, Bench, Result, limit, main, percentile, seconds_text
 from benchmarks.latency import Listener, phases, watch
-from log_system.kafka.staged import KafkaTapFactory
-from snapshot.bucket import bucket_of
-from snapshot.rowkind import CHANGE_TYPE, KIND, RowKind
-from tablestore.opened import OpenedTable
+from log_system.kafka.publisher.eager_producer import KafkaLogSinkFactory
+from snapshot.merge.bucket_hash import bucket_of
+from snapshot.row_kind import CHANGE_TYPE, KIND, RowKind
+from tablestore.context import TableContext
 
 ROWS_PER_SECOND = 1_000
 _SEND_SECONDS = 0.04
@@ -35,10 +35,10 @@ _NEWEST = pa.array([RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type
 class _Writer(threading.Thread):
     """Hands rows to the log as they come to be."""
 
-    def __init__(self, table: OpenedTable) -> None:
+    def __init__(self, table: TableContext) -> None:
         super().__init__(daemon=True)
         assert table.log is not None
-        self._factory, self._schema = KafkaTapFactory(table.log), table.log.schema
+        self._factory, self._schema = KafkaLogSinkFactory(table.log), table.log.schema
         self._done = threading.Event()
 
     def run(self) -> None:
@@ -81,7 +81,7 @@ def run(bench: Bench) -> list[Result]:
         plain_ages.append((now, now - json.loads(message.value())[_SEEN] / 1e6))
 
     listener = Listener(bench.kafka.bootstrap_servers, table.options.log.kafka.topic, heard)
-    writer = _Writer(OpenedTable.open(table.path))
+    writer = _Writer(TableContext.open(table.path))
     listener.start()
     stream = table.read_stream(scan_mode="latest").writeStream.foreachBatch(seen).outputMode("update")
     query = stream.option("checkpointLocation", bench.path("checkpoint")).start()

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.harness import CORES, Bench
-from log_system.kafka import bulk_send
-from snapshot.bucket import bucket_of
-from snapshot.rowkind import KIND, RowKind
-from tablestore.opened import OpenedTable
-from tablestore.store import TableStore
+from log_system.kafka.client import bulk_produce
+from snapshot.merge.bucket_hash import bucket_of
+from snapshot.row_kind import KIND, RowKind
+from tablestore.context import TableContext
+from tablestore.table import TableStore
 
 SCHEMA = "id bigint, name string, price double"
 _FLUSH_SECONDS = 120
@@ -36,7 +36,7 @@ def changes(ids: np.ndarray, deleted: np.ndarray, seed: int) -> pa.RecordBatch:
 
 def send(table: TableStore, batches: Iterable[pa.RecordBatch]) -> float:
     """Put changes into the log as staging tasks encode them; give the mean bytes of a record's value."""
-    log = OpenedTable.open(table.path).log
+    log = TableContext.open(table.path).log
     assert log is not None
     producer, codec = log.client.producer(None), log.codec()
     count = size = 0
@@ -45,7 +45,7 @@ def send(table: TableStore, batches: Iterable[pa.RecordBatch]) -> float:
         buckets = bucket_of(rows, ["id"], CORES)
         for bucket in range(CORES):
             records = codec.encode(rows.filter(pa.array(buckets == bucket)))
-            bulk_send.send(producer, log.topic, bucket, records.key_column, records.value_column)
+            bulk_produce.send(producer, log.topic, bucket, records.key_column, records.value_column)
             there = records.value_column.drop_null()
             count, size = count + len(there), size + there.nbytes - 8 * len(there)
     assert producer.flush(_FLUSH_SECONDS) == 0

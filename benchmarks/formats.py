@@ -24,7 +24,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from log_system.formats import open_format
-from snapshot.rowkind import KIND
+from snapshot.row_kind import KIND
 
 SCHEMA = pa.schema(
     [

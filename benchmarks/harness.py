@@ -22,9 +22,9 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from log_system.kafka.local import LocalKafka
+from log_system.local_kafka.owned import LocalKafka
 from tablestore.session import session
-from tablestore.store import TableStore
+from tablestore.table import TableStore
 
 CORES = 2
 Say = Callable[[str], None]

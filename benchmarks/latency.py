@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from benchmarks.harness import CORES, Bench, Result, limit, main, percentile, seconds_text
-from log_system.kafka.client import KafkaClient
+from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.register import SNAPSHOT_HEADER
-from tablestore.opened import OpenedTable
-from tablestore.store import TableStore
+from tablestore.context import TableContext
+from tablestore.table import TableStore
 
 ROWS_PER_SECOND = 100
 _WARM_UP_SECONDS = 10
@@ -133,7 +133,7 @@ def run(bench: Bench) -> list[Result]:
     reader.stop()
     listener.stop()
     taken = [latency for at, latency in latencies if since <= at <= until]
-    committed = {s.id: s.timestamp_ms / 1000 for s in OpenedTable.open(table.path).files.snapshots()}
+    committed = {s.id: s.timestamp_ms / 1000 for s in TableContext.open(table.path).files.snapshots()}
     late = [at - committed[s] for s, at in last.items() if s in committed and since <= at <= until]
     name = f"{ROWS_PER_SECOND} rows/s, write_stream to read_stream"
     found = [

@@ -10,13 +10,13 @@ from pathlib import Path
 from benchmarks.commit import run_here, staged_rows
 from benchmarks.frames import SCHEMA
 from benchmarks.harness import Bench, Result, Timed, at_most, limit, main, timed
-from snapshot.stage import StagedFile
-from tablestore.compact import compact, compact_if_due
-from tablestore.expire import expire_if_due
-from tablestore.opened import OpenedTable
-from tablestore.plan import snapshot_parts
-from tablestore.publisher import open_publisher
-from tablestore.write import Writer
+from snapshot.staging.stage import StagedFile
+from tablestore.context import TableContext
+from tablestore.maintenance.compact import compact, compact_if_due
+from tablestore.maintenance.expire_snapshots import expire_if_due
+from tablestore.read.split_planner import snapshot_splits
+from tablestore.write.open_publisher import open_publisher
+from tablestore.write.writer import Writer
 
 _LOOKS = 5
 """How often the table is looked at; the last time is compared with the first."""
@@ -33,7 +33,7 @@ def run(bench: Bench) -> list[Result]:
 def _table(bench: Bench, log: str | None) -> list[Result]:
     count = bench.size(10_000, 1_000)
     kept: dict[str, object] = {"snapshot__retention": "0 s", "snapshot__retain_min": 100}
-    table = OpenedTable.open(bench.table("life", SCHEMA, key=["id"], log=log, bucket=2, **kept).path)
+    table = TableContext.open(bench.table("life", SCHEMA, key=["id"], log=log, bucket=2, **kept).path)
     writer = Writer(table, open_publisher(table, None))
     writer.recover_once()
     # All of the keys are there from the start: the table is not to grow.
@@ -83,17 +83,17 @@ class _Window:
     def look(self, path: str) -> None:
         """Time opening the table and reading all of it, as a new process would, and count its files."""
         start = time.perf_counter()
-        table = OpenedTable.open(path)
+        table = TableContext.open(path)
         assert table.newest_visible()
         self.opens.append(time.perf_counter() - start)
         start = time.perf_counter()
-        parts = snapshot_parts(table.files, table.files.latest(), tasks=1)
+        parts = snapshot_splits(table.files, table.files.latest(), tasks=1)
         assert sum(batch.num_rows for part in parts for batch in part.read()) == _KEYS
         self.reads.append(time.perf_counter() - start)
         self.files.append(sum(p.is_file() for p in Path(path).rglob("*")))
 
 
-def _write(table: OpenedTable, writer: Writer, staged: list[StagedFile]) -> None:
+def _write(table: TableContext, writer: Writer, staged: list[StagedFile]) -> None:
     writer.write_staged(staged)
     compact_if_due(table, run_here)
     expire_if_due(table)

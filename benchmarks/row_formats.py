@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.harness import Bench, Result, Timed, at_least, main
-from log_system.formats.row_formats import open_row_format
-from log_system.formats.row_types import with_precision
+from tablestore.connectors.formats.registry import open_row_format
+from tablestore.connectors.formats.types import with_precision
 
 SCHEMA = pa.schema(
     [

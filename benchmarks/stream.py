@@ -5,8 +5,8 @@ from __future__ import annotations
 from benchmarks.bare import consuming, team
 from benchmarks.frames import SCHEMA, rows
 from benchmarks.harness import CORES, Bench, Result, Timed, at_least, count_text, limit, main, seconds_text, timed
-from tablestore.opened import OpenedTable
-from tablestore.store import TableStore
+from tablestore.context import TableContext
+from tablestore.table import TableStore
 
 
 def run(bench: Bench) -> list[Result]:
@@ -51,7 +51,7 @@ def _read(bench: Bench, table: TableStore, count: int) -> float:
 
 
 def _records(table: TableStore, partition: int) -> int:
-    index = OpenedTable.open(table.path).index
+    index = TableContext.open(table.path).index
     entries = [index.get(snapshot) for snapshot in index.snapshots()]
     return sum(entry.partitions[partition].records for entry in entries if entry is not None and entry.partitions)
 

@@ -11,7 +11,7 @@ import os
 from benchmarks.frames import SCHEMA, rows
 from benchmarks.harness import CORES, Bench, Result, count_text, limit, main, reach, timed
 from benchmarks.memory import LIMIT_MB, PeakWatch
-from tablestore.store import TableStore
+from tablestore.table import TableStore
 
 GROWTH_MB = 150.0
 """What ten times the rows may add: buffers that grow to their bounds."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from _flights_data import SPARK, batches, load
 
-from log_system.kafka.publish import KafkaPublisher
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from tablestore import TableStore, session
 
 

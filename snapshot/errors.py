@@ -9,11 +9,11 @@
     ├── AlreadyExistsError    (ValueError)   choose another name or path
     ├── ConflictError                        retry: somebody else was faster
     ├── UnavailableError                     retry later: a broker or file system does not answer
-    │   └── PublishPendingError              do not retry: committed, and published later (``tablestore/recover.py``)
-    ├── OutcomeUnknownError                  recover: it may or may not have landed
-    ├── FencedError                          replace: another owner has taken over
-    ├── DataLostError                        decide: something a reader needs is gone
-    └── CorruptedError                       repair: what is stored contradicts itself
+    │   └── PublishPendingError              do not retry: committed, and published later
+    (``tablestore/write/recovery.py``) ├── OutcomeUnknownError                  recover: it may or may not have landed
+    ├── FencedError                          replace: another owner has taken over ├── DataLostError
+    decide: something a reader needs is gone └── CorruptedError                       repair: what is stored contradicts
+    itself
         └── BadRecordError                   skip or mend: one Kafka record is not what the format says
 
 Messages name who, what was required, what came, and what to do. They never hold a credential.

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from snapshot.columns import Columns
+from snapshot.schema.physical_names import Columns
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Snapshot:
 
     Attributes:
         id: the Delta version of the commit table; 0 is the empty table.
-        kind: ``create``, ``append``, ``upsert``, ``delete``, ``update``, ``overwrite``, ``truncate``, ``merge``,
+        operation: ``create``, ``append``, ``upsert``, ``delete``, ``update``, ``overwrite``, ``truncate``, ``merge``,
             ``compact``, ``expire`` or, for a commit made by another Delta writer, ``foreign``.
         rows: changes in the snapshot.
         timestamp_ms: when it was committed, in milliseconds since the epoch.
@@ -28,7 +28,7 @@ class Snapshot:
     """
 
     id: int
-    kind: str
+    operation: str
     rows: int
     timestamp_ms: int
     commit_id: str = ""
@@ -55,7 +55,7 @@ class SentRange:
     records: int
 
 
-class LogTap(Protocol):
+class LogSink(Protocol):
     """Takes changes into the log while they are staged (``log.consistency=eventual``)."""
 
     def send(self, bucket: int, changes: pa.RecordBatch) -> None:
@@ -67,10 +67,10 @@ class LogTap(Protocol):
         ...
 
 
-class LogTapFactory(Protocol):
+class LogSinkFactory(Protocol):
     """Makes the tap of one task. Picklable."""
 
-    def open(self) -> LogTap:
+    def open(self) -> LogSink:
         """Connect."""
         ...
 

@@ -11,8 +11,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from log_system.kafka.local import LocalKafka
-    from snapshot.evolve import (
+    from log_system.local_kafka.owned import LocalKafka
+    from snapshot.records import Snapshot
+    from snapshot.schema.evolution import (
         AddColumn,
         AllowNull,
         CommentColumn,
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
         RenameColumn,
         WidenColumn,
     )
-    from snapshot.records import Snapshot
-    from tablestore.local import LocalTable, open_local
-    from tablestore.recover import PublishPendingError
+    from tablestore.dml.merge_clauses import when_matched, when_not_matched, when_not_matched_by_source
+    from tablestore.local.table_reader import LocalTable, open_local
     from tablestore.session import register, session
-    from tablestore.sql.catalog import Catalog
-    from tablestore.store import TableStore
-    from tablestore.verbs.clauses import when_matched, when_not_matched, when_not_matched_by_source
+    from tablestore.sql.session import Catalog
+    from tablestore.table import TableStore
+    from tablestore.write.recovery import PublishPendingError
 
 __all__ = [
     "AddColumn",
@@ -52,25 +52,25 @@ __all__ = [
 ]
 
 _PLACES = {
-    "AddColumn": "snapshot.evolve",
-    "AllowNull": "snapshot.evolve",
-    "Catalog": "tablestore.sql.catalog",
-    "CommentColumn": "snapshot.evolve",
-    "DropColumn": "snapshot.evolve",
-    "LocalKafka": "log_system.kafka.local",
-    "LocalTable": "tablestore.local",
-    "MoveColumn": "snapshot.evolve",
-    "PublishPendingError": "tablestore.recover",
-    "RenameColumn": "snapshot.evolve",
+    "AddColumn": "snapshot.schema.evolution",
+    "AllowNull": "snapshot.schema.evolution",
+    "Catalog": "tablestore.sql.session",
+    "CommentColumn": "snapshot.schema.evolution",
+    "DropColumn": "snapshot.schema.evolution",
+    "LocalKafka": "log_system.local_kafka.owned",
+    "LocalTable": "tablestore.local.table_reader",
+    "MoveColumn": "snapshot.schema.evolution",
+    "PublishPendingError": "tablestore.write.recovery",
+    "RenameColumn": "snapshot.schema.evolution",
     "Snapshot": "snapshot.records",
-    "TableStore": "tablestore.store",
-    "WidenColumn": "snapshot.evolve",
-    "open_local": "tablestore.local",
+    "TableStore": "tablestore.table",
+    "WidenColumn": "snapshot.schema.evolution",
+    "open_local": "tablestore.local.table_reader",
     "register": "tablestore.session",
     "session": "tablestore.session",
-    "when_matched": "tablestore.verbs.clauses",
-    "when_not_matched": "tablestore.verbs.clauses",
-    "when_not_matched_by_source": "tablestore.verbs.clauses",
+    "when_matched": "tablestore.dml.merge_clauses",
+    "when_not_matched": "tablestore.dml.merge_clauses",
+    "when_not_matched_by_source": "tablestore.dml.merge_clauses",
 }
 
 

@@ -21,29 +21,29 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from snapshot.commit import EXPIRED, CommitId
 from snapshot.errors import ConflictError, InvalidInputError
-from snapshot.filters import split_filters
-from snapshot.predicate import Predicate
-from snapshot.schema import SEQ, conform
-from snapshot.spark_schema import arrow_schema
-from snapshot.spec import TableSpec
-from snapshot.stage import StagedFile, Stager, staged_to_arrow
-from tablestore.checkpoint import commit_id_of
-from tablestore.expire import expire_if_due
-from tablestore.opened import OpenedTable
-from tablestore.parts import as_feed
-from tablestore.plan import change_parts, snapshot_parts
-from tablestore.publisher import open_publisher
-from tablestore.python_worker import begin_task
-from tablestore.read_eventual import EventualStream
-from tablestore.read_options import FORMAT, ReadOptions, parse_read_options
-from tablestore.read_stream import SnapshotStream, feed_schema
-from tablestore.shape import check_columns
-from tablestore.shape_arrow import shape_batches
-from tablestore.spark_parts import ReadPart
-from tablestore.staging import accept_staged
-from tablestore.write import Writer
+from snapshot.merge.predicate import Predicate
+from snapshot.merge.pushed_filters import split_filters
+from snapshot.schema.spark_types import arrow_schema
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import SEQ, conform
+from snapshot.staging.stage import StagedFile, Stager, staged_to_arrow
+from snapshot.store.commit import EXPIRED, CommitId
+from tablestore.context import TableContext
+from tablestore.maintenance.expire_snapshots import expire_if_due
+from tablestore.options.read_options import FORMAT, ReadOptions, parse_read_options
+from tablestore.read.spark_splits import ReadSplit
+from tablestore.read.split_planner import change_splits, snapshot_splits
+from tablestore.read.splits import as_feed
+from tablestore.spark.python_worker import begin_task
+from tablestore.spark.query_checkpoint import commit_id_of
+from tablestore.streaming.eventual_stream import EventualStream
+from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
+from tablestore.write.arrow_input import prepare_batches
+from tablestore.write.open_publisher import open_publisher
+from tablestore.write.prepare_input import check_columns
+from tablestore.write.staging_job import accept_staged
+from tablestore.write.writer import Writer
 
 
 class TableStoreDataSource(DataSource):
@@ -75,7 +75,7 @@ class TableStoreDataSource(DataSource):
         is_eventual = _opened(options).is_eventual
         return (EventualStream if is_eventual else SnapshotStream)(options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> TableBatchWriter:
         """Append rows, or upsert them in a table with a key."""
         if overwrite:
             msg = (
@@ -83,9 +83,9 @@ class TableStoreDataSource(DataSource):
                 "upserts where there is a key."
             )
             raise InvalidInputError(msg)
-        return BatchWriter(_Sink.open(self._options(), schema))
+        return TableBatchWriter(_Sink.open(self._options(), schema))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TableStreamWriter:
         """Write each micro-batch once."""
         options = self._options()
         if not options.checkpoint:
@@ -94,7 +94,7 @@ class TableStoreDataSource(DataSource):
         if overwrite:
             msg_0 = "outputMode('complete') is not supported; use 'append', or TableStore.write_stream() for 'update'."
             raise InvalidInputError(msg_0)
-        return StreamWriter(_Sink.open(options, schema), options.checkpoint)
+        return TableStreamWriter(_Sink.open(options, schema), options.checkpoint)
 
     def _options(self) -> ReadOptions:
         return parse_read_options(dict(self.options))
@@ -120,7 +120,7 @@ class SnapshotReader(DataSourceReader):
             return filters
         spec = _spec(_opened(self._options), self._options)
         # Fields of structs are looked for by name, and may have others in files.
-        plain = [field for field, held in zip(spec.arrow, spec.stored, strict=True) if field.type == held.type]
+        plain = [field for field, held in zip(spec.arrow, spec.physical, strict=True) if field.type == held.type]
         self._predicate, left = split_filters(filters, pa.schema(plain))
         return left
 
@@ -132,22 +132,22 @@ class SnapshotReader(DataSourceReader):
         snapshot, spec = _snapshot(table, self._options), _spec(table, self._options)
         tasks, columns = self._options.tasks, self._schema.names
         predicate = self._predicate
-        parts = snapshot_parts(table.files, snapshot, tasks=tasks, columns=columns, predicate=predicate, spec=spec)
-        return [ReadPart(part) for part in parts]
+        parts = snapshot_splits(table.files, snapshot, tasks=tasks, columns=columns, predicate=predicate, spec=spec)
+        return [ReadSplit(part) for part in parts]
 
-    def _changes(self, table: OpenedTable, after: int) -> Sequence[InputPartition]:
+    def _changes(self, table: TableContext, after: int) -> Sequence[InputPartition]:
         """Plan the changes after a snapshot: one part a bucket."""
         through = self._options.changes_through
         through = table.files.latest() if through is None else through
         return [
-            ReadPart(part)
-            for part in change_parts(table.files, after, through, table.options.buckets, table.spec.change_columns)
+            ReadSplit(part)
+            for part in change_splits(table.files, after, through, table.options.buckets, table.spec.change_columns)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in a task."""
         begin_task()
-        if not isinstance(partition, ReadPart):
+        if not isinstance(partition, ReadSplit):
             # Where there are no parts, Spark makes a partition of its own.
             return
         if self._options.changes_after is not None:
@@ -157,16 +157,16 @@ class SnapshotReader(DataSourceReader):
             yield conform(batch, self._schema)
 
 
-def _opened(options: ReadOptions) -> OpenedTable:
-    return OpenedTable.open(options.path, options.runtime, options.allowed)
+def _opened(options: ReadOptions) -> TableContext:
+    return TableContext.open(options.path, options.runtime, options.allowed)
 
 
-def _spec(table: OpenedTable, options: ReadOptions) -> TableSpec:
+def _spec(table: TableContext, options: ReadOptions) -> TableSpec:
     """Give the table with the columns that are to be read."""
     return table.files.spec_of(_snapshot(table, options)) if options.own_schema else table.spec
 
 
-def _snapshot(table: OpenedTable, options: ReadOptions) -> int:
+def _snapshot(table: TableContext, options: ReadOptions) -> int:
     """Give the snapshot that is to be read."""
     if options.timestamp_ms is not None:
         return table.files.snapshot_as_of(options.timestamp_ms).id
@@ -201,7 +201,7 @@ class _Sink:
         context = TaskContext.get()
         task = context.partitionId() if context else 0
         preimages = self.stager.rule.takes_preimages
-        shaped = shape_batches(batches, self.stager.spec, task, preimages=preimages)
+        shaped = prepare_batches(batches, self.stager.spec, task, preimages=preimages)
         return _Staged(staged_to_arrow(self.stager, shaped, task).to_pylist())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> None:
@@ -221,7 +221,7 @@ class _Sink:
             landed = None if commit_id is None else writer.publish_landed(commit_id)
             if landed is None:
                 self._commit_new(writer, staged, commit_id)
-            elif landed.kind != EXPIRED:
+            elif landed.operation != EXPIRED:
                 listed = {file.path for file in table.files.log.commit_at(landed.id).added}
                 self.stager.remove(each for each in staged if each.file.path not in listed)
             expire_if_due(table)
@@ -264,7 +264,7 @@ class _Sink:
             self.stager.remove_paths([str(row["path"]) for row in rows if row["path"]])
 
 
-class BatchWriter(DataSourceArrowWriter):
+class TableBatchWriter(DataSourceArrowWriter):
     """``df.write.format("tablestore")`` and ``INSERT INTO``."""
 
     def __init__(self, sink: _Sink) -> None:
@@ -284,7 +284,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink.abort(messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class TableStreamWriter(DataSourceStreamArrowWriter):
     """``df.writeStream.format("tablestore")``: each micro-batch lands once, however often Spark repeats it."""
 
     def __init__(self, sink: _Sink, checkpoint: str) -> None:

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from log_system.jars import DIGESTS, digests_of, fetch_unchecked
-from log_system.kafka import _install
+from log_system.local_kafka import installation
 from tablestore.session import IN_SPARK, delta_modules
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     lines = []
     with tempfile.TemporaryDirectory(prefix="tablestore-jars-") as work:
         for name, modules, excludes in (
-            (_install.JARS, _install.MODULES, ()),
+            (installation.JARS, installation.MODULES, ()),
             (*delta_modules(), IN_SPARK),
         ):
             folder = Path(work) / name

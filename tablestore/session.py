@@ -12,10 +12,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from log_system.jars import fetch_jars, find_java, waiting
-from log_system.kafka.secrets import REDACTION
-from tablestore.connectors.datasource import KafkaDataSource, UpsertKafkaDataSource
+from log_system.kafka.client.secrets import REDACTION
+from tablestore.connectors.spark.datasource import KafkaDataSource, UpsertKafkaDataSource
 from tablestore.datasource import TableStoreDataSource
-from tablestore.interrupts import interrupt_quietly
+from tablestore.spark.interrupts import interrupt_quietly
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from log_system.kafka.local import LocalKafka
+from log_system.local_kafka.owned import LocalKafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """Log formats: how changes become the bytes of Kafka records, and come back.
 
-Call ``open_format``; ``base`` has the interface and ``docs/formats.md`` what is written.
+Call ``open_format``; ``base`` has the interface and ``docs/reference/formats.md`` what is written.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from log_system.formats.base import DecodedChanges, EncodedRecords, Payloads, as_binary
-from log_system.formats.columns import changes_schema, check_changes, check_columns, layout, relabel
+from log_system.formats.changes_schema import changes_schema, check_changes, check_columns, layout, relabel
 from snapshot.errors import CorruptedError, InvalidInputError
-from snapshot.rowkind import KIND, TRUNCATE
+from snapshot.row_kind import KIND, TRUNCATE
 
 _FOOTER = struct.Struct(">4sI")
 _MAGIC = b"TSA1"

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from log_system.formats.base import DecodedChanges, EncodedRecords, Payloads, as_binary
-from log_system.formats.columns import changes_schema, check_changes, relabel
+from log_system.formats.changes_schema import changes_schema, check_changes, relabel
 from log_system.formats.json import JsonFormat
 from snapshot.errors import CorruptedError, InvalidInputError
-from snapshot.rowkind import KIND, RowKind
+from snapshot.row_kind import KIND, RowKind
 
 _BRINGS = b'{"before":null,"after":', b',"op":"c"}'
 _TAKES = b'{"before":', b',"after":null,"op":"d"}'

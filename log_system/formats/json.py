@@ -1,17 +1,26 @@
 """The ``json`` format: one record a change, a JSON object of the key and one of the row.
 
-``docs/formats.md`` says how each type is written. DuckDB codes whole batches both ways; no row passes through Python.
+``docs/reference/formats.md`` says how each type is written. DuckDB encodes and decodes whole batches; no row passes
+through Python.
 
 ``from_json`` alone is not safe: it turns what it cannot read into NULL, ``1.5`` into ``2`` and ``"12"`` into ``12``.
 So ``decode`` proves its answer: it writes the rows it read, and takes them if that gives the very bytes it was given.
 Only records written differently (an older schema, another program) go through the slower ``json_check``. A reader that
-knows from the log index that a record is the table's own (``log_system/kafka/source.py``) does without.
+knows from the log index that a record is the table's own (``log_system/kafka/reader/snapshot_reader.py``) does without.
+
+Check, one record at a time, that rows say what a JSON text says. For records that another hand wrote.
+
+The text is compared with the JSON of the row that was read from it. Both are parsed by Python, and whatever differs
+in meaning is an error: a number rounded, a text read as a number, a value lost. What differs in spelling only is not:
+white space, escapes, the order of fields, ``1.0`` for ``1.00``, fields missing (NULL) or unknown.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, NoReturn
 
 import duckdb
 import numpy as np
@@ -20,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from log_system.formats.base import DecodedChanges, EncodedRecords, Payloads, as_binary, joined
-from log_system.formats.columns import (
+from log_system.formats.changes_schema import (
     any_true,
     changes_schema,
     check_changes,
@@ -30,10 +39,7 @@ from log_system.formats.columns import (
     relabel,
     without_offsets,
 )
-from log_system.formats.duck import Duck
-from log_system.formats.json_check import RecordMismatchError, check_record
-from log_system.formats.json_times import timestamp_text
-from log_system.formats.json_types import (
+from log_system.formats.duckdb_json import (
     can_be_unusual,
     duckdb_type,
     is_unusual,
@@ -41,11 +47,97 @@ from log_system.formats.json_types import (
     json_type,
     object_sql,
     read_sql,
+    timestamp_text,
     write_sql,
 )
+from log_system.formats.thread_duckdb import Duck
 from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.quoting import text_literal
-from snapshot.rowkind import KIND, RowKind
+from snapshot.row_kind import KIND, RowKind
+
+
+class RecordMismatchError(ValueError):
+    """A record does not say what was read from it."""
+
+
+def check_record(text: str | None, own: str, schema: pa.Schema, part: str) -> None:
+    """Compare a record's text with the JSON of the row that was read from it.
+
+    Args:
+        text: what the record holds; None if it holds nothing.
+        own: the JSON this program writes for the row.
+        schema: the table's columns; those that ``own`` lacks are not compared.
+        part: ``key`` or ``value``, for messages.
+
+    Raises:
+        RecordMismatchError: they differ in meaning, or the text is no JSON object.
+    """
+    if text is None:
+        msg = f"the {part} is null"
+        raise RecordMismatchError(msg)
+    try:
+        theirs = json.loads(
+            text, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_object_without_repeats
+        )
+    except (ValueError, RecursionError, InvalidOperation) as error:
+        msg = f"the {part} is not valid JSON: {error}"
+        raise RecordMismatchError(msg) from error
+    if not isinstance(theirs, dict):
+        msg = f"the {part} is not a JSON object"
+        raise RecordMismatchError(msg)
+    ours = json.loads(own, parse_float=Decimal)
+    for name in ours:
+        if not _same(theirs.get(name), ours[name], schema.field(name).type):
+            shown = json.dumps(theirs.get(name), default=str)
+            shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
+            msg = f"the {part}'s column {name!r} of type {schema.field(name).type} cannot hold, or is not, {shown}"
+            raise RecordMismatchError(msg)
+
+
+def _no_constant(name: str) -> NoReturn:
+    msg = f"{name} is not JSON"
+    raise ValueError(msg)
+
+
+def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        msg = "a field is given twice"
+        raise ValueError(msg)
+    return result
+
+
+def _same(theirs: Any, ours: Any, data_type: pa.DataType) -> bool:
+    """Compare two parsed values of one type; fields missing on their side count as null."""
+    if theirs is None or ours is None:
+        return theirs is None and ours is None
+    if pt.is_struct(data_type):
+        return isinstance(theirs, dict) and all(_same(theirs.get(f.name), ours[f.name], f.type) for f in data_type)
+    if pt.is_map(data_type):
+        if pt.is_string(data_type.key_type):
+            return (
+                isinstance(theirs, dict)
+                and list(theirs) == list(ours)
+                and all(_same(theirs[k], ours[k], data_type.item_type) for k in ours)
+            )
+        pair = pa.struct([pa.field("key", data_type.key_type), pa.field("value", data_type.item_type)])
+        return _same(theirs, ours, pa.list_(pair))
+    if pt.is_list(data_type):
+        return (
+            isinstance(theirs, list)
+            and len(theirs) == len(ours)
+            and all(_same(a, b, data_type.value_type) for a, b in zip(theirs, ours, strict=True))
+        )
+    if isinstance(theirs, str) or isinstance(ours, str) or isinstance(theirs, bool) or isinstance(ours, bool):
+        return type(theirs) is type(ours) and bool(theirs == ours)
+    if not isinstance(theirs, (int, Decimal)):
+        return False
+    if pt.is_floating(data_type):
+        width = np.float32 if pt.is_float32(data_type) else np.float64
+        with np.errstate(over="ignore"):
+            return repr(width(str(theirs))) == repr(width(str(ours)))
+    return bool(theirs == ours)
+
 
 _SLICE_BYTES = 64 << 20
 """Batches are coded in slices of about this many bytes, so that a column of text stays far below Arrow's 2 GB."""

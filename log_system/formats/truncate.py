@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from log_system.formats.base import DecodedChanges, EncodedRecords, LogFormat, Payloads, as_binary
 from snapshot.errors import CorruptedError
-from snapshot.rowkind import TRUNCATE
-from snapshot.schema import truncate_row
+from snapshot.row_kind import TRUNCATE
+from snapshot.schema.system_columns import truncate_row
 
 RECORDS: Mapping[str, bytes] = {
     "json": b'{"_change_type":"truncate"}',

@@ -9,14 +9,14 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from log_system.formats import LogFormat, open_format
-from log_system.kafka.client import PRODUCER_DEFAULTS, KafkaClient, Setting
-from log_system.kafka.kept import Kept
+from log_system.kafka.client.connect import PRODUCER_DEFAULTS, KafkaClient, Setting
+from log_system.kafka.client.thread_local_cache import ThreadLocalCache
 
 _RECORD_BYTES: Final = 900_000
 """Most bytes of a record that holds several rows."""
 ROOM: Final = 512
 """Bytes that a batch of one record takes beside key and value: its own header, the record's, and headers of ours."""
-_CODECS: Final = Kept[tuple[Any, ...], LogFormat]()
+_CODECS: Final = ThreadLocalCache[tuple[Any, ...], LogFormat]()
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ _TABLE_DIGITS = 12
 
 
 @dataclass(frozen=True)
-class Position:
+class RegisterPosition:
     """How far a log partition is published.
 
     Attributes:
@@ -49,11 +49,11 @@ class Position:
         """Tell whether the partition holds all of a snapshot's changes that belong there."""
         return self.snapshot > snapshot or (self.snapshot == snapshot and self.done)
 
-    def part_of(self, snapshot: Snapshot) -> Position:
+    def part_of(self, snapshot: Snapshot) -> RegisterPosition:
         """Return the position within a snapshot: itself when the snapshot is under way, else its very start."""
         if self.snapshot == snapshot.id:
             return self if self.commit else replace(self, commit=snapshot.fingerprint)
-        return Position(snapshot.id, 0, 0, done=False, end=self.end, commit=snapshot.fingerprint)
+        return RegisterPosition(snapshot.id, 0, 0, done=False, end=self.end, commit=snapshot.fingerprint)
 
     def metadata(self) -> str:
         """Write the position as the metadata of a group offset; the offset itself is ``end``."""
@@ -61,7 +61,7 @@ class Position:
         return json.dumps([*told, self.commit] if self.commit else told, separators=(",", ":"))
 
     @classmethod
-    def from_metadata(cls, end: int, metadata: str | None) -> Position | None:
+    def from_metadata(cls, end: int, metadata: str | None) -> RegisterPosition | None:
         """Read a group offset; None when it holds nothing of ours (expired, or another tool's)."""
         if end < 0 or not metadata:
             return None
@@ -86,7 +86,7 @@ class Position:
     @classmethod
     def from_headers(
         cls, offset: int, headers: Sequence[tuple[str, bytes | str | None]] | None, table: str
-    ) -> Position | None:
+    ) -> RegisterPosition | None:
         """Read the headers of the record at ``offset``; None when it carries no position of the table of this id."""
         found = dict(headers or [])
         try:

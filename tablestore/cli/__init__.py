@@ -6,8 +6,8 @@ from typing import Annotated
 
 from typer import Option, Typer
 
-from tablestore.cli import audit, kafka, life, local, log, sql, table, tables, verbs
-from tablestore.cli.base import FriendlyGroup, set_debug
+from tablestore.cli import audit, compact_drop, kafka, log, maintenance, read, recover, sql, warehouse
+from tablestore.cli.console import FriendlyGroup, set_debug
 
 app = Typer(
     name="tablestore",
@@ -19,13 +19,13 @@ app = Typer(
     pretty_exceptions_show_locals=False,
 )
 sql.add_to(app)
-tables.add_to(app)
-local.add_to(app)
-table.add_to(app)
+warehouse.add_to(app)
+read.add_to(app)
+recover.add_to(app)
 log.add_to(app)
-verbs.add_to(app)
+compact_drop.add_to(app)
 audit.add_to(app)
-life.add_to(app)
+maintenance.add_to(app)
 app.add_typer(kafka.app, name="kafka")
 
 

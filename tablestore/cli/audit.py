@@ -12,22 +12,22 @@ from rich.table import Table
 from rich.text import Text
 from typer import Exit, Typer
 
-from tablestore import inspect_log
-from tablestore.cli.base import AsJson, console
-from tablestore.cli.show import print_json
-from tablestore.cli.table import Client, Path, client_options
-from tablestore.opened import OpenedTable
-from tablestore.publisher import open_publisher
-from tablestore.repair import repair as repair_table
-from tablestore.report import RepairReport, Report
-from tablestore.verify import verify as verify_table
+from tablestore.audit import log_inspection
+from tablestore.audit.repair import repair as repair_table
+from tablestore.audit.report import RepairReport, Report
+from tablestore.audit.verify import verify as verify_table
+from tablestore.cli.console import AsJson, console
+from tablestore.cli.output import print_json
+from tablestore.cli.recover import Client, Path, client_options
+from tablestore.context import TableContext
+from tablestore.write.open_publisher import open_publisher
 
 DIFFERENT = 1
 
 
 def verify(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Compare log and table, record by record; exit code 1 if they differ."""
-    table = OpenedTable.open(path, client_options(option))
+    table = TableContext.open(path, client_options(option))
     with progress_bar("Comparing log and table") as progress:
         report = verify_table(table, progress)
     if as_json:
@@ -42,7 +42,7 @@ def verify(path: Path, option: Client = None, as_json: AsJson = False) -> None:
 
 def repair(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Mend index, register and the end of the log; exit code 1 if differences stay."""
-    table = OpenedTable.open(path, client_options(option))
+    table = TableContext.open(path, client_options(option))
     publisher = open_publisher(table, None)
     try:
         with progress_bar("Repairing the log") as progress:
@@ -108,7 +108,7 @@ def _show_json(report: Report, more: Mapping[str, object] | None = None) -> None
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[inspect_log.Progress]:
+def progress_bar(what: str) -> Iterator[log_inspection.Progress]:
     """Show a bar on standard error, in a terminal only."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     shown = Console(stderr=True)

@@ -11,9 +11,9 @@ from rich.table import Table
 from typer import Exit, Option, Typer
 
 from log_system.jars import waiting
-from log_system.kafka import detached
-from tablestore.cli.base import AsJson, console
-from tablestore.cli.show import print_json
+from log_system.local_kafka import detached
+from tablestore.cli.console import AsJson, console
+from tablestore.cli.output import print_json
 
 app = Typer(help="Start, stop and look at a real Kafka broker on this machine (loopback only).", no_args_is_help=True)
 

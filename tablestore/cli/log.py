@@ -11,14 +11,14 @@ from rich.text import Text
 from typer import Option, Typer
 
 from log_system.index import IndexEntry
-from log_system.kafka.topic import earliest_offsets, latest_offsets
+from log_system.kafka.client.topic import earliest_offsets, latest_offsets
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
-from tablestore.cli.base import AsJson
-from tablestore.cli.show import print_json, show_rows
-from tablestore.cli.table import Client, Path, client_options
-from tablestore.inspect_tables import lag
-from tablestore.opened import OpenedTable
+from tablestore.cli.console import AsJson
+from tablestore.cli.output import print_json, show_rows
+from tablestore.cli.recover import Client, Path, client_options
+from tablestore.context import TableContext
+from tablestore.inspect.metadata_tables import lag
 
 
 def log(
@@ -29,7 +29,7 @@ def log(
 ) -> None:
     """Show where the log has each snapshot, and how far it is behind the table."""
     console = Console(highlight=False)
-    table = OpenedTable.open(path, client_options(option))
+    table = TableContext.open(path, client_options(option))
     if table.log is None:
         msg = f"table {table.path!r} has no log: its streams read the table's files. 'tablestore snapshots' lists them."
         raise InvalidInputError(msg)
@@ -74,7 +74,7 @@ def _fields(snapshot: Snapshot, entry: IndexEntry | None) -> dict[str, object]:
     ranges = [] if entry is None else [(p, r) for p, r in enumerate(entry.partitions) if r.rows]
     return {
         "snapshot": snapshot.id,
-        "kind": snapshot.kind,
+        "kind": snapshot.operation,
         "rows": snapshot.rows,
         "published": entry is not None,
         "offsets": [{"partition": p, "start": r.start, "end": r.end, "rows": r.rows} for p, r in ranges],
@@ -83,7 +83,7 @@ def _fields(snapshot: Snapshot, entry: IndexEntry | None) -> dict[str, object]:
 
 def _cells(snapshot: Snapshot, entry: IndexEntry | None) -> tuple[object, ...]:
     ranges = [] if entry is None else [f"{p}: {r.start}-{r.end}" for p, r in enumerate(entry.partitions) if r.rows]
-    return snapshot.id, snapshot.kind, snapshot.rows, "not yet" if entry is None else "yes", "  ".join(ranges)
+    return snapshot.id, snapshot.operation, snapshot.rows, "not yet" if entry is None else "yes", "  ".join(ranges)
 
 
 def add_to(app: Typer) -> None:

@@ -19,15 +19,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import TokenType
 
-from log_system.kafka.secrets import MASK, holds_secret
+from log_system.kafka.client.secrets import MASK, holds_secret
 from snapshot.errors import NotFoundError
-from tablestore.cli.base import show_error
-from tablestore.cli.progress import progress_text
-from tablestore.cli.show import show_rows
-from tablestore.cli.sql_run import Runner, statements_of
-from tablestore.sql.catalog import Catalog
-from tablestore.sql.dialect import Flink
-from tablestore.sql.statements import Describe
+from tablestore.cli.console import show_error
+from tablestore.cli.output import show_rows
+from tablestore.cli.query_progress import progress_text
+from tablestore.cli.statement_runner import Runner, statements_of
+from tablestore.sql.parser.dialect import Flink
+from tablestore.sql.parser.statements import Describe
+from tablestore.sql.session import Catalog
 
 KEYWORDS: Final = tuple(
     word

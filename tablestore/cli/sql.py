@@ -11,9 +11,9 @@ from typing import Annotated
 
 from typer import Option, Typer
 
-from log_system.kafka.secrets import wrap
-from tablestore.cli.base import AsJson, name_values
-from tablestore.cli.tables import Warehouse
+from log_system.kafka.client.secrets import wrap
+from tablestore.cli.console import AsJson, name_values
+from tablestore.cli.warehouse import Warehouse
 
 
 def sql(
@@ -40,7 +40,7 @@ def sql(
     as_json: AsJson = False,
 ) -> None:
     """Run SQL. Files come first, then -e; without either, standard input or, in a terminal, a prompt."""
-    from tablestore.cli.sql_run import Runner, statements_in, statements_of  # noqa: PLC0415 - as the module says
+    from tablestore.cli.statement_runner import Runner, statements_in, statements_of  # noqa: PLC0415 - as the module says
 
     settings, options = name_values(setting), wrap(name_values(option))
     if not file and not text and sys.stdin.isatty():

@@ -16,15 +16,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from log_system.kafka.secrets import reveal, wrap
+from log_system.kafka.client.secrets import reveal, wrap
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
-from snapshot.rowkind import CHANGE_TYPE
-from snapshot.schema import SEQ
-from tablestore.connectors.names import Connector, Side
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.system_columns import SEQ
+from tablestore.connectors.option_names import Connector, Side
 from tablestore.connectors.options import ConnectorOptions, parse_options
-from tablestore.connectors.sink import Sink, Written
-from tablestore.normalize import changelog
+from tablestore.connectors.spark.sink import Sink, Written
+from tablestore.spark.normalize import changelog
 
 FORMATS = {Connector.KAFKA: "kafka-table", Connector.UPSERT: "upsert-kafka"}
 _RESULT = "written string"
@@ -97,7 +97,7 @@ def write_stream(
     options: Mapping[str, object],
     *,
     output_mode: str = "append",
-    each: Callable[[DataFrame], DataFrame] | None = None,
+    transform: Callable[[DataFrame], DataFrame] | None = None,
 ) -> DataStreamWriter:
     """Write a stream into a table.
 
@@ -106,7 +106,7 @@ def write_stream(
         connector: ``kafka`` or ``upsert-kafka``.
         options: the table's, and ``checkpointLocation``.
         output_mode: ``append``; an upsert table takes ``update`` and ``complete`` too.
-        each: makes of the rows of a micro-batch those that are written.
+        transform: makes of the rows of a micro-batch those that are written.
 
     Returns:
         The query, to be given a trigger and started.
@@ -116,7 +116,7 @@ def write_stream(
     """
     options, kind = wrap(options), Connector(connector)
     parsed = parse_options(kind, options, Side.SINK)
-    if output_mode == "append" and each is None:
+    if output_mode == "append" and transform is None:
         return _arranged(frame, parsed).writeStream.format(FORMATS[kind]).options(**reveal(options))
     if kind is Connector.KAFKA and output_mode != "append":
         msg = (
@@ -127,15 +127,15 @@ def write_stream(
     if not parsed.checkpoint:
         msg = "option 'checkpointLocation' is required for a streaming write: it names the query across restarts."
         raise InvalidInputError(msg)
-    writer = frame.writeStream.outputMode(output_mode).foreachBatch(_batch_writer(kind, options, each))
+    writer = frame.writeStream.outputMode(output_mode).foreachBatch(_batch_writer(kind, options, transform))
     return writer.option("checkpointLocation", parsed.checkpoint)
 
 
 def _batch_writer(
-    kind: Connector, options: Mapping[str, object], each: Callable[[DataFrame], DataFrame] | None
+    kind: Connector, options: Mapping[str, object], transform: Callable[[DataFrame], DataFrame] | None
 ) -> Callable[[DataFrame, int], None]:
     def write_batch(rows: DataFrame, number: int) -> None:
-        frame = rows if each is None else each(rows)
+        frame = rows if transform is None else transform(rows)
         sink = Sink.open(kind, options, frame.schema, is_stream=True)
         sink.commit(_run(_arranged(frame, sink.table.options), sink), number)
 

@@ -1,4 +1,9 @@
-"""The options of a ``kafka`` or ``upsert-kafka`` table, parsed once. Names and meanings are Flink's."""
+"""The options of a ``kafka`` or ``upsert-kafka`` table, parsed once. Names and meanings are Flink's.
+
+The options that say which formats key and value have.
+
+The options that say where a read begins and ends.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from log_system.kafka.client import KafkaClient
-from log_system.kafka.codec import FormatChoice
-from log_system.kafka.positions import Bound, Start
-from log_system.kafka.properties import PREFIX, Properties, parse_properties
-from log_system.kafka.secrets import wrap
+from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError
-from tablestore.connectors.formats import parse_formats
-from tablestore.connectors.names import (
+from tablestore.connectors.kafka.client_properties import PREFIX, Properties, parse_properties
+from tablestore.connectors.kafka.message_codec import FormatChoice
+from tablestore.connectors.kafka.positions import Bound, BoundedMode, Start, StartupMode
+from tablestore.connectors.option_names import (
     METADATA,
     PRECISION,
     PRIMARY_KEY,
@@ -27,8 +31,107 @@ from tablestore.connectors.names import (
     options_after,
     refuse_unknown,
 )
-from tablestore.connectors.positions import parse_bound, parse_start
-from tablestore.option_types import DIGITS, choice, duration_or_ms, integer
+from tablestore.options.value_types import DIGITS, choice, duration_or_ms, integer
+
+_OFFSETS: Final = re.compile(r"partition:([0-9]{1,9}),offset:([0-9]{1,18})")
+
+
+def parse_start(connector: Connector, read: OptionReader, topics: tuple[str, ...], pattern: str | None) -> Start:
+    """Read where a table's reader begins.
+
+    Raises:
+        InvalidInputError: a mode is unknown, or lacks what it needs.
+    """
+    if connector is Connector.UPSERT:
+        # Only a reader of the whole topic knows the row of every key.
+        return Start(StartupMode.EARLIEST)
+    mode = read.value("scan.startup.mode", choice(StartupMode), StartupMode.GROUP)
+    is_timestamp, is_specific = mode is StartupMode.TIMESTAMP, mode is StartupMode.SPECIFIC
+    return Start(mode, *_mode_options(read, "startup", is_timestamp, is_specific, topics, pattern))
+
+
+def parse_bound(read: OptionReader, topics: tuple[str, ...], pattern: str | None) -> Bound:
+    """Read where a table's reader ends.
+
+    Raises:
+        InvalidInputError: a mode is unknown, or lacks what it needs.
+    """
+    mode = read.value("scan.bounded.mode", choice(BoundedMode), BoundedMode.UNBOUNDED)
+    is_timestamp, is_specific = mode is BoundedMode.TIMESTAMP, mode is BoundedMode.SPECIFIC
+    return Bound(mode, *_mode_options(read, "bounded", is_timestamp, is_specific, topics, pattern))
+
+
+def _mode_options(
+    read: OptionReader, which: str, is_timestamp: bool, is_specific: bool, topics: tuple[str, ...], pattern: str | None
+) -> tuple[int | None, Mapping[int, int]]:
+    """Read what the modes ``timestamp`` and ``specific-offsets`` need, of which each belongs to its mode only."""
+    time_name, offsets_name = f"scan.{which}.timestamp-millis", f"scan.{which}.specific-offsets"
+    for name, mode, wanted in ((time_name, "timestamp", is_timestamp), (offsets_name, "specific-offsets", is_specific)):
+        if wanted and name not in read.given:
+            msg = f"'{name}' is required in '{mode}' {which} mode but missing."
+            raise InvalidInputError(msg)
+        if not wanted and name in read.given:
+            msg = f"Option '{name}' goes with 'scan.{which}.mode' = '{mode}' only. Set that mode, or leave it out."
+            raise InvalidInputError(msg)
+    if not is_specific:
+        return (read.value(time_name, integer(0), None) if is_timestamp else None), {}
+    if pattern is not None or len(topics) > 1:
+        msg = f"Currently Kafka source only supports specific offset for single topic ('{offsets_name}')."
+        raise InvalidInputError(msg)
+    return None, _specific_offsets(offsets_name, read.given[offsets_name])
+
+
+def _specific_offsets(name: str, text: str) -> Mapping[int, int]:
+    found: dict[int, int] = {}
+    for pair in text.split(";"):
+        match = _OFFSETS.fullmatch(pair)
+        if match is None or int(match[1]) in found:
+            msg = (
+                f"Invalid properties '{name}' should follow the format "
+                f"'partition:0,offset:42;partition:1,offset:300', each partition once, but is {text!r}."
+            )
+            raise InvalidInputError(msg)
+        found[int(match[1])] = int(match[2])
+    return found
+
+
+def parse_formats(
+    connector: Connector, given: Mapping[str, str]
+) -> tuple[FormatChoice | None, FormatChoice, tuple[str, ...]]:
+    """Find the formats of key and value, and what their options start with.
+
+    ``format`` sets the value's format, and the key's too where there are key fields and no ``key.format``.
+
+    Returns:
+        The key's format, the value's, and the beginnings of option names that are the formats' own.
+
+    Raises:
+        InvalidInputError: a format is missing, or two options contradict each other.
+    """
+    both = given.get("format") if connector is Connector.KAFKA else None
+    value, key = given.get("value.format", both), given.get("key.format")
+    if both is not None and value != both:
+        msg = f"options 'format'={both!r} and 'value.format'={value!r} contradict each other. Give one of them."
+        raise InvalidInputError(msg)
+    if value is None:
+        also = " or 'format'" if connector is Connector.KAFKA else ""
+        msg = f"Could not find required format option 'value.format'{also}: one of csv, json, avro, raw."
+        raise InvalidInputError(msg)
+    shared = options_after(given, f"{both}.") if both is not None else {}
+    prefixes = [f"value.{value}."]
+    prefixes += [f"{both}."] if both is not None else []
+    key = key or (both if "key.fields" in given else None)
+    if connector is Connector.UPSERT and key is None:
+        msg = "Could not find required format option 'key.format': an upsert table needs it and 'value.format'."
+        raise InvalidInputError(msg)
+    side = "value" if both is None else ""
+    value_choice = FormatChoice(value, {**shared, **options_after(given, f"value.{value}.")}, side)
+    if key is None:
+        return None, value_choice, tuple(prefixes)
+    inherited = shared if key == both else {}
+    key_choice = FormatChoice(key, {**inherited, **options_after(given, f"key.{key}.")}, "key" if key != both else "")
+    return key_choice, value_choice, (*prefixes, f"key.{key}.")
+
 
 _DISCOVERY_MS: Final = 300_000
 

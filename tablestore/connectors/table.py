@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from log_system.formats.row_types import with_precision
-from log_system.kafka.codec import Coding
-from log_system.kafka.layout import check_writable, make_layout
-from log_system.kafka.scanning import ScanSpec
-from snapshot.bucket import key_types_allowed
 from snapshot.errors import InvalidInputError
-from snapshot.rowkind import CHANGE_TYPE
-from snapshot.schema import SEQ
-from snapshot.spark_schema import arrow_schema
-from tablestore.connectors.names import PRIMARY_KEY, Connector, Side
+from snapshot.merge.bucket_hash import key_types_allowed
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.spark_types import arrow_schema
+from snapshot.schema.system_columns import SEQ
+from tablestore.connectors.formats.types import with_precision
+from tablestore.connectors.kafka.message_codec import Coding
+from tablestore.connectors.kafka.message_mapping import check_writable, make_mapping
+from tablestore.connectors.kafka.scan_planner import ScanSpec
+from tablestore.connectors.option_names import PRIMARY_KEY, Connector, Side
 from tablestore.connectors.options import ConnectorOptions, FieldsInclude, parse_options
 
 
@@ -52,7 +52,7 @@ class KafkaTable:
         fields = [field for field in schema.fields if field.name not in (CHANGE_TYPE, SEQ)]
         names = [field.name.lower() for field in fields]
         _check_named(parsed, names)
-        layout = make_layout(
+        layout = make_mapping(
             _with_precisions(arrow_schema(StructType(fields)), parsed.precisions),
             key=parsed.key_fields,
             prefix=parsed.key_prefix,

@@ -1,8 +1,8 @@
 """Flink's SQL on Spark: the statements of its documentation, as written."""
 
-from tablestore.sql.catalog import Catalog
-from tablestore.sql.errors import SqlError
-from tablestore.sql.parse import parse
-from tablestore.sql.results import Result
+from tablestore.sql.catalog.results import Result
+from tablestore.sql.parser.errors import SqlError
+from tablestore.sql.parser.parse import parse
+from tablestore.sql.session import Catalog
 
 __all__ = ["Catalog", "Result", "SqlError", "parse"]

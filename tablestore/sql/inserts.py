@@ -31,20 +31,20 @@ from pyspark.sql.types import (
 
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
-from snapshot.rowkind import CHANGE_TYPE
-from snapshot.spark_schema import can_widen
-from tablestore.connectors.names import Connector
-from tablestore.sql.bound import Columns, check_sink, connector_of, insertable_columns
-from tablestore.sql.definitions import CHECKPOINTS_FOLDER
-from tablestore.sql.frames import batch_frame, open_table
-from tablestore.sql.named import tables_in
-from tablestore.sql.relation import Relation
-from tablestore.sql.render import render
-from tablestore.sql.scope import Scope
-from tablestore.sql.settings import CHECKPOINTS, NAME, Mode
-from tablestore.sql.statements import CreateTable, Insert, PhysicalColumn, StatementSet
-from tablestore.sql.streaming import Plan, allowed, plan_into, relation
-from tablestore.sql.types import PRECISION_MAX, FlinkType
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.spark_types import can_widen
+from tablestore.connectors.option_names import Connector
+from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns
+from tablestore.sql.catalog.definitions import CHECKPOINTS_FOLDER
+from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.settings import CHECKPOINTS, NAME, Mode
+from tablestore.sql.catalog.table_references import tables_in
+from tablestore.sql.parser.render import render
+from tablestore.sql.parser.statements import CreateTable, Insert, PhysicalColumn, StatementSet
+from tablestore.sql.parser.types import PRECISION_MAX, FlinkType
+from tablestore.sql.queries.batch_query import batch_frame, open_table
+from tablestore.sql.queries.continuous_query import Plan, allowed, plan_into, relation
+from tablestore.sql.queries.relation import Relation
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
 
@@ -68,7 +68,7 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
         planned = Plan(batch_frame(scope, statement.query))
     else:
         planned = planned_into(relation(scope, statement.query), made, columns)
-    frame, each = aligned(planned, made, columns), planned.each
+    frame, each = aligned(planned, made, columns), planned.transform
     if each is not None:
         # The columns have been checked; what is written is made of each micro-batch.
         frame = planned.frame
@@ -83,7 +83,7 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
             output_mode=planned.mode,
             trigger=scope.settings.trigger,
             query_name=f"{name}: {statement.target}" if (name := scope.settings.get(NAME)) else None,
-            each=None if each is None else lambda batch: aligned(Plan(each(batch)), made, columns),
+            transform=None if each is None else lambda batch: aligned(Plan(each(batch)), made, columns),
         )
 
 
@@ -223,15 +223,15 @@ def goes_into(came: DataType, wanted: DataType) -> bool:
     return isinstance(came, _TIMES) and isinstance(wanted, _TIMES)
 
 
-def as_nullable(kind: DataType) -> DataType:
+def as_nullable(data_type: DataType) -> DataType:
     """Give a type in which anything may be NULL."""
-    if isinstance(kind, ArrayType):
-        return ArrayType(as_nullable(kind.elementType), True)
-    if isinstance(kind, MapType):
-        return MapType(as_nullable(kind.keyType), as_nullable(kind.valueType), True)
-    if isinstance(kind, StructType):
-        return StructType([StructField(each.name, as_nullable(each.dataType), True) for each in kind.fields])
-    return kind
+    if isinstance(data_type, ArrayType):
+        return ArrayType(as_nullable(data_type.elementType), True)
+    if isinstance(data_type, MapType):
+        return MapType(as_nullable(data_type.keyType), as_nullable(data_type.valueType), True)
+    if isinstance(data_type, StructType):
+        return StructType([StructField(each.name, as_nullable(each.dataType), True) for each in data_type.fields])
+    return data_type
 
 
 def _cut(column: Column, kind: FlinkType) -> Column:

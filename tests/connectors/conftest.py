@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from log_system.kafka.local import LocalKafka
-from tests.connectors.lab import Lab
-from tests.connectors.wire import Wire
+from log_system.local_kafka.owned import LocalKafka
+from tests.connectors.harness.lab import Lab
+from tests.connectors.harness.wire import Wire
 
 
 @pytest.fixture(scope="session")

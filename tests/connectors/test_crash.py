@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from log_system.kafka.local import LocalKafka
-from tests.connectors.crash_worker import BATCHES, COLUMNS, ROWS, run
-from tests.connectors.lab import Lab
-from tests.connectors.wire import Wire
-from tests.doors import PRODUCER_CALLS
+from log_system.local_kafka.owned import LocalKafka
+from tests.connectors.harness.crash_worker import BATCHES, COLUMNS, ROWS, run
+from tests.connectors.harness.lab import Lab
+from tests.connectors.harness.wire import Wire
+from tests.crash.kill_points import PRODUCER_CALLS
 
 pytestmark = pytest.mark.crash
 
 Topics = Callable[..., str]
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.connectors.crash_worker"])
+CONTEXT.set_forkserver_preload(["tests.connectors.harness.crash_worker"])
 CALLS = ("task", "register", *PRODUCER_CALLS, "delete-tree", "done")
 POINTS = [f"{call}:{side}" for call in CALLS for side in ("before", "after")]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from log_system.formats.row_formats import ROW_FORMATS
-from tests.connectors.lab import Lab
+from tablestore.connectors.formats.registry import ROW_FORMATS
+from tests.connectors.harness.lab import Lab
 
 Topics = Callable[..., str]
 FORMATS = [name for name in ROW_FORMATS if name != "raw"]

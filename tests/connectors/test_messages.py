@@ -14,11 +14,11 @@ import pytest
 
 from snapshot.errors import InvalidInputError
 from tablestore.connectors import write_stream
-from tablestore.connectors.names import Connector, Side
-from tablestore.connectors.sink import Sink
+from tablestore.connectors.option_names import Connector, Side
+from tablestore.connectors.spark.sink import Sink
 from tablestore.connectors.table import KafkaTable
 from tablestore.sql import SqlError, parse
-from tests.connectors.lab import named, schema_of
+from tests.connectors.harness.lab import named, schema_of
 
 READ, WRITE = Side.SOURCE, Side.SINK
 BASE = {"topic": "t", "properties__bootstrap__servers": "127.0.0.1:1"}

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from snapshot.errors import InvalidInputError
-from tests.connectors.lab import Lab
-from tests.connectors.tasks import as_task
-from tests.connectors.wire import Record
+from tests.connectors.harness.lab import Lab
+from tests.connectors.harness.tasks import as_task
+from tests.connectors.harness.wire import Record
 
 Topics = Callable[..., str]
 CONNECTORS = ["kafka", "upsert-kafka"]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.connectors.lab import Lab
-from tests.connectors.wire import Wire
+from tests.connectors.harness.lab import Lab
+from tests.connectors.harness.wire import Wire
 
 Topics = Callable[..., str]
 KV = "k INT, v STRING"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from snapshot.errors import InvalidInputError, NotFoundError
-from tablestore.connectors.names import SUPPORTED, Connector, Side
+from tablestore.connectors.option_names import SUPPORTED, Connector, Side
 from tablestore.connectors.options import ConnectorOptions, Guarantee, parse_options
-from tests.connectors.lab import Lab, named
-from tests.connectors.wire import Record
+from tests.connectors.harness.lab import Lab, named
+from tests.connectors.harness.wire import Record
 
 Topics = Callable[..., str]
 KV = "k INT, v STRING"

@@ -13,17 +13,17 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from snapshot.bucket import key_types_allowed
-from snapshot.rowkind import CHANGE_TYPE
-from snapshot.spark_schema import arrow_schema
-from tablestore.connectors.datasource import KafkaDataSource, UpsertKafkaDataSource
-from tests import format_strategies as tables
-from tests.connectors.lab import named, shipped
-from tests.connectors.wire import Wire
-from tests.row_property import may_be_null, within_years
-from tests.test_row_formats_avro import LISTS, NESTED
-from tests.test_row_formats_csv import FLAT
-from tests.test_row_formats_json_bulk import schemas
+from snapshot.merge.bucket_hash import key_types_allowed
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.spark_types import arrow_schema
+from tablestore.connectors.spark.datasource import KafkaDataSource, UpsertKafkaDataSource
+from tests.connectors.formats.row_properties import may_be_null, within_years
+from tests.connectors.formats.test_avro import LISTS, NESTED
+from tests.connectors.formats.test_csv import FLAT
+from tests.connectors.formats.test_json_bulk_reader import schemas
+from tests.connectors.harness.lab import named, shipped
+from tests.connectors.harness.wire import Wire
+from tests.harness import schema_strategies as tables
 
 KEY = "The Key"
 SOURCES = {"kafka": KafkaDataSource, "upsert-kafka": UpsertKafkaDataSource}

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from log_system.kafka.local import LocalKafka
-from log_system.kafka.properties import parse_properties
-from log_system.kafka.secrets import Secret
+from log_system.kafka.client.secrets import Secret
+from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import InvalidInputError, TableStoreError
-from tablestore.connectors.datasource import KafkaDataSource
-from tests.connectors.lab import Lab, batch_of, schema_of
-from tests.connectors.wire import Wire
+from tablestore.connectors.kafka.client_properties import parse_properties
+from tablestore.connectors.spark.datasource import KafkaDataSource
+from tests.connectors.harness.lab import Lab, batch_of, schema_of
+from tests.connectors.harness.wire import Wire
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 COLUMNS = "n INT"

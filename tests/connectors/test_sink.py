@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from log_system.kafka.client import KafkaClient
+from log_system.kafka.client.connect import KafkaClient
 from snapshot.errors import InvalidInputError
-from tests.connectors.lab import Lab, batch_of, named, shipped
-from tests.connectors.wire import Record
+from tests.connectors.harness.lab import Lab, batch_of, named, shipped
+from tests.connectors.harness.wire import Record
 
 Topics = Callable[..., str]
 KV = "k INT, v STRING"
@@ -59,7 +59,7 @@ def test_b12_the_standard_sink_appends_and_refuses_updates(lab: Lab, made: Topic
 
 
 def pa_free_schema(columns: str) -> Any:
-    from tests.connectors.lab import schema_of  # noqa: PLC0415
+    from tests.connectors.harness.lab import schema_of  # noqa: PLC0415
 
     return schema_of(columns)
 
@@ -159,7 +159,7 @@ def test_b40_each_sink_task_has_a_partitioner_of_its_own(lab: Lab, made: Topics)
 
 def write_as_tasks(lab: Lab, topic: str, tasks: list[list[Any]], **options: Any) -> None:
     """Write as tasks that know their number."""
-    from tests.connectors.tasks import as_task  # noqa: PLC0415
+    from tests.connectors.harness.tasks import as_task  # noqa: PLC0415
 
     writer = lab.source("kafka", topic, options).writer(pa_free_schema(KV), False)
     messages = []

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from log_system.kafka.java_regex import compile_pattern
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, NotFoundError
-from tests.connectors.lab import Lab, schema_of, shipped
-from tests.connectors.wire import Record
+from tablestore.connectors.kafka.topic_pattern import compile_pattern
+from tests.connectors.harness.lab import Lab, schema_of, shipped
+from tests.connectors.harness.wire import Record
 
 Topics = Callable[..., str]
 N = "n INT"

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from snapshot.errors import InvalidInputError
 from tablestore.connectors import read as read_table
 from tablestore.connectors import read_changes, write, write_stream
-from tests.connectors.wire import Record, Wire
-from tests.tables import shuffle_partitions
+from tests.connectors.harness.wire import Record, Wire
+from tests.harness.spark_tables import shuffle_partitions
 
 Topics = Callable[..., str]
 

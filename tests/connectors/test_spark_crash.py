@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.connectors.tasks import DiesOnce
-from tests.connectors.wire import Record, Wire
+from tests.connectors.harness.tasks import DiesOnce
+from tests.connectors.harness.wire import Record, Wire
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def launch(wire: Wire, source: str, target: str, folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.connectors.spark_worker", wire.servers, source, target, str(folder)]
+    command = [sys.executable, "-m", "tests.connectors.harness.spark_worker", wire.servers, source, target, str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), DiesOnce.MARK: str(folder / "dies")}
     with (folder / "log").open("ab") as log:
         # A session of its own, so that Spark's Java and Python processes die with it.

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from snapshot.errors import InvalidInputError
-from tests.connectors.lab import Lab
-from tests.connectors.wire import Record
+from tests.connectors.harness.lab import Lab
+from tests.connectors.harness.wire import Record
 
 Topics = Callable[..., str]
 KV = "k INT, v STRING"

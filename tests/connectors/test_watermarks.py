@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
 from tablestore.connectors import read_with_watermark
-from tablestore.connectors.watermarks import IDLE_TIMEOUT
-from tests.connectors.wire import Record, Wire
-from tests.tables import shuffle_partitions
+from tablestore.connectors.spark.partition_watermarks import IDLE_TIMEOUT
+from tests.connectors.harness.wire import Record, Wire
+from tests.harness.spark_tables import shuffle_partitions
 
 Topics = Callable[..., str]
 START = 1_700_000_000

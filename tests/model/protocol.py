@@ -102,7 +102,7 @@ class Protocol(PublisherSteps):
             state = init_transactions(state, name, NOBODY)
         return state.with_process(number, after)
 
-    # What a write does, as in snapshot/commit.py.
+    # What a write does, as in snapshot/store/commit.py.
 
     def version(self, state: State, number: int, process: Process) -> Steps:
         """commit: ``newest = log.version()``."""
@@ -161,7 +161,7 @@ class Protocol(PublisherSteps):
         more = batch < self.scenario.writes[number]
         return process._replace(step="log.version" if more else "done", batch=batch, newest=0, target=0, own=False)
 
-    # What recovery does, as in tablestore/recover.py.
+    # What recovery does, as in tablestore/write/recovery.py.
 
     def recover(self, state: State, number: int, process: Process) -> Steps:
         """recover: discard, then publish through the newest snapshot, as owner.

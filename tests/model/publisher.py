@@ -1,4 +1,4 @@
-"""The steps of a publisher, named as in ``log_system/kafka/publish.py`` and ``witness.py``."""
+"""The steps of a publisher, named as in ``log_system.kafka.publisher``."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Guard(Enum):
 
 
 class Position(NamedTuple):
-    """How far a partition is published; ``log_system.kafka.register.Position`` in small."""
+    """How far a partition is published; ``log_system.kafka.register.RegisterPosition`` in small."""
 
     snapshot: int
     rows: int

@@ -1,4 +1,4 @@
-"""The steps of the tasks that publish a large snapshot, named as in ``log_system/kafka/tasks.py``."""
+"""The steps of tasks that publish a large snapshot, named as in ``log_system/kafka/publisher/partition_tasks.py``."""
 
 from __future__ import annotations
 

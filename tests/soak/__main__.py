@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from log_system.kafka.local import LocalKafka
-from tests.cluster import LocalCluster
+from log_system.local_kafka.owned import LocalKafka
+from tests.harness.cluster import LocalCluster
 from tests.soak import retention, sleepers
 from tests.soak.leaders import soak_leaders
 from tests.soak.outcome import Outcome, table_of

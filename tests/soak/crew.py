@@ -13,15 +13,15 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from snapshot.commit import CommitId
 from snapshot.errors import ConflictError, FencedError, OutcomeUnknownError, TableStoreError, UnavailableError
-from snapshot.schema import COMMIT_VERSION
-from tablestore.local import open_local
-from tablestore.opened import OpenedTable
-from tablestore.rollback import rollback
-from tablestore.write import Writer
-from tests.parts import Change, fold_into, publisher_of, rows_of, run_here, write
-from tests.visibility import Observer
+from snapshot.schema.system_columns import COMMIT_VERSION
+from snapshot.store.commit import CommitId
+from tablestore.context import TableContext
+from tablestore.local.table_reader import open_local
+from tablestore.maintenance.rollback import rollback
+from tablestore.write.writer import Writer
+from tests.crash.visibility import Observer
+from tests.harness.local_writes import Change, fold_into, publisher_of, rows_of, run_here, write
 
 KEYS = 200
 ROWS_MAX = 40
@@ -67,7 +67,7 @@ def write_until(path: str, name: str, seconds: float, pause: float, results: Any
     """Write batches, each until it is committed and published, and each once, however often that is tried."""
     logging.getLogger("tablestore").setLevel(logging.CRITICAL)
     dice, done = random.Random(name), Log(name)
-    table = OpenedTable.open(path)
+    table = TableContext.open(path)
     publisher = publisher_of(table)
     writer = Writer(table, publisher)
     results.send((name, "ready", 0))
@@ -129,7 +129,7 @@ def tail_until_done(path: str, name: str, results: Any) -> None:
         if seen.through > before:
             heard = time.monotonic()
     seen.log.wrong["unfinished"] += not seen.is_complete()
-    table = OpenedTable.open(path)
+    table = TableContext.open(path)
     if seen.is_complete():
         seen.log.wrong["apart"] += seen.rows != rows_of(table, seen.through)
     seen.log.save(path)
@@ -154,7 +154,7 @@ class _Tail:
     def follow(self) -> None:
         """Read what is visible now, and no further."""
         local = open_local(self._path)
-        newest = OpenedTable.open(str(self._path)).newest_visible()
+        newest = TableContext.open(str(self._path)).newest_visible()
         if newest <= self.through:
             time.sleep(0.02)
             return
@@ -215,7 +215,7 @@ def roll_back_again_and_again(path: str, name: str, seconds: float, results: Any
     results.recv()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        table = OpenedTable.open(path)
+        table = TableContext.open(path)
         publisher = publisher_of(table)
         newest = table.files.latest()
         try:

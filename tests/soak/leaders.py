@@ -9,12 +9,12 @@ from pathlib import Path
 
 from log_system.kafka.log import KafkaLog
 from snapshot.errors import UnavailableError
-from tablestore.opened import OpenedTable
-from tests.checks import assert_log_is_table
-from tests.cluster import OFFSETS, LocalCluster, Node
-from tests.crash.audit import audit, committed
-from tests.parts import drain_raw, make_table, recover_at
-from tests.races import Field
+from tablestore.context import TableContext
+from tests.crash.matrix.audit import audit, committed
+from tests.crash.races import Field
+from tests.harness.cluster import OFFSETS, LocalCluster, Node
+from tests.harness.local_writes import drain_raw, make_table, recover_at
+from tests.harness.table_audit import assert_log_is_table
 from tests.soak.crew import Log, consume_until_done, end_of, tail_until_done, write_until
 from tests.soak.outcome import Outcome, not_once, only_folder
 
@@ -64,14 +64,14 @@ def soak_leaders(
     recover_at(path, PARTITIONS)
     records = sum(map(len, drain_raw(servers, topic, PARTITIONS)))
     Path(f"{path}.records").write_text(str(records))
-    end_of(path).write_text(str(OpenedTable.open(str(path)).files.latest()))
+    end_of(path).write_text(str(TableContext.open(str(path)).files.latest()))
     outcome.troubles += field.finish()[0]
     logs = Log.all_of(path)
     outcome.verdict += audit(path, servers, topic, PARTITIONS, key=True, small=False, complete=True)
     outcome.verdict.table += not_once(committed(path, PARTITIONS, key=True), logs)
     outcome.take_logs(logs)
     assert_log_is_table(path, servers, topic, PARTITIONS, reads_max=READS_MAX)
-    outcome.snapshots = OpenedTable.open(str(path)).files.latest()
+    outcome.snapshots = TableContext.open(str(path)).files.latest()
     outcome.notes.append(killer.story())
     return outcome
 

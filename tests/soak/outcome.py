@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from tests.crash.audit import Expected, Verdict
+from tests.crash.matrix.audit import Expected, Verdict
 from tests.soak.crew import Log
 
 

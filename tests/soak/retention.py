@@ -14,19 +14,19 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from log_system.kafka.groups import delete_groups
+from log_system.kafka.client.cluster import delete_groups
+from log_system.kafka.client.topic import earliest_offsets, latest_offsets
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.topic import earliest_offsets, latest_offsets
 from snapshot.errors import DataLostError, TableStoreError
-from snapshot.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
-from tablestore.compact import compact
-from tablestore.expire import expire, rules_of
-from tablestore.local import open_local
-from tablestore.opened import OpenedTable
-from tablestore.verify import verify
-from tests import crash_worker
-from tests.crash.audit import Verdict
-from tests.parts import (
+from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
+from tablestore.audit.verify import verify
+from tablestore.context import TableContext
+from tablestore.local.table_reader import open_local
+from tablestore.maintenance.compact import compact
+from tablestore.maintenance.expire_snapshots import expire, rules_of
+from tests.crash.matrix.audit import Verdict
+from tests.crash.processes import batch_writer
+from tests.harness.local_writes import (
     Archive,
     Change,
     committed_changes,
@@ -38,8 +38,8 @@ from tests.parts import (
     run_here,
     settle,
 )
+from tests.harness.spark_tables import delete_records
 from tests.soak.outcome import Outcome, only_folder
-from tests.tables import delete_records
 
 PARTITIONS = 2
 PATIENCE_SECONDS = 120.0
@@ -56,7 +56,7 @@ EAGER = {
 """How often the broker looks for what its retention has passed."""
 SHORT_RETENTION = {"segment.ms": "400", "retention.ms": "800"}
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash_worker"])
+CONTEXT.set_forkserver_preload(["tests.crash.processes.batch_writer"])
 
 
 class Overtaken:
@@ -76,9 +76,9 @@ class Overtaken:
         make_table(self.path, servers, self.topic, **options)
 
     @property
-    def table(self) -> OpenedTable:
+    def table(self) -> TableContext:
         """The table, opened as a new process does."""
-        return OpenedTable.open(str(self.path))
+        return TableContext.open(str(self.path))
 
     def write(self, batches: int, rows: int = SMALL_ROWS, point: str = "", hit: int = 1) -> None:
         """Write batches in a process of its own, which dies where it comes to a point."""
@@ -209,7 +209,7 @@ def changes_after(path: Path, after: int) -> list[tuple[int, int, str | None]]:
 
 def _write(path: str, numbers: range, rows: int, point: str, hit: int) -> None:
     logging.getLogger("tablestore").setLevel(logging.CRITICAL)
-    crash_worker.run(path, f"writer-{numbers.start}", numbers, rows, point, hit)
+    batch_writer.run(path, f"writer-{numbers.start}", numbers, rows, point, hit)
 
 
 def shorten_retention(servers: str, topic: str) -> None:

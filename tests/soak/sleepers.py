@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from snapshot.errors import TableStoreError
-from tablestore.opened import OpenedTable
-from tests import crash_worker
-from tests.checks import assert_log_is_table
-from tests.crash.audit import audit
-from tests.crash.racer import archive_of, expire_again_and_again, fold_again_and_again
-from tests.parts import make_table, recover_at
-from tests.races import Field
+from tablestore.context import TableContext
+from tests.crash.matrix.audit import audit
+from tests.crash.processes import batch_writer
+from tests.crash.processes.racer import archive_of, expire_again_and_again, fold_again_and_again
+from tests.crash.races import Field
+from tests.harness.local_writes import make_table, recover_at
+from tests.harness.table_audit import assert_log_is_table
 from tests.soak.crew import Log, roll_back_again_and_again, write_until
 from tests.soak.outcome import Outcome, only_folder
 
@@ -41,7 +41,7 @@ POINTS = tuple(
 EAGER = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 """How often the broker looks for transactions that have timed out."""
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.crash_worker", "tests.crash.racer"])
+CONTEXT.set_forkserver_preload(["tests.crash.processes.batch_writer", "tests.crash.processes.racer"])
 
 
 class Sleeper:
@@ -87,7 +87,7 @@ def write_one(path: str, name: str, batch: int, rows: int, point: str, hit: int,
     """Write one batch and fall asleep at the point; leave word of an error."""
     logging.getLogger("tablestore").setLevel(logging.CRITICAL)
     try:
-        crash_worker.run(path, name, range(batch, batch + 1), rows, point, hit, stop=True)
+        batch_writer.run(path, name, range(batch, batch + 1), rows, point, hit, stop=True)
     except TableStoreError as error:
         Path(told).write_text(f"{type(error).__name__}: {error}")
         os._exit(3)
@@ -129,7 +129,7 @@ def soak_sleepers(folder: Path, servers: str, *, seconds: float, seed: int, writ
     )  # fmt: skip
     assert_log_is_table(path, servers, topic, PARTITIONS, reads_max=READS_MAX, archive=archive)
     outcome.take_logs(Log.all_of(path))
-    files = OpenedTable.open(str(path)).files
+    files = TableContext.open(str(path)).files
     outcome.snapshots = files.latest()
     outcome.notes.append(f"{files.oldest() - 1} snapshots expired")
     return outcome

@@ -15,8 +15,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tablestore.sql import Catalog
-from tablestore.sql.streaming import allowed
-from tests.connectors.wire import Record
+from tablestore.sql.queries.continuous_query import allowed
+from tests.connectors.harness.wire import Record
 
 Row = dict[str, Any]
 SIGNS = {"insert": 1, "update_postimage": 1, "update_preimage": -1, "delete": -1}

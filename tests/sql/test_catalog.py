@@ -19,12 +19,12 @@ from snapshot.errors import (
     NotFoundError,
     TableStoreError,
 )
-from snapshot.evolve import AddColumn, RenameColumn, WidenColumn
+from snapshot.schema.evolution import AddColumn, RenameColumn, WidenColumn
 from snapshot.storage import Storage
-from tablestore.alter import alter
-from tablestore.opened import OpenedTable
+from tablestore.context import TableContext
+from tablestore.ddl.alter import alter
 from tablestore.sql import Catalog, SqlError
-from tablestore.sql.statements import CreateTable
+from tablestore.sql.parser.statements import CreateTable
 from tests.sql.pairs import pairs
 
 KAFKA = "WITH ('connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = '...', 'format' = 'json')"
@@ -96,10 +96,10 @@ def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path
     """Without the log of the page's block, which needs a broker; see ``test_run.py``."""
     catalog.sql("CREATE TABLE T (id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED) WITH ('bucket' = '2')")
     catalog.sql("CREATE TABLE u (day DATE, v STRING) PARTITIONED BY (day)")
-    table = OpenedTable.open(str(tmp_path / "T"))
+    table = TableContext.open(str(tmp_path / "T"))
     assert (table.spec.primary_key, table.options.buckets) == (("id",), 2)
     assert table.spec.schema.simpleString() == "struct<id:bigint,v:string>"
-    assert OpenedTable.open(str(tmp_path / "u")).spec.partition_by == ("day",)
+    assert TableContext.open(str(tmp_path / "u")).spec.partition_by == ("day",)
     assert catalog.sql("SHOW TABLES").rows == (("T", "store table"), ("u", "store table"))
     catalog.sql("DROP TABLE T")
     assert not (tmp_path / "T").exists()
@@ -230,7 +230,7 @@ def test_alter_changes_the_definition_and_checks_it(catalog: Catalog, another: C
 
 def test_a_renamed_store_table_keeps_its_files_and_frees_its_name(catalog: Catalog, tmp_path: Path) -> None:
     catalog.sql("CREATE TABLE t (a INT); ALTER TABLE t RENAME TO u; CREATE TABLE t (b INT)")
-    assert OpenedTable.open(str(tmp_path / "t")).spec.schema.simpleString() == "struct<a:int>"
+    assert TableContext.open(str(tmp_path / "t")).spec.schema.simpleString() == "struct<a:int>"
     catalog.sql("DROP TABLE u")
     assert not (tmp_path / "t").exists()
     assert catalog.sql("DESCRIBE t").rows[0][0] == "b"
@@ -249,7 +249,7 @@ def test_a_store_table_is_altered_with_its_definition(
         ALTER TABLE t RENAME x TO z;
         ALTER TABLE t SET ('compaction.commits' = '7', 'write.target-file-size' = '1 mb')
     """)
-    opened = OpenedTable.open(str(tmp_path / "t"))
+    opened = TableContext.open(str(tmp_path / "t"))
     assert opened.spec.schema.simpleString() == "struct<w:decimal(9,2),v:string,a:int,z:timestamp_ntz>"
     assert opened.options.compaction.commits == 7
     described = [tuple(row[:2]) for row in another().sql("DESCRIBE t").rows]
@@ -279,7 +279,7 @@ def test_a_store_table_is_altered_with_its_definition(
 def test_a_definition_follows_a_table_that_was_changed_elsewhere(catalog: Catalog, tmp_path: Path) -> None:
     """Changed from Python, or by a statement that died before it wrote the definition."""
     catalog.sql("CREATE TABLE t (a INT, v VARCHAR(9), b AS a + 1)")
-    opened = OpenedTable.open(str(tmp_path / "t"))
+    opened = TableContext.open(str(tmp_path / "t"))
     new = StructType().add("x", "timestamp").add("y", ArrayType(DecimalType(5, 2)))
     changes = [AddColumn("s", new, first=True), RenameColumn("v", "text"), WidenColumn("a", LongType())]
     alter(opened, changes, publish=lambda _: None)
@@ -297,7 +297,7 @@ def test_a_crash_within_a_renaming_loses_no_rows(catalog: Catalog, tmp_path: Pat
     (tmp_path / "_catalog" / "t" / "00000002.json").unlink()
     assert catalog.tables() == ["t", "u"]
     catalog.sql("DROP TABLE t")
-    assert OpenedTable.open(str(tmp_path / "t")).spec.schema.simpleString() == "struct<a:int>"
+    assert TableContext.open(str(tmp_path / "t")).spec.schema.simpleString() == "struct<a:int>"
     catalog.sql("DROP TABLE u")
     assert not (tmp_path / "t").exists()
 
@@ -308,7 +308,7 @@ def test_a_crash_within_create_or_drop_leaves_a_name_that_can_be_taken(catalog: 
         Storage.at(tmp_path / name).delete_tree()
     catalog.sql("DROP TABLE t; CREATE TABLE u (b INT)")
     assert catalog.tables() == ["u"]
-    assert OpenedTable.open(str(tmp_path / "u")).spec.schema.simpleString() == "struct<b:int>"
+    assert TableContext.open(str(tmp_path / "u")).spec.schema.simpleString() == "struct<b:int>"
 
 
 def test_a_table_of_somebody_else_is_not_taken_over(catalog: Catalog, tmp_path: Path) -> None:

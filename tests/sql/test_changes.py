@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from log_system.kafka.local import LocalKafka
+from log_system.local_kafka.owned import LocalKafka
 from tablestore.sql import Catalog
-from tests.connectors.wire import Wire
+from tests.connectors.harness.wire import Wire
 from tests.sql.changes import Follower, Row, Side, ddl, random_query, random_side, run
 from tests.sql.test_run import finish, rows
 

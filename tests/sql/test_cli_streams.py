@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from typer.testing import CliRunner
 
-from log_system.kafka.local import LocalKafka
+from log_system.local_kafka.owned import LocalKafka
 from tablestore.cli import app
-from tablestore.cli.progress import lag_of, progress_text
-from tablestore.cli.sql_run import Runner, statements_of
+from tablestore.cli.query_progress import lag_of, progress_text
+from tablestore.cli.statement_runner import Runner, statements_of
 from tablestore.sql import Catalog
-from tests.connectors.wire import Wire
+from tests.connectors.harness.wire import Wire
 
 ONCE = "SET 'tablestore.trigger' = 'available-now'"
 

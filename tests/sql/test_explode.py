@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from snapshot.errors import InvalidInputError
-from tablestore.sql.explode import MARK, ROWS, counter, explode, has_distinct
-from tablestore.sql.parse import parse_query
-from tablestore.sql.places import RefusedError, placed
-from tablestore.sql.refused import check_endless, check_repeatable
+from tablestore.sql.parser.error_location import RefusedError, placed
+from tablestore.sql.parser.parse import parse_query
+from tablestore.sql.queries.distinct_aggregates import MARK, ROWS, counter, expand_distinct, has_distinct
+from tablestore.sql.queries.unsupported import check_endless, check_repeatable
 
 SCHEMA = pa.schema([("g", pa.string()), ("h", pa.int64()), ("x", pa.int64()), ("y", pa.int64())])
 ROWS_OF_T = st.lists(
@@ -55,7 +55,7 @@ def said(tree: exp.Expr) -> str:
 @pytest.mark.parametrize("text", QUERIES)
 @given(rows=ROWS_OF_T)
 def test_the_parts_give_what_the_query_gives(text: str, rows: list[tuple[str | None, int, int, int]]) -> None:
-    parts = explode(select_of(text))
+    parts = expand_distinct(select_of(text))
     with duckdb.connect() as db:
         t = pa.table([pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA)], schema=SCHEMA) if rows else SCHEMA.empty_table()  # fmt: skip  # noqa: B905, E501
         db.register("t", t)
@@ -84,7 +84,7 @@ def test_the_parts_give_what_the_query_gives(text: str, rows: list[tuple[str | N
 
 
 def test_columns_keep_their_names() -> None:
-    parts = explode(select_of("SELECT g, COUNT(*) AS pv, COUNT(DISTINCT x) FROM t GROUP BY g"))
+    parts = expand_distinct(select_of("SELECT g, COUNT(*) AS pv, COUNT(DISTINCT x) FROM t GROUP BY g"))
     assert [each.alias for each in parts.outer.expressions] == ["g", "pv", "EXPR$2"]
     assert has_distinct(select_of("SELECT COUNT(DISTINCT x) FROM t"))
     assert not has_distinct(select_of("SELECT COUNT(x) FROM t"))
@@ -102,7 +102,7 @@ def test_columns_keep_their_names() -> None:
 )
 def test_what_would_be_wrong_is_refused(text: str, match: str) -> None:
     with pytest.raises(InvalidInputError, match=match):
-        explode(select_of(text))
+        expand_distinct(select_of(text))
 
 
 @pytest.mark.parametrize(

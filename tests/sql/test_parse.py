@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from snapshot.errors import InvalidInputError
 from tablestore.sql import SqlError, parse
-from tablestore.sql.dialect import to_spark
-from tablestore.sql.parse import parse_query
-from tablestore.sql.render import render
-from tablestore.sql.statements import Select, Statement
+from tablestore.sql.parser.dialect import to_spark
+from tablestore.sql.parser.parse import parse_query
+from tablestore.sql.parser.render import render
+from tablestore.sql.parser.statements import Select, Statement
 from tests.sql.pairs import Pair, pairs
 
 ALL = [*pairs("pages.sql"), *pairs("statements.sql"), *pairs("queries.sql")]

@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from log_system.kafka.local import LocalKafka
+from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import InvalidInputError
 from tablestore.cli import app
 from tablestore.sql import Catalog
-from tests.connectors.wire import Record, Wire
+from tests.connectors.harness.wire import Record, Wire
 from tests.sql.pairs import Pair, pairs
 
 PAGES: dict[str, Pair] = {param.values[0].name.split()[0]: param.values[0] for param in reversed(pairs("pages.sql"))}

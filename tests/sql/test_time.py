@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from log_system.kafka.local import LocalKafka
+from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
-from tests.connectors.wire import Record, Wire
+from tests.connectors.harness.wire import Record, Wire
 from tests.sql.test_changes import quick
 
 #: Three messages a micro-batch. What is late is counted until the micro-batch after the one that made it late.

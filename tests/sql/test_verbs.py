@@ -53,7 +53,7 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
     assert run(merge, "a") == [(2, "NEW"), (5, "five!")]
     assert catalog.sql("TRUNCATE TABLE k; DELETE FROM k WHERE n > 99").message == "nothing to change"
     assert rows("k") == []
-    assert [s.kind for s in catalog.table("a").snapshots()][:2] == ["merge", "overwrite"]
+    assert [s.operation for s in catalog.table("a").snapshots()][:2] == ["merge", "overwrite"]
 
     for text, message in (
         ("DELETE FROM topic", r"line 1, column 13: rows of a store table can be changed; 'topic' is a 'kafka' table"),

@@ -1,0 +1,270 @@
+"""How each type is written in JSON, as the SQL with which DuckDB writes and reads it.
+
+``docs/reference/formats.md`` has the table for people. A value passes through three shapes::
+
+    Arrow column  --relabel-->  DuckDB column (duckdb_type)  --write_sql-->  what to_json writes
+    Arrow column  <--relabel--  DuckDB column (duckdb_type)  <--read_sql---  what from_json reads (json_type)
+
+Types that DuckDB's ``to_json`` writes rightly by itself pass through untouched: only what ``needs_writing`` is wrapped,
+which keeps the common case fast.
+
+Timestamps as the text of JSON, by arithmetic and tables: a fifth of the time of DuckDB's ``strftime``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from log_system.formats.changes_schema import PLAIN_TIMESTAMP, any_true, leaves
+from snapshot.errors import InvalidInputError
+from snapshot.quoting import quoted, text_literal
+
+_DAY_MICROS: Final = 86_400_000_000
+_FIRST_DAY: Final = -719_162
+"""0001-01-01, in days since 1970."""
+_LAST_DAY: Final = 2_932_896
+"""9999-12-31."""
+_DAYS_MIN: Final = 1_000
+"""A table of so many days is worth its while for any batch."""
+_TEXT: Final = np.dtype([("date", "S10"), ("time", "S9"), ("milli", "S4"), ("micro", "S3")])
+_TEXT_UTC: Final = np.dtype([*_TEXT.descr, ("zone", "S1")])
+
+
+def timestamp_text(column: pa.Array) -> pa.Array | None:
+    """Write timestamps like ``2024-03-01T12:00:00.000000Z``, without the ``Z`` if they have no time zone.
+
+    Args:
+        column: timestamps in microseconds.
+
+    Returns:
+        string; NULL where the timestamp is. None where that is not worth it or not possible: the days lie too far apart
+        for a table of them, or a year has not four digits.
+    """
+    if not len(column):
+        return None
+    # What lies under a NULL may be anything, so the earliest is put there.
+    whole = column.cast(pa.int64())
+    if whole.null_count == len(whole):
+        return pa.nulls(len(whole), pa.string())
+    bounds = pc.min_max(whole).as_py()
+    first, last = bounds["min"] // _DAY_MICROS, bounds["max"] // _DAY_MICROS
+    if first < _FIRST_DAY or last > _LAST_DAY or last - first > max(_DAYS_MIN, len(whole)):
+        return None
+    since = pc.fill_null(whole, bounds["min"]).to_numpy() - first * _DAY_MICROS
+    day = since // _DAY_MICROS
+    since -= day * _DAY_MICROS
+    second = since // 1_000_000
+    micro = since - second * 1_000_000
+    milli = micro // 1_000
+    micro -= milli * 1_000
+    text = np.empty(len(whole), _TEXT if column.type.tz is None else _TEXT_UTC)
+    text["date"] = np.arange(first, last + 1).astype("M8[D]").astype("S10")[day]
+    text["time"] = _times_of_day()[second]
+    text["milli"] = _thousandths(b".")[milli]
+    text["micro"] = _thousandths(b"")[micro]
+    if column.type.tz is not None:
+        text["zone"] = b"Z"
+    offsets = np.arange(len(text) + 1, dtype=np.int32) * np.int32(text.itemsize)
+    found = pa.StringArray.from_buffers(len(text), pa.py_buffer(offsets), pa.py_buffer(text))
+    return pc.if_else(whole.is_valid(), found, None) if whole.null_count else found
+
+
+@cache
+def _times_of_day() -> np.ndarray:
+    """Give ``T00:00:00`` to ``T23:59:59``."""
+    seconds = np.arange(86_400).astype("M8[s]").astype("S19")
+    return seconds.view("S1").reshape(-1, 19)[:, 10:].copy().view("S9").ravel()
+
+
+@cache
+def _thousandths(before: bytes) -> np.ndarray:
+    """Give ``000`` to ``999``, each after something."""
+    return np.array([b"%s%03d" % (before, number) for number in range(1000)])
+
+
+_FLAT_SQL = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.binary(): "VARCHAR",
+    pa.date32(): "DATE",
+}
+_FIRST_PLAIN_DAY = -719162
+"""0001-01-01, as days since the epoch. DuckDB casts an earlier date to text as ``0045-01-02 (BC)``."""
+
+_DECIMAL_MAX = 38
+_DECIMAL_AS_DOUBLE = 15
+"""Up to this precision DuckDB writes a decimal as a double; a column of 18 digits is as wide as one of 15."""
+
+_NO_DAY = -(2**31)
+"""The one date that DuckDB writes and does not read."""
+
+
+def json_literal(fields: dict[str, str]) -> str:
+    """Quote the structure that ``from_json`` takes: SQL types by field name."""
+    return text_literal(json.dumps(fields, ensure_ascii=False))
+
+
+def object_sql(fields: dict[str, str]) -> str:
+    """SQL of the text of a JSON object, from SQL by field name."""
+    return f"to_json(struct_pack({', '.join(f'{quoted(name)} := {sql}' for name, sql in fields.items())}))::VARCHAR"
+
+
+def is_object_map(data_type: pa.DataType) -> bool:
+    """Tell whether a map is written as a JSON object: only string keys are, all others would lose their type."""
+    return bool(pt.is_map(data_type) and pt.is_string(data_type.key_type))
+
+
+def duckdb_type(data_type: pa.DataType) -> pa.DataType:
+    """The Arrow type under which DuckDB sees a column: no time zones, and maps by other keys as lists of pairs."""
+    if pt.is_timestamp(data_type):
+        return PLAIN_TIMESTAMP
+    if pt.is_list(data_type):
+        return pa.list_(duckdb_type(data_type.value_type))
+    if is_object_map(data_type):
+        return pa.map_(pa.string(), duckdb_type(data_type.item_type))
+    if pt.is_map(data_type):
+        pair = [pa.field("key", duckdb_type(data_type.key_type)), pa.field("value", duckdb_type(data_type.item_type))]
+        return pa.list_(pa.struct(pair))
+    if pt.is_struct(data_type):
+        return pa.struct([pa.field(field.name, duckdb_type(field.type)) for field in data_type])
+    return data_type
+
+
+def json_type(data_type: pa.DataType) -> str:
+    """The SQL type that ``from_json`` reads, for a type made by ``duckdb_type``; binary is still base64 text."""
+    if pt.is_decimal(data_type):
+        return f"DECIMAL({data_type.precision},{data_type.scale})"
+    if pt.is_timestamp(data_type):
+        return "TIMESTAMP"
+    if pt.is_list(data_type):
+        return f"{json_type(data_type.value_type)}[]"
+    if pt.is_map(data_type):
+        return f"MAP(VARCHAR, {json_type(data_type.item_type)})"
+    if pt.is_struct(data_type):
+        return f"STRUCT({', '.join(f'{quoted(field.name)} {json_type(field.type)}' for field in data_type)})"
+    return _FLAT_SQL[data_type]
+
+
+def is_unusual(array: pa.Array) -> bool:
+    """Tell whether an array holds values that need the careful, slower SQL: NaN, infinities, years before 1.
+
+    Raises:
+        InvalidInputError: a date that cannot be read back.
+    """
+    for leaf in leaves(array):
+        if pt.is_floating(leaf.type) and not pc.all(pc.is_finite(leaf), min_count=0).as_py():
+            return True
+        if pt.is_date32(leaf.type):
+            days = leaf.view(pa.int32())
+            if any_true(pc.less(days, pa.scalar(_FIRST_PLAIN_DAY, pa.int32()))):
+                if any_true(pc.equal(days, pa.scalar(_NO_DAY, pa.int32()))):
+                    msg = "the date -5877641-06-23 is the one date that cannot be written in JSON; use log.format=arrow"
+                    raise InvalidInputError(msg)
+                return True
+    return False
+
+
+def can_be_unusual(data_type: pa.DataType) -> bool:
+    """Tell whether ``is_unusual`` is worth asking for a type."""
+    if data_type.num_fields:
+        return any(can_be_unusual(data_type.field(i).type) for i in range(data_type.num_fields))
+    return bool(pt.is_floating(data_type) or pt.is_date32(data_type))
+
+
+def _needs_writing(data_type: pa.DataType, *, unusual: bool) -> bool:
+    if data_type.num_fields:
+        return any(_needs_writing(child, unusual=unusual) for child in _children(data_type))
+    if pt.is_decimal(data_type):
+        return bool(data_type.precision <= _DECIMAL_AS_DOUBLE or data_type.precision == data_type.scale)
+    if pt.is_float64(data_type) or pt.is_date32(data_type):
+        return unusual
+    return bool(pt.is_float32(data_type) or pt.is_binary(data_type) or pt.is_timestamp(data_type))
+
+
+def _children(data_type: pa.DataType) -> list[pa.DataType]:
+    """Child types; a map has one, its pair."""
+    if pt.is_map(data_type):
+        return [pa.struct([pa.field("key", data_type.key_type), pa.field("value", data_type.item_type)])]
+    return [data_type.field(i).type for i in range(data_type.num_fields)]
+
+
+def write_sql(data_type: pa.DataType, sql: str, *, unusual: bool, depth: int = 0) -> str:
+    """SQL whose ``to_json`` is the JSON of a column.
+
+    Args:
+        data_type: the column's type in the table (time zones decide the ``Z``).
+        sql: the column, in the shape of ``duckdb_type``.
+        unusual: whether the batch holds values of which ``is_unusual`` is true.
+        depth: how many lambdas surround the expression.
+    """
+    if not _needs_writing(data_type, unusual=unusual):
+        return sql
+    if data_type.num_fields:
+        return _nested(data_type, sql, lambda t, s, d: write_sql(t, s, unusual=unusual, depth=d), depth)
+    if pt.is_floating(data_type):
+        # DuckDB widens a float before writing it: 0.1 becomes 0.10000000149011612. Its text is the shortest.
+        finite = f"({sql})::VARCHAR::DOUBLE" if pt.is_float32(data_type) else sql
+        if not unusual:
+            return finite
+        return (
+            f"CASE WHEN isfinite({sql}) THEN to_json({finite}) WHEN isnan({sql}) THEN '\"NaN\"'::JSON "
+            f"WHEN {sql} > 0 THEN '\"Infinity\"'::JSON WHEN {sql} < 0 THEN '\"-Infinity\"'::JSON END"
+        )
+    if pt.is_decimal(data_type):
+        # DuckDB writes short decimals by way of double (9.0, 1e-7; it cannot read the latter), longer ones digit by
+        # digit; and ".5" where the type has no digits before the point, which is not JSON.
+        if data_type.precision <= _DECIMAL_AS_DOUBLE:
+            return f"({sql})::DECIMAL(18,{data_type.scale})"
+        if data_type.precision < _DECIMAL_MAX:
+            return f"({sql})::DECIMAL({data_type.precision + 1},{data_type.scale})"
+        # No decimal is wider, and JSON inside of JSON goes by way of double: only text keeps all 38 digits.
+        return f"CASE WHEN {sql} < 0 THEN '-0' || ltrim(({sql})::VARCHAR, '-') ELSE '0' || ({sql})::VARCHAR END"
+    if pt.is_binary(data_type):
+        return f"to_base64({sql})"
+    if pt.is_date32(data_type):
+        return f"strftime({sql}, '%Y-%m-%d')"
+    return f"strftime({sql}, '%Y-%m-%dT%H:%M:%S.%f{'Z' if data_type.tz else ''}')"
+
+
+def read_sql(data_type: pa.DataType, sql: str, depth: int = 0) -> str:
+    """SQL that turns what ``from_json`` read as ``json_type`` into the shape of ``duckdb_type``."""
+    if not _holds_binary(data_type):
+        return sql
+    if data_type.num_fields:
+        return _nested(data_type, sql, read_sql, depth)
+    return f"TRY(from_base64({sql}))"
+
+
+def _holds_binary(data_type: pa.DataType) -> bool:
+    return bool(pt.is_binary(data_type)) or any(_holds_binary(child) for child in _children(data_type))
+
+
+def _nested(data_type: pa.DataType, sql: str, inner: Callable[[pa.DataType, str, int], str], depth: int) -> str:
+    """Rebuild a nested value with ``inner`` applied to its parts; NULL stays NULL."""
+    if pt.is_struct(data_type):
+        parts = ((quoted(f.name), f.type, f"struct_extract({sql}, {text_literal(f.name)})") for f in data_type)
+        fields = (f"{name} := {inner(type_, part, depth)}" for name, type_, part in parts)
+        return f"CASE WHEN {sql} IS NOT NULL THEN struct_pack({', '.join(fields)}) END"
+    item = f"x{depth}"
+    if not pt.is_map(data_type):
+        return f"list_transform({sql}, lambda {item}: {inner(data_type.value_type, item, depth + 1)})"
+    if not is_object_map(data_type):
+        (pair,) = _children(data_type)
+        return f"list_transform({sql}, lambda {item}: {inner(pair, item, depth + 1)})"
+    value = inner(data_type.item_type, f"{item}.value", depth + 1)
+    pairs = f"list_transform(map_entries({sql}), lambda {item}: struct_pack(key := {item}.key, value := {value}))"
+    return f"CASE WHEN {sql} IS NOT NULL THEN map_from_entries({pairs}) END"

@@ -1,0 +1,1 @@
+"""Connections to Kafka, shared by tables' logs and by the connectors."""

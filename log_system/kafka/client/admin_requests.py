@@ -1,0 +1,131 @@
+"""The questions about topics that the admin API answers, each bounded in time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not listed in its __all__
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+    TopicDescription,
+)
+
+from log_system.kafka.client.connect import KafkaClient, kafka_errors
+from snapshot.errors import NotFoundError
+
+#: How long the brokers may take to tell each other of a new or deleted topic, or of a new leader.
+SETTLE_SECONDS_MAX: Final = 15.0
+SETTLE_STEP_SECONDS: Final = 0.05
+
+EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+#: What a broker without topic ids (before Kafka 2.8) answers in place of one: a UUID of zeros.
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TopicShape:
+    """What a topic is.
+
+    Attributes:
+        partitions: how many partitions it has.
+        led: how many of them have a leader, and so can be written and read now.
+        compacted: whether ``cleanup.policy`` holds ``compact``.
+        retention_ms: ``retention.ms``; -1 is forever.
+        topic_id: the id that the cluster gave the topic when it was created (KIP-516), as Kafka's tools print it; empty
+            where the brokers know of none. A topic that is deleted and created again has another.
+    """
+
+    partitions: int
+    led: int
+    compacted: bool
+    retention_ms: int
+    topic_id: str = ""
+
+
+def missing(client: KafkaClient, name: str) -> NotFoundError:
+    """Make the error for a topic that should be there."""
+    return NotFoundError(
+        f"option 'kafka.topic': there is no topic '{name}' at kafka.bootstrap.servers='{client.bootstrap_servers}'. "
+        f"It was deleted, and its records with it, or the table was made with another Kafka cluster. The table's files "
+        f"hold every row."
+    )
+
+
+def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape | None:
+    """Return the shape of a topic, or ``None`` if there is none."""
+    found = look_up(client, admin, name)
+    if found is None:
+        return None
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    try:
+        with kafka_errors(f"look up the settings of topic '{name}'", client, handle=admin):
+            settings = one(admin.describe_configs([resource], request_timeout=client.request_seconds))
+    except NotFoundError:
+        return None
+    policy = {word.strip() for word in str(settings["cleanup.policy"].value).split(",")}
+    parts = _led(found)
+    return TopicShape(
+        partitions=len(parts),
+        led=sum(parts.values()),
+        compacted="compact" in policy,
+        retention_ms=int(settings["retention.ms"].value),
+        topic_id=id_of(found),
+    )
+
+
+def partitions_led(client: KafkaClient, admin: AdminClient, name: str) -> dict[int, bool] | None:
+    """Return for each partition whether it has a leader, or ``None`` if there is no such topic."""
+    found = look_up(client, admin, name)
+    return None if found is None else _led(found)
+
+
+def look_up(client: KafkaClient, admin: AdminClient, name: str) -> TopicDescription | None:
+    """Return what the cluster knows of a topic, or ``None`` if there is no such topic."""
+    try:
+        with kafka_errors(f"look up topic '{name}'", client, handle=admin):
+            asked: Mapping[Any, Future[TopicDescription]] = admin.describe_topics(
+                TopicCollection([name]), request_timeout=client.request_seconds
+            )
+            return one(asked)
+    except NotFoundError:
+        return None
+
+
+def id_of(found: TopicDescription) -> str:
+    """Return a topic's id, empty where the brokers know of none."""
+    topic_id = str(found.topic_id)
+    # librdkafka writes plain base64, Kafka and its tools the one for URLs.
+    return "" if topic_id == _NO_TOPIC_ID else topic_id.replace("+", "-").replace("/", "_")
+
+
+def _led(found: Any) -> dict[int, bool]:
+    return {part.id: part.leader is not None and part.leader.id >= 0 for part in found.partitions}
+
+
+def one(futures: Mapping[Any, Future[T]]) -> T:
+    """Return the result of a request about one thing; librdkafka's own time limit ends the wait."""
+    (future,) = futures.values()
+    return future.result()
+
+
+def quiet_admin(bootstrap_servers: str) -> AdminClient:
+    """Return an admin client that logs nothing, for a broker that may not be there yet."""
+    return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+
+
+def answers(client: AdminClient) -> bool:
+    """Return whether a broker answers."""
+    try:
+        return bool(client.list_topics(timeout=1.0).brokers)
+    except KafkaException:
+        return False

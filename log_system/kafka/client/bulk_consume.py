@@ -1,0 +1,160 @@
+"""Takes many messages by one call: out of librdkafka into Arrow columns."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException
+
+from log_system.kafka.client import librdkafka_ffi
+
+_PARTITION_EOF: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client has no public name for it
+_WORDS: Final = {"err": 0, "payload": 3, "size": 4, "key": 5, "key_size": 6, "offset": 7}
+"""Where the fields of a message are, in words of 64 bits."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Messages of one partition.
+
+    Attributes:
+        keys: large_binary; None where nobody asked for them and no value is NULL.
+        values: large_binary.
+        offsets: int64.
+        size: bytes of keys and values.
+        times: int64, milliseconds since the epoch; None where nobody asked for them.
+    """
+
+    keys: pa.Array | None
+    values: pa.Array
+    offsets: np.ndarray
+    size: int
+    times: np.ndarray | None
+
+
+class PartitionQueue:
+    """Takes messages of one partition past the queue of its consumer. A context manager; make it before ``assign``.
+
+    Errors that are not of the partition still come to the consumer's own queue, and so do its callbacks: ``poll`` it.
+    """
+
+    def __init__(self, consumer: Any, topic: str, partition: int) -> None:
+        """Part the partition's queue from that of the consumer, which must not be closed before this."""
+        self._handle = librdkafka_ffi.handle(consumer)
+        self._queue = librdkafka_ffi.rdkafka.rd_kafka_queue_get_partition(self._handle, topic.encode(), partition)
+        librdkafka_ffi.rdkafka.rd_kafka_queue_forward(self._queue, None)
+
+    def __enter__(self) -> PartitionQueue:
+        """Do nothing more."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the queue, which stays parted from the consumer's.
+
+        Were it forwarded to that again, whoever still takes from it would serve the consumer's callbacks outside of the
+        client's own calls, which ends the process (``CallState_get: Assertion `cs != NULL' failed``).
+        """
+        librdkafka_ffi.rdkafka.rd_kafka_queue_destroy(self._queue)
+
+    def take(self, count: int, seconds: float, *, all_keys: bool, times: bool) -> tuple[Taken | None, int]:
+        """Take up to ``count`` messages, waiting until so many are there or the time is over.
+
+        Args:
+            count: how many at most.
+            seconds: how long to wait.
+            all_keys: copy keys also where no value is NULL.
+            times: ask each message for its time.
+
+        Returns:
+            The messages, None for none; and where the partition ends if that is reached, else -1.
+
+        Raises:
+            KafkaException: the partition cannot be read.
+        """
+        addresses = np.zeros(count, np.uint64)
+        consume = librdkafka_ffi.rdkafka.rd_kafka_consume_batch_queue
+        came = consume(self._queue, int(seconds * 1000), addresses.ctypes.data, count)
+        if came < 0:
+            raise KafkaException(KafkaError(librdkafka_ffi.rdkafka.rd_kafka_last_error()))
+        if not came:
+            return None, -1
+        addresses = addresses[:came]
+        try:
+            return _copied(addresses, all_keys=all_keys, times=times)
+        finally:
+            deque(map(librdkafka_ffi.quick.rd_kafka_message_destroy, addresses.tolist()), 0)
+
+
+def can_take(consumer: Any) -> bool:
+    """Tell whether a ``PartitionQueue`` works with this consumer."""
+    return librdkafka_ffi.handle(consumer) is not None
+
+
+class _Memory:
+    """Foreign memory as 64-bit words, for numpy."""
+
+    def __init__(self, address: int, words: int) -> None:
+        self.__array_interface__ = {"data": (address, True), "shape": (words,), "typestr": "<u8", "version": 3}
+
+
+def _copied(addresses: np.ndarray, *, all_keys: bool, times: bool) -> tuple[Taken | None, int]:
+    """Copy messages out of librdkafka's memory."""
+    base = int(addresses.min())
+    memory = np.asarray(_Memory(base, (int(addresses.max()) - base + librdkafka_ffi.MESSAGE.itemsize) // 8))
+    first = ((addresses - np.uint64(base)) // np.uint64(8)).astype(np.int64)
+    field = {name: memory[first + word] for name, word in _WORDS.items()}
+    errors = field["err"].astype(np.uint32).view(np.int32)
+    offsets = field["offset"].view(np.int64)
+    reached = -1
+    bad = np.flatnonzero(errors)
+    for number in bad.tolist():
+        code = int(errors[number])
+        if code != _PARTITION_EOF:
+            text = librdkafka_ffi.rdkafka.rd_kafka_message_errstr(int(addresses[number])) or b""
+            raise KafkaException(KafkaError(code, text.decode(errors="replace")))
+        reached = int(offsets[number])
+    if len(bad):
+        field = {name: np.delete(column, bad) for name, column in field.items()}
+        offsets = np.delete(offsets, bad)
+        addresses = np.delete(addresses, bad)
+    if not len(offsets):
+        return None, reached
+    values = _gathered(field["payload"], field["size"])
+    keys = _gathered(field["key"], field["key_size"]) if all_keys or values.null_count else None
+    size = int(field["size"].sum() + field["key_size"].sum())
+    return Taken(keys, values, offsets, size, _times(addresses) if times else None), reached
+
+
+def _times(addresses: np.ndarray) -> np.ndarray:
+    """Ask librdkafka when each message was made; its public interface has no field for that."""
+    ask = librdkafka_ffi.quick.rd_kafka_message_timestamp
+    return np.fromiter(map(ask, addresses.tolist(), repeat(None)), np.int64, len(addresses))
+
+
+def _gathered(addresses: np.ndarray, sizes: np.ndarray) -> pa.Array:
+    """Copy pieces of memory into one large_binary array; NULL for address 0.
+
+    The array that is taken from has foreign memory for its data, and each piece between two of its offsets: every other
+    value is one. No other is touched, and the last offset says nothing but how much to make room for.
+    """
+    missing = addresses == 0
+    sizes = np.where(missing, np.uint64(0), sizes)
+    there = addresses[~missing]
+    base = int(there.min()) if len(there) else 0
+    starts = np.where(missing, np.uint64(0), addresses - np.uint64(base)).astype(np.int64)
+    offsets = np.empty(2 * len(addresses) + 1, np.int64)
+    offsets[0:-1:2] = starts
+    offsets[1::2] = starts + sizes.astype(np.int64)
+    offsets[-1] = offsets[0] + 2 * int(sizes.sum())
+    reach = int(offsets.max())
+    data = pa.foreign_buffer(base, reach) if reach else pa.py_buffer(b"")
+    pieces = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), 2 * len(addresses), [None, pa.py_buffer(offsets), data]
+    )
+    wanted = np.arange(0, 2 * len(addresses), 2)
+    return pieces.take(pa.array(wanted, mask=missing if missing.any() else None))

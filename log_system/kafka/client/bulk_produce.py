@@ -1,0 +1,80 @@
+"""Sends many records by one call: Arrow columns straight into librdkafka."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException
+
+from log_system.kafka.client import librdkafka_ffi
+
+_COPY: Final = 2
+_QUEUE_FULL: Final = KafkaError._QUEUE_FULL  # noqa: SLF001 - the client has no public name for it
+_SEND_RECORDS: Final = 10_000
+"""Records of one call; delivery reports are served in between."""
+_QUEUE_WAIT_SECONDS: Final = 0.05
+
+
+def can_send(producer: Any) -> bool:
+    """Tell whether ``send`` works with this producer."""
+    return librdkafka_ffi.handle(producer) is not None
+
+
+def send(producer: Any, topic: str, partition: int, keys: pa.Array, values: pa.Array) -> None:
+    """Queue records without headers and delivery callbacks, in order, waiting while the queue is full.
+
+    Args:
+        producer: a producer of confluent-kafka.
+        topic: the topic.
+        partition: the partition.
+        keys: large_binary; NULL for a record without a key.
+        values: large_binary; NULL for a null value.
+
+    Raises:
+        KafkaException: as from the producer's own ``produce`` of the first record that cannot be queued; some after it
+            may be queued.
+    """
+    if not len(values):
+        return
+    messages = np.zeros(len(values), librdkafka_ffi.MESSAGE)
+    messages["payload"], messages["size"] = _pointers(values, messages)
+    messages["key"], messages["key_size"] = _pointers(keys, messages)
+    handle = librdkafka_ffi.rdkafka.rd_kafka_topic_new(librdkafka_ffi.handle(producer), topic.encode(), None)
+    if not handle:
+        raise _refused(librdkafka_ffi.rdkafka.rd_kafka_last_error())
+    try:
+        start = 0
+        while start < len(messages):
+            part = messages[start : start + _SEND_RECORDS]
+            queued = librdkafka_ffi.rdkafka.rd_kafka_produce_batch(
+                handle, partition, _COPY, part.ctypes.data, len(part)
+            )
+            if queued < len(part):
+                # The first that finds the queue full ends the call, so those that were queued come before it.
+                error = int(part["err"][np.flatnonzero(part["err"])[0]])
+                if error != _QUEUE_FULL:
+                    raise _refused(error)
+            producer.poll(0 if queued == len(part) else _QUEUE_WAIT_SECONDS)
+            start += queued
+    finally:
+        librdkafka_ffi.rdkafka.rd_kafka_topic_destroy(handle)
+
+
+def _pointers(values: pa.Array, anywhere: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give the address and the size of each value: address 0 for NULL, any other for an empty one."""
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+    base = data.address if data is not None and data.size else anywhere.ctypes.data
+    addresses = ends[:-1].astype(np.uint64) + np.uint64(base)
+    sizes = np.diff(ends).astype(np.uint64)
+    if values.null_count:
+        there = values.is_valid().to_numpy(zero_copy_only=False)
+        addresses, sizes = addresses * there, sizes * there
+    return addresses, sizes
+
+
+def _refused(error: int) -> KafkaException:
+    text = librdkafka_ffi.rdkafka.rd_kafka_err2str(error).decode()
+    return KafkaException(KafkaError(error, f"Unable to produce message: {text}"))

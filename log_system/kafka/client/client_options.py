@@ -1,0 +1,232 @@
+"""Which ``kafka.*`` options a user may pass on to librdkafka, and what to say about the others.
+
+Names are those of librdkafka, the C client under confluent-kafka. Three kinds are always refused: names that only the
+Java client knows, names that the store sets itself because its promises hang on them, and names that cannot come as
+text. `ACCESS` says of all others who may give them; ``access_policy.py`` holds what is stored to it. A name that nobody
+knows is refused where it is stored; one that the program gives is left to librdkafka, whose refusal is translated in
+``errors.py``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from snapshot.errors import InvalidInputError
+
+#: Java client names, and what to use instead.
+JAVA_ONLY: Mapping[str, str] = {
+    "sasl.jaas.config": "use kafka.sasl.username and kafka.sasl.password",
+    "sasl.login.class": "use kafka.sasl.oauthbearer.method=oidc",
+    "sasl.login.callback.handler.class": "use kafka.sasl.oauthbearer.method=oidc",
+    "sasl.client.callback.handler.class": "use kafka.sasl.oauthbearer.method=oidc",
+    "ssl.truststore.location": "use kafka.ssl.ca.location with a PEM file",
+    "ssl.truststore.password": "use kafka.ssl.ca.location with a PEM file, which needs no password",
+    "ssl.truststore.type": "use kafka.ssl.ca.location with a PEM file",
+    "ssl.truststore.certificates": "use kafka.ssl.ca.pem",
+    "ssl.keystore.type": "leave it out: kafka.ssl.keystore.location takes PKCS#12 files; for PEM files use "
+    "kafka.ssl.certificate.location and kafka.ssl.key.location",
+    "ssl.keystore.key": "use kafka.ssl.key.pem",
+    "ssl.keystore.certificate.chain": "use kafka.ssl.certificate.pem",
+    "ssl.protocol": "leave it out: the newest TLS version of both sides is used",
+    "ssl.enabled.protocols": "leave it out: the newest TLS version of both sides is used",
+    "max.poll.records": "leave it out: readers take read limits instead",
+    "fetch.max.wait.ms": "use kafka.fetch.wait.max.ms",
+    "buffer.memory": "use kafka.queue.buffering.max.kbytes",
+    "max.request.size": "use kafka.message.max.bytes",
+    "max.block.ms": "leave it out: calls of the store are bounded",
+    "default.api.timeout.ms": "use kafka.socket.timeout.ms",
+    "reconnect.backoff": "use kafka.reconnect.backoff.ms",
+    "interceptor.classes": "leave it out: Java classes cannot be loaded here",
+    "metric.reporters": "leave it out: Java classes cannot be loaded here",
+    "partitioner.class": "leave it out: the partition of a row is its bucket",
+}
+
+#: Names the store sets itself, and the table option that steers each, where there is one.
+OWNED: Mapping[str, str] = {
+    "metadata.broker.list": "kafka.bootstrap.servers",
+    "transactional.id": "",
+    "transaction.timeout.ms": "log.transaction-timeout",
+    "group.id": "",
+    "group.instance.id": "",
+    "group.protocol": "",
+    "group.remote.assignor": "",
+    "partition.assignment.strategy": "",
+    "enable.idempotence": "",
+    "enable.gapless.guarantee": "",
+    "isolation.level": "log.consistency",
+    "acks": "",
+    "request.required.acks": "",
+    "auto.offset.reset": "",
+    "enable.auto.commit": "",
+    "enable.auto.offset.store": "",
+    "auto.commit.enable": "",
+    "auto.commit.interval.ms": "",
+    "enable.partition.eof": "",
+    "allow.auto.create.topics": "",
+    "partitioner": "bucket",
+    "key.serializer": "log.key.format",
+    "value.serializer": "log.format",
+    "key.deserializer": "log.key.format",
+    "value.deserializer": "log.format",
+    "replication.factor": "log.replication-factor",
+    "replication-factor": "log.replication-factor",
+    "num.partitions": "bucket",
+    "partitions": "bucket",
+    "retention.ms": "log.retention",
+    "cleanup.policy": "log.compacted",
+    "log.queue": "",
+    "opaque": "",
+    "plugin.library.paths": "",
+}
+
+
+class Access(StrEnum):
+    """Who may give a property of librdkafka. What is stored is chosen by a table's author, not by who opens it."""
+
+    STORED = "stored"
+    """Anyone: it may stand in a table's options, in a definition, or in SQL."""
+    CREDENTIAL = "credential"
+    """Stored as a reference only, and resolved where the opening program allows that reference."""
+    FILE = "file"
+    """Names a file that the client reads: stored only where the opening program allows that file."""
+    PROGRAM = "program"
+    """Runs code, writes files, or sends what belongs to the opener: the opening program alone may give it."""
+
+
+_STORED: Final = """
+    api.version.fallback.ms api.version.request api.version.request.timeout.ms batch.num.messages batch.size
+    bootstrap.servers broker.address.family broker.address.ttl broker.version.fallback check.crcs client.dns.lookup
+    client.id client.rack compression.codec compression.level compression.type connections.max.idle.ms
+    consume.callback.max.messages coordinator.query.interval.ms delivery.report.only.error delivery.timeout.ms
+    enable.metrics.push enable.random.seed enable.sasl.oauthbearer.unsecure.jwt enable.ssl.certificate.verification
+    fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes fetch.queue.backoff.ms
+    fetch.wait.max.ms group.protocol.type heartbeat.interval.ms https.ca.pem linger.ms log.connection.close
+    log.thread.name log_level max.in.flight max.in.flight.requests.per.connection max.partition.fetch.bytes
+    max.poll.interval.ms message.copy.max.bytes message.max.bytes message.send.max.retries message.timeout.ms
+    metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy produce.offset.report
+    queue.buffering.backpressure.threshold queue.buffering.max.kbytes queue.buffering.max.messages
+    queue.buffering.max.ms queued.max.messages.kbytes queued.min.messages queuing.strategy receive.message.max.bytes
+    reconnect.backoff.jitter.ms reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retries
+    retry.backoff.max.ms retry.backoff.ms sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name
+    sasl.mechanism sasl.mechanisms sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+    sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+    sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+    sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.id
+    sasl.oauthbearer.extensions sasl.oauthbearer.grant.type sasl.oauthbearer.method sasl.oauthbearer.scope
+    sasl.oauthbearer.sub.claim.name sasl.username security.protocol session.timeout.ms share.acknowledgement.mode
+    socket.blocking.max.ms socket.connection.setup.timeout.ms socket.keepalive.enable socket.max.fails
+    socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms
+    ssl.ca.certificate.stores ssl.ca.pem ssl.certificate.pem ssl.cipher.suites ssl.curves.list
+    ssl.endpoint.identification.algorithm ssl.sigalgs.list statistics.interval.ms sticky.partitioning.linger.ms
+    topic.blacklist topic.metadata.propagation.max.ms topic.metadata.refresh.fast.cnt
+    topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse
+"""
+_CREDENTIAL: Final = """
+    sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.private.key.pem
+    sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.client.secret sasl.oauthbearer.config
+    sasl.password ssl.key.password ssl.key.pem ssl.keystore.password
+"""
+_FILE: Final = """
+    https.ca.location sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.jwt.template.file
+    sasl.oauthbearer.assertion.private.key.file ssl.ca.location ssl.certificate.location ssl.crl.location
+    ssl.key.location ssl.keystore.location
+"""
+_PROGRAM: Final[Mapping[str, str]] = {
+    "ssl.engine.location": "loads a shared library",
+    "ssl.engine.id": "loads a shared library",
+    "ssl.providers": "loads shared libraries",
+    "sasl.kerberos.kinit.cmd": "runs a shell command",
+    # Both are put into the text of that command, which a shell runs.
+    "sasl.kerberos.keytab": "is put into a shell command",
+    "sasl.kerberos.principal": "is put into a shell command",
+    "sasl.oauthbearer.token.endpoint.url": "says where the client's secret is sent",
+    "sasl.oauthbearer.metadata.authentication.type": "sends the identity of the machine to the broker",
+    "offset.store.method": "may write files",
+    "offset.store.path": "writes files",
+    "offset.store.sync.interval.ms": "belongs to files that the client writes",
+    "debug": "writes the client's inner state into the log",
+    "builtin.features": "switches off parts of the client",
+    "enabled_events": "changes which events the client handles",
+    "interceptors": "adds code to the client",
+    "internal.termination.signal": "changes how the process handles a signal",
+}
+ACCESS: Final[Mapping[str, Access]] = {
+    **dict.fromkeys(_STORED.split(), Access.STORED),
+    **dict.fromkeys(_CREDENTIAL.split(), Access.CREDENTIAL),
+    **dict.fromkeys(_FILE.split(), Access.FILE),
+    **dict.fromkeys(_PROGRAM, Access.PROGRAM),
+}
+"""Every property that may be given, of librdkafka 2.16. One that is not here is never taken from what is stored."""
+
+TAKES_REFERENCE: Final = frozenset(_CREDENTIAL.split()) | {
+    "https.ca.pem",
+    "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.id",
+    "sasl.username",
+    "ssl.ca.pem",
+    "ssl.certificate.pem",
+}
+"""Where a stored ``env:`` or ``file:`` is resolved: credentials, and what belongs to one."""
+
+
+def why_program_only(name: str) -> str:
+    """Return what a property of `Access.PROGRAM` does that what is stored must not do."""
+    return _PROGRAM[name]
+
+
+#: librdkafka's own name for what users mostly write otherwise; its messages name the left one.
+_ALIASES: Mapping[str, str] = {
+    "compression.codec": "compression.type",
+    "queue.buffering.max.ms": "linger.ms",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "message.send.max.retries": "retries",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "max.in.flight.requests.per.connection": "max.in.flight",
+    "sasl.mechanisms": "sasl.mechanism",
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
+}
+
+
+def given_name(canonical: str, config: Mapping[str, object]) -> str:
+    """Return the name under which the user gave an option that librdkafka calls ``canonical``."""
+    alias = _ALIASES.get(canonical, canonical)
+    return alias if alias in config and canonical not in config else canonical
+
+
+def nearest_client_option(name: str) -> str:
+    """Return ``; did you mean 'kafka.x'?`` for a name near to a known one, else an empty string."""
+    close = difflib.get_close_matches(name, [*ACCESS, "topic"], n=1, cutoff=0.75)
+    return f"; did you mean 'kafka.{close[0]}'?" if close else ""
+
+
+def check_client_options(config: Mapping[str, object]) -> None:
+    """Refuse client options that cannot be passed on.
+
+    Args:
+        config: client options, named without the ``kafka.`` prefix.
+
+    Raises:
+        InvalidInputError: a name is Java's, is owned by the store, or cannot come as text. No value is shown.
+    """
+    for name, value in config.items():
+        if name in JAVA_ONLY:
+            msg = f"option 'kafka.{name}' is known to the Java client only; this one is librdkafka: {JAVA_ONLY[name]}."
+            raise InvalidInputError(msg)
+        if name == "ssl.keystore.location" and str(value).lower().endswith(".jks"):
+            msg = (
+                f"option 'kafka.{name}': expected a PKCS#12 file, came a Java key store (.jks). Convert it with "
+                "'keytool -importkeystore -deststoretype PKCS12', or use kafka.ssl.certificate.location and "
+                "kafka.ssl.key.location."
+            )
+            raise InvalidInputError(msg)
+        if name in OWNED:
+            steered = f" Use option '{OWNED[name]}' instead." if OWNED[name] else " Leave it out."
+            msg = f"option 'kafka.{name}': the store sets this itself, its guarantees depend on it.{steered}"
+            raise InvalidInputError(msg)
+        if name.endswith("_cb") or not name:
+            msg = f"option 'kafka.{name}': this is no option that can be given as text. Leave it out."
+            raise InvalidInputError(msg)

@@ -1,0 +1,261 @@
+"""Asks the brokers about several topics at once: partitions, offsets of each kind, and what a group has committed.
+
+Consumer groups: those of dropped tables are removed, and what they hold is proof of who used a topic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, not in its __all__
+
+from log_system.kafka.client.admin_requests import (
+    EARLIEST,
+    LATEST,
+    SETTLE_SECONDS_MAX,
+    SETTLE_STEP_SECONDS,
+    id_of,
+    missing,
+    one,
+)
+from log_system.kafka.client.connect import KafkaClient, kafka_errors
+from log_system.kafka.client.errors import codes
+from snapshot.errors import NotFoundError, UnavailableError
+
+_GONE = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.NON_EMPTY_GROUP)
+
+
+def delete_groups(client: KafkaClient, groups: Sequence[str]) -> None:
+    """Remove consumer groups; those that do not exist, or that somebody still uses, are left.
+
+    Raises:
+        UnavailableError: the broker does not answer.
+    """
+    admin = client.admin()
+    with kafka_errors("remove consumer groups", client, handle=admin):
+        for future in admin.delete_consumer_groups(list(groups), request_timeout=client.request_seconds).values():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].code() not in _GONE:
+                    raise
+
+
+def has_offsets(client: KafkaClient, group: str, topic: str) -> bool:
+    """Return whether a consumer group has committed an offset in a topic. Brokers drop such offsets with the topic.
+
+    Raises:
+        UnavailableError: the broker does not answer.
+    """
+    admin = client.admin()
+    try:
+        with kafka_errors(f"read the offsets of group {group!r}", client, handle=admin):
+            asked = [ConsumerGroupTopicPartitions(group)]
+            found = one(admin.list_consumer_group_offsets(asked, request_timeout=client.request_seconds))
+    except NotFoundError:
+        return False
+    return any(each.topic == topic and each.offset >= 0 for each in found.topic_partitions or ())
+
+
+Partition = tuple[str, int]
+Offsets = dict[Partition, int]
+_LOOK_SECONDS: Final = 2.0
+"""Where a partition has no leader for longer than this, its topic may be gone rather than new: it is looked up."""
+_NO_SUCH: Final = codes("UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION")
+_MOVING: Final = codes(
+    "NOT_LEADER_FOR_PARTITION LEADER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE UNKNOWN_LEADER_EPOCH "
+    "FENCED_LEADER_EPOCH KAFKA_STORAGE_ERROR NOT_COORDINATOR COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE "
+    "UNSTABLE_OFFSET_COMMIT _NOENT"
+)
+
+
+class Cluster:
+    """Answers questions over one admin connection, each bounded in time. Nothing it does makes a topic."""
+
+    def __init__(self, client: KafkaClient, admin: AdminClient | None = None) -> None:
+        """Ask the cluster of ``client``, over ``admin`` if that is given; else the first question connects."""
+        self._client = client
+        self._admin_client = admin
+
+    def topics(self, wanted: Callable[[str], bool]) -> list[str]:
+        """Name the topics that are wanted, Kafka's internal ones aside.
+
+        Raises:
+            UnavailableError: the broker does not answer.
+        """
+        with kafka_errors("list topics", self._client, handle=self._admin):
+            found = self._admin.list_topics(timeout=self._client.request_seconds).topics
+        return sorted(name for name in found if not name.startswith("__") and wanted(name))
+
+    def partitions(self, topics: Sequence[str]) -> list[Partition]:
+        """Give the partitions of topics, in order.
+
+        Raises:
+            NotFoundError: one does not exist.
+            UnavailableError: the broker does not answer.
+        """
+        return [each for each, _ in self.described(topics)]
+
+    def described(self, topics: Sequence[str]) -> list[tuple[Partition, str]]:
+        """Return the partitions of topics, in order, each with the id of its topic (empty where it has none).
+
+        Raises:
+            NotFoundError: one does not exist.
+            UnavailableError: the broker does not answer.
+        """
+        if not topics:
+            return []
+        found: list[tuple[Partition, str]] = []
+        with kafka_errors(f"look up topics {', '.join(topics)}", self._client, handle=self._admin):
+            asked = self._admin.describe_topics(
+                TopicCollection(list(topics)), request_timeout=self._client.request_seconds
+            )
+            for name in topics:
+                try:
+                    told = asked[name].result()
+                except KafkaException as error:
+                    if error.args[0].code() in _NO_SUCH:
+                        raise self._missing(name) from error
+                    raise
+                found += [((name, number), id_of(told)) for number in sorted(part.id for part in told.partitions)]
+        return found
+
+    def earliest(self, partitions: Iterable[Partition]) -> Offsets:
+        """Give the first offset that is still there."""
+        return self._list(partitions, EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def latest(self, partitions: Iterable[Partition], isolation: str) -> Offsets:
+        """Give the offset after the last one that a reader of this isolation level may see."""
+        level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
+        return self._list(partitions, LATEST, level)
+
+    def at_time(self, partitions: Iterable[Partition], timestamp_ms: int, isolation: str) -> Offsets:
+        """Give the first offset whose timestamp is at least this; the end where there is none."""
+        asked = list(partitions)
+        found = self._list(asked, OffsetSpec.for_timestamp(timestamp_ms), IsolationLevel.READ_UNCOMMITTED)
+        beyond = [each for each in asked if found[each] < 0]
+        return found | (self.latest(beyond, isolation) if beyond else {})
+
+    def _list(self, partitions: Iterable[Partition], spec: Any, isolation: IsolationLevel) -> Offsets:
+        asked = {TopicPartition(topic, number): spec for topic, number in partitions}
+        if not asked:
+            return {}
+        names = ", ".join(sorted({each.topic for each in asked}))
+        doing = f"look up the offsets of {names}"
+        begun, looks = time.monotonic(), 1
+        seconds_max = min(SETTLE_SECONDS_MAX, self._client.wait_seconds)
+        while True:
+            with kafka_errors(doing, self._client, handle=self._admin):
+                try:
+                    told = self._admin.list_offsets(
+                        asked, isolation_level=isolation, request_timeout=self._client.request_seconds
+                    )
+                    return {(at.topic, at.partition): int(future.result().offset) for at, future in told.items()}
+                except KafkaException as error:
+                    # A broker that has just learnt of a topic, or takes a partition over, does not serve it at once.
+                    seconds = time.monotonic() - begun
+                    if error.args[0].code() not in _MOVING | _NO_SUCH or seconds > seconds_max:
+                        raise
+                    if seconds > looks * _LOOK_SECONDS:
+                        looks += 1
+                        self.described(sorted({each.topic for each in asked}))
+                    # A connection goes on with the leaders that it knew (seen with librdkafka 2.16), for minutes.
+                    self._admin_client = None
+            time.sleep(SETTLE_STEP_SECONDS)
+
+    @property
+    def _admin(self) -> AdminClient:
+        if self._admin_client is None:
+            self._admin_client = self._client.admin()
+        return self._admin_client
+
+    def _missing(self, name: str) -> NotFoundError:
+        prefix = self._client.prefix
+        if prefix == "kafka.":
+            return missing(self._client, name)
+        return NotFoundError(
+            f"option 'topic': there is no topic '{name}' at {prefix}bootstrap.servers="
+            f"'{self._client.bootstrap_servers}'. Make it first, or correct the name."
+        )
+
+
+class GroupOffsets:
+    """The offsets that a consumer group has committed. Nobody joins the group; who commits is its only member."""
+
+    def __init__(self, client: KafkaClient, group: str) -> None:
+        """Read and commit for ``group``; nothing is connected before the first call."""
+        self._client = client
+        self._group = group
+        self._consumer: Any = None
+
+    def committed(self, partitions: Sequence[Partition]) -> Offsets:
+        """Give the offsets the group has committed, for those partitions that have one.
+
+        Raises:
+            UnavailableError: the broker does not answer.
+        """
+        asked = [TopicPartition(topic, number) for topic, number in partitions]
+        told = self._patiently(
+            f"read the offsets of group {self._group!r}",
+            lambda it: it.committed(asked, timeout=self._client.wait_seconds),
+        )
+        return {(at.topic, at.partition): at.offset for at in told if at.offset >= 0}
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit offsets: each the one that is read next.
+
+        Raises:
+            UnavailableError: the broker does not answer.
+        """
+        if offsets:
+            moved = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+            self._patiently(
+                f"commit the offsets of group {self._group!r}",
+                lambda it: it.commit(offsets=moved, asynchronous=False),
+            )
+
+    def metadata(self) -> Any:
+        """Give what a producer needs to move the group's offsets in a transaction."""
+        with kafka_errors(f"join group {self._group!r}", self._client):
+            return self._open().consumer_group_metadata()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _patiently(self, doing: str, ask: Callable[[Any], list[TopicPartition]]) -> list[TopicPartition]:
+        """Ask again while the group's coordinator is starting or moving."""
+        until = time.monotonic() + self._client.wait_seconds
+        with kafka_errors(doing, self._client):
+            while True:
+                try:
+                    told = ask(self._open())
+                    for at in told:
+                        if at.error is not None and at.error.code() != KafkaError.NO_ERROR:
+                            raise KafkaException(at.error)
+                    return told
+                except KafkaException as error:
+                    if error.args[0].code() not in _MOVING:
+                        raise
+                    if time.monotonic() > until:
+                        waited = f"{self._client.wait_seconds:g} s"
+                        msg = f"{doing}: the group's coordinator is not ready after {waited}. Retry later."
+                        raise UnavailableError(msg) from error
+                time.sleep(SETTLE_STEP_SECONDS)
+
+    def _open(self) -> Any:
+        if self._consumer is None:
+            self._consumer = self._client.consumer(self._group)
+        return self._consumer

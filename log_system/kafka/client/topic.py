@@ -1,0 +1,464 @@
+"""The topic of a table: made with it, checked before use, removed with it.
+
+Lookups go through the admin API alone: a producer that asks for a missing topic makes it where the broker's
+``auto.create.topics.enable`` is on. Each function raises ``UnavailableError`` when the broker does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AdminClient,
+    NewTopic,
+    TopicDescription,
+)
+
+from log_system.kafka.client.admin_requests import (
+    SETTLE_SECONDS_MAX,
+    SETTLE_STEP_SECONDS,
+    TopicShape,
+    describe,
+    id_of,
+    look_up,
+    missing,
+    one,
+    partitions_led,
+)
+from log_system.kafka.client.cluster import Cluster, Offsets, Partition
+from log_system.kafka.client.connect import KafkaClient, kafka_errors
+from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError, UnavailableError
+
+__all__ = [
+    "LOOK_SECONDS",
+    "TopicIds",
+    "TopicOffsets",
+    "TopicShape",
+    "TopicWatch",
+    "check_identity",
+    "check_topic",
+    "delete_topic",
+    "describe_topic",
+    "earliest_of",
+    "earliest_offsets",
+    "ensure_topic",
+    "ensure_topic_of_broker",
+    "latest_of",
+    "latest_offsets",
+    "topic_id",
+    "topic_ids",
+]
+
+logger: Final = logging.getLogger("tablestore")
+LOOK_SECONDS: Final = 2.0
+"""How often a reader to which nothing comes looks whether its topic is still there."""
+
+
+@dataclass(frozen=True)
+class TopicIds:
+    """Which topic it is, whatever its name: a topic that was deleted and created again has another id.
+
+    Attributes:
+        topic_id: the id that the cluster gave the topic when it was created (KIP-516).
+        cluster_id: the id of the cluster.
+    """
+
+    topic_id: str
+    cluster_id: str
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a table asks of its topic; see :func:`check_topic`."""
+
+    partitions: int
+    compacted: bool
+    retention_ms: int | None
+
+    def settings(self) -> dict[str, str]:
+        keeps_by_age = self.retention_ms is not None and self.retention_ms >= 0
+        policy = ("compact,delete" if keeps_by_age else "compact") if self.compacted else "delete"
+        retention = {} if self.retention_ms is None else {"retention.ms": str(self.retention_ms)}
+        return {"cleanup.policy": policy, **retention}
+
+
+def ensure_topic(
+    client: KafkaClient,
+    name: str,
+    *,
+    partitions: int,
+    retention_ms: int | None,
+    compacted: bool,
+    replication_factor: int = -1,
+    allow_existing_nonempty: bool = False,
+) -> bool:
+    """Make the topic unless it is there; check it if it is. Two callers at once both succeed.
+
+    1. Look it up. A crash here leaves nothing.
+    2. Make it. A crash here leaves an empty topic of the right shape, which the next call accepts.
+    3. Wait until each partition has a leader, or check what somebody else made.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        partitions: the table's bucket count.
+        retention_ms: how long the topic keeps records; ``None`` leaves it to the broker, -1 is forever.
+        compacted: whether the broker may drop all but the last record of a key.
+        replication_factor: copies of each partition; -1 is the broker's default.
+        allow_existing_nonempty: accept a topic that has or had records.
+
+    Returns:
+        Whether this call made the topic. After a call that got no answer the next one may find the topic and say no.
+
+    Raises:
+        InvalidInputError: an option is wrong, or the existing topic has another shape.
+        AlreadyExistsError: the existing topic has or had records, and that is not allowed.
+        UnavailableError: the broker does not answer.
+    """
+    wanted = _Wanted(partitions, compacted, retention_ms)
+    client.check()
+    admin = client.admin()
+    # Step 1.
+    if describe(client, admin, name) is not None:
+        _accept(client, admin, name, wanted, allow_nonempty=allow_existing_nonempty)
+        return False
+    # Step 2.
+    try:
+        with kafka_errors(f"make topic '{name}'", client, handle=admin):
+            topic = NewTopic(name, partitions, replication_factor, config=wanted.settings())
+            one(admin.create_topics([topic], request_timeout=client.request_seconds))
+    except AlreadyExistsError:
+        made = False
+    else:
+        made = True
+    # Step 3.
+    _settle(client, admin, name, partitions if made else None)
+    if not made:
+        _accept(client, admin, name, wanted, allow_nonempty=allow_existing_nonempty)
+    return made
+
+
+def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -> bool:
+    """Make the topic unless it is there, as the broker would by itself; an existing one is taken as it is.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        compacted: whether a topic made here keeps only the last record of each key.
+
+    Returns:
+        Whether this call made it.
+
+    Raises:
+        InvalidInputError: the name is none.
+        UnavailableError: the broker does not answer.
+    """
+    admin = client.admin()
+    if partitions_led(client, admin, name) is not None:
+        return False
+    try:
+        with kafka_errors(f"make topic '{name}'", client, handle=admin):
+            topic = NewTopic(name, -1, -1, config={"cleanup.policy": "compact"} if compacted else {})
+            one(admin.create_topics([topic], request_timeout=client.request_seconds))
+    except AlreadyExistsError:
+        return False
+    _settle(client, admin, name, None)
+    return True
+
+
+def check_topic(
+    client: KafkaClient, name: str, *, partitions: int, compacted: bool, retention_ms: int | None = None
+) -> None:
+    """Check that an existing topic fits its table.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        partitions: the table's bucket count.
+        compacted: the table's ``log.compacted``.
+        retention_ms: the table's ``log.retention``; ``None`` accepts any.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        InvalidInputError: the topic has another shape; the message names the option, what it asks for and what came.
+        UnavailableError: the broker does not answer.
+    """
+    shape = describe_topic(client, name)
+    if shape is None:
+        raise missing(client, name)
+    _compare(name, shape, _Wanted(partitions, compacted, retention_ms))
+
+
+def describe_topic(client: KafkaClient, name: str) -> TopicShape | None:
+    """Return the shape of a topic, or ``None`` if there is none."""
+    return describe(client, client.admin(), name)
+
+
+def topic_ids(client: KafkaClient, name: str) -> TopicIds | None:
+    """Return the ids of a topic and its cluster, or ``None`` if there is no such topic.
+
+    Raises:
+        UnavailableError: the broker does not answer.
+    """
+    admin = client.admin()
+    found = look_up(client, admin, name)
+    if found is None:
+        return None
+    with kafka_errors("look up the cluster id", client, handle=admin):
+        cluster = admin.describe_cluster(request_timeout=client.request_seconds).result()
+    return TopicIds(id_of(found), str(cluster.cluster_id or ""))
+
+
+def check_identity(client: KafkaClient, name: str, topic_id: str) -> None:
+    """Check that a topic is there and is still the one that it was.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        topic_id: the id that it had; empty accepts any.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        DataLostError: it was deleted and created again.
+        UnavailableError: the broker does not answer.
+    """
+    _checked(client, client.admin(), name, topic_id)
+
+
+class TopicWatch:
+    """Sees, for a reader that waits, whether its topic is still there and the same. Asks the broker now and then."""
+
+    def __init__(self, client: KafkaClient, name: str, topic_id: str = "") -> None:
+        """Watch a topic; without an id, that which the first look finds. Nothing is connected before that."""
+        self._client = client
+        self._name = name
+        self._id = topic_id
+        self._admin: AdminClient | None = None
+        self._looked = time.monotonic()
+
+    def look(self) -> None:
+        """Look, unless that was done within the last ``LOOK_SECONDS``. A broker that does not answer is waited for.
+
+        Raises:
+            NotFoundError: there is no such topic any more.
+            DataLostError: it was deleted and created again.
+        """
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._admin = self._admin or self._client.admin()
+        try:
+            self._id = id_of(_checked(self._client, self._admin, self._name, self._id))
+        except UnavailableError as error:
+            logger.debug("look at topic %r: %s", self._name, error)
+        self._looked = time.monotonic()
+
+
+def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
+    """Delete a topic and wait until it is gone.
+
+    The client deletes topics by name only, so a topic that somebody creates under the same name between the look at
+    the id and the deletion, two requests in a row, is deleted in its place.
+
+    Args:
+        client: the cluster.
+        name: the topic.
+        topic_id: delete only the topic with this id; empty deletes whatever has the name.
+
+    Returns:
+        Whether there was one, of that id.
+
+    Raises:
+        UnavailableError: the broker does not answer, or the topic is still there after a while.
+    """
+    admin = client.admin()
+    if topic_id:
+        found = look_up(client, admin, name)
+        if found is None or id_of(found) != topic_id:
+            return False
+    try:
+        with kafka_errors(f"delete topic '{name}'", client, handle=admin):
+            one(admin.delete_topics([name], request_timeout=client.request_seconds))
+    except NotFoundError:
+        return False
+    until = time.monotonic() + SETTLE_SECONDS_MAX
+    while (found := look_up(client, admin, name)) is not None:
+        if topic_id and id_of(found) != topic_id:
+            # Somebody has created another topic of this name since.
+            return True
+        if time.monotonic() > until:
+            msg = f"topic '{name}' is still there {SETTLE_SECONDS_MAX:.0f} s after its deletion began. Retry later."
+            raise UnavailableError(msg)
+        time.sleep(SETTLE_STEP_SECONDS)
+    return True
+
+
+@dataclass(frozen=True)
+class TopicOffsets:
+    """Offsets of a topic, and which topic of that name it is.
+
+    Attributes:
+        topic_id: Kafka's own id, which a topic that is deleted and made anew does not keep; see ``id_of``.
+        offsets: an offset for each partition.
+    """
+
+    topic_id: str
+    offsets: dict[int, int]
+
+
+def earliest_of(client: KafkaClient, topic: str) -> TopicOffsets:
+    """Return for each partition the first offset that is still there, with the topic's id.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    cluster, asked, topic_id = _asked(client, topic)
+    return TopicOffsets(topic_id, _by_number(cluster.earliest(asked)))
+
+
+def latest_of(client: KafkaClient, topic: str, *, read_committed: bool) -> TopicOffsets:
+    """Return what ``latest_offsets`` does, with the topic's id."""
+    cluster, asked, topic_id = _asked(client, topic)
+    return TopicOffsets(topic_id, _by_number(cluster.latest(asked, _isolation(read_committed))))
+
+
+def topic_id(client: KafkaClient, topic: str, admin: AdminClient | None = None) -> str:
+    """Return Kafka's own id of a topic; see ``id_of``.
+
+    Args:
+        client: the cluster.
+        topic: the topic.
+        admin: a connection to ask over; None makes one.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    found = look_up(client, admin or client.admin(), topic)
+    if found is None:
+        raise missing(client, topic)
+    return id_of(found)
+
+
+def earliest_offsets(client: KafkaClient, topic: str, topic_id: str = "") -> dict[int, int]:
+    """Return for each partition the first offset that is still there.
+
+    Args:
+        client: the cluster.
+        topic: the topic.
+        topic_id: the id that it had; empty accepts any.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        DataLostError: it was deleted and created again.
+    """
+    cluster, asked, _ = _asked(client, topic, topic_id)
+    return _by_number(cluster.earliest(asked))
+
+
+def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> dict[int, int]:
+    """Return for each partition the offset after its last one.
+
+    The broker answers the commit of a transaction when it is decided, and writes the commit's marker into each
+    partition a moment later: right after a commit, the read-committed offsets may still lie before it.
+
+    Args:
+        client: the cluster.
+        topic: the topic.
+        read_committed: stop before the first open transaction (the last stable offset), else take all that is written.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    return latest_of(client, topic, read_committed=read_committed).offsets
+
+
+def _isolation(read_committed: bool) -> str:
+    return "read_committed" if read_committed else "read_uncommitted"
+
+
+def _asked(client: KafkaClient, topic: str, topic_id: str = "") -> tuple[Cluster, list[Partition], str]:
+    admin = client.admin()
+    found = _checked(client, admin, topic, topic_id)
+    numbers = sorted(part.id for part in found.partitions)
+    return Cluster(client, admin), [(topic, number) for number in numbers], id_of(found)
+
+
+def _checked(client: KafkaClient, admin: AdminClient, name: str, topic_id: str) -> TopicDescription:
+    """Do the check of ``check_identity`` over one connection."""
+    found = look_up(client, admin, name)
+    if found is None:
+        raise missing(client, name)
+    now = id_of(found)
+    if topic_id and now and now != topic_id:
+        msg = (
+            f"topic '{name}' at {client.prefix}bootstrap.servers='{client.bootstrap_servers}' was deleted and created "
+            f"again: expected the topic with id {topic_id}, got id {now}. Its records are gone. For the log of a "
+            f"table, repair() publishes the table's snapshots again; then start a new reader."
+        )
+        raise DataLostError(msg)
+    return found
+
+
+def _by_number(found: Offsets) -> dict[int, int]:
+    return {number: offset for (_, number), offset in found.items()}
+
+
+def _accept(client: KafkaClient, admin: AdminClient, name: str, wanted: _Wanted, *, allow_nonempty: bool) -> None:
+    """Accept a topic that this call did not make, or say why not."""
+    shape = describe(client, admin, name)
+    if shape is None:
+        raise missing(client, name)
+    _compare(name, shape, wanted)
+    if allow_nonempty:
+        return
+    ends = latest_offsets(client, name, read_committed=False)
+    if any(ends.values()):
+        msg = (
+            f"option 'kafka.topic': topic '{name}' already has or had {sum(ends.values())} records of somebody else, "
+            f"and a new table needs an empty topic of its own. Choose another topic, or delete this one."
+        )
+        raise AlreadyExistsError(msg)
+
+
+def _compare(name: str, shape: TopicShape, wanted: _Wanted) -> None:
+    if shape.partitions != wanted.partitions:
+        msg = (
+            f"option 'bucket': topic '{name}' needs one partition for each of the {wanted.partitions} buckets of the "
+            f"table; it has {shape.partitions}. Set bucket={shape.partitions}, or choose another kafka.topic."
+        )
+        raise InvalidInputError(msg)
+    if shape.compacted != wanted.compacted:
+        policy, came = ("compact", "delete") if wanted.compacted else ("delete", "compact")
+        asked, other = str(wanted.compacted).lower(), str(shape.compacted).lower()
+        msg = (
+            f"option 'log.compacted'={asked}: topic '{name}' needs cleanup.policy={policy}; it has {came}. "
+            f"Set log.compacted={other}, change the topic, or choose another kafka.topic."
+        )
+        raise InvalidInputError(msg)
+    if wanted.retention_ms is not None and shape.retention_ms != wanted.retention_ms:
+        msg = (
+            f"option 'log.retention': topic '{name}' needs retention.ms={wanted.retention_ms}; it has "
+            f"{shape.retention_ms}. Leave log.retention out to take the topic as it is, change the topic, or choose "
+            f"another kafka.topic."
+        )
+        raise InvalidInputError(msg)
+
+
+def _settle(client: KafkaClient, admin: AdminClient, name: str, partitions: int | None) -> None:
+    """Wait until the topic, just made by somebody, is known with a leader for each of its partitions."""
+    until = time.monotonic() + SETTLE_SECONDS_MAX
+    while True:
+        parts = partitions_led(client, admin, name) or {}
+        if parts and all(parts.values()) and len(parts) == (partitions or len(parts)):
+            # A broker may know that it leads a partition before it serves it.
+            Cluster(client, admin).earliest((name, number) for number in parts)
+            return
+        if time.monotonic() > until:
+            msg = (
+                f"topic '{name}' was made, but {SETTLE_SECONDS_MAX:.0f} s later only {sum(parts.values())} of its "
+                f"partitions have a leader. Check the brokers at '{client.bootstrap_servers}', then retry."
+            )
+            raise UnavailableError(msg)
+        time.sleep(SETTLE_STEP_SECONDS)

@@ -1,0 +1,235 @@
+"""Reads the register: what is published, as told by three witnesses.
+
+The group's offsets move with each transaction and are exact. Brokers expire them when a group is idle
+(``offsets.retention.minutes``, 7 days); then the headers of the last records tell the same, read from where the log
+index ends. Where retention has removed those records too, the index itself is the answer: what it lists is published.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from log_system.index import IndexEntry, LogIndex
+from log_system.kafka.client.connect import kafka_errors
+from log_system.kafka.client.topic import TopicOffsets, earliest_offsets, latest_of, latest_offsets
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.register import RegisterPosition
+from snapshot.errors import DataLostError, UnavailableError
+
+logger = logging.getLogger("tablestore")
+ANSWER_SECONDS = 30.0
+_ANEW = (
+    "The topic was made anew, or the broker lost records: what was published is gone from the log. The table's files "
+    "hold every row: repair() publishes them again, into a topic with one partition a bucket."
+)
+_TOLD: Final[set[tuple[str, int]]] = set()
+"""Tables, and numbers of partitions, of which this process has warned that there are more than buckets."""
+_BATCH_RECORDS = 10_000
+_WAIT_SECONDS = 0.1
+_ATTEMPTS_MAX = 100
+_COORDINATOR_MOVES = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
+
+
+def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[RegisterPosition]:
+    """Read how far each partition is published.
+
+    Args:
+        log: the log.
+        consumer: a consumer of the log's group.
+        index: the table's log index.
+
+    Raises:
+        UnavailableError: the broker does not answer.
+    """
+    positions = group_positions(log, consumer, range(log.partitions))
+    if all(positions):
+        return [p for p in positions if p]
+    latest = index.latest()
+    found: list[RegisterPosition] = []
+    for partition, position in enumerate(positions):
+        if position is None:
+            start = latest.ends[partition] if latest else 0
+            known = RegisterPosition(0, 0, 0, done=True, end=start)
+            if latest:
+                known = RegisterPosition(latest.snapshot, 0, 0, done=True, end=start, commit=latest.commit)
+            found.append(last_position(log, partition, start) or known)
+        else:
+            found.append(position)
+    return found
+
+
+def topic_ends(log: KafkaLog) -> TopicOffsets:
+    """Return the offset at which each partition ends, open transactions included.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        DataLostError: it has fewer partitions than the table has buckets.
+    """
+    found = latest_of(log.client, log.topic, read_committed=False)
+    ends = found.offsets
+    if len(ends) < log.partitions:
+        msg = f"topic {log.topic!r} has {len(ends)} partitions, the table {log.partitions} buckets. {_ANEW}"
+        raise DataLostError(msg)
+    if len(ends) > log.partitions and (log.table_id, len(ends)) not in _TOLD:
+        # Each take-over comes by here; a process says it once.
+        _TOLD.add((log.table_id, len(ends)))
+        logger.warning(
+            "topic %r has %d partitions, the table %d buckets; nothing is published to the others.",
+            log.topic,
+            len(ends),
+            log.partitions,
+        )
+    return found
+
+
+def check_topic_is(
+    log: KafkaLog, topic: TopicOffsets, positions: Sequence[RegisterPosition], latest: IndexEntry | None
+) -> None:
+    """Check that the topic is the one that was published to, and reaches as far as that, in each partition.
+
+    A topic that was deleted and made anew counts its offsets from 0 again, so what comes next would pass for published,
+    or stand where the log index says that older snapshots are.
+
+    Raises:
+        DataLostError: it is another topic of the same name, or a partition ends before what has been published.
+    """
+    ends: Mapping[int, int] = topic.offsets
+    for partition, position in enumerate(positions):
+        published = max(position.end, latest.ends[partition] if latest else 0)
+        if ends[partition] < published:
+            raise shorter(log, partition, published, ends[partition])
+    if latest is not None and is_another(latest.topic, topic.topic_id):
+        msg = (
+            f"topic {log.topic!r}: expected the topic with id {latest.topic}, to which snapshot {latest.snapshot} was "
+            f"published, got one with id {topic.topic_id}. {_ANEW}"
+        )
+        raise DataLostError(msg)
+
+
+def is_another(known: str, found: str) -> bool:
+    """Return whether two of Kafka's topic ids name different topics; an empty one, from before ids were kept, fits."""
+    return bool(known and found) and known != found
+
+
+def shorter(log: KafkaLog, partition: int, published: int, end: int) -> DataLostError:
+    """Make the error for a partition that ends before what has been published."""
+    return DataLostError(
+        f"topic {log.topic!r}, partition {partition}: published up to offset {published}, but it ends at {end}. {_ANEW}"
+    )
+
+
+def group_positions(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> list[RegisterPosition | None]:
+    """Read the group's offsets. The consumer is ``read_committed``: it waits for transactions that are moving them."""
+    return [
+        RegisterPosition.from_metadata(told.offset, told.metadata) for told in _group_offsets(log, consumer, partitions)
+    ]
+
+
+def tasks_token(log: KafkaLog) -> tuple[str | None, Any]:
+    """Read whose tasks may be writing.
+
+    Returns:
+        The token of the publisher that sent them, empty for none, None where the broker knows of no token and so may
+        have forgotten one; and the group's metadata, to move it with.
+    """
+    consumer = log.client.consumer(log.tasks_group)
+    try:
+        told = _group_offsets(log, consumer, [0])[0]
+        return (told.metadata or "") if told.offset >= 0 else None, consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
+
+
+def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> list[TopicPartition]:
+    """Ask for a group's offsets, again while its coordinator is starting or moving."""
+    asked = [TopicPartition(log.topic, partition) for partition in partitions]
+    with kafka_errors(f"read the register of topic {log.topic!r}", log.client):
+        for attempt in range(_ATTEMPTS_MAX):
+            try:
+                told: list[TopicPartition] = consumer.committed(asked, timeout=log.client.wait_seconds)
+                for answer in told:
+                    if answer.error is not None:
+                        raise KafkaException(answer.error)
+            except KafkaException as error:
+                if error.args[0].code() not in _COORDINATOR_MOVES or attempt == _ATTEMPTS_MAX - 1:
+                    raise
+                time.sleep(_WAIT_SECONDS)
+            else:
+                return told
+    raise AssertionError
+
+
+def last_position(log: KafkaLog, partition: int, start: int) -> RegisterPosition | None:
+    """Find the position that the last record at or after ``start`` carries; None when no record there has one."""
+    found: RegisterPosition | None = None
+    for message in committed_records(log, partition, start):
+        found = RegisterPosition.from_headers(message.offset(), message.headers(), log.table_id) or found
+    return found
+
+
+def snapshot_end(log: KafkaLog, partition: int, start: int, snapshot: int) -> tuple[int, int]:
+    """Find where a published snapshot ends, reading from where the one before ends.
+
+    Returns:
+        The offset after its last record and the number of its records; ``(start, 0)`` when retention has removed it.
+    """
+    for message in committed_records(log, partition, start):
+        position = RegisterPosition.from_headers(message.offset(), message.headers(), log.table_id)
+        if position is None or position.snapshot < snapshot:
+            continue
+        if position.snapshot == snapshot and not position.done:
+            continue
+        return (position.end, position.records) if position.snapshot == snapshot else (start, 0)
+    return start, 0
+
+
+def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any]:
+    """Read the committed records of a partition from an offset, or from its start if that is later, to its end.
+
+    Raises:
+        UnavailableError: the broker sends nothing for ``ANSWER_SECONDS`` before the end.
+    """
+    consumer = log.client.consumer(f"{log.group}-scan", **{"enable.partition.eof": True})
+    try:
+        with kafka_errors(f"read topic {log.topic!r}", log.client):
+            # The consumer's own idea of the end is the start of the first open transaction.
+            low = earliest_offsets(log.client, log.topic)[partition]
+            high = latest_offsets(log.client, log.topic, read_committed=False)[partition]
+            if max(start, low) >= high:
+                return
+            consumer.assign([TopicPartition(log.topic, partition, max(start, low))])
+        silent = 0.0
+        while True:
+            with kafka_errors(f"read topic {log.topic!r}", log.client):
+                # The client waits for the whole time unless the batch is full, also at the end of the partition.
+                messages = consumer.consume(_BATCH_RECORDS, _WAIT_SECONDS)
+            silent = 0.0 if any(m.error() is None for m in messages) else silent + _WAIT_SECONDS
+            if silent >= ANSWER_SECONDS:
+                msg = (
+                    f"topic {log.topic!r}: no record of partition {partition} came in {ANSWER_SECONDS:.0f} s, though "
+                    f"it ends at offset {high}; try again. Somebody's transaction may be open: see it with Kafka's "
+                    "kafka-transactions.sh --find-hanging, end it with --abort."
+                )
+                raise UnavailableError(msg)
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    yield message
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no public name for it
+                    # An open transaction, which need not be ours, hides the committed records behind it.
+                    if (message.offset() or 0) >= high:
+                        return
+                else:
+                    with kafka_errors(f"read topic {log.topic!r}", log.client):
+                        raise KafkaException(error)
+    finally:
+        consumer.close()

@@ -1,0 +1,1 @@
+"""Publishing of committed snapshots to Kafka."""

@@ -1,0 +1,125 @@
+"""Sends changes into an eventual log while they are staged: before the commit, without a transaction. Runs in tasks.
+
+A task that fails half way leaves records, and its next attempt sends them again. Whoever settles the snapshot
+(``eventual_publisher.py``) finds both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from log_system.formats import EncodedRecords
+from log_system.kafka.client.connect import KafkaClient, flush, kafka_errors, translate
+from log_system.kafka.client.thread_local_cache import ThreadLocalCache
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.record_limits import record_limit
+from snapshot.records import SentRange
+
+_QUEUE_WAIT_SECONDS = 0.05
+_POLL_EVERY = 5_000
+_PRODUCERS = ThreadLocalCache[KafkaClient, Any]()
+"""Thrown away after any error."""
+
+
+@dataclass(frozen=True)
+class KafkaLogSinkFactory:
+    """Makes the taps of one table's log. Picklable."""
+
+    log: KafkaLog
+
+    def open(self) -> KafkaLogSink:
+        """Connect, with an idempotent producer: within one attempt no record is lost, doubled or out of order."""
+        limit = record_limit(self.log.client, self.log.topic)
+        log = self.log if limit is None else replace(self.log, batch_bytes_max=limit.batch_bytes)
+        return KafkaLogSink(log, _PRODUCERS.take(log.client, partial(log.client.producer, None, **log.batching())))
+
+
+class KafkaLogSink:
+    """Sends one task's changes; the record's partition is its bucket."""
+
+    def __init__(self, log: KafkaLog, producer: Any) -> None:
+        """Send with ``producer``, an idempotent one without a transaction."""
+        self._log = log
+        self._producer = producer
+        self._codec = log.kept_codec()
+        self._streams: dict[int, RecordStream] = {}
+
+    def send(self, bucket: int, changes: pa.RecordBatch) -> None:
+        """Queue a bucket's changes."""
+        if bucket not in self._streams:
+            self._streams[bucket] = RecordStream(self._log.topic, bucket, self._producer)
+        self._streams[bucket].send(self._codec.encode(changes))
+
+    def close(self) -> dict[int, SentRange]:
+        """Wait until the broker has confirmed all records.
+
+        Raises:
+            TableStoreError: it has not; what is in the log is repaired after the next commit.
+        """
+        try:
+            with kafka_errors(f"send changes to topic {self._log.topic!r}", self._log.client, indefinite=True):
+                flush(self._producer, self._log.client.wait_seconds)
+            return {bucket: stream.sent() for bucket, stream in self._streams.items()}
+        except BaseException:
+            _PRODUCERS.forget(self._log.client)
+            raise
+
+
+class RecordStream:
+    """Sends records into one partition, hears of each that it landed, and knows where the first and the last did."""
+
+    def __init__(self, topic: str, partition: int, producer: Any) -> None:
+        """Send with ``producer``."""
+        self._topic = topic
+        self._partition = partition
+        self._producer = producer
+        self._confirmed = 0
+        self._first = self._last = -1
+        self._failed: Any = None
+        self.records = 0
+
+    def send(self, records: EncodedRecords) -> None:
+        """Queue records.
+
+        Without a transaction nothing but its delivery report tells of a record that the broker refused.
+        """
+        produce, topic, partition, heard = self._producer.produce, self._topic, self._partition, self._on_delivery
+        for number, (key, value) in enumerate(zip(records.keys, records.values, strict=True)):
+            while True:
+                try:
+                    produce(topic, value, key, partition, heard)
+                except BufferError:
+                    self._producer.poll(_QUEUE_WAIT_SECONDS)
+                else:
+                    break
+            if number % _POLL_EVERY == 0:
+                self._producer.poll(0)
+        self.records += len(records)
+
+    def sent(self) -> SentRange:
+        """Say where the records are; the producer must have been flushed.
+
+        Raises:
+            TableStoreError: the broker refused a record or has not confirmed all.
+        """
+        doing = f"send changes to topic {self._topic!r}"
+        if self._failed is not None:
+            raise translate(self._failed, doing, indefinite=True)
+        if self._confirmed < self.records:
+            lacking = TimeoutError(f"{self.records - self._confirmed} of {self.records} records were not confirmed")
+            raise translate(lacking, doing, indefinite=True)
+        return SentRange(self._first, self._last + 1, self.records)
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failed = error
+            return
+        # The producer is idempotent: reports come in the order of the records, and so do offsets.
+        self._last = message.offset()
+        if self._confirmed == 0:
+            self._first = self._last
+        self._confirmed += 1

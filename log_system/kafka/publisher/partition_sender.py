@@ -1,0 +1,152 @@
+"""Sends a snapshot's changes into one log partition, inside a transaction that the caller opens and closes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException
+
+from log_system.formats import EncodedRecords, LogFormat
+from log_system.kafka.client import bulk_produce
+from log_system.kafka.client.connect import kafka_errors
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.published_positions import shorter
+from log_system.kafka.register import SNAPSHOT_HEADER, RegisterPosition
+from snapshot.records import ChangeSet
+
+_QUEUE_WAIT_SECONDS = 0.05
+_POLL_EVERY = 5_000
+_REASON_SECONDS = 1.0
+
+
+class Sender:
+    """Sends into one partition and learns from the broker where the last record landed."""
+
+    def __init__(self, log: KafkaLog, producer: Any, codec: LogFormat, partition: int) -> None:
+        """Send with ``producer``, which is in a transaction whenever something is sent."""
+        self._log = log
+        self._producer = producer
+        self._codec = codec
+        self._partition = partition
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._next: tuple[int, int] | None = None
+        self._position: RegisterPosition | None = None
+        self._landed: int | None = None
+        self._failed: Any = None
+
+    def send(self, changes: ChangeSet, position: RegisterPosition, rows_max: int) -> int:
+        """Queue up to ``rows_max`` changes that follow ``position``; the last record carries the new position.
+
+        Returns:
+            How many changes were queued.
+        """
+        total = changes.rows(self._partition)
+        left = min(total - position.rows, rows_max)
+        queued = left
+        self._landed = None
+        # After the transaction before, it goes on where that has stopped, without reading its rows again.
+        if self._next != (changes.snapshot.id, position.rows):
+            self._batches = changes.batches(self._partition, position.rows)
+        self._next = None
+        for batch in self._batches:
+            part = batch.slice(0, left)
+            left -= part.num_rows
+            try:
+                position = self._send_batch(part, position, total, is_last=left == 0)
+            except KafkaException as error:
+                raise _reason(self._producer, error) from error
+            if left == 0:
+                rest = batch.slice(part.num_rows)
+                self._batches = chain([rest] if rest.num_rows else [], self._batches)
+                self._next = changes.snapshot.id, position.rows
+                break
+        self._position = position
+        return queued
+
+    def position(self) -> RegisterPosition:
+        """Give the position after the last record; the producer must have been flushed.
+
+        Raises:
+            TableStoreError: the broker refused a record, or has not confirmed the last one.
+            DataLostError: it landed before what was published earlier, so the topic was made anew.
+        """
+        assert self._position is not None
+        with kafka_errors(f"publish to topic {self._log.topic!r}", self._log.client, handle=self._producer):
+            if self._failed is not None:
+                raise KafkaException(self._failed)
+            if self._landed is None:
+                msg = "the last record was not confirmed"
+                raise TimeoutError(msg)
+        if self._landed < self._position.end:
+            # The transaction is still open, so nothing of it will be seen.
+            raise shorter(self._log, self._partition, self._position.end, self._landed)
+        return replace(self._position, end=self._landed + 1)
+
+    def _send_batch(
+        self, batch: pa.RecordBatch, position: RegisterPosition, total: int, *, is_last: bool
+    ) -> RegisterPosition:
+        records = self._codec.encode(batch)
+        after = replace(
+            position,
+            rows=position.rows + batch.num_rows,
+            records=position.records + len(records),
+            done=position.rows + batch.num_rows == total,
+        )
+        plain = len(records) - 1 if is_last else len(records)
+        self._produce(records, plain, position.snapshot)
+        if is_last:
+            key, value = records.key_column[plain].as_py(), records.value_column[plain].as_py()
+            self._put(key, value, after.headers(total, self._log.table_id), self._on_delivery)
+        return after
+
+    def _produce(self, records: EncodedRecords, count: int, snapshot: int) -> None:
+        produce, topic, partition, poll = self._producer.produce, self._log.topic, self._partition, self._producer.poll
+        if self._log.headers == "all":
+            headers = [(SNAPSHOT_HEADER, str(snapshot).encode())]
+            for number in range(count):
+                self._put(records.keys[number], records.values[number], headers, None)
+            return
+        if bulk_produce.can_send(self._producer):
+            keys, values = records.key_column.slice(0, count), records.value_column.slice(0, count)
+            bulk_produce.send(self._producer, topic, partition, keys, values)
+            return
+        for start in range(0, count, _POLL_EVERY):
+            stop = min(start + _POLL_EVERY, count)
+            for key, value in zip(records.keys[start:stop], records.values[start:stop], strict=True):
+                try:
+                    produce(topic, value, key, partition)
+                except BufferError:
+                    self._put(key, value, None, None)
+            poll(0)
+
+    def _put(self, key: bytes | None, value: bytes | None, headers: Any, on_delivery: Any) -> None:
+        """Produce one record, waiting while the client's queue is full."""
+        while True:
+            try:
+                self._producer.produce(
+                    self._log.topic, value, key, self._partition, headers=headers, on_delivery=on_delivery
+                )
+            except BufferError:
+                self._producer.poll(_QUEUE_WAIT_SECONDS)
+            else:
+                return
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failed = error
+        else:
+            self._landed = message.offset()
+
+
+def _reason(producer: Any, error: KafkaException) -> KafkaException:
+    """Find out why a producer is dead: ``produce`` says only that it is, the end of its transaction says why."""
+    if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - the client has no public name for it
+        try:
+            producer.abort_transaction(_REASON_SECONDS)
+        except KafkaException as told:
+            return told
+    return error

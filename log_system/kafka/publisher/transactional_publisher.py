@@ -1,0 +1,363 @@
+"""Publishing: the changes of committed snapshots go into the log, in order, exactly once.
+
+One publisher owns the log at a time. Ownership is the transactional id: whoever takes it over fences the owner
+before and ends its open transaction (KIP-98). librdkafka lacks KIP-890, so after any error the producer is thrown
+away and the log taken over again; a producer is never reused after an error.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import TopicPartition
+
+from log_system.formats import LogFormat
+from log_system.index import IndexEntry, LogIndex, OffsetRange
+from log_system.kafka.client.admin_requests import missing
+from log_system.kafka.client.connect import flush, kafka_errors, send_offsets, take_over
+from log_system.kafka.client.topic import describe_topic, earliest_offsets
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.published_positions import check_topic_is, register, snapshot_end, tasks_token, topic_ends
+from log_system.kafka.publisher.partition_sender import Sender
+from log_system.kafka.publisher.partition_tasks import PartitionTask, publish_partition
+from log_system.kafka.record_limits import record_limit
+from log_system.kafka.register import RegisterPosition
+from snapshot.errors import CorruptedError, UnavailableError
+from snapshot.records import ChangeSet, SentRange, Snapshot
+
+_LOOK_SECONDS = 1.0
+_THREADS_MAX = 8
+_THREAD_ROWS_MIN = 10_000
+"""Fewer changes than this are not worth another thread."""
+RunTasks = Callable[[Sequence[PartitionTask]], list[RegisterPosition]]
+"""Runs one task a partition, each at least once, and returns their results in order."""
+
+
+def run_here(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
+    """Run publishing tasks in this process, for callers without a Spark session."""
+    with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
+        return list(pool.map(publish_partition, tasks))
+
+
+class KafkaPublisher:
+    """Publishes snapshots into one table's log. Not for several threads at once."""
+
+    def __init__(self, log: KafkaLog, index: LogIndex, run_tasks: RunTasks = run_here) -> None:
+        """Publish into ``log``; nothing is connected before the first call."""
+        self._log = log
+        self._index = index
+        self._run_tasks = run_tasks
+        self._coded: pa.Schema | None = None
+        self._codecs: list[LogFormat] = []
+        self._producer: Any = None
+        self._group: Any = None
+        self._tasks_group: Any = None
+        self._register: list[RegisterPosition] = []
+        self._topic_id = ""
+        self._token = uuid.uuid4().hex
+
+    @property
+    def owns_log(self) -> bool:
+        """Whether this publisher has taken the log over and not been fenced since, as far as it knows."""
+        return self._producer is not None
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long the broker may leave something unanswered."""
+        return self._log.client.wait_seconds
+
+    @property
+    def servers(self) -> str:
+        """The brokers that the table's definition named when this publisher was made."""
+        return self._log.servers
+
+    @property
+    def newest(self) -> int:
+        """The newest snapshot of which the log holds any change, as the register said when the log was taken over."""
+        return max((position.snapshot for position in self._register), default=0)
+
+    @property
+    def claimed(self) -> Sequence[tuple[int, str]]:
+        """The last snapshot in each partition and what identifies its commit, empty where that is not known."""
+        return [(position.snapshot, position.commit) for position in self._register]
+
+    def positions(self) -> Sequence[RegisterPosition]:
+        """Return the register as this publisher, the log's owner, knows it."""
+        return tuple(self._register)
+
+    def take_over(self, *, check: bool = True) -> None:
+        """Become the log's only publisher.
+
+        1. Fence the publisher before and end its open transaction. A crash here leaves the log without owner.
+        2. If tasks of the publisher before may be writing, or the broker has forgotten whether any are, replace their
+           token, fence each of them, and only then say that there are none. The order matters: a task looks for its
+           token after it has fenced others. A crash in between leaves a token, so the next take-over fences them again.
+        3. Read what is published, now that nobody else can move it.
+
+        Args:
+            check: refuse a topic that ends before what is published; only who mends that does without.
+
+        Raises:
+            UnavailableError: the broker does not answer.
+            FencedError: yet another publisher was faster.
+            NotFoundError: the topic was deleted.
+            DataLostError: the topic was made anew, or has lost published records.
+        """
+        self.discard()
+        limit = record_limit(self._log.client, self._log.topic, fresh=True)
+        log = self._log = replace(self._log, batch_bytes_max=None if limit is None else limit.batch_bytes)
+        self._coded = None
+        with kafka_errors(f"take over the log in topic {log.topic!r}", log.client):
+            # Step 1.
+            producer = log.producer()
+            take_over(producer, log.client.wait_seconds)
+            # Step 2.
+            token, self._tasks_group = tasks_token(log)
+            if token != "":
+                # Offsets of a topic that does not exist are not taken, and the client asks again until its time is up.
+                topic_ends(log)
+                self._announce_tasks(producer, f"fenced-by-{self._token}")
+                self._fence_tasks()
+                self._announce_tasks(producer, "")
+            # Step 3.
+            consumer = log.client.consumer(log.group)
+            try:
+                self._group = consumer.consumer_group_metadata()
+                topic = topic_ends(log)
+                self._topic_id = topic.topic_id
+                self._register = register(log, consumer, self._index)
+                if check:
+                    check_topic_is(log, topic, self._register, self._index.latest())
+            finally:
+                consumer.close()
+            self._producer = producer
+
+    def publish(self, changes: ChangeSet) -> IndexEntry:
+        """Put a snapshot into the log and the index, unless it is there.
+
+        The snapshots before it must be published.
+
+        1. Send what the log lacks: a small snapshot in one transaction over all partitions, a large one by tasks. The
+           register moves with it. A crash here leaves all or nothing of each transaction.
+        2. Write the index entry: the gate opens. A crash here leaves a published snapshot that readers do not see
+           until the next publisher writes the entry.
+
+        Raises:
+            FencedError: another publisher has taken over.
+            TableStoreError: the broker failed; this publisher must take over again.
+        """
+        with self._as_owner():
+            # Step 1.
+            self._send(changes)
+            # Step 2.
+            return self._list(changes)
+
+    def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
+        """Hear where a snapshot's changes are already: nowhere, in a transactional log."""
+
+    def mend(self) -> None:
+        """Repair nothing: what is in a transactional log is committed."""
+
+    def restore(self, positions: Mapping[int, RegisterPosition]) -> None:
+        """Set the register of some partitions, in a transaction of the log's owner, to what the log was found to hold.
+
+        Raises:
+            FencedError: another publisher has taken over.
+            UnavailableError: the broker does not answer.
+        """
+        doing = f"restore the register of topic {self._log.topic!r}"
+        with self._as_owner(), kafka_errors(doing, self._log.client):
+            self._producer.begin_transaction()
+            self._send_offsets(list(positions.values()), list(positions))
+            self._producer.commit_transaction(self._log.client.wait_seconds)
+        for partition, position in positions.items():
+            self._register[partition] = position
+
+    def discard(self) -> None:
+        """Throw the producer away; its open transaction ends at the next take-over or at its time-out."""
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            producer.purge()
+
+    @contextmanager
+    def _as_owner(self) -> Iterator[None]:
+        """Own the log, and throw the producer away after any error: what a transaction holds then is not known."""
+        if not self.owns_log:
+            self.take_over()
+        try:
+            yield
+        except UnavailableError as error:
+            self.discard()
+            self._check_topic(error)
+            raise
+        except BaseException:
+            self.discard()
+            raise
+
+    def _check_topic(self, cause: UnavailableError) -> None:
+        """Name a topic that was deleted as the reason why nothing could be sent: to the client it is only silent.
+
+        Raises:
+            NotFoundError: there is no such topic.
+        """
+        client = replace(self._log.client, wait_seconds=_LOOK_SECONDS)
+        try:
+            found = describe_topic(client, self._log.topic)
+        except UnavailableError:
+            # The broker is what does not answer, as the cause says.
+            return
+        if found is None:
+            raise missing(self._log.client, self._log.topic) from cause
+
+    def _send(self, changes: ChangeSet) -> None:
+        """Put what the log lacks of a snapshot into it."""
+        snapshot = changes.snapshot.id
+        missing = [p for p in range(self._log.partitions) if changes.rows(p) and not self._register[p].holds(snapshot)]
+        if sum(changes.rows(p) for p in missing) > self._log.driver_rows_max:
+            self._publish_by_tasks(changes, missing)
+        elif missing:
+            self._publish_here(changes, missing)
+
+    def _publish_here(self, changes: ChangeSet, missing: Sequence[int]) -> None:
+        """Publish into all partitions that lack the snapshot, in one transaction."""
+        snapshot = changes.snapshot.id
+        rows = sum(changes.rows(p) for p in missing)
+        threads = max(1, min(len(missing), _THREADS_MAX, rows // _THREAD_ROWS_MIN))
+        shares = [missing[number::threads] for number in range(threads)]
+        codecs = [self._codec_of(changes.schema, number) for number in range(threads)]
+        senders: dict[int, Sender] = {}
+
+        def send(partitions: Sequence[int], codec: LogFormat) -> None:
+            for partition in partitions:
+                senders[partition] = Sender(self._log, self._producer, codec, partition)
+                position = self._register[partition].part_of(changes.snapshot)
+                senders[partition].send(changes, position, changes.rows(partition))
+
+        with kafka_errors(f"publish snapshot {snapshot} to topic {self._log.topic!r}", self._log.client):
+            self._producer.begin_transaction()
+            if threads == 1:
+                send(missing, codecs[0])
+            else:
+                with ThreadPoolExecutor(threads, thread_name_prefix="publish") as pool:
+                    list(pool.map(send, shares, codecs))
+            flush(self._producer, self._log.client.wait_seconds)
+            moved = [senders[p].position() for p in missing]
+            self._send_offsets(moved, missing)
+            self._producer.commit_transaction(self._log.client.wait_seconds)
+        for partition, position in zip(missing, moved, strict=True):
+            self._register[partition] = position
+
+    def _publish_by_tasks(self, changes: ChangeSet, missing: Sequence[int]) -> None:
+        """Publish by one task a partition, each in transactions of its own under its partition's transactional id.
+
+        The token says that tasks may be writing: a take-over removes it first and fences the tasks second, and a task
+        looks for it after it has fenced others, so a task of a fenced publisher publishes nothing.
+        """
+        self._announce_tasks(self._producer, self._token)
+        tasks = [PartitionTask(self._log, changes, p, self._token, self._register[p]) for p in missing]
+        for partition, position in zip(missing, self._run_tasks(tasks), strict=True):
+            self._register[partition] = position
+        self._announce_tasks(self._producer, "")
+
+    def _codec_of(self, schema: pa.Schema, thread: int = 0) -> LogFormat:
+        """Give a thread's coder of changes with these columns, which are those that the table had in their snapshot."""
+        if self._coded != schema:
+            self._coded, self._codecs = schema, []
+        while len(self._codecs) <= thread:
+            self._codecs.append(self._log.under(schema).codec())
+        return self._codecs[thread]
+
+    def _announce_tasks(self, producer: Any, token: str) -> None:
+        """Say in a transaction of the owner whose tasks may write; only an owner that is not fenced can."""
+        with kafka_errors(f"say whose tasks may write to topic {self._log.topic!r}", self._log.client):
+            producer.begin_transaction()
+            word = TopicPartition(self._log.topic, 0, 0, token)
+            send_offsets(producer, [word], self._tasks_group, self._log.client.wait_seconds)
+            producer.commit_transaction(self._log.client.wait_seconds)
+
+    def _send_offsets(self, positions: Sequence[RegisterPosition], partitions: Sequence[int]) -> None:
+        offsets = [
+            TopicPartition(self._log.topic, p, position.end, position.metadata())
+            for p, position in zip(partitions, positions, strict=True)
+        ]
+        send_offsets(self._producer, offsets, self._group, self._log.client.wait_seconds)
+
+    def _fence_tasks(self) -> None:
+        """Take over each partition's transactional id, which ends what tasks have open."""
+
+        def fence(partition: int) -> None:
+            with kafka_errors(f"fence tasks of topic {self._log.topic!r}", self._log.client):
+                take_over(self._log.producer(partition), self._log.client.wait_seconds)
+
+        with ThreadPoolExecutor(max_workers=_THREADS_MAX) as pool:
+            list(pool.map(fence, range(self._log.partitions)))
+
+    def _list(self, changes: ChangeSet) -> IndexEntry:
+        """Write the index entry of a snapshot that the log holds.
+
+        Who was asleep before this step may find that others have written the entry, and that the one before it, from
+        which its range would begin, has expired: then nothing is written.
+
+        Raises:
+            CorruptedError: the entry before it is lost.
+        """
+        snapshot = changes.snapshot.id
+        before = self._index.get(snapshot - 1)
+        expired = False
+        if before is None:
+            listed = self._index.get(snapshot)
+            if listed is not None:
+                return listed
+            expired = self._index.has_expired(snapshot)
+            if snapshot > 1 and not expired:
+                msg = (
+                    f"topic {self._log.topic!r}: snapshot {snapshot - 1} has no entry in the log index, so where "
+                    f"snapshot {snapshot} begins in the log is not known. repair() rebuilds the index."
+                )
+                raise CorruptedError(msg)
+        entry = self._entry(changes, before.ends if before is not None else self._log_starts())
+        if not expired:
+            self._index.put(entry)
+        return entry
+
+    def _log_starts(self) -> Sequence[int]:
+        found = earliest_offsets(self._log.client, self._log.topic)
+        return [found[partition] for partition in range(self._log.partitions)]
+
+    def _entry(self, changes: ChangeSet, starts: Sequence[int]) -> IndexEntry:
+        """Describe where the snapshot is; partitions published by an earlier publisher are looked up.
+
+        Args:
+            changes: its changes.
+            starts: where it begins in each partition: where the one before ends.
+        """
+        snapshot = changes.snapshot
+        ranges: list[OffsetRange] = []
+        for partition, start in enumerate(starts):
+            rows = changes.rows(partition)
+            held = self._register[partition]
+            if not rows:
+                ranges.append(OffsetRange(start, start, 0, 0))
+            elif held.snapshot == snapshot.id:
+                ranges.append(OffsetRange(start, held.end, held.records, rows))
+            else:
+                end, records = snapshot_end(self._log, partition, start, snapshot.id)
+                ranges.append(OffsetRange(start, end, records, rows))
+        return self._described(snapshot, ranges)
+
+    def _described(self, snapshot: Snapshot, ranges: Sequence[OffsetRange]) -> IndexEntry:
+        return IndexEntry(
+            snapshot.id,
+            snapshot.timestamp_ms,
+            snapshot.operation,
+            tuple(ranges),
+            table=self._log.table_id,
+            commit=snapshot.fingerprint,
+            topic=self._topic_id,
+        )

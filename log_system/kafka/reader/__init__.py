@@ -1,0 +1,1 @@
+"""Reading of a table's log in Kafka."""

@@ -1,0 +1,271 @@
+"""Reads a whole log partition for verify and repair: first where each snapshot lies, then the changes themselves.
+
+Where a snapshot lies is told by the log alone: the last record of each transaction in a partition carries a position
+(``kafka/register.py``). The index and the register are claims to be compared with that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from log_system.formats import LogFormat
+from log_system.kafka.client.topic import earliest_offsets, latest_offsets
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.published_positions import committed_records, group_positions
+from log_system.kafka.register import POSITION_HEADER, SNAPSHOT_HEADER, RegisterPosition
+from snapshot.errors import CorruptedError, UnavailableError
+
+_BATCH_RECORDS = 20_000
+_BATCH_BYTES = 4 << 20
+_OVERHEAD_BYTES = 150
+_SETTLE_SECONDS = 5.0
+_SETTLE_STEP_SECONDS = 0.05
+Progress = Callable[[int], None]
+"""Told how many offsets have been read since it was last called."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A record that carries a position.
+
+    Attributes:
+        position: what it says; ``position.end`` is the offset after it.
+        total: the changes of the snapshot in this partition, as it says.
+        before: committed records from where the scan began to this one, itself included.
+    """
+
+    position: RegisterPosition
+    total: int
+    before: int
+
+
+@dataclass(frozen=True)
+class PartitionScan:
+    """What a log partition holds.
+
+    Attributes:
+        partition: the partition.
+        low: its first offset that is still there.
+        end: the offset after its last committed record that the scan looked at.
+        records: committed records in between.
+        marks: those that carry a position, in order.
+        foreign: offsets and snapshots of records that name a snapshot and carry no position, where the snapshot is
+            not committed.
+    """
+
+    partition: int
+    low: int
+    end: int
+    records: int
+    marks: tuple[Mark, ...]
+    foreign: tuple[tuple[int, int], ...]
+
+
+def bounds(log: KafkaLog, claimed: Sequence[int], *, whole: bool = False) -> list[tuple[int, int]]:
+    """Return the first offset and the end of what is committed, for each partition.
+
+    A broker says that a transaction is committed a moment before its last offset moves; where more is claimed than can
+    be read, that moment is waited for. Longer than that, only another producer's open transaction hides it.
+
+    Args:
+        log: the log.
+        claimed: for each partition, the offset that index and register say the log reaches.
+        whole: all that is written must be readable, whatever is claimed: who concludes from a scan that something is
+            not in the log needs that, and has ended the transactions of the table's own publishers.
+
+    Raises:
+        NotFoundError: the topic does not exist.
+        UnavailableError: the broker does not answer, or an open transaction hides what must be seen.
+    """
+    until = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        written = latest_offsets(log.client, log.topic, read_committed=False)
+        ends = latest_offsets(log.client, log.topic, read_committed=True)
+        behind = [p for p in ends if ends[p] < written[p]]
+        hidden = [p for p in behind if whole or (p < len(claimed) and ends[p] < claimed[p])]
+        if not hidden:
+            break
+        if time.monotonic() > until:
+            raise _hidden(log, hidden[0], ends[hidden[0]], written[hidden[0]])
+        time.sleep(_SETTLE_STEP_SECONDS)
+    low = earliest_offsets(log.client, log.topic)
+    return [(low[p], ends[p]) for p in sorted(ends)]
+
+
+def _hidden(log: KafkaLog, partition: int, end: int, written: int) -> UnavailableError:
+    return UnavailableError(
+        f"topic {log.topic!r}, partition {partition}: expected to read up to offset {written}, got no further than "
+        f"{end}: an open transaction, of another producer, hides what follows, and what is hidden may be published. "
+        "Nothing was concluded. Wait until it ends, or see it with Kafka's kafka-transactions.sh --find-hanging and "
+        "end it with --abort; then try again."
+    )
+
+
+def positions(log: KafkaLog) -> list[RegisterPosition | None]:
+    """Read the register; None for a partition whose offset the broker has lost.
+
+    Raises:
+        UnavailableError: the broker does not answer.
+    """
+    consumer = log.client.consumer(log.group)
+    try:
+        return group_positions(log, consumer, range(log.partitions))
+    finally:
+        consumer.close()
+
+
+def scan(log: KafkaLog, partition: int, low: int, end: int, newest: int, progress: Progress) -> PartitionScan:
+    """Find the positions that the records of a partition carry, without decoding anything.
+
+    Args:
+        log: the log.
+        partition: the partition.
+        low: where to begin.
+        end: where to stop.
+        newest: the newest committed snapshot.
+        progress: see ``Progress``.
+
+    Raises:
+        UnavailableError: the broker does not answer.
+    """
+    marks: list[Mark] = []
+    foreign: list[tuple[int, int]] = []
+    count, seen = 0, low
+    for message in _until(log, partition, low, end):
+        count += 1
+        headers = message.headers()
+        if headers:
+            position = RegisterPosition.from_headers(message.offset(), headers, log.table_id)
+            if position is not None:
+                marks.append(Mark(position, _total(headers), count))
+            elif (named := _named(headers)) is not None and named > newest:
+                foreign.append((message.offset(), named))
+        if count % _BATCH_RECORDS == 0:
+            progress(message.offset() - seen)
+            seen = message.offset()
+    progress(max(0, end - seen))
+    return PartitionScan(partition, low, end, count, tuple(marks), tuple(foreign))
+
+
+class LogReader:
+    """Reads one partition from an offset to its end, range by range, over one connection."""
+
+    def __init__(self, log: KafkaLog, partition: int, start: int, end: int, progress: Progress) -> None:
+        """Read the committed records from ``start`` on that lie before ``end``; see ``Progress``."""
+        self._log = log
+        self._codec = log.codec()
+        self._messages = _until(log, partition, start, end)
+        self._ahead: Any = None
+        self._seen = start
+        self._progress = progress
+
+    def decoded(
+        self, start: int, end: int, unreadable: Callable[[int, str], None], schema: pa.Schema | None = None
+    ) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+        """Decode the records between two offsets, a few megabytes at a time. Ranges are asked for in order.
+
+        Args:
+            start: where to begin; what lies before is passed over.
+            end: where to stop.
+            unreadable: told the offset and the cause for each record that cannot be decoded; it may raise to stop.
+            schema: the columns that the records have, then ``_kind``; None for those of the range before.
+
+        Yields:
+            The columns and ``_kind``, and for each row the offset of its record (int64).
+
+        Raises:
+            UnavailableError: the broker does not answer.
+        """
+        if schema is not None and schema != self._log.schema:
+            self._log = self._log.under(schema)
+            self._codec = self._log.codec()
+        for messages in _chunks(self._range(start, end)):
+            offsets = np.array([m.offset() for m in messages], np.int64)
+            keys, values = [m.key() for m in messages], [m.value() for m in messages]
+            yield from _decode(self._codec, keys, values, offsets, unreadable)
+        self._progress(max(0, end - self._seen))
+        self._seen = max(end, self._seen)
+
+    def _range(self, start: int, end: int) -> Iterator[Any]:
+        while True:
+            message = self._ahead if self._ahead is not None else next(self._messages, None)
+            if message is None:
+                return
+            self._ahead = message
+            if message.offset() >= end:
+                return
+            self._ahead = None
+            if message.offset() - self._seen >= _BATCH_RECORDS:
+                self._progress(message.offset() - self._seen)
+                self._seen = message.offset()
+            if message.offset() >= start:
+                yield message
+
+
+def _decode(
+    codec: LogFormat,
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    offsets: np.ndarray,
+    unreadable: Callable[[int, str], None],
+) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+    """Decode one chunk; a record that cannot be is told and left out."""
+    start = 0
+    while start < len(values):
+        stop = len(values)
+        try:
+            found = codec.decode(keys[start:], values[start:])
+        except CorruptedError as error:
+            head, _, text = str(error).partition(":")
+            number = head.removeprefix("record ")
+            if not number.isdigit():
+                raise
+            stop = start + int(number)
+            unreadable(int(offsets[stop]), text.strip())
+            if stop == start:
+                start += 1
+                continue
+            found = codec.decode(keys[start:stop], values[start:stop])
+        yield found.batch, offsets[start:stop][found.record]
+        start = stop if stop == len(values) else stop + 1
+
+
+def _until(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[Any]:
+    """Read the committed records from ``start`` on that lie before ``end``."""
+    if start >= end:
+        return
+    for message in committed_records(log, partition, start):
+        if message.offset() >= end:
+            return
+        yield message
+
+
+def _chunks(messages: Iterator[Any]) -> Iterator[list[Any]]:
+    held: list[Any] = []
+    size = 0
+    for message in messages:
+        held.append(message)
+        size += len(message) + _OVERHEAD_BYTES
+        if len(held) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def _named(headers: Sequence[tuple[str, bytes | str | None]]) -> int | None:
+    try:
+        return int(dict(headers)[SNAPSHOT_HEADER] or b"")
+    except (KeyError, ValueError):
+        return None
+
+
+def _total(headers: Sequence[tuple[str, bytes | str | None]]) -> int:
+    text = dict(headers)[POSITION_HEADER] or b""
+    return int((text if isinstance(text, bytes) else text.encode()).split(b"/")[1])

@@ -1,0 +1,155 @@
+"""Reads an eventual log by offsets, without the gate: everything that is there, in the order it came. Runs in tasks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from log_system.formats import LogFormat
+from log_system.formats.base import DecodedChanges
+from log_system.kafka.client.consumers import FetchRange
+from log_system.kafka.client.messages import Records, joined
+from log_system.kafka.client.range_reader import read_records
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.reader.snapshot_reader import FOREIGN
+from snapshot.errors import CorruptedError
+from snapshot.schema.system_columns import COMMIT_TIMESTAMP, SEQ
+
+logger: Final = logging.getLogger("tablestore")
+_REMEDY = "Start a new query with scan_mode='full'."
+_HELD_RECORDS: Final = 100_000
+_HELD_BYTES: Final = 64 << 20
+_DECODED_RECORDS: Final = 20_000
+_FOLDED_TIMES: Final = 3
+_ROW_BITS = 24
+"""A record of the arrow format holds many rows; their numbers stand below the record's offset in ``_seq``."""
+
+
+def tail_schema(log: KafkaLog) -> pa.Schema:
+    """Give the columns of ``read_tail``."""
+    columns = log.schema.append(pa.field(SEQ, pa.int64()))
+    return columns.append(pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")))
+
+
+def offset_of(seq: pa.Array) -> pa.Array:
+    """Give the offsets of the records that rows of ``read_tail`` came from, by their ``_seq``; NULL stays NULL."""
+    return pc.shift_right(seq, _ROW_BITS)
+
+
+def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bool = False) -> Iterator[pa.RecordBatch]:
+    """Read what a partition holds between two offsets, each record as it came.
+
+    Offsets without a record (a transaction's end, or what Kafka has compacted away) are passed over.
+
+    Args:
+        log: the log.
+        partition: which of it.
+        start: the first offset; one that the log still holds.
+        end: the offset after the last.
+        newest: leave records out that a later one with the same key replaces, as many as is easy: of a key at least the
+            last one comes. What is left out is not even decoded, which is most of the work.
+
+    Yields:
+        The table's columns, ``_kind``, ``_seq`` (int64, the order within the partition) and ``_commit_timestamp`` (the
+        record's own time: whether it is committed is not known here).
+
+    Raises:
+        DataLostError: the log's retention has removed the first offset.
+        CorruptedError: a record cannot be decoded.
+        UnavailableError: the broker does not answer.
+    """
+    codec, schema = log.kept_codec(), tail_schema(log)
+    group, part = f"{log.group}-tail", FetchRange(log.topic, partition, start, end, log.topic_id)
+    found = read_records(
+        log.client, group, part, "read_committed", all_keys=True, messages=False, times=True, remedy=_REMEDY
+    )
+    # A foreign record must not take the place of the table's own of the same key, so they are told apart first.
+    folds = newest and not log.skips_foreign
+    for records, decoded in _decoded(log, partition, codec, _newest(found) if folds else found):
+        offsets = records.offsets
+        assert records.times is not None
+        record = decoded.record
+        row = np.arange(len(record)) - np.searchsorted(record, record, side="left")
+        columns = [
+            *decoded.batch.columns,
+            pa.array((offsets[record] << _ROW_BITS) + row),
+            pa.array(records.times[record] * 1000).cast(pa.timestamp("us", "UTC")),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _decoded(
+    log: KafkaLog, partition: int, codec: LogFormat, batches: Iterable[Records]
+) -> Iterator[tuple[Records, DecodedChanges]]:
+    """Decode records; one that cannot be is an error, or left out where the log skips foreign ones."""
+    for batch in batches:
+        left = batch
+        while len(left):
+            try:
+                yield left, codec.decode(left.keys, left.values)
+                break
+            except CorruptedError as error:
+                head, _, text = str(error).partition(":")
+                number = int(head.removeprefix("record ")) if head.removeprefix("record ").isdigit() else -1
+                where = (
+                    f"offset {left.offsets[number]}"
+                    if number >= 0
+                    else (f"offsets {left.offsets[0]} to {left.offsets[-1]}")
+                )
+                place = f"topic {log.topic!r}, partition {partition}, {where}"
+                if number < 0 or not log.skips_foreign:
+                    msg = f"{place}: {text.strip() or head}. {FOREIGN}"
+                    raise CorruptedError(msg) from error
+                logger.warning("%s: a record that is not the table's is left out: %s", place, text.strip())
+                before = left.slice(0, number)
+                if number:
+                    yield before, codec.decode(before.keys, before.values)
+                left = left.slice(number + 1, len(left) - number - 1)
+
+
+def _newest(batches: Iterable[Records]) -> Iterator[Records]:
+    """Keep of the records with one key the last, in the order they came; of many keys as many as memory should hold.
+
+    Keys are compared as they stand in the log, so two spellings of one key count as two.
+    """
+    held: list[Records] = []
+    for records in batches:
+        if records.keys.null_count:
+            # A record without a key holds rows of many, or is nobody's of ours, which decoding tells.
+            yield from _pieces(held)
+            held = []
+            yield records
+            continue
+        held.append(records)
+        # Many are folded at once and few are kept, so that each is looked at about twice.
+        if _reach(held, _FOLDED_TIMES * _HELD_RECORDS, _HELD_BYTES):
+            held = [_folded(held)]
+            if _reach(held, _HELD_RECORDS, _HELD_BYTES // 2):
+                yield from _pieces(held)
+                held = []
+    yield from _pieces(held)
+
+
+def _reach(held: Sequence[Records], count: int, size: int) -> bool:
+    return sum(map(len, held)) >= count or sum(each.size for each in held) >= size
+
+
+def _folded(held: Sequence[Records]) -> Records:
+    records = joined(held)
+    codes = records.keys.dictionary_encode()
+    last = np.empty(len(codes.dictionary), np.int64)
+    # Of the rows that are written to one place the last one stays.
+    last[codes.indices.to_numpy()] = np.arange(len(records))
+    return records if len(last) == len(records) else records.take(np.sort(last))
+
+
+def _pieces(held: Sequence[Records]) -> Iterator[Records]:
+    if held:
+        records = _folded(held)
+        for start in range(0, len(records), _DECODED_RECORDS):
+            yield records.slice(start, _DECODED_RECORDS)

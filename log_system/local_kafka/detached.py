@@ -1,0 +1,158 @@
+"""A local broker that outlives the command that started it; what ``tablestore kafka`` uses.
+
+There is one such broker a user. What is known of it is in a small state file; a process id in it counts only while that
+process is still the broker of that data folder, so a reused id is never killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from log_system.jars import cache_home, exclusive
+from log_system.local_kafka.installation import kafka_command
+from log_system.local_kafka.server import Broker, check_port, free_port, port_is_open
+from snapshot.errors import AlreadyExistsError, NotFoundError
+
+DEFAULT_PORT = 9092
+HEAP = "512m"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
+LOOK_EVERY_S = 0.05
+
+
+@dataclass(frozen=True)
+class Detached:
+    """The detached broker as its state file knows it.
+
+    Attributes:
+        pid: process id of the broker.
+        port: where it listens on 127.0.0.1.
+        data_dir: its data, configuration and ``broker.log``.
+        started: seconds since the epoch.
+    """
+
+    pid: int
+    port: int
+    data_dir: str
+    started: float
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def answers(self) -> bool:
+        """Whether something listens at its port."""
+        return port_is_open(self.port)
+
+
+def default_data_dir() -> Path:
+    """Return the folder for the detached broker's data when none is given."""
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(home) / "tablestore" / "kafka"
+
+
+def start(data_dir: Path | None = None, port: int = DEFAULT_PORT) -> Detached:
+    """Start the broker and return when it answers. Its data survives `stop`, and the next start finds it again.
+
+    Raises:
+        AlreadyExistsError: it runs already.
+        UnavailableError: Java or the jars are missing, the port is taken, or the broker did not come up.
+    """
+    with exclusive(_state_file().with_suffix(".lock")):
+        running = status()
+        if running is not None:
+            msg = (
+                f"local Kafka: one broker a user; it runs already on {running.bootstrap_servers} "
+                f"(process {running.pid}, data in {running.data_dir}). Use it, or run 'tablestore kafka stop' first."
+            )
+            raise AlreadyExistsError(msg)
+        check_port(port)
+        java = kafka_command(HEAP)
+        folder = (data_dir or default_data_dir()).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        broker = Broker(folder, port, free_port(avoid=port), HEAP, {})
+        command = broker.prepare(java)
+        with broker.log.open("wb") as log:
+            # In a session of its own, so that neither Ctrl-C nor the end of the terminal reaches it.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            broker.wait_until_ready(lambda: process.poll() is None, timeout_s=START_TIMEOUT_S)
+            state = Detached(process.pid, port, str(folder), time.time())
+            _write(state)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    return state
+
+
+def stop() -> Detached:
+    """Stop the broker cleanly and return what it was. Its data stays.
+
+    Raises:
+        NotFoundError: none runs.
+    """
+    state = status()
+    if state is None:
+        msg = "local Kafka: no broker runs that 'tablestore kafka start' started; there is nothing to stop."
+        raise NotFoundError(msg)
+    os.kill(state.pid, signal.SIGTERM)
+    if not _gone(lambda: not _is_ours(state), STOP_TIMEOUT_S):
+        os.kill(state.pid, signal.SIGKILL)
+    _state_file().unlink(missing_ok=True)
+    return state
+
+
+def status() -> Detached | None:
+    """Return the broker that runs, or None."""
+    try:
+        state = Detached(**json.loads(_state_file().read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+    return state if _is_ours(state) else None
+
+
+def _gone(is_gone: Callable[[], bool], timeout_s: float) -> bool:
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if is_gone():
+            return True
+        time.sleep(LOOK_EVERY_S)
+    return is_gone()
+
+
+def _is_ours(state: Detached) -> bool:
+    return str(Path(state.data_dir) / "server.properties") in _command_line(state.pid)
+
+
+def _command_line(pid: int) -> str:
+    """Return the command line of a live process, or nothing."""
+    of_linux = Path(f"/proc/{pid}/cmdline")
+    if of_linux.parent.parent.joinpath("self").exists():
+        try:
+            return of_linux.read_bytes().replace(b"\0", b" ").decode("utf-8", errors="replace")
+        except OSError:
+            return ""
+    answer = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return answer.stdout
+
+
+def _state_file() -> Path:
+    return cache_home() / "kafka-local.json"
+
+
+def _write(state: Detached) -> None:
+    unfinished = _state_file().with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(asdict(state)), encoding="utf-8")
+    unfinished.replace(_state_file())

@@ -1,0 +1,260 @@
+"""The entries of a Delta log: one text a version, one action a line.
+
+Rules come from the Delta protocol: paths are URI-encoded, partition values are strings, a schema is JSON in a string.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+
+from snapshot.delta.txn import recorded
+
+INFO_KEY = "tablestore"
+"""Key of our own facts in a commit's ``commitInfo``."""
+NTZ_FEATURE = "timestampNtz"
+_FEATURES_READER, _FEATURES_WRITER = 3, 7
+FINGERPRINT_DIGITS = 16
+_PATH_SAFE = "/!$&'()+,:;=@"
+"""What delta-rs leaves as it is: it takes a file out of its state only by the very text that brought it in."""
+_FILE_ACTIONS = frozenset(("commitInfo", "add", "remove", "txn"))
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file of a Delta table.
+
+    Attributes:
+        path: relative to the table's folder, not encoded.
+        size: bytes.
+        rows: number of rows; -1 when the writer kept no statistics.
+        partition: partition values as Delta stores them (strings, None for NULL).
+        stats: Delta statistics JSON, empty when there are none.
+    """
+
+    path: str
+    size: int
+    rows: int
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    stats: str = ""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What one version of a Delta table's log says.
+
+    Attributes:
+        version: the Delta version.
+        timestamp_ms: the commit's own time.
+        info: our facts about the commit; empty when another writer made it.
+        added: files added as new data.
+        removed: paths of files whose data was removed (not merely rewritten).
+        rewritten: paths of files whose rows are in other files now.
+        copied: files added that hold no new data (those a compaction wrote).
+        transactions: the last version that applications have recorded with it (Delta's ``txn``), by their id.
+        only_files: it adds and removes whole files and records transactions; nothing else about the table changes.
+        fingerprint: identifies the commit among all that may ever have this version, whoever made it: a table that is
+            restored from an older copy gives a version to another commit. Empty where the entry was not read.
+        operation: what made it, as its writer calls it, such as ``DELETE``.
+        deletion_vectors: it adds or removes files of which some rows are deleted.
+    """
+
+    version: int
+    timestamp_ms: int
+    info: dict[str, Any]
+    added: tuple[DataFile, ...]
+    removed: tuple[str, ...]
+    rewritten: tuple[str, ...] = ()
+    copied: tuple[DataFile, ...] = ()
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    only_files: bool = True
+    fingerprint: str = ""
+    operation: str = ""
+    deletion_vectors: bool = False
+
+
+def parse_commit(version: int, text: bytes) -> Commit:
+    """Read an entry.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    info: dict[str, Any] = {}
+    timestamp_ms = 0
+    added: list[DataFile] = []
+    removed: list[str] = []
+    rewritten: list[str] = []
+    copied: list[DataFile] = []
+    transactions: dict[str, int] = {}
+    only_files = True
+    operation = ""
+    deletion_vectors = False
+    for line in text.splitlines():
+        action = json.loads(line) if line.strip() else {}
+        only_files &= action.keys() <= _FILE_ACTIONS
+        if "commitInfo" in action:
+            timestamp_ms = int(action["commitInfo"].get("timestamp") or 0)
+            operation = str(action["commitInfo"].get("operation") or "")
+            info = json.loads(action["commitInfo"].get(INFO_KEY) or "{}")
+        elif "add" in action:
+            add = action["add"]
+            rows = json.loads(add.get("stats") or "{}").get("numRecords", -1)
+            (added if add["dataChange"] else copied).append(
+                DataFile(unquote(add["path"]), add["size"], rows, add["partitionValues"], add.get("stats") or "")
+            )
+            deletion_vectors |= bool(add.get("deletionVector"))
+        elif "remove" in action:
+            taken = removed if action["remove"]["dataChange"] else rewritten
+            taken.append(unquote(action["remove"]["path"]))
+            deletion_vectors |= bool(action["remove"].get("deletionVector"))
+        elif "txn" in action:
+            # One that is not what the protocol says counts as not recorded; the rest of the entry stands.
+            transactions.update([pair] if (pair := recorded(action["txn"])) is not None else [])
+    return Commit(
+        version,
+        timestamp_ms,
+        info,
+        tuple(added),
+        tuple(removed),
+        tuple(rewritten),
+        tuple(copied),
+        transactions,
+        only_files and not deletion_vectors,
+        hashlib.sha256(text).hexdigest()[:FINGERPRINT_DIGITS],
+        operation,
+        deletion_vectors,
+    )
+
+
+def files_of(actions: pa.Table) -> list[DataFile]:
+    """Read the files of a state as delta-rs lists them (``get_add_actions``), without their statistics."""
+    if actions.num_rows == 0:
+        return []
+    columns = {name: actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")}
+    has_partition = "partition" in actions.column_names
+    partitions = actions.column("partition").to_pylist() if has_partition else [{}] * actions.num_rows
+    return [
+        DataFile(unquote(path), size, -1 if rows is None else rows, {k: _text(v) for k, v in (partition or {}).items()})
+        for path, size, rows, partition in zip(
+            columns["path"], columns["size_bytes"], columns["num_records"], partitions, strict=True
+        )
+    ]
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def files_after(files: Iterable[DataFile], commits: Iterable[Commit]) -> list[DataFile]:
+    """Give the files that a table holds after some commits, without their statistics, as a state lists them."""
+    held = {file.path: file for file in files}
+    for commit in commits:
+        for path in (*commit.removed, *commit.rewritten):
+            held.pop(path, None)
+        for file in (*commit.added, *commit.copied):
+            held[file.path] = replace(file, stats="")
+    return list(held.values())
+
+
+def entry_of(version: int) -> str:
+    """Name the entry of a version in its table's folder."""
+    return f"_delta_log/{version:020d}.json"
+
+
+def commit_info(now_ms: int, operation: str, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Say when a commit was made, and our facts about it."""
+    parameters = {"mode": "Append"} if operation == "WRITE" else {}
+    told = {
+        "timestamp": now_ms,
+        "operation": operation,
+        "operationParameters": parameters,
+        "engineInfo": "tablestore",
+        # As Spark's Delta writes it: no two entries are the same text, so an entry that is read back tells whose it is.
+        "txnId": str(uuid.uuid4()),
+    }
+    return {"commitInfo": {**told, INFO_KEY: json.dumps(dict(info))}}
+
+
+def metadata(
+    *, table_id: str, schema_json: str, partition_by: Sequence[str], configuration: Mapping[str, str], created_ms: int
+) -> dict[str, Any]:
+    """Give the table's schema and properties."""
+    return {
+        "metaData": {
+            "id": table_id,
+            "name": None,
+            "description": None,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema_json,
+            "partitionColumns": list(partition_by),
+            "createdTime": created_ms,
+            "configuration": dict(configuration),
+        }
+    }
+
+
+def ntz_protocol(readers: Iterable[str], writers: Iterable[str]) -> dict[str, Any]:
+    """Ask readers and writers to know timestamps without zone; delta-rs writes the same for a table made with one.
+
+    Args:
+        readers: features that readers are asked for anyway.
+        writers: likewise for writers.
+    """
+    return {
+        "protocol": {
+            "minReaderVersion": _FEATURES_READER,
+            "minWriterVersion": _FEATURES_WRITER,
+            "readerFeatures": sorted({NTZ_FEATURE, *readers}),
+            "writerFeatures": sorted({NTZ_FEATURE, *writers}),
+        }
+    }
+
+
+def transaction(app_id: str, number: int, now_ms: int) -> dict[str, Any]:
+    """Record the last version of an application."""
+    return {"txn": {"appId": app_id, "version": number, "lastUpdated": now_ms}}
+
+
+def add(file: DataFile, now_ms: int, *, data_change: bool = True) -> dict[str, Any]:
+    """Add a file."""
+    return {
+        "add": {
+            "path": quote(file.path, safe=_PATH_SAFE),
+            "partitionValues": dict(file.partition),
+            "size": file.size,
+            "modificationTime": now_ms,
+            "dataChange": data_change,
+            "stats": file.stats or (json.dumps({"numRecords": file.rows}) if file.rows >= 0 else None),
+        }
+    }
+
+
+def remove(file: DataFile, now_ms: int, *, data_change: bool = True) -> dict[str, Any]:
+    """Remove a file; with ``data_change`` also its rows."""
+    return {
+        "remove": {
+            "path": quote(file.path, safe=_PATH_SAFE),
+            "deletionTimestamp": now_ms,
+            "dataChange": data_change,
+            "extendedFileMetadata": True,
+            "partitionValues": dict(file.partition),
+            "size": file.size,
+        }
+    }
+
+
+def entry(actions: Iterable[Mapping[str, Any]]) -> bytes:
+    """Write an entry."""
+    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()

@@ -1,0 +1,87 @@
+"""Putting an entry of a Delta log, and finding out whether it landed wherever the answer does not tell."""
+
+from __future__ import annotations
+
+import errno
+import random
+import time
+
+from snapshot.delta.entries import entry_of
+from snapshot.errors import ConflictError, OutcomeUnknownError, UnavailableError
+from snapshot.storage import Storage
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PUTS_MAX = 6
+"""How often an entry is put while no answer tells whether it landed."""
+_WAIT_SECONDS_MAX = 0.5
+
+
+def land(storage: Storage, version: int, text: bytes) -> bool:
+    """Put an entry, and find out whether it landed.
+
+    A client that repeats a request whose answer was lost is told that the file exists, though it made the file
+    itself. So the entry that is there decides: no two commits write the same text. Where none is there, the same
+    entry is put again under the same name, which can only land once.
+
+    Args:
+        storage: folder of the Delta table.
+        version: the version.
+        text: the entry; no other commit's has the same text.
+
+    Returns:
+        Whether the first request made the entry. Else an earlier one may have made it before, and expiry removed it.
+
+    Raises:
+        ConflictError: another commit has made the version.
+        UnavailableError: the file system has no room; nothing was made.
+        OutcomeUnknownError: the file system cannot be asked.
+    """
+    name = entry_of(version)
+    cause: Exception | None = None
+    for attempt in range(_PUTS_MAX):
+        if attempt:
+            time.sleep(random.uniform(0, min(_WAIT_SECONDS_MAX, 0.02 * 2**attempt)))
+        try:
+            if storage.put_new(name, text):
+                return not attempt
+        except UnavailableError as error:
+            # An entry is whole from the start, so one that found no room is not there. An earlier try may yet land.
+            if _has_no_room(error) and not attempt:
+                msg = (
+                    f"{storage.root}: version {version} cannot be committed: {error} Nothing was committed. Make "
+                    "room, then try again."
+                )
+                raise UnavailableError(msg) from error
+            cause = error
+        try:
+            there = storage.read(name)
+        except UnavailableError as error:
+            cause = error
+            continue
+        if there == text:
+            return not attempt
+        if there is not None:
+            msg = f"{storage.root}: version {version} was made by another commit."
+            raise ConflictError(msg) from cause
+    msg = f"{storage.root}: commit of version {version} gave no answer: {cause}"
+    raise OutcomeUnknownError(msg) from cause
+
+
+def withdraw(storage: Storage, version: int, text: bytes) -> None:
+    """Remove an entry that was put where nobody may follow it.
+
+    Raises:
+        OutcomeUnknownError: somebody has followed it, so it stays, and its files must.
+    """
+    if storage.read(entry_of(version + 1)) is None:
+        storage.delete(entry_of(version))
+        if storage.read(entry_of(version + 1)) is None:
+            return
+        # Somebody was about to: without this entry, what follows it could not be read.
+        storage.put_new(entry_of(version), text)
+    msg = f"{storage.root}: version {version} was committed to a log that was replaced or cut, and has been followed."
+    raise OutcomeUnknownError(msg)
+
+
+def _has_no_room(error: UnavailableError) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM

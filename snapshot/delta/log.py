@@ -1,0 +1,554 @@
+"""The one door to Delta Lake: a Delta table's log.
+
+A version is made by putting ``_delta_log/<version>.json`` if it is absent (Delta protocol). delta-rs makes tables,
+reads their state and writes checkpoints. Entries are written and followed here: delta-rs lists the whole log with each
+refresh and each commit, so what these cost would grow with the number of versions (measured: a commit 3 ms at first,
+11 ms after 1,000 versions, and as little as at first once the log was cut).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from snapshot.delta import entries
+from snapshot.delta.entries import INFO_KEY, Commit, DataFile, entry_of, files_after, files_of, parse_commit
+from snapshot.delta.land import land, withdraw
+from snapshot.delta.native_errors import plain
+from snapshot.delta.protocol import Protocol, check_readable, check_writable, refused, unknown_to_delta_rs
+from snapshot.delta.txn import of_checkpoint
+from snapshot.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    CorruptedError,
+    DataLostError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TableReplacedError,
+    TableStoreError,
+    UnavailableError,
+)
+from snapshot.storage import Storage
+
+__all__ = ["Commit", "DataFile", "DeltaLog"]
+
+logger = logging.getLogger("tablestore")
+
+_FOLLOWED_MAX = 50
+"""Entries that are kept on top of a state of delta-rs; with more of them, a newer state is read."""
+_INTERVAL = 100
+"""Versions between checkpoints where the table does not say (``delta.checkpointInterval``), as with delta-rs."""
+
+
+@dataclass
+class _Base:
+    """A state that delta-rs has read."""
+
+    table: DeltaTable
+    transactions: dict[str, int | None] = field(default_factory=dict)
+
+    @cached_property
+    def version(self) -> int:
+        return int(self.table.version())
+
+    @cached_property
+    def id(self) -> str:
+        """The table's own id, which Delta gives it when it is created."""
+        return str(self.table.metadata().id)
+
+    @cached_property
+    def configuration(self) -> dict[str, str]:
+        return dict(self.table.metadata().configuration)
+
+    @cached_property
+    def files(self) -> list[DataFile]:
+        return files_of(pa.table(self.table.get_add_actions(flatten=False)))
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """What the table asks of its readers and writers."""
+        asked = self.table.protocol()
+        return Protocol(
+            asked.min_reader_version,
+            asked.min_writer_version,
+            frozenset(asked.reader_features or ()),
+            frozenset(asked.writer_features or ()),
+            self.configuration,
+            self.table.schema().to_json(),
+        )
+
+
+@dataclass(frozen=True)
+class _State:
+    """A table's state: one that delta-rs has read, and the entries since, which only add and remove files.
+
+    Attributes:
+        base: what delta-rs has read.
+        since: the entries after it.
+        digest: of the newest entry; None where expiry had removed it before it was read.
+    """
+
+    base: _Base
+    since: tuple[Commit, ...] = ()
+    digest: bytes | None = None
+
+    @property
+    def version(self) -> int:
+        return self.base.version + len(self.since)
+
+
+class DeltaLog:
+    """One Delta table. Cheap to make; keeps the last state it has seen, and follows the log from there."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Name the table in ``storage``; nothing is read yet."""
+        self.storage = storage
+        self._state: _State | None = None
+
+    @classmethod
+    def create(
+        cls,
+        storage: Storage,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str],
+        configuration: Mapping[str, str],
+        info: Mapping[str, Any],
+    ) -> DeltaLog:
+        """Make an empty table as version 0.
+
+        Raises:
+            AlreadyExistsError: there is a Delta table already.
+            UnavailableError: the file system refused; nothing was made.
+            OutcomeUnknownError: the file system cannot be asked; the table may exist or not.
+        """
+        commit_id = uuid.uuid4().hex
+        try:
+            DeltaTable.create(
+                storage.root,
+                _without_invariants(schema),
+                mode="error",
+                partition_by=list(partition_by),
+                configuration=dict(configuration),
+                raise_if_key_not_exists=False,
+                commit_properties=CommitProperties(
+                    custom_metadata={INFO_KEY: json.dumps({**info, "commit": commit_id})}
+                ),
+            )
+        except (DeltaError, OSError) as error:
+            # delta-rs repeats a request whose answer was lost, and may find what it has made itself.
+            if not _is_made(storage, commit_id, error):
+                msg = f"{storage.root}: the Delta table cannot be made: {plain(error)}. Check the file system."
+                raise UnavailableError(msg) from error
+        return cls(storage)
+
+    def exists(self) -> bool:
+        """Tell whether there is a Delta table."""
+        with _delta_errors(self.storage.root):
+            return self.storage.exists("_delta_log") and DeltaTable.is_deltatable(self.storage.root)
+
+    def version(self) -> int:
+        """Give the newest version.
+
+        Raises:
+            NotFoundError: there is no Delta table.
+            InvalidInputError: it asks its readers for something that this program does not do.
+        """
+        return self._readable(self._fresh()).version
+
+    def configuration(self) -> dict[str, str]:
+        """Give the table's Delta properties."""
+        return dict(self._fresh().base.configuration)
+
+    def seen(self, least: int) -> tuple[int, dict[str, str]]:
+        """Give a version from ``least`` on, and the properties as of it; asks for newer ones only if it has to."""
+        state = self._state
+        if state is None or state.version < least:
+            state = self._fresh()
+        return state.version, dict(state.base.configuration)
+
+    def has_schema(self, schema: pa.Schema) -> bool:
+        """Tell whether the newest version's columns are these."""
+        return bool(self._fresh().base.table.schema() == Schema.from_arrow(_without_invariants(schema)))
+
+    def lacks(self, schema: pa.Schema) -> list[str]:
+        """Return the names of columns that the newest version seen does not have, or has with another type."""
+        state = self._state or self._fresh()
+        there = {each.name: each.type for each in state.base.table.schema().fields}
+        return [each.name for each in Schema.from_arrow(schema).fields if there.get(each.name) != each.type]
+
+    def transaction_version(self, app_id: str, *, fresh: bool = True) -> int | None:
+        """Give the last version an application has recorded with its commits (Delta's ``txn`` action).
+
+        Args:
+            app_id: names the application.
+            fresh: look for newer commits first; without it, the state last seen will do.
+        """
+        state = self._state if self._state is not None and not fresh else self._fresh()
+        for found in reversed(state.since):
+            if app_id in found.transactions:
+                return found.transactions[app_id]
+        if app_id not in state.base.transactions:
+            state.base.transactions[app_id] = self._recorded(state, app_id)
+        return state.base.transactions[app_id]
+
+    def _recorded(self, state: _State, app_id: str) -> int | None:
+        """Return what an application has recorded up to the version that delta-rs has read."""
+        try:
+            number = state.base.table.transaction_version(app_id)
+        except (DeltaError, OSError):
+            # It is looked for in the entries that were there when the state was read; some may have expired since.
+            state = self._load()
+            with _delta_errors(self.storage.root):
+                try:
+                    number = state.base.table.transaction_version(app_id)
+                except DeltaError:
+                    # An action of some application is not what the protocol says.
+                    return self._transactions(state.base.version).get(app_id)
+        return None if number is None else int(number)
+
+    def _transactions(self, version: int) -> dict[str, int]:
+        """Read what every application has recorded up to a version, leaving out actions that are none."""
+        first, found = of_checkpoint(self.storage, version)
+        for each in range(first + 1, version + 1):
+            found.update(self.commit_at(each).transactions)
+        return found
+
+    def files(self, version: int | None = None) -> list[DataFile]:
+        """List the active files, as of the newest version or of ``version``.
+
+        Raises:
+            NotFoundError: there is no such version any more.
+            InvalidInputError: it asks its readers for something that this program does not do.
+        """
+        state = self._readable(self._fresh())
+        first = state.base.version
+        if version is None or first <= version <= state.version:
+            with _delta_errors(self.storage.root):
+                held = state.base.files
+            return files_after(held, state.since if version is None else state.since[: version - first])
+        try:
+            with _delta_errors(self.storage.root):
+                older = _Base(DeltaTable(self.storage.root, version=version))
+                check_readable(self.storage.root, older.protocol)
+                return older.files
+        except CorruptedError as error:
+            msg = f"{self.storage.root}: version {version} cannot be read: {error}"
+            raise NotFoundError(msg) from error
+
+    def commit_at(self, version: int) -> Commit:
+        """Read one version's own actions; the cost does not depend on the size of the table.
+
+        Raises:
+            DataLostError: Delta's log retention has removed the version's file.
+            CorruptedError: the version's file is damaged.
+        """
+        found = self._entry(version)
+        if found is None:
+            msg = (
+                f"{self.storage.root}: the log entry of version {version} is gone (delta.logRetentionDuration); "
+                "its changes can no longer be read one snapshot at a time."
+            )
+            raise DataLostError(msg)
+        return found
+
+    def has_entry(self, version: int) -> bool:
+        """Return whether the log still has the entry of a version."""
+        return self._entry(version) is not None
+
+    def commits(self, newest: int, oldest: int = 0) -> Iterator[Commit]:
+        """Read versions from ``newest`` down to ``oldest``, stopping where Delta's log retention has cut the log."""
+        for version in range(newest, oldest - 1, -1):
+            found = self._entry(version)
+            if found is None:
+                return
+            yield found
+
+    def commit(
+        self,
+        version: int,
+        *,
+        add: Sequence[DataFile],
+        remove: Sequence[DataFile] = (),
+        info: Mapping[str, Any],
+        transactions: Sequence[tuple[str, int]] = (),
+        data_change: bool = True,
+    ) -> Commit:
+        """Make ``version``, all or nothing, or find that another commit has made it.
+
+        Returns:
+            The commit, as its entry says it.
+
+        Raises:
+            ConflictError: another commit has made the version; this one has not landed.
+            TableReplacedError: the table was dropped and created again.
+            InvalidInputError: the table asks its writers for something that this program does not do.
+            UnavailableError: the file system has no room; the version was not made.
+            OutcomeUnknownError: the file system cannot be asked; the version may exist or not, so its files must stay.
+        """
+        state, now_ms = self._at(version - 1), int(time.time() * 1000)
+        actions = [entries.commit_info(now_ms, "WRITE", info)]
+        actions += [entries.transaction(name, number, now_ms) for name, number in transactions]
+        actions += [entries.remove(f, now_ms, data_change=data_change) for f in remove]
+        actions += [entries.add(f, now_ms, data_change=data_change) for f in add]
+        return self._put(version, actions, state)
+
+    def alter(
+        self,
+        version: int,
+        *,
+        schema: pa.Schema,
+        configuration: Mapping[str, str],
+        info: Mapping[str, Any],
+        add: Sequence[DataFile] = (),
+        remove: Sequence[DataFile] = (),
+    ) -> Commit:
+        """Make ``version`` with other columns or properties, and files with them.
+
+        Args:
+            version: the version.
+            schema: all columns, those of partitions too, which stay what they are.
+            configuration: properties to set; others stay.
+            info: our facts about the commit.
+            add: files of new data.
+            remove: files whose data is removed.
+
+        Returns:
+            The commit, as its entry says it.
+
+        Raises:
+            TableStoreError: as ``commit``.
+        """
+        state, now_ms = self._at(version - 1), int(time.time() * 1000)
+        before = state.base.table.metadata()
+        actions = [entries.commit_info(now_ms, "CHANGE COLUMNS", info)]
+        asked = state.base.protocol
+        if any(map(_has_local_time, schema.types)) and entries.NTZ_FEATURE not in asked.reader_features:
+            more = ("appendOnly",) if asked.is_append_only else ()
+            actions.append(entries.ntz_protocol(asked.reader_features, {*asked.writer_features, *more}))
+        actions.append(
+            entries.metadata(
+                table_id=str(before.id),
+                schema_json=Schema.from_arrow(_without_invariants(schema)).to_json(),
+                partition_by=before.partition_columns,
+                configuration={**before.configuration, **configuration},
+                created_ms=before.created_time,
+            )
+        )
+        actions += [entries.remove(f, now_ms) for f in remove]
+        actions += [entries.add(f, now_ms) for f in add]
+        return self._put(version, actions, state)
+
+    def _put(self, version: int, actions: Sequence[Mapping[str, Any]], state: _State) -> Commit:
+        """Put the entry of a version, and now and then a checkpoint after it.
+
+        1. Put the entry unless the version exists, and find out whether it landed (``delta_land``).
+        2. See that the version before is still the one that this entry follows. The entry is void where another process
+           has cut the log past it meanwhile (this one was suspended): nobody reads it, so it is removed.
+        3. Write a checkpoint where one is due. A crash before it leaves that to a later commit.
+        """
+        removes = any(action.get("remove", {}).get("dataChange") for action in actions)
+        check_writable(self.storage.root, state.base.protocol, removes=removes)
+        text = entries.entry(actions)
+        # Step 1.
+        is_first = land(self.storage, version, text)
+        # Step 2.
+        self._check_follows(version, text, state, is_first=is_first)
+        # Step 3.
+        if version % int(state.base.configuration.get("delta.checkpointInterval", _INTERVAL)) == 0:
+            self._checkpoint()
+        return parse_commit(version, text)
+
+    def _check_follows(self, version: int, text: bytes, state: _State, *, is_first: bool) -> None:
+        """Check that an entry that was put follows the version that its state was read at.
+
+        It does not where this process was suspended just before it put the entry, and the log was cut meanwhile or the
+        table replaced.
+
+        Raises:
+            ConflictError: it does not, and was removed.
+            TableReplacedError: another table is at the path; likewise.
+            OutcomeUnknownError: likewise, and a request before may have landed in time; or the storage cannot be asked.
+        """
+        if state.digest is None:
+            return
+        try:
+            before = self.storage.read(entry_of(version - 1))
+            if before is not None and _digest(before) == state.digest:
+                return
+            try:
+                newest = self._load().version
+            except (TableReplacedError, NotFoundError):
+                withdraw(self.storage, version, text)
+                raise
+            if before is not None or newest <= version or self.storage.read(entry_of(version + 1)) is not None:
+                return
+            withdraw(self.storage, version, text)
+        except UnavailableError as error:
+            # The entry is there, so its files have to stay.
+            msg = f"{self.storage.root}: commit of version {version} cannot be read back: {error}"
+            raise OutcomeUnknownError(msg) from error
+        if not is_first:
+            msg = f"{self.storage.root}: commit of version {version} gave no answer, and the version has expired since."
+            raise OutcomeUnknownError(msg)
+        msg = f"{self.storage.root}: version {version} was made by another commit, which has expired since."
+        raise ConflictError(msg)
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint of the newest version, so that a state is read without all entries before it."""
+        try:
+            self._load().base.table.create_checkpoint()
+        except (DeltaError, OSError, TableStoreError) as error:
+            # The commit is done, and the log is whole without a checkpoint; the next one makes up for it.
+            logger.warning("%s: a checkpoint cannot be written: %s", self.storage.root, plain(error))
+
+    def _at(self, version: int) -> _State:
+        """Give the newest state, which has to be this version.
+
+        Raises:
+            ConflictError: it is another.
+        """
+        # The state last seen is enough where it is the one before: if it is old by now, putting the version fails. It
+        # must be this table's, or the entry would land in the table that has been created at the path since.
+        state = self._state
+        if state is None or state.version != version or not self._is_there(state):
+            state = self._fresh()
+        if state.version != version:
+            msg = f"{self.storage.root}: version {version + 1} was made by another commit."
+            raise ConflictError(msg)
+        return state
+
+    def _fresh(self) -> _State:
+        """Follow the log to its end, an entry at a time; what that costs does not depend on the log's length."""
+        state = self._state
+        if state is None:
+            return self._load()
+        first = state
+        while (text := self.storage.read(entry_of(state.version + 1))) is not None:
+            found = self._parsed(state.version + 1, text)
+            is_next = state is not first or self._is_there(state)
+            if not is_next or not found.only_files or len(state.since) == _FOLLOWED_MAX:
+                return self._load()
+            state = self._state = _State(state.base, (*state.since, found), _digest(text))
+        # Entries expire from the oldest on. So where the last one seen is there, the one that was looked for after it
+        # was never made; where it is gone, there may be newer ones. Where it is another, so is the table, or its past.
+        return state if self._is_there(state) else self._load()
+
+    def _is_there(self, state: _State) -> bool:
+        """Return whether the newest entry of a state is in the log as it was read."""
+        text = self.storage.read(entry_of(state.version))
+        return text is not None and _digest(text) == state.digest
+
+    def _readable(self, state: _State) -> _State:
+        """Return a state, unless the table asks its readers for what this program does not do."""
+        check_readable(self.storage.root, state.base.protocol)
+        return state
+
+    def _load(self) -> _State:
+        """Read the newest state with delta-rs.
+
+        Raises:
+            NotFoundError: there is no Delta table.
+            TableReplacedError: it is not the table that this object has read before.
+        """
+        with _delta_errors(self.storage.root):
+            base = _Base(DeltaTable(self.storage.root))
+        if self._state is not None and self._state.base.id != base.id:
+            msg = (
+                f"{self.storage.root}: expected the table that was opened, with id {self._state.base.id}, got one with "
+                f"id {base.id}: it was dropped and created again. Open it again; nothing was changed."
+            )
+            raise TableReplacedError(msg)
+        there = self.storage.read(entry_of(base.version))
+        self._state = _State(base, digest=None if there is None else _digest(there))
+        return self._state
+
+    def _entry(self, version: int) -> Commit | None:
+        text = self.storage.read(entry_of(version))
+        return None if text is None else self._parsed(version, text)
+
+    def _parsed(self, version: int, text: bytes) -> Commit:
+        try:
+            return parse_commit(version, text)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _unreadable(self.storage.root, error) from error
+
+
+def _is_made(storage: Storage, commit_id: str, cause: Exception) -> bool:
+    """Return whether a table was made by the commit of this id, although making it has failed.
+
+    Raises:
+        AlreadyExistsError: another commit has made one.
+        OutcomeUnknownError: the file system cannot be asked.
+    """
+    try:
+        text = storage.read(entry_of(0))
+    except UnavailableError as error:
+        msg = f"{storage.root}: the Delta table may have been made or not; no answer came: {plain(cause)}"
+        raise OutcomeUnknownError(msg) from error
+    if text is not None and parse_commit(0, text).info.get("commit") == commit_id:
+        return True
+    if text is not None or "already exists" in str(cause):
+        msg = f"{storage.root}: a Delta table is there already; nothing changed."
+        raise AlreadyExistsError(msg) from cause
+    return False
+
+
+@contextmanager
+def _delta_errors(root: str) -> Iterator[None]:
+    """Raise what delta-rs raises when it reads a table as errors of this program.
+
+    Raises:
+        NotFoundError: there is no Delta table.
+        CorruptedError: its log cannot be read, or a file of it is gone.
+        UnavailableError: the file system does not answer.
+    """
+    try:
+        yield
+    except TableNotFoundError as error:
+        msg = f"{root}: there is no Delta table: it was dropped or moved, or never created."
+        raise NotFoundError(msg) from error
+    except (DeltaError, FileNotFoundError) as error:
+        if features := unknown_to_delta_rs(error):
+            raise refused(root, features, "readers") from error
+        raise _unreadable(root, error) from error
+    except OSError as error:
+        msg = f"{root}: the Delta log cannot be read: {plain(error)}. Check the file system, then try again."
+        raise UnavailableError(msg) from error
+
+
+def _unreadable(root: str, error: Exception) -> CorruptedError:
+    return CorruptedError(f"{root}: the Delta log cannot be read: {plain(error)}. Restore it, or choose another path.")
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()
+
+
+def _without_invariants(schema: pa.Schema) -> pa.Schema:
+    """Make columns nullable where the table would be one that Spark refuses to open.
+
+    A column of timestamps without zone makes a table of writer version 7, whose protocol must list each feature used.
+    delta-rs lists ``timestampNtz`` and leaves out ``invariants``, which NOT NULL is.
+    """
+    if not any(map(_has_local_time, schema.types)):
+        return schema
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _has_local_time(data_type: pa.DataType) -> bool:
+    if pa.types.is_timestamp(data_type):
+        return data_type.tz is None
+    return any(_has_local_time(data_type.field(number).type) for number in range(data_type.num_fields))

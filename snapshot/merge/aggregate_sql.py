@@ -1,0 +1,236 @@
+"""The SQL of merge engines: rows of one bucket, and the rows they meet in the table, become one row a key.
+
+Tables, whose columns are numbered (``numbered_columns.py``): ``old`` has the table's columns; ``new`` those, the row
+kind and ``_seq``; ``graves`` the key and the sequence of deletes of long ago. A row's place in the order of arrival is
+``ord``: -2 for a grave, -1 for the row in the table, then ``_seq``.
+"""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+
+from snapshot.errors import InvalidInputError
+from snapshot.merge.duckdb_engine import type_name
+from snapshot.merge.merge_rules import ColumnRule, Deletes, Function, MergeRule
+from snapshot.merge.numbered_columns import columns_of, keys_of, names_in, same_key
+from snapshot.merge.sketches import UNITE, register_sketches
+from snapshot.quoting import text_literal
+from snapshot.row_kind import RowKind
+from snapshot.schema.spec import TableSpec
+
+_OLD, _GRAVE = -1, -2
+_NOT_BEFORE = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+
+
+def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, new: str, settled: str) -> None:
+    """Fold the rows of ``new`` into those of ``old``.
+
+    Makes the table ``settled``, one row for each key of ``new``, with the same columns: the merged row as
+    ``UPDATE_AFTER``, or a ``DELETE`` where none is left. With a rule that buries it makes the table ``buried`` too: key
+    and sequence of each delete.
+
+    Raises:
+        InvalidInputError: a merged value is out of the range of its column, or cannot be taken back.
+    """
+    keys = ", ".join(keys_of(spec))
+    # Kept only where it is read twice.
+    arrived = "TABLE" if rule.buries else "VIEW"
+    if any(column.function is Function.HLL_SKETCH for column in rule.columns.values()):
+        register_sketches(session)
+    try:
+        session.execute(f"CREATE TEMP {arrived} arrived AS {_arrived(spec, rule, new)}")
+        session.execute(f"CREATE TEMP TABLE merged AS {_merged(spec, rule)}")
+    except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException) as error:
+        reason = str(error).partition("\n")[0].rpartition("ValueError: ")[2].removesuffix(".")
+        msg = f"merge-engine='{rule.name}': a merged value cannot be stored: {reason}."
+        raise InvalidInputError(msg) from error
+    columns, keyed = columns_of(spec), set(keys_of(spec))
+    kind, seq = f"c{len(columns)}", f"c{len(columns) + 1}"
+    rows = ", ".join(f"touched.{c}" if c in keyed else f"merged.{c}" for c in columns)
+    lives = f"merged.{keys_of(spec)[0]} IS NOT NULL"
+    session.execute(f"""
+        CREATE TEMP TABLE {settled} AS
+        SELECT {rows}, CASE WHEN {lives} THEN {RowKind.UPDATE_AFTER:d} ELSE {RowKind.DELETE:d} END AS {kind}, {seq}
+        FROM (SELECT {keys}, max({seq}) AS {seq} FROM {new} GROUP BY {keys}) AS touched
+        LEFT JOIN merged ON {same_key(keys_of(spec), "touched", "merged")}
+    """)
+    if rule.buries:
+        session.execute(f"CREATE TEMP TABLE buried AS {_buried(spec, rule)}")
+    session.execute("DROP TABLE merged")
+    session.execute(f"DROP {arrived} arrived")
+
+
+def _arrived(spec: TableSpec, rule: MergeRule, new: str) -> str:
+    """Write the query of all rows in their order: the table's columns, ``ord``, ``gone`` and what sequences say.
+
+    For sequence i: ``s{i}`` its value, ``a{i}`` whether the row has something for its columns, ``p{i}`` whether it is
+    not late.
+    """
+    columns = columns_of(spec)
+    listed, kind, seq = ", ".join(columns), f"c{len(columns)}", f"c{len(columns) + 1}"
+    retracts = f"{kind} IN ({RowKind.UPDATE_BEFORE:d}, {RowKind.DELETE:d})"
+    rows = f"SELECT {listed}, {_OLD} AS ord, FALSE AS gone FROM old"
+    if rule.buries:
+        held = {*keys_of(spec), *names_in(spec, rule.buries)}
+        known = ", ".join(c if c in held else f"NULL AS {c}" for c in columns)
+        rows += f" UNION ALL SELECT {known}, {_GRAVE} AS ord, TRUE AS gone FROM graves"
+    rows += f" UNION ALL SELECT {listed}, {seq} AS ord, {retracts} AS gone FROM {new}"
+    keys = ", ".join(keys_of(spec))
+    for number, sequence in enumerate(rule.sequences):
+        fields = names_in(spec, sequence.fields)
+        order = ", ".join(f"{each} NULLS FIRST" for each in fields)
+        value = fields[0] if len(fields) == 1 else f"dense_rank() OVER (PARTITION BY {keys} ORDER BY {order})"
+        takes = " OR ".join(f"{each} IS NOT NULL" for each in fields) if sequence.is_group else "TRUE"
+        before = f"max(s{number}) FILTER (a{number}) OVER (PARTITION BY {keys} ORDER BY ord {_NOT_BEFORE})"
+        rows = f"SELECT *, {value} AS s{number}, ({takes}) AS a{number} FROM ({rows})"
+        rows = f"SELECT *, {before} AS b{number} FROM ({rows})"
+        punctual = _reaches(f"s{number}", f"b{number}")
+        rows = f"SELECT * EXCLUDE (b{number}), {punctual} AS p{number} FROM ({rows})"
+    return rows
+
+
+def _remaining(spec: TableSpec, rule: MergeRule) -> str:
+    """Write the query of the rows that count: with deletes that remove, those that come after the last of them."""
+    if rule.deletes is not Deletes.REMOVE:
+        return "SELECT * FROM arrived"
+    removes = "gone AND p0" if rule.sequences else "gone"
+    window = f"OVER (PARTITION BY {', '.join(keys_of(spec))})"
+    after = f"ord > coalesce(max(ord) FILTER ({removes}) {window}, {_GRAVE} - 1)"
+    if rule.sequences:
+        after += f" AND {_reaches('s0', f'max(s0) FILTER ({removes}) {window}')}"
+    return f"SELECT * FROM arrived QUALIFY NOT gone AND {after}"
+
+
+def _buried(spec: TableSpec, rule: MergeRule) -> str:
+    """Write the query of what is to be remembered: of each key the last delete among the new rows that was not late."""
+    keys = ", ".join(keys_of(spec))
+    listed = ", ".join([*keys_of(spec), *names_in(spec, rule.buries)])
+    return (
+        f"SELECT {listed} FROM arrived WHERE gone AND p0 AND ord > {_OLD} "
+        f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY ord DESC) = 1"
+    )
+
+
+def _reaches(value: str, least: str) -> str:
+    """Write that a value is not below another; NULL is the smallest."""
+    return f"coalesce({value} >= {least}, {least} IS NULL)"
+
+
+def _merged(spec: TableSpec, rule: MergeRule) -> str:
+    """Write the query of the merged rows: aggregates by key, and what becomes of them."""
+    aggregates, results = list(keys_of(spec)), []
+    for name, inner in zip(spec.arrow.names, columns_of(spec), strict=True):
+        if name in spec.primary_key:
+            results.append(inner)
+            continue
+        data_type = spec.arrow.field(name).type
+        parts, result = _folded(inner, data_type, name, rule)
+        aggregates += [f"{expression} AS {alias}" for alias, expression in parts.items()]
+        results.append(f"CAST({result} AS {type_name(data_type)}) AS {inner}")
+    kept = f"SELECT {', '.join(aggregates)} FROM ({_remaining(spec, rule)}) AS kept GROUP BY {', '.join(keys_of(spec))}"
+    return f"SELECT {', '.join(results)} FROM ({kept}) AS folded"
+
+
+def _folded(x: str, data_type: pa.DataType, name: str, rule: MergeRule) -> tuple[dict[str, str], str]:
+    """Write how a column is folded: aggregates by their names, and the value made of them."""
+    column = rule.columns[name]
+    own = column.sequence
+    if own is not None and name in rule.sequences[own].fields:
+        # A sequence is that of the last row that was not late, also where that takes values back.
+        return {x: _aggregate("arg_max_null", f"{x}, ord", f"a{own}", f"p{own}")}, x
+    retracts = rule.deletes is Deletes.RETRACT
+    counts = [*(["NOT gone"] if retracts and column.ignore_retract else []), *([] if own is None else [f"a{own}"])]
+    if column.function is Function.PRODUCT:
+        return _product(x, data_type, counts, retracts=retracts)
+    if column.function is Function.SUM:
+        return _sum(x, counts, retracts=retracts)
+    if column.function is Function.HLL_SKETCH:
+        return {x: _aggregate("list", x, *counts, f"{x} IS NOT NULL")}, f"{UNITE}({x})"
+    if column.function is Function.COLLECT:
+        return _collect(x, data_type, counts, distinct=column.distinct, retracts=retracts and not column.ignore_retract)
+    return {x: _plain(x, column, counts, retracts=retracts)}, x
+
+
+def _plain(x: str, column: ColumnRule, counts: list[str], *, retracts: bool) -> str:
+    """Write the aggregate of a function that is one of DuckDB's."""
+    punctual = counts if column.sequence is None else [*counts, f"p{column.sequence}"]
+    kept = f"CASE WHEN gone THEN NULL ELSE {x} END" if retracts else x
+    match column.function:
+        case Function.LAST_VALUE:
+            return _aggregate("arg_max_null", f"{kept}, ord", *punctual)
+        case Function.LAST_NON_NULL_VALUE if column.fills and column.sequence is not None:
+            late = _aggregate("arg_min", f"{x}, ord", *counts, f"NOT p{column.sequence}")
+            return f"coalesce({_aggregate('arg_max', f'{x}, ord', *punctual)}, {late})"
+        case Function.LAST_NON_NULL_VALUE:
+            return _aggregate("arg_max_null", f"{kept}, ord", *punctual, f"{x} IS NOT NULL")
+        case Function.FIRST_VALUE:
+            # A row that was only taken back, and so has no value here, is the first too.
+            return _aggregate("arg_min_null", f"{kept}, ord", *[each for each in counts if each != "NOT gone"])
+        case Function.FIRST_NON_NULL_VALUE:
+            return _aggregate("arg_min", f"{x}, ord", *counts)
+        case Function.COUNT:
+            one = f"CASE WHEN {x} IS NULL THEN 0 WHEN ord = {_OLD} THEN {x} WHEN gone THEN -1 ELSE 1 END"
+            return f"coalesce({_aggregate('sum', one, *counts)}, 0)"
+        case Function.LISTAGG:
+            return _aggregate("string_agg", f"{x}, {text_literal(column.delimiter)} ORDER BY ord", *counts)
+    return _aggregate(column.function.value, x, *counts)
+
+
+def _aggregate(function: str, argument: str, *conditions: str) -> str:
+    return f"{function}({argument})" + (f" FILTER ({' AND '.join(conditions)})" if conditions else "")
+
+
+def _collect(
+    x: str, data_type: pa.DataType, counts: list[str], *, distinct: bool, retracts: bool
+) -> tuple[dict[str, str], str]:
+    """Write what arrays hold one after the other, NULL where none came.
+
+    What is taken back is taken from what is there by then, so the arrays are folded in order. An element that is taken
+    back goes once, the first of equals; one that is not there changes nothing.
+    """
+    present = [*counts, f"{x} IS NOT NULL"]
+    if not retracts:
+        lists = _aggregate("list", f"{x} ORDER BY ord", *present)
+        unique = f"list_filter({x}, lambda e, i: list_position({x}, e) = i)"
+        return {x: f"flatten({lists})"}, unique if distinct else x
+    same = "lambda y: y IS NOT DISTINCT FROM e"
+    # An element stays if more of its equals come up to it than are taken back.
+    up_to, taken = f"len(list_filter(a.v[1:i], {same}))", f"len(list_filter(b.v, {same}))"
+    added = "list_concat(a.v, b.v)"
+    if distinct:
+        added = f"list_filter({added}, lambda e, i: list_position({added}, e) = i)"
+    step = f"CASE WHEN b.gone THEN list_filter(a.v, lambda e, i: {up_to} > {taken}) ELSE {added} END"
+    nothing = f"{{'v': NULL::{type_name(data_type)}, 'gone': FALSE}}"
+    lists = _aggregate("list", f"{{'v': {x}, 'gone': gone}} ORDER BY ord", *present)
+    return {x: lists}, f"list_reduce({x}, lambda a, b: {{'v': {step}, 'gone': FALSE}}, {nothing}).v"
+
+
+def _sum(x: str, counts: list[str], *, retracts: bool) -> tuple[dict[str, str], str]:
+    if not retracts:
+        return {x: _aggregate("sum", x, *counts)}, x
+    # What is taken back is summed by itself, since the smallest number of a type has no negative in it.
+    parts = {f"{x}_in": _aggregate("sum", x, *counts, "NOT gone"), f"{x}_out": _aggregate("sum", x, *counts, "gone")}
+    return parts, f"CASE WHEN {x}_out IS NULL THEN {x}_in ELSE coalesce({x}_in, 0) - {x}_out END"
+
+
+def _product(x: str, data_type: pa.DataType, counts: list[str], *, retracts: bool) -> tuple[dict[str, str], str]:
+    """Write a product; exact but for floats. What is taken back has to be among the factors."""
+    present = [*counts, f"{x} IS NOT NULL"]
+    if pa.types.is_floating(data_type):
+        parts = {f"{x}_in": _aggregate("product", x, *present, "NOT gone")}
+        parts[f"{x}_out"] = _aggregate("product", x, *present, "gone")
+        result, fits, quotient = f"{x}_in", f"{x}_out <> 0", f"{x}_in / {x}_out"
+    else:
+        one = type_name(data_type) if pa.types.is_decimal(data_type) else "HUGEINT"
+        parts = {f"{x}_in": _aggregate("list", f"{x}::{one} ORDER BY ord", *present, "NOT gone")}
+        parts[f"{x}_out"] = _aggregate("list", f"{x}::{one} ORDER BY ord", *present, "gone")
+        result, back = (f"list_reduce({x}_{side}, lambda a, b: (a * b)::{one})" for side in ("in", "out"))
+        # DuckDB evaluates a branch for the rows that take it, so nothing is divided by zero.
+        fits = f"CASE WHEN {back} = 0 THEN FALSE ELSE {result} % {back} = 0 END"
+        quotient = f"{result} // {back}"
+    if not retracts or pa.types.is_decimal(data_type):
+        return {f"{x}_in": parts[f"{x}_in"]}, result
+    refused = "error('product: a delete takes back a value that is 0 or no factor of the product')"
+    has_factor = f"CASE WHEN {x}_in IS NULL THEN FALSE ELSE {fits} END"
+    return parts, f"CASE WHEN {x}_out IS NULL THEN {result} WHEN {has_factor} THEN {quotient} ELSE {refused} END"

@@ -1,0 +1,75 @@
+"""Keeps the last row of each key of a stream of batches, in DuckDB, spilling to disk rather than growing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapshot.merge.duckdb_engine import load, read
+from snapshot.schema.system_columns import SEQ
+
+
+def last_per_key(
+    session: duckdb.DuckDBPyConnection, primary_key: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Keep of each key the row with the largest ``_seq``.
+
+    Args:
+        session: A session of its own, in which the temporary tables ``staged`` and ``winners`` are free.
+        primary_key: Names of the key columns.
+        batches: Rows of one schema with the key columns and ``_seq``; others are carried along.
+
+    Yields:
+        The rows kept, ordered by ``_seq``, in the schema that came.
+    """
+    rows = iter(batches)
+    first = next(rows, None)
+    if first is None:
+        return
+    schema: pa.Schema = first.schema
+    # Numbered names, so that no user's column can hide DuckDB's ``rowid``.
+    names = {name: f"c{position}" for position, name in enumerate(schema.names)}
+    inner = pa.schema([each.with_name(names[each.name]) for each in schema])
+    renamed = (pa.RecordBatch.from_arrays(batch.columns, schema=inner) for batch in chain([first], rows))
+    seq = names[SEQ]
+    order = _OrderWatch(seq)
+    load(session, "staged", inner, order.watched(renamed))
+    keys = ", ".join(names[name] for name in primary_key)
+    last = "max(rowid)" if order.ascends else f"max_by(rowid, {seq})"
+    session.execute(f"CREATE TEMP TABLE winners AS SELECT {last} AS row FROM staged GROUP BY {keys}")
+    # Deleting joins row numbers only, and leaves what stays in the order in which it came.
+    session.execute("DELETE FROM staged WHERE NOT EXISTS (SELECT 1 FROM winners WHERE row = staged.rowid)")
+    session.execute("DROP TABLE winners")
+    yield from read(session, f"SELECT * FROM staged {'' if order.ascends else f'ORDER BY {seq}'}", [], schema)
+
+
+def last_of_few(primary_key: Sequence[str], rows: pa.Table) -> pa.Table:
+    """Do the same as ``last_per_key`` for rows that fit in memory easily, without the start-up cost of DuckDB."""
+    last = rows.select([*primary_key, SEQ]).group_by(list(primary_key), use_threads=False).aggregate([(SEQ, "max")])
+    if last.num_rows < rows.num_rows:
+        rows = rows.filter(pc.is_in(rows.column(SEQ), value_set=last.column(f"{SEQ}_max")))
+    ascends = bool((np.diff(rows.column(SEQ).to_numpy()) > 0).all())
+    return rows if ascends else rows.sort_by(SEQ)
+
+
+class _OrderWatch:
+    """Notices whether batches came in ascending order of a column, which saves sorting them."""
+
+    def __init__(self, column: str) -> None:
+        self.ascends = True
+        self._column = column
+        self._last: int | None = None
+
+    def watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers = batch.column(self._column).to_numpy()
+            if len(numbers) and self.ascends:
+                follows = self._last is None or numbers[0] > self._last
+                self.ascends = bool(follows and (np.diff(numbers) > 0).all())
+                self._last = int(numbers[-1])
+            yield batch

@@ -1,0 +1,265 @@
+"""DuckDB as the vectorised engine inside one Python task: its names for Arrow's types, values and files.
+
+Nothing is downloaded: extensions are neither installed nor loaded, and other file systems than the local one are
+those of fsspec, registered in the connection.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import fsspec
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from snapshot.errors import GONE, CorruptedError, DataLostError, InvalidInputError, UnavailableError
+from snapshot.query_interrupts import interruptible
+from snapshot.quoting import quoted, text_literal
+from snapshot.schema.system_columns import relabelled
+
+BATCH_ROWS = 65_536
+"""Rows of an Arrow batch that DuckDB gives out."""
+
+_TYPE_NAMES: dict[pa.DataType, str] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.large_string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.large_binary(): "BLOB",
+    pa.date32(): "DATE",
+}
+_EPOCH = dt.datetime(1970, 1, 1)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+def type_name(data_type: pa.DataType) -> str:
+    """Name the DuckDB type that holds exactly the values of an Arrow type.
+
+    Raises:
+        InvalidInputError: Delta stores no such type.
+    """
+    types = pa.types
+    if types.is_timestamp(data_type) and data_type.unit == "us":
+        return "TIMESTAMP" if data_type.tz is None else "TIMESTAMPTZ"
+    if types.is_decimal128(data_type):
+        return f"DECIMAL({data_type.precision},{data_type.scale})"
+    if types.is_list(data_type) or types.is_large_list(data_type):
+        return f"{type_name(data_type.value_type)}[]"
+    if types.is_map(data_type):
+        return f"MAP({type_name(data_type.key_type)}, {type_name(data_type.item_type)})"
+    if types.is_struct(data_type):
+        return f"STRUCT({', '.join(f'{quoted(field.name)} {type_name(field.type)}' for field in data_type)})"
+    name = _TYPE_NAMES.get(data_type)
+    if name is None:
+        message = f"type {data_type}: a table column needs a type that Delta Lake stores"
+        raise InvalidInputError(message)
+    return name
+
+
+def microseconds(moment: dt.datetime) -> int:
+    """Count the microseconds from the epoch to a moment; one without a zone is taken as UTC."""
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(dt.UTC).replace(tzinfo=None)
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def bound(value: Any, data_type: pa.DataType) -> tuple[str, Any]:
+    """Write a value of a non-nested type as an SQL expression with one parameter.
+
+    Args:
+        value: A Python value that the type can hold, or None.
+        data_type: The type the expression has.
+
+    Returns:
+        The expression, which contains one ``?``, and the value to bind to it.
+    """
+    name = type_name(data_type)
+    if value is not None and pa.types.is_timestamp(data_type):
+        return ("make_timestamp(?)" if data_type.tz is None else "make_timestamptz(?)"), microseconds(value)
+    if value is not None and pa.types.is_decimal(data_type):
+        value = format(Decimal(value), "f")
+    elif isinstance(value, bytearray | memoryview):
+        value = bytes(value)
+    return f"CAST(? AS {name})", value
+
+
+def read_parquet(columns: Iterable[tuple[str, str, str]]) -> str:
+    """Write a scan of Parquet files by column name; a column that a file lacks is NULL.
+
+    Args:
+        columns: Of each column its name in the files, its name in the result, and its DuckDB type, to which it is cast.
+
+    Returns:
+        A table function with one parameter, the list of files.
+    """
+    schema = ", ".join(
+        f"{text_literal(name)}: {{name: {text_literal(inner)}, type: {text_literal(kind)}, default_value: NULL}}"
+        for name, inner, kind in columns
+    )
+    return f"read_parquet(?, schema = MAP {{{schema}}}, hive_partitioning = false)"
+
+
+def file_argument(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
+    """Write a path as DuckDB reads it: one file, never a pattern, with its scheme when fsspec has to open it."""
+    if filesystem is not None and not isinstance(filesystem, LocalFileSystem):
+        scheme, separator, rest = str(filesystem.unstrip_protocol(path)).partition("://")
+        return f"{scheme}{separator}{_unglobbed(rest)}"
+    return _unglobbed(path.removeprefix("file://"))
+
+
+def _unglobbed(path: str) -> str:
+    if not any(character in path for character in "*?["):
+        return path
+    return "".join(f"[{character}]" if character in "*?[" else character for character in path)
+
+
+def connect(
+    *, memory_limit: str, temp_directory: str, filesystem: fsspec.AbstractFileSystem | None
+) -> duckdb.DuckDBPyConnection:
+    """Open an engine of one thread and bounded memory that spills into a folder of its own.
+
+    Args:
+        memory_limit: What DuckDB may hold in memory, as in ``"512MB"``.
+        temp_directory: Where it spills; must not be shared with another engine.
+        filesystem: Opens paths that are not local; None when all are.
+    """
+    config: dict[str, Any] = {
+        "threads": 1,
+        "memory_limit": memory_limit,
+        "temp_directory": temp_directory,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        # A scan with a declared schema is estimated at one row, so the optimizer would hash the base, not the changes.
+        "disabled_optimizers": "build_side_probe_side,join_order",
+    }
+    connection = duckdb.connect(":memory:", config=config)
+    if filesystem is not None and not isinstance(filesystem, LocalFileSystem):
+        connection.register_filesystem(filesystem)
+    return connection
+
+
+@contextmanager
+def spilling(
+    prefix: str,
+    *,
+    memory_limit: str,
+    filesystem: fsspec.AbstractFileSystem | None = None,
+    parent: str | None = None,
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open an engine that spills into a new folder, which is removed when it is closed; its time zone is UTC.
+
+    Args:
+        prefix: Begins the folder's name.
+        memory_limit: What DuckDB may hold in memory, as in ``"512MB"``.
+        filesystem: Opens paths that are not local; None when all are.
+        parent: Folder in which the new one is made; None for the system's.
+    """
+    spill = tempfile.mkdtemp(prefix=prefix, dir=parent)
+    try:
+        connection = connect(memory_limit=memory_limit, temp_directory=spill, filesystem=filesystem)
+        try:
+            with interruptible():
+                connection.execute("SET TimeZone = 'UTC'")
+                yield connection
+        finally:
+            connection.close()
+    finally:
+        shutil.rmtree(spill, ignore_errors=True)
+
+
+@contextmanager
+def errors_mapped(what: str) -> Iterator[None]:
+    """Turn DuckDB's errors into the store's, and interrupts into ``KeyboardInterrupt``.
+
+    Args:
+        what: Whose files are read, for the message.
+    """
+    try:
+        with interruptible():
+            yield
+    except FileNotFoundError as error:
+        raise DataLostError(_lost(what, error)) from error
+    except duckdb.OutOfMemoryException as error:
+        message = f"{what}: the memory limit of the task's engine is too small: {error}. Raise it, or use more buckets"
+        raise UnavailableError(message) from error
+    except duckdb.IOException as error:
+        if "No files found" in str(error) or "No such file" in str(error):
+            raise DataLostError(_lost(what, error)) from error
+        message = f"{what}: a file cannot be read: {error}. Check the file system, then try again"
+        raise UnavailableError(message) from error
+    except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
+        message = f"{what}: a file does not hold what the table's schema says: {error}"
+        raise CorruptedError(message) from error
+
+
+def _lost(what: str, error: Exception) -> str:
+    # DuckDB shows the query after a line of its own.
+    told = str(error).partition("\n")[0]
+    return f"{what}: {told}. {GONE}"
+
+
+def load(
+    connection: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> None:
+    """Fill a new temporary table from batches; an error that the batches raise passes through as it is."""
+    raised: list[Exception] = []
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    connection.register("_incoming", pa.RecordBatchReader.from_batches(schema, watched()))
+    try:
+        connection.execute(f"CREATE TEMP TABLE {table} AS SELECT * FROM _incoming")
+    except duckdb.Error as error:
+        if raised:
+            raise raised[0] from error
+        raise
+    finally:
+        connection.unregister("_incoming")
+
+
+def read(
+    session: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Stream the result of a query in batches of exactly this schema."""
+    yield from shaped(session.sql(sql, params=parameters).to_arrow_reader(BATCH_ROWS), schema)
+
+
+def shaped(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Give batches exactly this schema, by position: relabelled without a copy where only labels differ, else cast."""
+    types = list(zip(reader.schema.types, schema.types, strict=True))
+    same_buffers = all(_same_buffers(came, wanted) for came, wanted in types)
+    for batch in reader:
+        if same_buffers:
+            yield relabelled(batch, schema)
+        else:
+            arrays = [array.cast(wanted) for array, wanted in zip(batch.columns, schema.types, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _same_buffers(came: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell whether two types differ in names, nullability and time zone only."""
+    if pa.types.is_timestamp(came) and pa.types.is_timestamp(wanted):
+        return bool(came.unit == wanted.unit and (came.tz is None) == (wanted.tz is None))
+    if came.id != wanted.id or came.num_fields != wanted.num_fields:
+        return False
+    if came.num_fields == 0:
+        return bool(came == wanted)
+    return all(_same_buffers(came.field(i).type, wanted.field(i).type) for i in range(came.num_fields))

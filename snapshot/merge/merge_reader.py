@@ -1,0 +1,363 @@
+"""Merges a bucket's base with its changes, and picks the last change of each key, in DuckDB inside one task.
+
+A base file holds one row per key; a change file holds changes, several of one key perhaps. Of a key's changes the one
+with the largest (snapshot, ``_seq``) wins: ``DELETE`` takes the row away, ``INSERT`` and ``UPDATE_AFTER`` set it,
+``UPDATE_BEFORE`` counts for nothing. What is merged:
+
+1. The changes go into a temporary table, with only the columns that are asked for; the winners are found there.
+2. Each group of base files of one partition is scanned, and the rows whose key was changed are dropped: by an anti join
+   whose hash table holds the changed keys, never the base, or where the key is one whole number, by bits.
+3. The winners that are not deletes follow.
+
+A condition on the base is applied in its Parquet scan. A condition on changes must wait until the winners are known,
+unless it reads key columns only: then it holds for all changes of a key or for none.
+
+Inside DuckDB, the schema's columns are called ``c0``, ``c1``, ... so that no user's column name can hide one of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import duckdb
+import fsspec
+import pyarrow as pa
+
+from snapshot.errors import InvalidInputError
+from snapshot.merge.deduplicate import last_per_key
+from snapshot.merge.duckdb_engine import (
+    bound,
+    errors_mapped,
+    file_argument,
+    load,
+    read,
+    read_parquet,
+    spilling,
+    type_name,
+)
+from snapshot.merge.key_bitmap import KeyBitmap
+from snapshot.merge.predicate import Predicate
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.system_columns import SEQ, SNAPSHOT
+
+_EVERY_ROW = Predicate()
+RANK = "_rank"
+"""Column of staged changes: the place of their snapshot among those that are merged."""
+
+
+@dataclass(frozen=True)
+class BaseFile:
+    """A file of a bucket's base.
+
+    Attributes:
+        path: Where it is, as its file system names it.
+        partition_values: Values of columns that are the same in all its rows and not in the file, as Python values.
+    """
+
+    path: str
+    partition_values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ChangeFile:
+    """A file of a bucket's changes.
+
+    Attributes:
+        path: Where it is, as its file system names it.
+        snapshot: The snapshot that holds it.
+    """
+
+    path: str
+    snapshot: int
+
+
+class MergeReader:
+    """Merges and orders the files of one table; one thread, bounded memory, spilling to disk. A context manager.
+
+    The iterators it returns read as they are consumed, may be open at the same time, and must be consumed before the
+    engine is closed. They raise `DataLostError` when a file is gone, `CorruptedError` when a file does not hold what
+    the schema says, and `UnavailableError` when the memory limit does not suffice or a file system fails.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        primary_key: Sequence[str],
+        *,
+        stored: pa.Schema | None = None,
+        memory_limit: str = "288MB",
+        filesystem: fsspec.AbstractFileSystem | None = None,
+        temp_directory: str | None = None,
+    ) -> None:
+        """Describe the table; nothing is opened before the engine is entered.
+
+        Args:
+            schema: The table's columns.
+            primary_key: Names of the key columns; empty for a table without a key, which can only be ordered.
+            stored: The same columns in the same order as files hold them; None where they are called alike. A column
+                that a file lacks is NULL, and one of a narrower type is cast.
+            memory_limit: What DuckDB may hold in memory.
+            filesystem: Opens the files; None when they are local.
+            temp_directory: Folder in which a folder for spilled data is made; None for the system's.
+        """
+        self._schema = schema
+        self._in_files = schema if stored is None else stored
+        self._primary_key = tuple(primary_key)
+        self._memory_limit = memory_limit
+        self._filesystem = filesystem
+        self._temp_parent = temp_directory
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Open DuckDB."""
+        opened = spilling(
+            "merge-", memory_limit=self._memory_limit, filesystem=self._filesystem, parent=self._temp_parent
+        )
+        self._connection = self._stack.enter_context(opened)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close DuckDB and remove what it spilled."""
+        self._connection = None
+        self._stack.close()
+
+    def merged(
+        self,
+        base: Sequence[BaseFile],
+        changes: Sequence[ChangeFile],
+        *,
+        columns: Sequence[str] | None = None,
+        predicate: Predicate | None = None,
+        emit_changes: bool = True,
+        keys: pa.Table | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the rows of a bucket as its changes leave them, in no particular order.
+
+        Args:
+            base: The base files, or a part of them.
+            changes: All change files of the bucket that the base does not contain yet.
+            columns: The columns wanted; None for all. They come in the order of the schema.
+            predicate: Which rows are wanted; may read columns that are not.
+            emit_changes: Whether the rows set by changes are given too. When a bucket's base is read in parts, one part
+                gives them and the others do not.
+            keys: The keys whose rows are wanted, in the order of the primary key's columns; None for all.
+
+        Yields:
+            The wanted columns, as the schema describes them.
+
+        Raises:
+            InvalidInputError: A column is unknown, or there are changes but no primary key.
+        """
+        predicate = predicate or _EVERY_ROW
+        wanted = self._wanted(columns)
+        if changes and not self._primary_key:
+            message = "primary_key: changes are merged by key and this table has none. Give the table's key"
+            raise InvalidInputError(message)
+        return self._merged(base, changes, wanted, predicate, emit_changes, keys)
+
+    def changed_keys(self, changes: Sequence[ChangeFile]) -> Iterator[pa.RecordBatch]:
+        """Give the keys of all changes, each once, in no particular order.
+
+        Yields:
+            The key's columns, in the order of the schema.
+        """
+        with errors_mapped("changed keys"), self._cursor() as cursor:
+            self._stage_changes(cursor, changes, (), _EVERY_ROW)
+            keys = self._wanted(self._primary_key)
+            yield from read(cursor, f"SELECT {self._list(keys.names)} FROM winners", [], keys)
+
+    def changes_in_order(
+        self, files: Sequence[ChangeFile], *, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Give every change, ordered by snapshot and ``_seq``.
+
+        Args:
+            files: The change files, in any order.
+            columns: The columns wanted; None for all. They come in the order of the schema.
+
+        Yields:
+            The wanted columns, nullable but for the key (a delete may have the key only), ``_kind`` int8 and
+            ``_snapshot`` int64.
+        """
+        wanted = self._wanted(columns)
+        fields = [each if each.name in self._primary_key else each.with_nullable(True) for each in wanted]
+        schema = pa.schema([*fields, pa.field(KIND, pa.int8()), pa.field(SNAPSHOT, pa.int64())])
+        return self._changes_in_order(files, wanted.names, schema) if files else iter(())
+
+    def last_per_key(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Keep of each key the row with the largest ``_seq``, which must differ between rows of one key.
+
+        Args:
+            batches: Rows of one schema with the key columns and ``_seq``; others are carried along. They are read to
+                the end before the first batch is given; what they raise is raised here.
+
+        Yields:
+            The rows kept, ordered by ``_seq``, in the schema that came.
+        """
+        with errors_mapped("staged rows"), self._cursor() as cursor:
+            yield from last_per_key(cursor, self._primary_key, batches)
+
+    def _merged(
+        self,
+        base: Sequence[BaseFile],
+        changes: Sequence[ChangeFile],
+        wanted: pa.Schema,
+        predicate: Predicate,
+        emit_changes: bool,
+        keys: pa.Table | None,
+    ) -> Iterator[pa.RecordBatch]:
+        with errors_mapped("merge"), self._cursor() as cursor:
+            asked = keys is not None
+            if keys is not None:
+                names = [self._internal(name) for name in self._primary_key]
+                load(cursor, "asked", keys.rename_columns(names).schema, keys.rename_columns(names).to_batches())
+            if changes:
+                staged = [*wanted.names, *predicate.columns] if emit_changes else []
+                self._stage_changes(cursor, changes, staged, predicate.on(self._primary_key), asked=asked)
+            changed = self._changed_bits(cursor) if base and changes and not asked else None
+            joined = bool(changes) and changed is None
+            seen = wanted if changed is None else self._with_key(wanted)
+            for files in _by_partition(base):
+                sql, parameters = self._base_query(files, seen, predicate, changed=joined, asked=asked)
+                rows = read(cursor, sql, parameters, seen)
+                yield from rows if changed is None else self._unchanged(rows, changed, wanted)
+            if changes and emit_changes:
+                last = "changes SEMI JOIN (SELECT row FROM winners) AS winners ON winners.row = changes.rowid"
+                alive = f"{KIND} <> {int(RowKind.DELETE)} AND {predicate.sql_with(self._internal)}"
+                sql = f"SELECT {self._list(wanted.names)} FROM {last} WHERE {alive}"
+                yield from read(cursor, sql, list(predicate.parameters), wanted)
+
+    def _stage_changes(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        files: Sequence[ChangeFile],
+        columns: Sequence[str],
+        on_key: Predicate,
+        *,
+        asked: bool = False,
+    ) -> None:
+        """Make the table ``winners`` (keys, row) and, when columns are wanted, ``changes``, to which its rows point."""
+        keys = self._list(self._primary_key)
+        source, parameters = self._scan_changes(files, dict.fromkeys([*self._primary_key, *columns]))
+        source = f"{source} AS staged" + (f" SEMI JOIN asked ON {self._same_key('asked', 'staged')}" if asked else "")
+        source += f" WHERE {KIND} <> {int(RowKind.UPDATE_BEFORE)} AND {on_key.sql_with(self._internal)}"
+        parameters += on_key.parameters
+        if columns:
+            cursor.execute(f"CREATE TEMP TABLE changes AS SELECT * FROM {source}", parameters)
+            last = f"max_by(rowid, ({RANK}::HUGEINT << 64) + {SEQ})"
+            cursor.execute(f"CREATE TEMP TABLE winners AS SELECT {keys}, {last} AS row FROM changes GROUP BY {keys}")
+        else:
+            cursor.execute(f"CREATE TEMP TABLE winners AS SELECT DISTINCT {keys} FROM {source}", parameters)
+
+    def _base_query(
+        self, files: Sequence[BaseFile], wanted: pa.Schema, predicate: Predicate, *, changed: bool, asked: bool = False
+    ) -> tuple[str, list[Any]]:
+        """Scan base files of one partition, without the rows whose key is in ``winners``."""
+        constants = files[0].partition_values
+        needed = dict.fromkeys([*wanted.names, *predicate.columns, *(self._primary_key if changed or asked else ())])
+        stored = [name for name in needed if name not in constants]
+        if not stored:
+            # Rows have to be counted all the same.
+            stored = [name for name in self._schema.names if name not in constants][:1]
+        selected = [self._internal(name) for name in stored]
+        parameters: list[Any] = []
+        for name in needed:
+            if name in constants:
+                expression, value = bound(constants[name], self._schema.field(name).type)
+                selected.append(f"{expression} AS {self._internal(name)}")
+                parameters.append(value)
+        source = f"SELECT {', '.join(selected)} FROM {read_parquet(self._stored(stored))}"
+        parameters += [[file_argument(file.path, self._filesystem) for file in files], *predicate.parameters]
+        sql = f"SELECT {self._list(wanted.names, 'base.')} FROM ({source}) AS base"
+        if asked:
+            sql += f" SEMI JOIN asked ON {self._same_key('asked', 'base')}"
+        if changed:
+            sql += f" ANTI JOIN winners ON {self._same_key('winners', 'base')}"
+        sql += f" WHERE {predicate.sql_with(lambda name: f'base.{self._internal(name)}')}"
+        return sql, parameters
+
+    def _changed_bits(self, cursor: duckdb.DuckDBPyConnection) -> KeyBitmap | None:
+        """Give the keys in ``winners`` as bits; None where they are no whole numbers, or lie too far apart."""
+        name, *others = self._primary_key
+        field = self._schema.field(name)
+        if others or not KeyBitmap.can_hold(field.type):
+            return None
+        key, alone = self._internal(name), pa.schema([field.with_nullable(True)])
+        (ends,) = read(cursor, f"SELECT unnest([min({key}), max({key})]) FROM winners", [], alone)
+        keys = read(cursor, f"SELECT {key} FROM winners", [], alone)
+        return KeyBitmap.of(ends.column(0), (batch.column(0) for batch in keys))
+
+    def _with_key(self, wanted: pa.Schema) -> pa.Schema:
+        (key,) = self._primary_key
+        return wanted if key in wanted.names else wanted.append(self._schema.field(key))
+
+    def _unchanged(
+        self, rows: Iterable[pa.RecordBatch], changed: KeyBitmap, wanted: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            kept = batch.select(wanted.names).filter(changed.lacks(batch.column(self._primary_key[0])))
+            if kept.num_rows:
+                yield kept
+
+    def _changes_in_order(
+        self, files: Sequence[ChangeFile], columns: Sequence[str], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        source, parameters = self._scan_changes(files, columns)
+        snapshots = sorted({file.snapshot for file in files})
+        selected = ", ".join([*map(self._internal, columns), KIND, f"list_extract(?::BIGINT[], {RANK} + 1)"])
+        with errors_mapped("changes"), self._cursor() as cursor:
+            sql = f"SELECT {selected} FROM {source} ORDER BY {RANK}, {SEQ}"
+            yield from read(cursor, sql, [snapshots, *parameters], schema)
+
+    def _scan_changes(self, files: Sequence[ChangeFile], columns: Iterable[str]) -> tuple[str, list[Any]]:
+        """Scan columns of change files, ``_kind``, ``_seq`` and the rank of each file's snapshot among all."""
+        columns = list(columns)
+        ranks = {snapshot: rank for rank, snapshot in enumerate(sorted({file.snapshot for file in files}))}
+        rank = f"list_extract(?::INTEGER[], file_index::INTEGER + 1) AS {RANK}"
+        scan = read_parquet([*self._stored(columns), (KIND, KIND, "TINYINT"), (SEQ, SEQ, "BIGINT")])
+        selected = ", ".join([*map(self._internal, columns), KIND, SEQ, rank])
+        paths = [file_argument(file.path, self._filesystem) for file in files]
+        return f"(SELECT {selected} FROM {scan})", [[ranks[file.snapshot] for file in files], paths]
+
+    def _stored(self, columns: Iterable[str]) -> list[tuple[str, str, str]]:
+        fields = [(name, self._in_files.field(self._schema.get_field_index(name))) for name in columns]
+        return [(field.name, self._internal(name), type_name(field.type)) for name, field in fields]
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        """Open a session of its own, so that its temporary tables and results are those of one call."""
+        assert self._connection is not None, "a MergeReader is used inside its with statement"
+        cursor = self._connection.cursor()
+        cursor.execute("SET TimeZone = 'UTC'")
+        return cursor
+
+    def _wanted(self, columns: Sequence[str] | None) -> pa.Schema:
+        if columns is None:
+            return self._schema
+        unknown = sorted(set(columns) - set(self._schema.names))
+        if unknown or not columns:
+            message = f"columns: expected some of {self._schema.names}, got {unknown or 'none'}"
+            raise InvalidInputError(message)
+        return pa.schema([each for each in self._schema if each.name in set(columns)])
+
+    def _same_key(self, left: str, right: str) -> str:
+        return " AND ".join(f"{left}.{key} = {right}.{key}" for key in map(self._internal, self._primary_key))
+
+    def _internal(self, name: str) -> str:
+        return f"c{self._schema.get_field_index(name)}"
+
+    def _list(self, names: Iterable[str], prefix: str = "") -> str:
+        return ", ".join(prefix + self._internal(name) for name in names)
+
+
+def _by_partition(files: Sequence[BaseFile]) -> list[list[BaseFile]]:
+    groups: dict[tuple[tuple[str, Any], ...], list[BaseFile]] = {}
+    for file in files:
+        groups.setdefault(tuple(sorted(file.partition_values.items(), key=lambda item: item[0])), []).append(file)
+    return list(groups.values())

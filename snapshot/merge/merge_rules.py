@@ -1,0 +1,142 @@
+"""Merge engines: what several rows of one key become. Decides only; ``aggregate_sql.py`` does it.
+
+All engines are one rule. Each column has a function, which folds the values of a key's rows in the order in which they
+arrive, the row in the table first. A *sequence* says which rows are late: a row whose sequence is below the greatest
+that arrived before it. Functions that ask for the last value pass over late rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+
+class Function(StrEnum):
+    """How the values of a column are folded; the names are Paimon's."""
+
+    SUM = "sum"
+    PRODUCT = "product"
+    COUNT = "count"
+    MAX = "max"
+    MIN = "min"
+    LAST_VALUE = "last_value"
+    LAST_NON_NULL_VALUE = "last_non_null_value"
+    FIRST_VALUE = "first_value"
+    FIRST_NON_NULL_VALUE = "first_non_null_value"
+    BOOL_OR = "bool_or"
+    BOOL_AND = "bool_and"
+    LISTAGG = "listagg"
+    COLLECT = "collect"
+    HLL_SKETCH = "hll_sketch"
+
+
+class Deletes(Enum):
+    """What a delete does."""
+
+    REMOVE = "remove"
+    """The row goes; what comes after begins anew."""
+    RETRACT = "retract"
+    """The delete's values are taken back from the row, which stays. So are those of an UPDATE_BEFORE."""
+    REFUSE = "refuse"
+    """The write is refused."""
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Columns that say in which order rows belong, compared one after the other; NULL is the smallest.
+
+    Attributes:
+        fields: the columns.
+        is_group: it orders its group's columns only, and a row in which all its fields are NULL has nothing for them.
+    """
+
+    fields: tuple[str, ...]
+    is_group: bool = False
+
+
+@dataclass(frozen=True)
+class ColumnRule:
+    """How one column is folded.
+
+    Attributes:
+        function: the function.
+        sequence: number of the sequence that orders the column; None for the order of arrival.
+        fills: a late value is taken where there is no other (``last_non_null_value`` of partial updates).
+        delimiter: stands between the strings of ``listagg``.
+        distinct: ``collect`` keeps the first of equal elements.
+        retracts: a value can be taken back; ``last_value`` and ``last_non_null_value`` then become NULL.
+        ignore_retract: what would take a value back does nothing here.
+    """
+
+    function: Function
+    sequence: int | None = None
+    fills: bool = False
+    delimiter: str = ","
+    distinct: bool = False
+    retracts: bool = True
+    ignore_retract: bool = False
+
+
+@dataclass(frozen=True)
+class MergeRule:
+    """How a table merges the rows of a key. Picklable.
+
+    Attributes:
+        columns: rules of all columns that are not in the key; empty where the last row of a key just counts.
+        sequences: the sequences.
+        deletes: what deletes do.
+        ignore_delete: deletes and UPDATE_BEFORE rows are dropped before anything looks at them.
+        name: the engine's name, for messages.
+    """
+
+    columns: Mapping[str, ColumnRule] = field(default_factory=dict)
+    sequences: tuple[Sequence, ...] = ()
+    deletes: Deletes = Deletes.REMOVE
+    ignore_delete: bool = False
+    name: str = "deduplicate"
+
+    @property
+    def merges(self) -> bool:
+        """Whether what is stored depends on more than the last row of a key."""
+        return bool(self.columns)
+
+    @property
+    def takes_preimages(self) -> bool:
+        """Whether UPDATE_BEFORE rows do something."""
+        return self.deletes is Deletes.RETRACT and not self.ignore_delete
+
+    @property
+    def buries(self) -> tuple[str, ...]:
+        """The sequence fields that are remembered of a delete, so that later rows may be found late; or none."""
+        whole = [each for each in self.sequences if not each.is_group]
+        return whole[0].fields if whole and self.deletes is Deletes.REMOVE and not self.ignore_delete else ()
+
+    def as_set(self) -> MergeRule:
+        """Give the rule for changes that are what is wanted, as those of ``update`` are: nothing is merged.
+
+        What they delete is remembered with the sequence that the row had.
+        """
+        return MergeRule(sequences=self.sequences if self.buries else (), name=self.name)
+
+    @property
+    def why_refused(self) -> str:
+        """Why deletes are refused; empty where they are not."""
+        if self.ignore_delete:
+            return ""
+        if self.deletes is Deletes.REFUSE:
+            return f"merge-engine='{self.name}' takes none; set ignore-delete=true to drop them"
+        if self.deletes is Deletes.REMOVE:
+            return ""
+        lacking = [name for name, rule in self.columns.items() if not (rule.retracts or rule.ignore_retract)]
+        if not lacking:
+            return ""
+        name = lacking[0]
+        return (
+            f"column '{name}' has aggregate-function '{self.columns[name].function}', from which nothing can be taken "
+            f"back; set fields.{name}.ignore-retract=true, or ignore-delete=true to drop all deletes"
+        )
+
+
+LAST_ROW = MergeRule()
+"""Of a key's rows the last counts, and a delete removes it."""

@@ -1,0 +1,71 @@
+"""Rows inside DuckDB: columns are called ``c0``, ``c1``, ... so that no user's column name can hide one of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import duckdb
+import pyarrow as pa
+
+from snapshot.merge.duckdb_engine import load
+from snapshot.schema.spec import TableSpec
+
+
+def numbered_schema(schema: pa.Schema) -> pa.Schema:
+    """Rename columns to their numbers; all may be NULL."""
+    return pa.schema([field.with_name(f"c{i}").with_nullable(True) for i, field in enumerate(schema)])
+
+
+def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rename a batch's columns to their numbers."""
+    return pa.RecordBatch.from_arrays(batch.columns, schema=numbered_schema(batch.schema))
+
+
+def load_numbered(
+    session: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> None:
+    """Fill a new temporary table from batches of a schema."""
+    load(session, table, numbered_schema(schema), map(numbered, batches))
+
+
+def columns_of(spec: TableSpec) -> list[str]:
+    """Give the inner names of a table's columns."""
+    return [f"c{i}" for i in range(len(spec.arrow))]
+
+
+def names_in(spec: TableSpec, columns: Iterable[str]) -> list[str]:
+    """Give the inner names of some of a table's columns, in the order in which they are named."""
+    return [f"c{spec.arrow.get_field_index(name)}" for name in columns]
+
+
+def keys_of(spec: TableSpec) -> list[str]:
+    """Give the inner names of a table's key columns, in the order of the key."""
+    return names_in(spec, spec.primary_key)
+
+
+def same_key(keys: Sequence[str], left: str, right: str) -> str:
+    """Write the condition that rows of two tables have the same key."""
+    return " AND ".join(f"{left}.{key} = {right}.{key}" for key in keys)
+
+
+def same_row(spec: TableSpec, left: str, right: str) -> str:
+    """Write the condition that rows of two tables hold the same values."""
+    same = []
+    for column, field in zip(columns_of(spec), spec.arrow, strict=True):
+        same.append(f"{left}.{column} IS NOT DISTINCT FROM {right}.{column}")
+        if _has_floats(field.type):
+            # As text too, since -0.0 equals 0.0 and is another value.
+            same.append(f"{left}.{column}::VARCHAR IS NOT DISTINCT FROM {right}.{column}::VARCHAR")
+    return " AND ".join(same)
+
+
+def exactly(spec: TableSpec) -> list[str]:
+    """Return a table's columns, and those of floats as text too, by which -0.0 and 0.0 are told apart."""
+    fields = zip(columns_of(spec), spec.arrow, strict=True)
+    return [*columns_of(spec), *(f"{column}::VARCHAR AS {column}t" for column, f in fields if _has_floats(f.type))]
+
+
+def _has_floats(data_type: pa.DataType) -> bool:
+    if pa.types.is_floating(data_type):
+        return True
+    return any(_has_floats(data_type.field(i).type) for i in range(data_type.num_fields))

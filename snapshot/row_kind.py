@@ -1,0 +1,33 @@
+"""The row kinds of a change, in the numbering of Flink's ``RowKind``, and their names in Delta's change feed."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+KIND = "_kind"
+"""Name of the int8 column that holds a change's row kind in change files and in memory."""
+
+CHANGE_TYPE = "_change_type"
+"""Name of the string column that holds it in what users write and read (Delta change data feed)."""
+
+
+class RowKind(IntEnum):
+    """What a change does to the row of its key."""
+
+    INSERT = 0
+    UPDATE_BEFORE = 1
+    UPDATE_AFTER = 2
+    DELETE = 3
+
+    @property
+    def change_type(self) -> str:
+        """The name of this kind in the ``_change_type`` column."""
+        return CHANGE_TYPE_NAMES[self.value]
+
+
+TRUNCATE: Final = 4
+"""The kind of what says in the log that all rows are gone (``store/truncate_changes.py``); no row of a file has it."""
+
+CHANGE_TYPE_NAMES: tuple[str, str, str, str] = ("insert", "update_preimage", "update_postimage", "delete")
+"""``_change_type`` by row kind number."""

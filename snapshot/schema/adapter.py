@@ -1,0 +1,135 @@
+"""Rows of one schema as rows of another one of the same table, matched by stored names, in Arrow arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from snapshot.errors import InvalidInputError
+from snapshot.schema.physical_names import Columns
+from snapshot.schema.system_columns import relabelled
+
+_DIGITS = {8: 10, 16: 10, 32: 10, 64: 20}
+"""Digits before the point that a decimal needs to take a whole number's place (Delta's type widening)."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Gives rows that were written under one schema the columns of another. Picklable.
+
+    A column that the rows lack is NULL, one that the other schema lacks is left out, and a narrower type is cast.
+
+    Attributes:
+        came: the columns of the rows.
+        wanted: the columns to give.
+        why: begins the message of what cannot be given.
+    """
+
+    came: Columns
+    wanted: Columns
+    why: str = ""
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Adapt a batch; columns that are not the table's, such as ``_kind``, follow as they are.
+
+        Raises:
+            InvalidInputError: a value has no place in the wanted columns, which are older: a type was widened, a column
+                that is NOT NULL was dropped or holds NULL.
+        """
+        if self.came == self.wanted:
+            return batch
+        own = batch.select(self.came.named.names)
+        fitted = fit(relabelled(own, _like(own.schema, self.came.physical)), self.wanted, self.why)
+        further = [field for field in batch.schema if field.name not in set(self.came.named.names)]
+        arrays = [*fitted.columns, *(batch.column(batch.schema.get_field_index(field.name)) for field in further)]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*self.wanted.named, *further]))
+
+
+def fit(batch: pa.RecordBatch, wanted: Columns, why: str = "") -> pa.RecordBatch:
+    """Give rows by stored names, as a file may hold them, the columns wanted.
+
+    Raises:
+        InvalidInputError: a type cannot become the one wanted, or NULL is where none is wanted.
+    """
+    arrays = []
+    for field, named in zip(wanted.physical, wanted.named, strict=True):
+        number = batch.schema.get_field_index(field.name)
+        if number < 0:
+            array = pa.nulls(batch.num_rows, field.type)
+        else:
+            array = _fit(batch.column(number), field.type, f"{why}column {named.name!r}")
+        if not named.nullable and array.null_count:
+            msg = f"{why}column {named.name!r} is NOT NULL here, and was dropped or may hold NULL since."
+            raise InvalidInputError(msg)
+        arrays.append(array)
+    return relabelled(pa.RecordBatch.from_arrays(arrays, schema=wanted.physical), wanted.named)
+
+
+def widens(came: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell whether a column may change its type: values keep their meaning, and files of the old one can be read.
+
+    These are the rules of Delta's type widening, but for dates, which do not become timestamps.
+    """
+    types = pa.types
+    if came == wanted:
+        return True
+    if types.is_signed_integer(came):
+        if types.is_signed_integer(wanted):
+            return bool(came.bit_width <= wanted.bit_width)
+        if types.is_decimal(wanted):
+            return bool(wanted.precision - wanted.scale >= _DIGITS[came.bit_width])
+        return bool(types.is_float64(wanted) and came.bit_width < 64)
+    if types.is_float32(came):
+        return bool(types.is_float64(wanted))
+    if types.is_decimal(came) and types.is_decimal(wanted):
+        whole = wanted.precision - wanted.scale >= came.precision - came.scale
+        return bool(wanted.scale >= came.scale and whole)
+    return False
+
+
+def _fit(array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
+    """Give an array a type: fields of structs by their names, those that it lacks as NULL."""
+    came = array.type
+    if came == to:
+        return array
+    if pa.types.is_struct(came) and pa.types.is_struct(to):
+        children = dict(zip((field.name for field in came), array.flatten(), strict=True))
+        arrays = [
+            _fit(children[f.name], f.type, what) if f.name in children else pa.nulls(len(array), f.type) for f in to
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=list(to), mask=array.is_null())
+    if pa.types.is_list(came) and pa.types.is_list(to):
+        values = _fit(array.values, to.value_type, what)
+        return pa.ListArray.from_arrays(_offsets(array), values, type=to, mask=array.is_null())
+    if pa.types.is_map(came) and pa.types.is_map(to):
+        keys, items = _fit(array.keys, to.key_type, what), _fit(array.items, to.item_type, what)
+        return pa.MapArray.from_arrays(_offsets(array), keys, items, type=to, mask=array.is_null())
+    if widens(came, to) or _is_label(came, to):
+        return array.cast(to)
+    msg = f"{what} is {came} now, and {to} here."
+    raise InvalidInputError(msg)
+
+
+def _is_label(came: pa.DataType, to: pa.DataType) -> bool:
+    """Tell whether two types differ in how Arrow labels them only, as writers of the same Delta type do."""
+    types = pa.types
+    if types.is_timestamp(came) and types.is_timestamp(to):
+        return (came.tz is None) == (to.tz is None)
+    texts = types.is_string, types.is_large_string, types.is_string_view
+    blobs = types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
+    return types.is_null(came) or any(
+        any(is_one(came) for is_one in kinds) and any(is_one(to) for is_one in kinds) for kinds in (texts, blobs)
+    )
+
+
+def _like(schema: pa.Schema, names: pa.Schema) -> pa.Schema:
+    """Give columns other names, of struct fields too."""
+    return pa.schema(
+        [field.with_name(name.name).with_type(name.type) for field, name in zip(schema, names, strict=True)]
+    )
+
+
+def _offsets(array: pa.Array) -> pa.Array:
+    # A copy without an offset of its own: a mask goes with no other.
+    return pa.array(array.offsets.to_numpy(), pa.int32())

@@ -1,0 +1,342 @@
+"""Schema change: what becomes of a table's columns, decided without touching a file (see ``physical_names.py``).
+
+The schema changes after which rows of other columns have a place in a table (``merge_schema=True``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
+from snapshot.schema.adapter import widens
+from snapshot.schema.physical_names import PHYSICAL_NAME
+from snapshot.schema.spark_types import (
+    arrow_schema,
+    can_widen,
+    path_of,
+    physical_name,
+    physical_paths,
+    visible,
+    without_physical_names,
+)
+from snapshot.schema.system_columns import RESERVED
+
+_COMMENT = "comment"
+
+
+@dataclass(frozen=True)
+class AddColumn:
+    """Add a column, or a field of a struct; rows written before have NULL there.
+
+    Attributes:
+        path: its name; a field's after that of its struct, with dots: ``s.x``, ``list.element.x``, ``map.value.x``.
+        type: its type.
+        first: put it before all others.
+        after: put it after this one; without either it comes last.
+        comment: says what it is.
+    """
+
+    path: str
+    type: DataType
+    first: bool = False
+    after: str | None = None
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
+class DropColumn:
+    """Remove a column or a field; old snapshots keep it under their own schema."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class RenameColumn:
+    """Give a column or a field another name; ``to`` is the last part of it only."""
+
+    path: str
+    to: str
+
+
+@dataclass(frozen=True)
+class MoveColumn:
+    """Put a column or a field elsewhere among its neighbours."""
+
+    path: str
+    first: bool = False
+    after: str | None = None
+
+
+@dataclass(frozen=True)
+class WidenColumn:
+    """Give a column, a field, a list's ``element`` or a map's ``value`` a type that holds all values it can have."""
+
+    path: str
+    type: DataType
+
+
+@dataclass(frozen=True)
+class AllowNull:
+    """Let a NOT NULL column or field hold NULL from now on."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class CommentColumn:
+    """Say what a column or a field is; None says nothing."""
+
+    path: str
+    comment: str | None
+
+
+Change: TypeAlias = AddColumn | DropColumn | RenameColumn | MoveColumn | WidenColumn | AllowNull | CommentColumn
+_VERBS: Mapping[type, str] = {
+    DropColumn: "dropped",
+    RenameColumn: "renamed",
+    WidenColumn: "widened",
+    AllowNull: "made to hold NULL",
+}
+
+
+def evolved(
+    schema: StructType, changes: Sequence[Change], *, past: Iterable[StructType], bound: Mapping[str, str]
+) -> StructType:
+    """Apply changes one after the other.
+
+    Args:
+        schema: the columns, with their stored names.
+        changes: what to do.
+        past: every schema that the table has had, with stored names.
+        bound: columns that cannot be dropped, renamed or retyped, and why.
+
+    Returns:
+        The columns afterwards, with their stored names.
+
+    Raises:
+        InvalidInputError: a change cannot be made.
+    """
+    used = {path for each in (*past, schema) for path in physical_paths(each)}
+    for change in changes:
+        schema = _Editor(used, bound).apply(schema, change)
+        used |= physical_paths(schema)
+    return schema
+
+
+@dataclass(frozen=True)
+class _Editor:
+    """Applies one change.
+
+    Attributes:
+        used: paths of all stored names that the table has ever had, in lower case.
+        bound: see ``evolved``.
+    """
+
+    used: set[tuple[str, ...]]
+    bound: Mapping[str, str]
+
+    def apply(self, schema: StructType, change: Change) -> StructType:
+        path = path_of(change.path, schema)
+        if len(path) == 1 and type(change) in _VERBS:
+            self._check_bound(path[0], change)
+        if isinstance(change, WidenColumn):
+            found = _retyped(schema, path, change)
+        else:
+            found = self._in_struct(schema, path, (), change)
+        assert isinstance(found, StructType)
+        return found
+
+    def _check_bound(self, name: str, change: Change) -> None:
+        why = {column.lower(): reason for column, reason in self.bound.items()}.get(name.lower())
+        if why is not None:
+            msg = f"column {name!r} cannot be {_VERBS[type(change)]}: {why}."
+            raise InvalidInputError(msg)
+
+    def _in_struct(
+        self, data_type: DataType, path: tuple[str, ...], place: tuple[str, ...], change: Change
+    ) -> DataType:
+        """Change the struct that holds the last name of a path; ``place`` is its own path, by stored names."""
+        if len(path) > 1:
+            return _with_child(
+                data_type,
+                path[0],
+                change.path,
+                lambda child, step: self._in_struct(child, path[1:], (*place, step), change),
+            )
+        if not isinstance(data_type, StructType):
+            raise _no_field(data_type, path[0], change.path)
+        return self._changed(data_type, path[0], place, change)
+
+    def _changed(self, struct: StructType, name: str, place: tuple[str, ...], change: Change) -> StructType:
+        if isinstance(change, AddColumn):
+            return self._added(struct, name, place, change)
+        number = _find(struct, name, change.path)
+        field, others = struct.fields[number], [*struct.fields[:number], *struct.fields[number + 1 :]]
+        match change:
+            case DropColumn():
+                if not others:
+                    msg = f"column {change.path!r} cannot be dropped: it is the only one there. Drop what holds it."
+                    raise InvalidInputError(msg)
+                return StructType(others)
+            case MoveColumn():
+                if change.first is (change.after is not None):
+                    msg = f"column {change.path!r}: say where it goes: first=True, or after= another column."
+                    raise InvalidInputError(msg)
+                return _placed(others, field, change)
+            case RenameColumn():
+                _check_free(StructType(others), change.to, change.to, top=not place)
+                field = _renamed(field, change.to)
+            case AllowNull():
+                field = StructField(field.name, field.dataType, True, field.metadata)
+            case CommentColumn():
+                field = _commented(field, change.comment)
+        return StructType([*struct.fields[:number], field, *struct.fields[number + 1 :]])
+
+    def _added(self, struct: StructType, name: str, place: tuple[str, ...], change: AddColumn) -> StructType:
+        _check_free(struct, name, change.path, top=not place)
+        data_type = visible(StructType([StructField(name, change.type)])).fields[0].dataType
+        stored_as, number = name, 1
+        while (*place, stored_as.lower()) in self.used or (not place and stored_as.lower() in RESERVED):
+            number += 1
+            stored_as = f"{name}_{number}"
+        metadata = {} if stored_as == name else {PHYSICAL_NAME: stored_as}
+        field = _commented(StructField(name, data_type, True, metadata), change.comment)
+        return _placed(list(struct.fields), field, change)
+
+
+def _retyped(data_type: DataType, path: tuple[str, ...], change: WidenColumn) -> DataType:
+    if path:
+        return _with_child(data_type, path[0], change.path, lambda child, _: _retyped(child, path[1:], change))
+    nested = StructType, ArrayType, MapType
+    if isinstance(data_type, nested) or isinstance(change.type, nested):
+        msg = (
+            f"column {change.path!r} is {data_type.simpleString()}: widen what is in it by its path ('struct.field', "
+            "'list.element', 'map.value'), or add fields to it."
+        )
+        raise InvalidInputError(msg)
+    if not can_become(data_type, change.type):
+        msg = (
+            f"column {change.path!r} cannot change from {data_type.simpleString()} to "
+            f"{change.type.simpleString()}: a type "
+            "can become one that holds all its values (byte to short to int to bigint, these to decimal, all but "
+            "bigint to double, float to double, decimal to one with no fewer digits before and after the point). Add "
+            "a column instead."
+        )
+        raise InvalidInputError(msg)
+    return change.type
+
+
+def _with_child(data_type: DataType, name: str, text: str, change: Callable[[DataType, str], DataType]) -> DataType:
+    """Replace the type of a field, an element or a value; ``change`` is also told the stored name of the step."""
+    if isinstance(data_type, StructType):
+        number = _find(data_type, name, text)
+        fields = list(data_type.fields)
+        f = fields[number]
+        fields[number] = StructField(f.name, change(f.dataType, physical_name(f).lower()), f.nullable, f.metadata)
+        return StructType(fields)
+    if isinstance(data_type, ArrayType) and name.lower() == "element":
+        return ArrayType(change(data_type.elementType, "element"), data_type.containsNull)
+    if isinstance(data_type, MapType) and name.lower() == "value":
+        return MapType(data_type.keyType, change(data_type.valueType, "value"), data_type.valueContainsNull)
+    if isinstance(data_type, MapType) and name.lower() == "key":
+        msg = f"column {text!r}: the keys of a map stay as they are; only its 'value' can change."
+        raise InvalidInputError(msg)
+    raise _no_field(data_type, name, text)
+
+
+def _no_field(data_type: DataType, name: str, text: str) -> InvalidInputError:
+    inner = {ArrayType: "'element'", MapType: "'value'"}.get(type(data_type))
+    hint = f"what is in it is called {inner}" if inner else "it has nothing in it"
+    return InvalidInputError(
+        f"column {text!r}: {name!r} is no field of a struct, but of {data_type.simpleString()}; {hint}."
+    )
+
+
+def _find(struct: StructType, name: str, text: str) -> int:
+    for number, field in enumerate(struct.fields):
+        if field.name.lower() == name.lower():
+            return number
+    msg = f"column {text!r}: there is no {name!r}; there are {struct.fieldNames()}."
+    raise InvalidInputError(msg)
+
+
+def _check_free(struct: StructType, name: str, text: str, *, top: bool) -> None:
+    if not name or (top and name.lower() in RESERVED):
+        msg = f"column {text!r}: the name is reserved by the store ({', '.join(RESERVED)}); choose another."
+        raise InvalidInputError(msg)
+    if name.lower() in (each.lower() for each in struct.fieldNames()):
+        msg = f"column {text!r}: there is a column of that name; there are {struct.fieldNames()}."
+        raise InvalidInputError(msg)
+
+
+def _placed(fields: list[StructField], field: StructField, change: AddColumn | MoveColumn) -> StructType:
+    """Put a field among others."""
+    if change.first and change.after is not None:
+        msg = f"column {change.path!r}: first and after exclude each other; give one."
+        raise InvalidInputError(msg)
+    number = 0 if change.first else len(fields)
+    if change.after is not None:
+        number = _find(StructType(fields), change.after, change.after) + 1
+    return StructType([*fields[:number], field, *fields[number:]])
+
+
+def _renamed(field: StructField, to: str) -> StructField:
+    metadata = without_physical_names(field)
+    if physical_name(field) != to:
+        metadata[PHYSICAL_NAME] = physical_name(field)
+    return StructField(to, field.dataType, field.nullable, metadata)
+
+
+def _commented(field: StructField, comment: str | None) -> StructField:
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key != _COMMENT}
+    if comment is not None:
+        metadata[_COMMENT] = comment
+    return StructField(field.name, field.dataType, field.nullable, metadata)
+
+
+def can_become(came: DataType, wanted: DataType) -> bool:
+    """Tell whether a column's type may change; see ``adapt.widens``."""
+    one, other = (arrow_schema(StructType([StructField("c", kind)])).field(0).type for kind in (came, wanted))
+    return came == wanted or (one != other and widens(one, other))
+
+
+def merging_changes(came: StructType, there: StructType) -> list[Change]:
+    """Find the columns and fields that a table lacks, and the types that it needs wider.
+
+    Args:
+        came: the columns of the rows.
+        there: the table's columns.
+
+    Returns:
+        What to change. A type that cannot become that of the rows is left as it is: the write will say so.
+    """
+    found: list[Change] = []
+    _merge(came, there, (), found)
+    return found
+
+
+def _merge(came: DataType, there: DataType, place: tuple[str, ...], found: list[Change]) -> None:
+    if isinstance(came, StructType) and isinstance(there, StructType):
+        known = {field.name.lower(): field for field in there.fields}
+        for field in came.fields:
+            path = (*place, field.name)
+            held = known.get(field.name.lower())
+            if held is not None:
+                _merge(field.dataType, held.dataType, (*place, held.name), found)
+            elif place or field.name.lower() not in RESERVED:
+                found.append(AddColumn(_text(path), field.dataType, comment=(field.metadata or {}).get("comment")))
+    elif isinstance(came, ArrayType) and isinstance(there, ArrayType):
+        _merge(came.elementType, there.elementType, (*place, "element"), found)
+    elif isinstance(came, MapType) and isinstance(there, MapType):
+        _merge(came.valueType, there.valueType, (*place, "value"), found)
+    elif not can_widen(came, there) and can_widen(there, came):
+        found.append(WidenColumn(_text(place), came))
+
+
+def _text(path: tuple[str, ...]) -> str:
+    return ".".join(map(backquoted, path))

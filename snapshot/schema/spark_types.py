@@ -1,0 +1,231 @@
+"""The columns of a table as Spark's types: what may be stored, and what can be widened without loss.
+
+Names and stored names (``physical_names.py``) of columns as Spark's types.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from snapshot.errors import InvalidInputError
+from snapshot.schema.physical_names import PHYSICAL_NAME
+from snapshot.schema.system_columns import RESERVED
+
+_PART = re.compile(r"`((?:[^`]|``)+)`(?:\.|$)|([^.`]+)(?:\.|$)")
+
+
+def with_physical_names(schema_json: str) -> StructType:
+    """Read the columns of a definition, with their stored names in their metadata."""
+    return StructType.fromJson(json.loads(schema_json))
+
+
+def physical_name(field: StructField) -> str:
+    """Give the name under which files hold a column or a field."""
+    return str((field.metadata or {}).get(PHYSICAL_NAME, field.name))
+
+
+def visible(schema: StructType) -> StructType:
+    """Give columns as users see them: without stored names."""
+    return _fields_mapped(schema, lambda f: StructField(f.name, f.dataType, f.nullable, without_physical_names(f)))
+
+
+def stored(schema: StructType) -> StructType:
+    """Give columns as files hold them, in the same order."""
+    return _fields_mapped(
+        schema, lambda f: StructField(physical_name(f), f.dataType, f.nullable, without_physical_names(f))
+    )
+
+
+def without_physical_names(field: StructField) -> dict[str, object]:
+    """Give a field's metadata as users see it."""
+    return {key: value for key, value in (field.metadata or {}).items() if key != PHYSICAL_NAME}
+
+
+def physical_paths(schema: StructType) -> set[tuple[str, ...]]:
+    """Give the paths of all fields by their stored names, in lower case."""
+    found: set[tuple[str, ...]] = set()
+
+    def walk(data_type: DataType, place: tuple[str, ...]) -> None:
+        if isinstance(data_type, StructType):
+            for field in data_type.fields:
+                path = (*place, physical_name(field).lower())
+                found.add(path)
+                walk(field.dataType, path)
+        elif isinstance(data_type, ArrayType):
+            walk(data_type.elementType, (*place, "element"))
+        elif isinstance(data_type, MapType):
+            walk(data_type.keyType, (*place, "key"))
+            walk(data_type.valueType, (*place, "value"))
+
+    walk(schema, ())
+    return found
+
+
+def path_of(text: str, schema: StructType) -> tuple[str, ...]:
+    """Split a dotted path; a name with dots in it stands in backquotes, unless it is a column's whole name.
+
+    Raises:
+        InvalidInputError: it is no path.
+    """
+    if text.lower() in (name.lower() for name in schema.fieldNames()):
+        return (text,)
+    parts: list[str] = []
+    place = 0
+    while place < len(text) or not parts:
+        found = _PART.match(text, place)
+        if found is None:
+            msg = f"column {text!r}: expected a name, or names with dots between them such as 'struct.field'."
+            raise InvalidInputError(msg)
+        parts.append(found[2] if found[1] is None else found[1].replace("``", "`"))
+        place = found.end()
+    if text.endswith("."):
+        msg = f"column {text!r}: a name has to follow the last dot."
+        raise InvalidInputError(msg)
+    return tuple(parts)
+
+
+def _fields_mapped(struct: StructType, change: Callable[[StructField], StructField]) -> StructType:
+    """Change every field of a struct and of the structs in it."""
+
+    def mapped(data_type: DataType) -> DataType:
+        if isinstance(data_type, StructType):
+            return _fields_mapped(data_type, change)
+        if isinstance(data_type, ArrayType):
+            return ArrayType(mapped(data_type.elementType), data_type.containsNull)
+        if isinstance(data_type, MapType):
+            return MapType(mapped(data_type.keyType), mapped(data_type.valueType), data_type.valueContainsNull)
+        return data_type
+
+    fields = [change(field) for field in struct.fields]
+    return StructType([StructField(f.name, mapped(f.dataType), f.nullable, f.metadata) for f in fields])
+
+
+_ATOMIC_TYPES = (
+    BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType,
+    StringType, BinaryType, DateType, TimestampType, TimestampNTZType,
+)  # fmt: skip
+_PARTITION_TYPES = (BooleanType, ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, DateType)
+_KEY_TYPES = (*_PARTITION_TYPES, BinaryType, TimestampType, TimestampNTZType)
+_WIDER: dict[type[DataType], int] = {ByteType: 1, ShortType: 2, IntegerType: 3, LongType: 4}
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Give the Arrow schema Spark exchanges with Python for these columns (timestamps with zone are in UTC)."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: Sequence[str]) -> None:
+    """Refuse a table definition the store cannot keep.
+
+    Raises:
+        InvalidInputError: no columns, a reserved or repeated name, a type Delta does not store, a key or
+            partition column that does not exist or has a type that cannot be hashed or put in a path.
+    """
+    if not schema.fields:
+        msg = "schema: a table needs at least one column; this schema has none."
+        raise InvalidInputError(msg)
+    seen: dict[str, str] = {}
+    for field in schema.fields:
+        if field.name.lower() in RESERVED:
+            msg = f"schema: column name {field.name!r} is reserved by the store ({', '.join(RESERVED)}); rename it."
+            raise InvalidInputError(msg)
+        if field.name.lower() in seen:
+            msg = f"schema: columns {seen[field.name.lower()]!r} and {field.name!r} differ in case only; rename one."
+            raise InvalidInputError(msg)
+        seen[field.name.lower()] = field.name
+        _check_type(field.name, field.dataType)
+    _check_columns(schema, "primary_key", primary_key, _KEY_TYPES)
+    _check_columns(schema, "partition_by", partition_by, _PARTITION_TYPES)
+    if len(partition_by) == len(schema.fields):
+        msg_0 = "partition_by: names every column of the table; leave at least one out."
+        raise InvalidInputError(msg_0)
+
+
+def table_schema(schema: StructType, primary_key: Sequence[str]) -> StructType:
+    """Give the schema as the table keeps it: key columns are NOT NULL."""
+    return StructType(
+        [StructField(f.name, f.dataType, f.nullable and f.name not in primary_key, f.metadata) for f in schema.fields]
+    )
+
+
+def can_widen(came: DataType, wanted: DataType) -> bool:
+    """Tell whether every value of ``came`` is kept exactly by a cast to ``wanted``."""
+    if came == wanted or came.simpleString() == "void":
+        return True
+    if type(came) in _WIDER and type(wanted) in _WIDER:
+        return _WIDER[type(came)] <= _WIDER[type(wanted)]
+    if isinstance(came, FloatType) and isinstance(wanted, DoubleType):
+        return True
+    if isinstance(came, DecimalType) and isinstance(wanted, DecimalType):
+        return wanted.scale >= came.scale and wanted.precision - wanted.scale >= came.precision - came.scale
+    if isinstance(came, StructType) and isinstance(wanted, StructType):
+        pairs = zip(came.fields, wanted.fields, strict=False)
+        return len(came.fields) == len(wanted.fields) and all(
+            a.name == b.name and can_widen(a.dataType, b.dataType) for a, b in pairs
+        )
+    if isinstance(came, ArrayType) and isinstance(wanted, ArrayType):
+        return can_widen(came.elementType, wanted.elementType)
+    if isinstance(came, MapType) and isinstance(wanted, MapType):
+        return can_widen(came.keyType, wanted.keyType) and can_widen(came.valueType, wanted.valueType)
+    return False
+
+
+def _check_type(path: str, data_type: DataType) -> None:
+    if isinstance(data_type, StructType):
+        for field in data_type.fields:
+            _check_type(f"{path}.{field.name}", field.dataType)
+    elif isinstance(data_type, ArrayType):
+        _check_type(f"{path}.element", data_type.elementType)
+    elif isinstance(data_type, MapType):
+        _check_type(f"{path}.key", data_type.keyType)
+        _check_type(f"{path}.value", data_type.valueType)
+    elif not isinstance(data_type, _ATOMIC_TYPES):
+        msg = (
+            f"schema: column {path!r} has type {data_type.simpleString()}, which Delta tables of this store cannot "
+            "hold."
+        )
+        raise InvalidInputError(msg)
+
+
+def _check_columns(schema: StructType, what: str, names: Sequence[str], allowed: tuple[type[DataType], ...]) -> None:
+    if len(set(names)) != len(names):
+        msg = f"{what}: names a column twice: {list(names)}."
+        raise InvalidInputError(msg)
+    for name in names:
+        if name not in schema.fieldNames():
+            msg = f"{what}: there is no column {name!r}; the table has {schema.fieldNames()}."
+            raise InvalidInputError(msg)
+        data_type = schema[name].dataType
+        if not isinstance(data_type, allowed):
+            words = ", ".join(t.typeName() for t in allowed)
+            msg_0 = f"{what}: column {name!r} has type {data_type.simpleString()}; allowed are {words}."
+            raise InvalidInputError(msg_0)
+        if isinstance(data_type, StringType) and data_type.collation != "UTF8_BINARY":
+            # Buckets, folders and merging compare bytes; another collation would call two such keys the same.
+            msg_1 = f"{what}: column {name!r} has collation {data_type.collation}; allowed is UTF8_BINARY."
+            raise InvalidInputError(msg_1)

@@ -1,0 +1,173 @@
+"""What a table is: its columns, key, partitions and options, kept in the commit table's Delta properties.
+
+A table whose columns were changed also keeps those it had before, each with the snapshot that brought them; so what was
+written under them, and published, can be read for ever. Programs from before schema change refuse such a table.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from snapshot.errors import CorruptedError
+from snapshot.schema.physical_names import Columns, compact, visible_json
+from snapshot.schema.system_columns import BUCKET
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+SPEC_PROPERTY = "tablestore.spec"
+_FORMAT = 1
+_FORMAT_ALTERED = 2
+
+
+@dataclass(frozen=True)
+class PastSchema:
+    """Columns that a table had.
+
+    Attributes:
+        since: the snapshot that brought them.
+        schema_json: the columns, as ``TableSpec.schema_json``.
+    """
+
+    since: int
+    schema_json: str
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """The definition of a table.
+
+    Attributes:
+        table_id: unique for each ``create``; names the table's transactional id and consumer group.
+        schema_json: the user's columns, as Spark's schema JSON, with their stored names (``physical_names.py``).
+        primary_key: key columns in the order they were declared; empty for an append table.
+        partition_by: the user's partition columns.
+        properties: options as stored strings; never a secret.
+        owns_topic: whether ``create`` made the log's topic, so that ``drop`` removes it.
+        topic_id: Kafka's id of the topic that holds the log, as of ``create`` or the last ``repair``; empty in tables
+            from before it was kept, and where the brokers know of none.
+        cluster_id: Kafka's id of the cluster that has the topic; empty likewise.
+        since: the snapshot that brought these columns; 0 where they are those of ``create``.
+        past: the columns before, oldest first.
+    """
+
+    table_id: str
+    schema_json: str
+    primary_key: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    properties: dict[str, str] = field(default_factory=dict)
+    owns_topic: bool = False
+    since: int = 0
+    past: tuple[PastSchema, ...] = ()
+    topic_id: str = ""
+    cluster_id: str = ""
+
+    @cached_property
+    def schema(self) -> StructType:
+        """The user's columns as Spark types."""
+        from pyspark.sql.types import StructType  # noqa: PLC0415 - who reads without Spark never waits for PySpark
+
+        return StructType.fromJson(json.loads(visible_json(self.schema_json)))
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The user's columns as Arrow types, by their names and as files hold them."""
+        return Columns.of(self.schema_json)
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The user's columns as Arrow types."""
+        return self.columns.named
+
+    @property
+    def physical(self) -> pa.Schema:
+        """The same columns in the same order as files hold them: their stored names, of struct fields too."""
+        return self.columns.physical
+
+    @cached_property
+    def change_columns(self) -> Columns:
+        """The same columns as changes have them: a delete may have its key only, so every other one may be NULL."""
+        return self.columns.loosened(self.primary_key) if self.has_key else self.columns
+
+    @cached_property
+    def added(self) -> frozenset[str]:
+        """The names of columns that ``create`` did not make: writers from before may leave them out."""
+        first = set(self.at(0).physical.names)
+        return frozenset(
+            name for name, held in zip(self.arrow.names, self.physical.names, strict=True) if held not in first
+        )
+
+    def at(self, snapshot: int) -> TableSpec:
+        """Give the definition with the columns under which a snapshot was made; options are today's."""
+        if snapshot >= self.since:
+            return self
+        number = max((n for n, past in enumerate(self.past) if past.since <= snapshot), default=0)
+        found = self.past[number]
+        return replace(self, schema_json=found.schema_json, since=found.since, past=self.past[:number])
+
+    def with_columns(self, schema_json: str, since: int) -> TableSpec:
+        """Give the definition with other columns, from a snapshot on."""
+        past = (*self.past, PastSchema(self.since, self.schema_json))
+        return replace(self, schema_json=schema_json, since=since, past=past)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the table has a primary key."""
+        return bool(self.primary_key)
+
+    @property
+    def root_partitions(self) -> tuple[str, ...]:
+        """Partition columns of the root Delta table."""
+        return (*self.partition_by, BUCKET) if self.has_key else self.partition_by
+
+    def to_json(self) -> str:
+        """Give the text that ``from_json`` reads."""
+        content = {
+            "format": _FORMAT_ALTERED if self.past else _FORMAT,
+            "table_id": self.table_id,
+            "schema": json.loads(self.schema_json),
+            "primary_key": list(self.primary_key),
+            "partition_by": list(self.partition_by),
+            "properties": self.properties,
+            "owns_topic": self.owns_topic,
+        }
+        if self.topic_id or self.cluster_id:
+            content |= {"topic_id": self.topic_id, "cluster_id": self.cluster_id}
+        if self.past:
+            content["since"] = self.since
+            content["past"] = [{"since": p.since, "schema": json.loads(p.schema_json)} for p in self.past]
+        return json.dumps(content)
+
+    @classmethod
+    def from_json(cls, text: str, path: str) -> TableSpec:
+        """Read a spec.
+
+        Raises:
+            CorruptedError: the text is not a spec this version can read.
+        """
+        try:
+            raw = json.loads(text)
+            if raw["format"] not in (_FORMAT, _FORMAT_ALTERED):
+                known = f"{_FORMAT} or {_FORMAT_ALTERED}"
+                msg = f"{path}: table format {raw['format']} is not {known}; open it with the version that wrote it."
+                raise CorruptedError(msg)
+            return cls(
+                table_id=raw["table_id"],
+                schema_json=compact(raw["schema"]),
+                primary_key=tuple(raw["primary_key"]),
+                partition_by=tuple(raw["partition_by"]),
+                properties=dict(raw["properties"]),
+                owns_topic=bool(raw["owns_topic"]),
+                since=int(raw.get("since", 0)),
+                past=tuple(PastSchema(int(p["since"]), compact(p["schema"])) for p in raw.get("past", ())),
+                topic_id=str(raw.get("topic_id", "")),
+                cluster_id=str(raw.get("cluster_id", "")),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            msg_0 = f"{path}: Delta property {SPEC_PROPERTY!r} is not a table spec: {error}."
+            raise CorruptedError(msg_0) from error

@@ -1,0 +1,1 @@
+"""Rows become files that no snapshot holds yet."""

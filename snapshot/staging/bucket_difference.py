@@ -1,0 +1,130 @@
+"""The changes that turn one state of a bucket into another, computed in DuckDB within bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
+from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
+from snapshot.merge.numbered_columns import columns_of, exactly, keys_of, load_numbered, same_key, same_row
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import SEQ
+from snapshot.staging.stage import change_file_schema
+from snapshot.storage import Storage
+
+_MEMORY = "256MB"
+
+
+@dataclass(frozen=True)
+class State:
+    """The rows of a bucket in one snapshot. Picklable.
+
+    Attributes:
+        base: its base files.
+        changes: the change files that the base does not contain.
+    """
+
+    base: tuple[BaseFile, ...] = ()
+    changes: tuple[ChangeFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class BucketDifference:
+    """Two states of a bucket. Picklable.
+
+    Attributes:
+        storage: the table's root folder.
+        spec: the table.
+        now: the state that is.
+        then: the state that is to be.
+        between: change files that hold every key in which the two may differ; None where every row has to be compared.
+    """
+
+    storage: Storage
+    spec: TableSpec
+    now: State
+    then: State
+    between: tuple[ChangeFile, ...] | None
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        """Give what makes ``then`` of ``now``: rows that are new or other as updates, keys that must go as deletes.
+
+        Yields:
+            The table's columns (of a delete those of the key only), ``_kind`` and ``_seq``.
+        """
+        filesystem = None if self.storage.is_local else self.storage.filesystem
+        with (
+            errors_mapped("compare two snapshots"),
+            spilling("difference-", memory_limit=_MEMORY) as session,
+            MergeReader(
+                self.spec.arrow, self.spec.primary_key, stored=self.spec.physical, filesystem=filesystem
+            ) as engine,
+        ):
+            asked = None if self.between is None else self._keys(session, engine, self.between)
+            for name, state in (("now", self.now), ("was", self.then)):
+                load_numbered(session, name, self.spec.arrow, engine.merged(state.base, state.changes, keys=asked))
+            yield from read(session, self._query(), [], change_file_schema(self.spec))
+
+    def _keys(self, session: duckdb.DuckDBPyConnection, engine: MergeReader, between: Sequence[ChangeFile]) -> pa.Table:
+        """Collect the keys that changed; there are at most as many as changes."""
+        names = list(self.spec.primary_key)
+        schema = pa.schema([self.spec.arrow.field(name) for name in names])
+        found = (batch.select(names) for batch in engine.changes_in_order(between, columns=names))
+        load_numbered(session, "changed", schema, found)
+        return session.sql("SELECT DISTINCT * FROM changed").to_arrow_table()
+
+    def _query(self) -> str:
+        spec, keys = self.spec, keys_of(self.spec)
+        meets = same_key(keys, "now", "was")
+        row = ", ".join(f"was.{column} AS {column}" for column in columns_of(spec))
+        gone = ", ".join(f"now.{column}" if column in keys else "NULL" for column in columns_of(spec))
+        return f"""
+            SELECT {", ".join(columns_of(spec))}, kind::TINYINT AS {KIND}, row_number() OVER () - 1 AS {SEQ} FROM (
+                SELECT {row}, {RowKind.UPDATE_AFTER:d} AS kind FROM was LEFT JOIN now ON {meets}
+                WHERE now.{keys[0]} IS NULL OR NOT ({same_row(spec, "now", "was")})
+                UNION ALL
+                SELECT {gone}, {RowKind.DELETE:d} FROM now ANTI JOIN was ON {meets}
+            )
+        """
+
+
+@dataclass(frozen=True)
+class FilesDifference:
+    """Rows of files that left a table without a key, against those of files that came in their place.
+
+    Attributes:
+        storage: the table's folder.
+        spec: the table.
+        gone: files that left.
+        come: files that came.
+    """
+
+    storage: Storage
+    spec: TableSpec
+    gone: tuple[BaseFile, ...]
+    come: tuple[BaseFile, ...]
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        """Compare the two as multisets: a row that is in both as often is no change.
+
+        Yields:
+            The table's columns and ``_kind``: first what is deleted, then what is inserted.
+        """
+        filesystem = None if self.storage.is_local else self.storage.filesystem
+        schema = self.spec.change_columns.named.append(pa.field(KIND, pa.int8()))
+        with (
+            errors_mapped("compare the files of another writer's commit"),
+            spilling("difference-", memory_limit=_MEMORY) as session,
+            MergeReader(self.spec.arrow, (), stored=self.spec.physical, filesystem=filesystem) as engine,
+        ):
+            for name, files in (("gone", self.gone), ("come", self.come)):
+                load_numbered(session, name, self.spec.arrow, engine.merged(files, ()))
+            for kind, some, others in ((RowKind.DELETE, "gone", "come"), (RowKind.INSERT, "come", "gone")):
+                columns, exact = ", ".join(columns_of(self.spec)), ", ".join(exactly(self.spec))
+                apart = f"SELECT {exact} FROM {some} EXCEPT ALL SELECT {exact} FROM {others}"
+                yield from read(session, f"SELECT {columns}, {kind:d}::TINYINT FROM ({apart})", [], schema)

@@ -1,0 +1,69 @@
+"""Writes a task's changes by bucket, and beside them what is remembered of deletes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapshot.delta.log import DataFile
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.system_columns import BUCKET, relabelled
+from snapshot.staging.parquet_writer import ParquetFiles
+from snapshot.storage import Storage
+
+TOMBSTONES = "tombstones"
+"""Folder in that of the changes. Its files are part of a commit and of no snapshot's changes: they hold the key and the
+sequence of deletes, so that a row that comes later and is older stays deleted."""
+
+
+def is_tombstones(path: str) -> bool:
+    """Tell whether a file of the commit table holds tombstones, and no changes."""
+    return path.startswith(f"{TOMBSTONES}/")
+
+
+class BucketedChanges:
+    """Writes changes, and tombstones, into files of their bucket."""
+
+    def __init__(self, storage: Storage, schema: pa.Schema, *, task: int, target_bytes: int) -> None:
+        """Write changes into the folder of the changes; the schema has the names that files have."""
+        self._storage = storage
+        self._schema = schema
+        self._task = task
+        self._target_bytes = target_bytes
+        self._deletes: dict[int, int] = {}
+        self.writers: dict[tuple[str, int], ParquetFiles] = {}
+
+    def write(self, bucket: int, changes: pa.RecordBatch) -> None:
+        """Add changes of a bucket."""
+        self._writer("", bucket, self._schema).write(relabelled(changes, self._schema))
+        kinds = changes.column(changes.schema.get_field_index(KIND))
+        found = pc.sum(pc.equal(kinds, int(RowKind.DELETE))).as_py() or 0
+        self._deletes[bucket] = self._deletes.get(bucket, 0) + found
+
+    def bury(self, bucket: int, tombstones: pa.RecordBatch) -> None:
+        """Add tombstones of a bucket."""
+        self._writer(TOMBSTONES, bucket, tombstones.schema).write(tombstones)
+
+    def close(self) -> list[tuple[int, DataFile, int | None]]:
+        """Finish all files.
+
+        Returns:
+            The bucket, the file, and with the bucket's first file of changes how many deletes the bucket has.
+        """
+        files: list[tuple[int, DataFile, int | None]] = []
+        for (folder, bucket), writer in self.writers.items():
+            for number, file in enumerate(writer.close()):
+                files.append((bucket, file, self._deletes[bucket] if number == 0 and not folder else None))
+        return files
+
+    def _writer(self, folder: str, bucket: int, schema: pa.Schema) -> ParquetFiles:
+        if (folder, bucket) not in self.writers:
+            self.writers[folder, bucket] = ParquetFiles(
+                self._storage,
+                schema,
+                prefix=f"{bucket:05d}-{self._task:05d}",
+                folder=folder,
+                partition={BUCKET: str(bucket)},
+                target_bytes=self._target_bytes,
+            )
+        return self.writers[folder, bucket]

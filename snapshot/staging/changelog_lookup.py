@@ -1,0 +1,206 @@
+"""Resolve: a batch of upserts and deletes against the rows it meets in the table, while it is staged.
+
+A merge engine (``merge/merge_rules.py``) first folds all rows of a key, and the one in the table, into one change.
+Without one, of each key the batch has one change already, its last. With ``changelog-producer=lookup`` the change
+becomes:
+
+===========  =================  =========================================
+change       row in the table   becomes
+===========  =================  =========================================
+upsert       none               ``INSERT``
+upsert       the same           nothing
+upsert       another            ``UPDATE_BEFORE`` with it, ``UPDATE_AFTER``
+delete       none               nothing
+delete       any                ``DELETE`` with it
+===========  =================  =========================================
+
+Without lookup, the merged row becomes an ``UPDATE_AFTER`` or a ``DELETE``, or nothing where it is in the table already.
+The rows are those of one snapshot, so the commit has to find that nobody committed since (``store/commit.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import duckdb
+import fsspec
+import pyarrow as pa
+
+from snapshot.merge.aggregate_sql import merge
+from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
+from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
+from snapshot.merge.merge_rules import MergeRule
+from snapshot.merge.numbered_columns import columns_of, keys_of, load_numbered, names_in, numbered, same_key, same_row
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import SEQ
+from snapshot.staging.tombstones import load_graves, tombstone_schema
+from snapshot.storage import Storage
+
+_MEMORY = "256MB"
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The rows of one snapshot, to be found by key. Picklable.
+
+    Attributes:
+        snapshot: the snapshot.
+        storage: the table's root folder.
+        spec: the table.
+        base: for each bucket, its base files.
+        changes: for each bucket, the change files that the base does not contain yet.
+        tombstones: for each bucket, paths of the files of tombstones (``bucket_writer.py``).
+    """
+
+    snapshot: int
+    storage: Storage
+    spec: TableSpec
+    base: Mapping[int, tuple[BaseFile, ...]]
+    changes: Mapping[int, tuple[ChangeFile, ...]]
+    tombstones: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def resolve(
+        self,
+        parts: Iterable[tuple[int, pa.RecordBatch]],
+        schema: pa.Schema,
+        rule: MergeRule,
+        *,
+        changelog: bool,
+        keeps_same: bool,
+        bury: Callable[[int, pa.RecordBatch], None],
+    ) -> Iterator[pa.RecordBatch]:
+        """Turn upserts and deletes into the changes they make.
+
+        Args:
+            parts: buckets and rows of them: the table's columns, ``_kind``, ``_seq``. Where the rule does not merge,
+                one row a key.
+            schema: of the rows, and of what is given.
+            rule: how rows of a key are merged.
+            changelog: what is given holds the rows before the changes.
+            keeps_same: without them, a row that is in the table already is given too.
+            bury: given a bucket and tombstones: key, sequence, and ``_seq``, the time in milliseconds since the epoch.
+
+        Yields:
+            The changes, bucket by bucket, in the order of the rows, ``_seq`` counted anew in each bucket.
+
+        Raises:
+            InvalidInputError: merged values cannot be stored.
+        """
+        opened = spilling("resolve-", memory_limit=_MEMORY, filesystem=self._filesystem)
+        with opened as session, self._engine() as engine, errors_mapped("look up replaced rows"):
+            buckets: dict[int, None] = {}
+            for bucket, part in parts:
+                if bucket not in buckets:
+                    load_numbered(session, f"new{bucket}", schema, iter(()))
+                    buckets[bucket] = None
+                session.register("part", numbered(part))
+                session.execute(f"INSERT INTO new{bucket} SELECT * FROM part")
+                session.unregister("part")
+            for bucket in sorted(buckets):
+                self._look_up(session, engine, bucket, rule)
+                new = f"new{bucket}"
+                if rule.buries and not rule.merges:
+                    session.execute(f"CREATE TEMP TABLE buried AS {_deleted(new, self.spec, rule)}")
+                if rule.merges:
+                    merge(session, self.spec, rule, new, f"settled{bucket}")
+                    session.execute(f"DROP TABLE {new}")
+                    new = f"settled{bucket}"
+                query = _changelog(new, self.spec) if changelog else _upserts(new, self.spec, keeps_same=keeps_same)
+                yield from read(session, query, [], schema)
+                if rule.buries:
+                    for rows in read(session, *_tombstones(self.spec, rule)):
+                        bury(bucket, rows)
+                    session.execute("DROP TABLE buried")
+                session.execute(f"DROP TABLE {new}")
+                session.execute("DROP TABLE old")
+
+    def rows(self, bucket: int, keys: pa.Table | None) -> Iterator[pa.RecordBatch]:
+        """Find rows of a bucket.
+
+        Args:
+            bucket: the bucket.
+            keys: the keys whose rows are wanted, in the order of the primary key's columns; None for all.
+
+        Yields:
+            The table's columns, in no particular order.
+        """
+        with self._engine() as engine:
+            yield from self._rows(engine, bucket, keys)
+
+    def _rows(self, engine: MergeReader, bucket: int, keys: pa.Table | None) -> Iterator[pa.RecordBatch]:
+        return engine.merged(self.base.get(bucket, ()), self.changes.get(bucket, ()), keys=keys)
+
+    def _look_up(self, session: duckdb.DuckDBPyConnection, engine: MergeReader, bucket: int, rule: MergeRule) -> None:
+        """Make the tables of what the bucket's new rows meet: ``old``, and ``graves`` where the rule buries."""
+        old: Iterator[pa.RecordBatch] = iter(())
+        if self.base.get(bucket) or self.changes.get(bucket):
+            keys = ", ".join(keys_of(self.spec))
+            asked = session.sql(f"SELECT DISTINCT {keys} FROM new{bucket}").to_arrow_table()
+            old = self._rows(engine, bucket, asked)
+        load_numbered(session, "old", self.spec.arrow, old)
+        if rule.buries and rule.merges:
+            load_graves(session, self.spec, rule, self.tombstones.get(bucket, ()), self.storage, f"new{bucket}")
+
+    def _engine(self) -> MergeReader:
+        spec = self.spec
+        return MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=self._filesystem)
+
+    @property
+    def _filesystem(self) -> fsspec.AbstractFileSystem | None:
+        return None if self.storage.is_local else self.storage.filesystem
+
+
+def _deleted(new: str, spec: TableSpec, rule: MergeRule) -> str:
+    """Write the query of the key and the sequence of rows that are deleted without a sequence of the delete's own."""
+    keys = keys_of(spec)
+    held = ", ".join(f"old.{c}" for c in [*keys, *names_in(spec, rule.buries)])
+    joined = f"{new} AS new JOIN old ON {same_key(keys, 'old', 'new')}"
+    return f"SELECT {held} FROM {joined} WHERE new.c{len(spec.arrow)} = {RowKind.DELETE:d}"
+
+
+def _tombstones(spec: TableSpec, rule: MergeRule) -> tuple[str, list[int], pa.Schema]:
+    """Write the query of the tombstones to be kept."""
+    names = ", ".join(names_in(spec, [*spec.primary_key, *rule.buries]))
+    now_ms = time.time_ns() // 1_000_000
+    return f"SELECT {names}, ?::BIGINT FROM buried", [now_ms], tombstone_schema(spec, rule)
+
+
+def _upserts(new: str, spec: TableSpec, *, keeps_same: bool) -> str:
+    """Write the query of the merged rows, without those that are in the table, and the deletes of rows that are."""
+    columns, keys = columns_of(spec), keys_of(spec)
+    kind, seq = f"new.c{len(columns)}", f"new.c{len(columns) + 1}"
+    existed = f"old.{keys[0]} IS NOT NULL"
+    unchanged = "FALSE" if keeps_same else same_row(spec, "old", "new")
+    return f"""
+        SELECT {", ".join(f"new.{c}" for c in columns)}, {kind}::TINYINT AS {KIND},
+            row_number() OVER (ORDER BY {seq}) - 1 AS {SEQ}
+        FROM {new} AS new LEFT JOIN old ON {same_key(keys, "old", "new")}
+        WHERE CASE WHEN {kind} = {RowKind.DELETE:d} THEN {existed} ELSE NOT ({existed} AND {unchanged}) END
+        ORDER BY {seq}
+    """
+
+
+def _changelog(new: str, spec: TableSpec) -> str:
+    """Write the query of the changes that upserts and deletes make."""
+    columns, keys = columns_of(spec), keys_of(spec)
+    on_key, unchanged = same_key(keys, "old", "new"), same_row(spec, "old", "new")
+    kind, seq, row = f"new.c{len(columns)}", f"new.c{len(columns) + 1}", ", ".join(f"{{0}}.{c} AS {c}" for c in columns)
+    is_delete, existed = f"{kind} = {RowKind.DELETE:d}", f"old.{keys[0]} IS NOT NULL"
+    return f"""
+        SELECT {", ".join(columns)}, kind::TINYINT AS {KIND}, row_number() OVER (ORDER BY seq, step) - 1 AS {SEQ}
+        FROM (
+            SELECT {row.format("old")}, {seq} AS seq, 0 AS step,
+                CASE WHEN {is_delete} THEN {RowKind.DELETE:d} ELSE {RowKind.UPDATE_BEFORE:d} END AS kind
+            FROM {new} AS new JOIN old ON {on_key}
+            WHERE {is_delete} OR NOT ({unchanged})
+            UNION ALL
+            SELECT {row.format("new")}, {seq} AS seq, 1 AS step,
+                CASE WHEN {existed} THEN {RowKind.UPDATE_AFTER:d} ELSE {RowKind.INSERT:d} END AS kind
+            FROM {new} AS new LEFT JOIN old ON {on_key}
+            WHERE NOT ({is_delete}) AND NOT ({existed} AND {unchanged})
+        )
+        ORDER BY seq, step
+    """

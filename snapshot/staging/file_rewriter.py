@@ -1,0 +1,143 @@
+"""Rewriting: files of an append table are written anew without the rows that a verb deletes, or with others for them.
+
+Runs inside Spark tasks, on Arrow batches. What was done to the rows goes into files of changes of its own, which the
+commit lists (``changes.listed``): of the rewritten files alone nobody could tell which rows are new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapshot.records import RowCheck
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import conform, relabelled, with_kind
+from snapshot.staging.parquet_writer import ParquetFiles, removed_on_error
+from snapshot.staging.partition_writer import PartitionedFiles
+from snapshot.staging.stage import CHANGES, Role, StagedFile, refuse_nulls, refuse_partitions, refuse_rejected
+from snapshot.storage import Storage
+
+
+class Act(IntEnum):
+    """What is done to a row; a number below zero is a reason to refuse it (``stage.py``)."""
+
+    KEEP = 0
+    DELETE = 1
+    UPDATE = 2
+    INSERT = 3
+
+
+@dataclass(frozen=True)
+class FileRewriter:
+    """Writes rows of files that a verb replaces. Picklable.
+
+    Attributes:
+        storage: the table's folder.
+        spec: the table, which has no key.
+        target_bytes: size at which a file is finished.
+        check: refuses rows that the log would not take; None without a log.
+    """
+
+    storage: Storage
+    spec: TableSpec
+    target_bytes: int
+    check: RowCheck | None = None
+
+    def stage(self, batches: Iterable[pa.RecordBatch], task: int) -> list[StagedFile]:
+        """Write a task's rows.
+
+        Args:
+            batches: the columns of a row as it is (NULL for one that comes in), an int8 ``Act`` and, where rows are
+                updated or inserted, the columns of the row that is wanted (NULL for one that is deleted or stays).
+            task: the task's number.
+
+        Raises:
+            InvalidInputError: a row must not be written, or has NULL in a column that is NOT NULL.
+        """
+        kept = self._data(task)
+        new = self._data(task)
+        changes = ParquetFiles(
+            self.storage,
+            with_kind(self.spec.physical),
+            prefix=f"{task:05d}",
+            folder=CHANGES,
+            target_bytes=self.target_bytes,
+        )
+        width = len(self.spec.arrow)
+        with (
+            removed_on_error({0: changes}, self.storage),
+            removed_on_error(kept.writers, self.storage),
+            removed_on_error(new.writers, self.storage),
+        ):
+            for batch in batches:
+                acts = batch.column(width)
+                refuse_rejected(acts)
+                before = self._named(batch.columns[:width])
+                has_after = batch.num_columns > width + 1
+                after = self._checked(batch.columns[width + 1 :], acts) if has_after else before.slice(0, 0)
+                act = acts.to_numpy(zero_copy_only=False)
+                kept.write(conform(_only(before, act == Act.KEEP), self.spec.arrow))
+                changes.write(self._as_changes(_only(before, act == Act.DELETE), RowKind.DELETE))
+                if has_after:
+                    updated = act == Act.UPDATE
+                    kept.write(conform(_only(after, updated), self.spec.arrow))
+                    changes.write(self._pairs(_only(before, updated), _only(after, updated)))
+                    inserted = conform(_only(after, act == Act.INSERT), self.spec.arrow)
+                    if self.check is not None:
+                        self.check.check(inserted)
+                    new.write(inserted)
+            return [
+                *(StagedFile(file, 0, role=Role.KEPT) for file in kept.close()),
+                *(StagedFile(file, 0, role=Role.CHANGES) for file in changes.close()),
+                *(StagedFile(file, 0) for file in new.close()),
+            ]
+
+    def remove(self, staged: Iterable[StagedFile]) -> None:
+        """Remove staged files that no commit will use."""
+        self.storage.delete(*(each.file.path for each in staged))
+
+    @property
+    def _changes(self) -> pa.Schema:
+        return with_kind(self.spec.arrow)
+
+    def _data(self, task: int) -> PartitionedFiles:
+        return PartitionedFiles(self.storage, self.spec, prefix=f"part-{task:05d}", target_bytes=self.target_bytes)
+
+    def _named(self, columns: list[pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(columns, names=self.spec.arrow.names)
+
+    def _checked(self, columns: list[pa.Array], acts: pa.Array) -> pa.RecordBatch:
+        """See that the rows wanted can be stored."""
+        after = self._named(columns)
+        wanted = pc.greater_equal(acts, int(Act.UPDATE))
+        refuse_partitions(after, self.spec, wanted)
+        for field in self.spec.arrow:
+            if not field.nullable:
+                column = after.column(after.schema.get_field_index(field.name))
+                refuse_nulls(pc.and_(column.is_null(), wanted), field.name, self.spec)
+        return after
+
+    def _as_changes(self, rows: pa.RecordBatch, kind: RowKind) -> pa.RecordBatch:
+        kinds = pa.repeat(pa.scalar(int(kind), pa.int8()), rows.num_rows)
+        changes = conform(rows.append_column(KIND, kinds), self._changes)
+        if self.check is not None:
+            self.check.check(changes)
+        return relabelled(changes, with_kind(self.spec.physical))
+
+    def _pairs(self, before: pa.RecordBatch, after: pa.RecordBatch) -> pa.RecordBatch:
+        """Put each row before an update next to the row after it."""
+        sides = [self._as_changes(before, RowKind.UPDATE_BEFORE), self._as_changes(after, RowKind.UPDATE_AFTER)]
+        order = np.arange(2 * before.num_rows).reshape(2, -1).T.ravel()
+        return pa.concat_batches(sides).take(pa.array(order))
+
+
+def _only(rows: pa.RecordBatch, wanted: np.ndarray) -> pa.RecordBatch:
+    if rows.num_rows == 0 or wanted.all():
+        return rows
+    return rows.filter(pa.array(wanted))

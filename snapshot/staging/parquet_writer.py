@@ -1,0 +1,286 @@
+"""Writes rolling Parquet files and describes them as Delta wants them described."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from snapshot.delta.log import DataFile
+from snapshot.disk import advice
+from snapshot.errors import UnavailableError
+from snapshot.storage import Storage, storage_errors
+
+ROW_GROUP_ROWS = 131_072
+_SAMPLE_ROWS = 8_192
+_STRING_STAT_CHARS = 32
+_EPOCH = datetime(1970, 1, 1)
+DAYS = ((date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days)
+"""The dates of the years 1 to 9999, in days since the epoch: those that every reader of the Delta log can parse."""
+
+
+class ParquetFiles:
+    """Writes batches into files of about ``target_bytes`` in one folder of a Delta table.
+
+    Files of one writer sort by name in the order their rows came: ``<prefix>-<number>-<unique>.parquet``.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        schema: pa.Schema,
+        *,
+        prefix: str,
+        folder: str = "",
+        partition: Mapping[str, str | None] | None = None,
+        target_bytes: int,
+    ) -> None:
+        """Prepare to write; no file is opened before the first row."""
+        self._storage = storage
+        self._schema = schema
+        self._prefix = f"{folder}/{prefix}" if folder else prefix
+        self._partition = dict(partition or {})
+        self._target_bytes = target_bytes
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._metadata: list[pq.FileMetaData] = []
+        self._path = ""
+        self._floats = [f.name for f in schema if pa.types.is_floating(f.type)]
+        self._odd: set[str] = set()
+        self.files: list[DataFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows; they reach a file when a row group is full or at ``close``."""
+        if batch.num_rows == 0:
+            return
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= ROW_GROUP_ROWS:
+            self._flush()
+
+    def close(self) -> list[DataFile]:
+        """Finish the open file and describe all of them, in row order."""
+        self._flush()
+        self._finish_file()
+        return self.files
+
+    def remove(self) -> None:
+        """Remove all files, also the open one."""
+        if self._writer is not None:
+            for opened in (self._writer, self._sink):
+                # What is left in its buffers may not fit on the disk either; then pyarrow misses its metadata.
+                with suppress(OSError, RuntimeError):
+                    opened.close()
+            self._writer = None
+        opened_last = [self._path] if self._path else []
+        self._storage.delete(*opened_last, *(file.path for file in self.files))
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        table = pa.Table.from_batches(self._waiting, schema=self._schema)
+        self._waiting, self._waiting_rows = [], 0
+        odd = {name for name in self._floats if is_odd(table.column(name))}
+        if not odd <= self._odd:
+            # How a column is written is settled when its file is opened, so these rows begin another one.
+            self._finish_file()
+        if self._writer is None:
+            self._open_file(table, odd)
+        assert self._writer is not None
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        if self._sink.tell() >= self._target_bytes:
+            self._finish_file()
+
+    def _open_file(self, first_rows: pa.Table, odd: set[str]) -> None:
+        self._path = f"{self._prefix}-{len(self.files):05d}-{uuid.uuid4().hex}.parquet"
+        target = self._storage.path(self._path)
+        filesystem = self._storage.filesystem
+        filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
+        self._sink = filesystem.open(target, "wb")
+        self._metadata = []
+        self._odd = odd
+        unskippable = unskippable_columns(self._schema, odd)
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            self._schema,
+            compression="snappy",
+            # What is published is read once more: a page that a disk has damaged must not pass for other values.
+            write_page_checksum=True,
+            use_dictionary=[path for path in repetitive_columns(first_rows) if path not in unskippable],
+            write_statistics=[path for path in _leaf_paths(self._schema) if path not in unskippable],
+            metadata_collector=self._metadata,
+        )
+
+    def _finish_file(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        size = self._sink.tell()
+        self._sink.close()
+        self._writer = None
+        metadata = self._metadata[0]
+        stats = json.dumps(delta_stats(metadata, self._schema), allow_nan=False)
+        self.files.append(DataFile(self._path, size, metadata.num_rows, self._partition, stats))
+
+
+@contextmanager
+def removed_on_error(writers: Mapping[Any, ParquetFiles], storage: Storage) -> Iterator[None]:
+    """Remove what the writers have written when anything fails.
+
+    Raises:
+        UnavailableError: the file system refused, as a full one does.
+    """
+    try:
+        with storage_errors(storage.root, "written"):
+            yield
+    except BaseException as error:
+        for writer in writers.values():
+            # A file system that refuses to write may refuse this too; then a file is left that nothing points at.
+            with suppress(OSError, UnavailableError):
+                writer.remove()
+        if isinstance(error, OSError):
+            msg = f"{storage.root}: the rows cannot be stored ({error}); nothing was written. {advice(error)}"
+            raise UnavailableError(msg) from error
+        raise
+
+
+def repetitive_columns(rows: pa.Table) -> list[str]:
+    """Name the columns, by their Parquet paths, that a dictionary makes smaller.
+
+    By default every column gets one, and a column without repeats fills a megabyte of each row group with it before
+    it is given up. Measured with four columns of mostly distinct values: 20 % more bytes, three times the time to write
+    and 1.4 times the time for Spark to read. Nested columns keep theirs.
+    """
+    sample = rows.slice(0, _SAMPLE_ROWS)
+    found = []
+    for path in _leaf_paths(rows.schema):
+        column = sample.column(path) if path in rows.schema.names else None
+        nested = column is None or pa.types.is_nested(column.type)
+        if nested or pc.count_distinct(column).as_py() * 2 <= sample.num_rows:
+            found.append(path)
+    return found
+
+
+def is_odd(column: pa.ChunkedArray) -> bool:
+    """Return whether a floating-point column holds NaN or -0.0, by which readers of Parquet skip rows wrongly."""
+    values = column.drop_null().to_numpy()
+    return bool(np.isnan(values).any() or np.signbit(values[values == 0]).any())
+
+
+def unskippable_columns(schema: pa.Schema, odd: set[str]) -> set[str]:
+    """Return the columns, by their Parquet paths, that get neither statistics nor a dictionary.
+
+    Readers skip row groups by both. Arrow leaves NaN out of a column's bounds, while Spark and DuckDB hold that NaN is
+    greater than any other number. And Spark looks a number up in a dictionary by its bits, so ``x = 0`` misses a row
+    group whose only zero is -0.0. Nested columns are not looked at: their floating-point fields are never skipped by.
+
+    Args:
+        schema: the columns.
+        odd: names of the columns that hold NaN or -0.0.
+    """
+    if not any(pa.types.is_nested(kind) for kind in schema.types):
+        return odd
+    leaves = _leaves_in(schema)
+    nested = {leaf.path for leaf in leaves if leaf.path not in schema.names}
+    return odd | {leaf.path for leaf in leaves if leaf.path in nested and leaf.physical_type in ("FLOAT", "DOUBLE")}
+
+
+def _leaf_paths(schema: pa.Schema) -> list[str]:
+    if not any(pa.types.is_nested(kind) for kind in schema.types):
+        return list(schema.names)
+    return [leaf.path for leaf in _leaves_in(schema)]
+
+
+def _leaves_in(schema: pa.Schema) -> list[pq.ColumnSchema]:
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    leaves = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata.schema
+    return [leaves.column(number) for number in range(len(leaves))]
+
+
+def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
+    """Sum a Parquet file's statistics up in the form of Delta's per-file statistics.
+
+    Only columns whose bounds are exact and safe to compare take part: numbers, dates and timestamps of the years 1 to
+    9999, and strings of up to 32 characters. Any other bound leaves its column out, as the Delta protocol allows. So
+    does NaN: the file has no bounds of a column that holds it (``unskippable_columns``).
+    """
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    index = following = 0
+    for field in schema:
+        # By number, not by path: a name with a dot in it may be the path of a field of a struct, too.
+        index, following = following, following + _leaves(field.type)
+        if pa.types.is_nested(field.type):
+            continue
+        groups = [metadata.row_group(g).column(index).statistics for g in range(metadata.num_row_groups)]
+        if all(s is not None and s.has_null_count for s in groups):
+            nulls[field.name] = sum(s.null_count for s in groups)
+        filled = [s for s in groups if s is not None and s.num_values > 0]
+        if not filled or not all(s.has_min_max for s in filled) or len(filled) != len(_not_all_null(groups)):
+            continue
+        bounds = _bounds(filled, field.type)
+        if bounds is not None:
+            low[field.name], high[field.name] = bounds
+    return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _leaves(data_type: pa.DataType) -> int:
+    """Count the Parquet columns of a type."""
+    if not pa.types.is_nested(data_type):
+        return 1
+    return sum(_leaves(data_type.field(number).type) for number in range(data_type.num_fields))
+
+
+def _not_all_null(groups: Iterable[Any]) -> list[Any]:
+    return [s for s in groups if s is None or not s.has_null_count or s.num_values > 0]
+
+
+def _bounds(groups: list[pq.Statistics], data_type: pa.DataType) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value as Delta writes them; None where one cannot be compared safely."""
+    if pa.types.is_date32(data_type) or pa.types.is_timestamp(data_type):
+        # Python has no dates beyond the years 1 to 9999, so the statistics are read as the numbers that they are.
+        text = _date if pa.types.is_date32(data_type) else _timestamp
+        found: list[Any] = [
+            text(min(s.min_raw for s in groups), data_type),
+            text(max(s.max_raw for s in groups), data_type),
+        ]
+    elif pa.types.is_integer(data_type) or pa.types.is_floating(data_type) or pa.types.is_string(data_type):
+        found = [_plain(min(s.min for s in groups)), _plain(max(s.max for s in groups))]
+    else:
+        return None
+    return None if None in found else (found[0], found[1])
+
+
+def _date(days: int, _: pa.DataType) -> str | None:
+    if not DAYS[0] <= days <= DAYS[1]:
+        return None
+    return (_EPOCH.date() + timedelta(days=days)).isoformat()
+
+
+def _timestamp(moment: int, data_type: pa.TimestampType) -> str | None:
+    # Delta keeps milliseconds; a bound with more digits would be wrong by rounding, so it is left out.
+    if data_type.unit != "us" or moment % 1000 or not DAYS[0] <= moment // 86_400_000_000 <= DAYS[1]:
+        return None
+    text = (_EPOCH + timedelta(microseconds=moment)).isoformat(timespec="milliseconds")
+    return text + ("Z" if data_type.tz else "")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= _STRING_STAT_CHARS else None
+    if isinstance(value, float):
+        # 0.0 may stand for -0.0, and infinity has no spelling in JSON.
+        return value if math.isfinite(value) and value else None
+    return value

@@ -1,0 +1,113 @@
+"""Tombstones: what is remembered of deletes where rows have a sequence, so that late rows stay deleted.
+
+A write adds a file of tombstones to its own commit; compactions make one file a bucket of several and forget what is
+old. No tombstone says that a key is not there: it only says that rows with a smaller sequence are late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from snapshot.delta.log import DataFile
+from snapshot.merge.duckdb_engine import errors_mapped, file_argument, read, read_parquet, spilling, type_name
+from snapshot.merge.merge_rules import MergeRule
+from snapshot.merge.numbered_columns import keys_of, names_in, same_key
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import BUCKET, SEQ
+from snapshot.staging.bucket_writer import TOMBSTONES
+from snapshot.staging.parquet_writer import ParquetFiles, removed_on_error
+from snapshot.storage import Storage
+
+_MEMORY = "256MB"
+
+
+def tombstone_schema(spec: TableSpec, rule: MergeRule) -> pa.Schema:
+    """Give the columns of a tombstone: the key, the sequence, and ``_seq``, when it was staged (ms since the epoch)."""
+    fields = [spec.arrow.field(name) for name in spec.primary_key]
+    fields += [spec.arrow.field(name).with_nullable(True) for name in rule.buries]
+    return pa.schema([*fields, pa.field(SEQ, pa.int64())])
+
+
+def load_graves(
+    session: duckdb.DuckDBPyConnection,
+    spec: TableSpec,
+    rule: MergeRule,
+    paths: Sequence[str],
+    storage: Storage,
+    new: str,
+) -> None:
+    """Make the table ``graves`` of the tombstones whose keys are in the table ``new``: key and sequence, numbered."""
+    if not paths:
+        kinds = [f"NULL::{kind} AS {inner}" for _, inner, kind in _columns(spec, rule)]
+        session.execute(f"CREATE OR REPLACE TEMP TABLE graves AS SELECT {', '.join(kinds)} WHERE FALSE")
+        return
+    session.execute(
+        f"CREATE OR REPLACE TEMP TABLE graves AS SELECT * FROM {read_parquet(_columns(spec, rule))} AS tombstones "
+        f"SEMI JOIN {new} AS new ON {same_key(keys_of(spec), 'new', 'tombstones')}",
+        [_files(paths, storage)],
+    )
+
+
+@dataclass(frozen=True)
+class GatherTask:
+    """One bucket's tombstones, to be made one file. Picklable.
+
+    Attributes:
+        storage: folder of the changes.
+        spec: the table.
+        rule: its merge rule.
+        bucket: the bucket.
+        files: its files of tombstones.
+        staged_after_ms: tombstones that were staged before are forgotten; in milliseconds since the epoch.
+        target_bytes: size at which a file is finished.
+    """
+
+    storage: Storage
+    spec: TableSpec
+    rule: MergeRule
+    bucket: int
+    files: tuple[DataFile, ...]
+    staged_after_ms: int
+    target_bytes: int
+
+
+def gather(task: GatherTask) -> list[DataFile]:
+    """Write the newest tombstone of each key into new files, but for those that are old; runs in a Spark task."""
+    spec, rule = task.spec, task.rule
+    columns = [*_columns(spec, rule), (SEQ, SEQ, "BIGINT")]
+    names, keys = [inner for _, inner, _ in columns], ", ".join(keys_of(spec))
+    order = ", ".join(f"{inner} DESC NULLS LAST" for inner in names_in(spec, rule.buries))
+    sql = (
+        f"SELECT {', '.join(names)} FROM {read_parquet(columns)} WHERE {SEQ} >= ? "
+        f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY {order}, {SEQ} DESC) = 1"
+    )
+    schema = tombstone_schema(spec, rule)
+    writer = ParquetFiles(
+        task.storage,
+        schema,
+        prefix=f"{task.bucket:05d}-gathered",
+        folder=TOMBSTONES,
+        partition={BUCKET: str(task.bucket)},
+        target_bytes=task.target_bytes,
+    )
+    filesystem = None if task.storage.is_local else task.storage.filesystem
+    paths = [task.storage.path(file.path) for file in task.files]
+    with removed_on_error({0: writer}, task.storage), errors_mapped("gather tombstones"):
+        with spilling("gather-", memory_limit=_MEMORY, filesystem=filesystem) as session:
+            for rows in read(session, sql, [_files(paths, task.storage), task.staged_after_ms], schema):
+                writer.write(rows)
+        return writer.close()
+
+
+def _columns(spec: TableSpec, rule: MergeRule) -> list[tuple[str, str, str]]:
+    names = [*spec.primary_key, *rule.buries]
+    kinds = [type_name(spec.arrow.field(name).type) for name in names]
+    return list(zip(names, names_in(spec, names), kinds, strict=True))
+
+
+def _files(paths: Sequence[str], storage: Storage) -> list[str]:
+    return [file_argument(path, None if storage.is_local else storage.filesystem) for path in paths]

@@ -1,0 +1,177 @@
+"""The changes of one snapshot, read from the table's files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from snapshot.delta.log import Commit, DataFile
+from snapshot.errors import CorruptedError, DataLostError
+from snapshot.records import Snapshot
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.adapter import fit
+from snapshot.schema.physical_names import Columns
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import BUCKET, with_kind
+from snapshot.staging.bucket_writer import is_tombstones
+from snapshot.storage import Storage, storage_errors
+from snapshot.store.commit import as_snapshot
+
+MAINTENANCE = ("create", "compact", "expire", "alter")
+"""Kinds of snapshots without changes."""
+LISTED = "changes"
+"""Fact of a commit that replaces files of an append table: where its changes are, in order (``listed``)."""
+_BATCH_ROWS = 65_536
+_REMEDY = "until it is back, nothing after it can be published. Bring it back from a copy, then call recover()."
+
+
+@dataclass(frozen=True)
+class SnapshotChanges:
+    """The changes of one snapshot by bucket, in the order of their files' names and rows. Picklable.
+
+    Attributes:
+        snapshot: the snapshot.
+        storage: folder of the commit table.
+        columns: the columns that the table had in this snapshot.
+        files: for each bucket, its files in order.
+        deleted: paths of files whose rows are deletes: the snapshot holds them no more.
+    """
+
+    snapshot: Snapshot
+    storage: Storage
+    columns: Columns
+    files: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
+    deleted: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, found: Commit, storage: Storage, spec: TableSpec, buckets: int) -> SnapshotChanges:
+        """Sort a commit's files into buckets; files of an append table go round the buckets.
+
+        A commit that replaces files of an append table says itself which files hold its changes: some of those that
+        it adds hold rows that were there before.
+
+        Args:
+            found: the commit.
+            storage: folder of the commit table.
+            spec: the table as it was in this snapshot.
+            buckets: the table's number of buckets.
+        """
+        snapshot = as_snapshot(found)
+        files: dict[int, list[DataFile]] = {}
+        told = found.info.get(LISTED)
+        changed = [f for f in found.added if not is_tombstones(f.path)]
+        in_order = sorted(changed, key=lambda f: f.path.rpartition("/")[2]) if told is None else _files(told)
+        for number, file in enumerate(in_order if snapshot.operation not in MAINTENANCE else ()):
+            bucket = int(file.partition[BUCKET] or 0) if spec.has_key else (snapshot.id + number) % buckets
+            files.setdefault(bucket, []).append(file)
+        deleted = frozenset(each["path"] for each in told or () if each.get("deleted"))
+        dealt = {bucket: tuple(held) for bucket, held in files.items()}
+        return cls(snapshot, storage, spec.change_columns, dealt, deleted)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the table had in this snapshot, then ``_kind``."""
+        return with_kind(self.columns.named)
+
+    def rows(self, bucket: int) -> int:
+        """Give the number of changes in a bucket; files of a foreign writer without statistics are opened to count.
+
+        Raises:
+            DataLostError: a file without statistics is missing.
+            CorruptedError: such a file cannot be read.
+        """
+        return sum(f.rows if f.rows >= 0 else self._count(f) for f in self.files.get(bucket, ()))
+
+    def batches(self, bucket: int, skip: int = 0) -> Iterator[pa.RecordBatch]:
+        """Read a bucket's changes, leaving out the first ``skip``.
+
+        Raises:
+            DataLostError: a file is missing.
+            CorruptedError: a file cannot be read.
+        """
+        for file in self.files.get(bucket, ()):
+            rows = file.rows if file.rows >= 0 else self._count(file)
+            if skip >= rows:
+                skip -= rows
+                continue
+            for batch in self._read(file):
+                if skip >= batch.num_rows:
+                    skip -= batch.num_rows
+                    continue
+                yield self._complete(batch.slice(skip), file)
+                skip = 0
+
+    def _read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        with self._opened(file) as source:
+            parquet = pq.ParquetFile(source, page_checksum_verification=True)
+            if 0 <= file.rows != parquet.metadata.num_rows:
+                msg = f"it should have {file.rows} rows, it has {parquet.metadata.num_rows}"
+                raise pa.ArrowInvalid(msg)
+            names = [n for n in (*self.columns.physical.names, KIND) if n in parquet.schema_arrow.names]
+            yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
+
+    def _count(self, file: DataFile) -> int:
+        with self._opened(file) as source:
+            return int(pq.ParquetFile(source).metadata.num_rows)
+
+    @contextmanager
+    def _opened(self, file: DataFile) -> Iterator[IO[bytes]]:
+        path = self.storage.path(file.path)
+        try:
+            with storage_errors(path, "read"), self.storage.filesystem.open(path, "rb") as source:
+                yield source
+        except FileNotFoundError as error:
+            msg = f"{path}: a file of snapshot {self.snapshot.id} is missing; {_REMEDY}"
+            raise DataLostError(msg) from error
+        except (pa.ArrowInvalid, OSError) as error:
+            msg = f"{path}: a file of snapshot {self.snapshot.id} cannot be read ({error}); {_REMEDY}"
+            raise CorruptedError(msg) from error
+
+    def _complete(self, batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
+        """Add the columns that are not in the file: partition values, and ``_kind`` in an append table."""
+        for name, value in file.partition.items():
+            if name in self.columns.physical.names and name not in batch.schema.names:
+                kind = self.columns.physical.field(name).type
+                batch = batch.append_column(name, pa.repeat(pa.scalar(value, pa.string()), batch.num_rows).cast(kind))
+        if KIND in batch.schema.names:
+            kinds = batch.column(batch.schema.get_field_index(KIND))
+        else:
+            kind = RowKind.DELETE if file.path in self.deleted else RowKind.INSERT
+            kinds = pa.repeat(pa.scalar(int(kind), pa.int8()), batch.num_rows)
+        named = fit(batch, self.columns)
+        return pa.RecordBatch.from_arrays([*named.columns, kinds], schema=self.schema)
+
+
+def is_foreign(found: Commit) -> bool:
+    """Return whether another Delta writer made a commit that changes rows."""
+    return "kind" not in found.info and bool(found.added or found.removed)
+
+
+def listed(
+    *, deleted: Sequence[DataFile] = (), changed: Sequence[DataFile] = (), inserted: Sequence[DataFile] = ()
+) -> dict[str, Any]:
+    """Say in a commit which files hold its changes, in the order in which they are published.
+
+    Args:
+        deleted: files that the commit removes and all of whose rows are deleted.
+        changed: files of changes, which hold ``_kind``.
+        inserted: files that the commit adds and all of whose rows are new.
+
+    Returns:
+        The facts ``changes`` and ``rows`` of the commit.
+    """
+
+    def told(file: DataFile, **more: bool) -> dict[str, Any]:
+        return {"path": file.path, "size": file.size, "rows": file.rows, "partition": dict(file.partition), **more}
+
+    entries = [*(told(f, deleted=True) for f in deleted), *map(told, changed), *map(told, inserted)]
+    return {LISTED: entries, "rows": sum(max(each["rows"], 0) for each in entries)}
+
+
+def _files(told: Sequence[dict[str, Any]]) -> list[DataFile]:
+    return [DataFile(each["path"], each["size"], each["rows"], each["partition"]) for each in told]

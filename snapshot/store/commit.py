@@ -1,0 +1,252 @@
+"""The commit: the one atomic step that makes a snapshot of staged files."""
+
+from __future__ import annotations
+
+import operator
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from snapshot.delta.log import Commit, DataFile, DeltaLog
+from snapshot.delta.txn import NUMBER_MAX
+from snapshot.errors import ConflictError, InvalidInputError, OutcomeUnknownError, TableStoreError
+from snapshot.records import Snapshot
+from snapshot.schema.system_columns import SNAPSHOT
+from snapshot.staging.stage import StagedFile
+
+ATTEMPTS_MAX = 200
+OLDEST = "tablestore-oldest"
+"""Names the number, kept in Delta's ``txn`` actions, that says which snapshot is the oldest that has not expired."""
+_WAIT_SECONDS_MAX = 0.2
+_UNKNOWN_MAX = 3
+"""How many tries may end without an outcome."""
+EXPIRED = "expired"
+"""Kind of a snapshot whose commit has left the log."""
+
+
+@dataclass(frozen=True)
+class CommitId:
+    """Names a write so that it is committed once however often it is tried.
+
+    Attributes:
+        writer: the writer, unique for each handle or streaming query.
+        batch: the writer's own number of the write, increasing.
+        durable: the writer may come back after a crash with the same number (a streaming query), so the number is
+            kept in the Delta log (``txn``), not only beside the commit.
+        checkpoint_id: names the checkpoint of a streaming query, which outlives the query's own id when its content is
+            deleted; kept in the Delta log too.
+    """
+
+    writer: str
+    batch: int
+    durable: bool = False
+    checkpoint_id: str = ""
+
+    @classmethod
+    def of_batch(cls, batch: object) -> CommitId:
+        """Return the id of a write that its caller names and numbers.
+
+        Args:
+            batch: a pair: the write's name, and its number, a whole number (also of NumPy).
+
+        Raises:
+            InvalidInputError: it is another thing. What Delta's ``txn`` action cannot hold would make the table's log
+                unreadable for other tools.
+        """
+        name, number = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (None, None)
+        if not isinstance(name, str) or not name or name == OLDEST or not _is_unicode(name):
+            raise _no_batch(batch)
+        try:
+            # A truth value has an index, too.
+            index = -1 if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
+        except TypeError:
+            index = -1
+        if not 0 <= index <= NUMBER_MAX:
+            raise _no_batch(batch)
+        return cls(name, index, durable=True)
+
+    def __str__(self) -> str:
+        """Give ``writer:batch``."""
+        return f"{self.writer}:{self.batch}"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _no_batch(batch: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"batch: expected a pair (name, number): a text that is not empty (nor {OLDEST!r}, which the store uses) and a "
+        f"whole number from 0 to 2**63 - 1, such as ('job', 7); got {batch!r:.200}. Nothing was written."
+    )
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What a commit takes out of an append table.
+
+    Attributes:
+        files: files that the snapshot holds no more.
+        facts: what the commit says of itself beside that: where its changes are, and how many (``changes.listed``).
+    """
+
+    files: Sequence[DataFile]
+    facts: Mapping[str, Any]
+
+
+def commit(
+    log: DeltaLog,
+    staged: Sequence[StagedFile],
+    commit_id: CommitId,
+    *,
+    operation: str,
+    by_snapshot: bool,
+    replacement: Replacement | None = None,
+    check: Callable[[int], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Snapshot:
+    """Commit staged files as the next snapshot.
+
+    1. Look whether this write has landed already (a replayed batch, or a lost answer). A crash here leaves staged
+       files only.
+    2. Put the next Delta version. A crash after it leaves a snapshot that recovery publishes.
+    3. When another commit has taken the version, or none can be asked for, look again; the files are used as they are
+       under the next id.
+
+    Args:
+        log: the commit table.
+        staged: files of the write, all in the commit table's folder.
+        commit_id: the write's name.
+        operation: the snapshot's kind.
+        by_snapshot: the commit table is partitioned by ``_snapshot`` (a key table's changes).
+        replacement: what the files take the place of; None where they only come in.
+        check: told before each try which snapshot is the newest; raises when the files are no longer right after it.
+        sleep: waits a number of seconds between tries.
+
+    Raises:
+        ConflictError: other writers won ``ATTEMPTS_MAX`` times in a row; nothing is committed.
+        UnavailableError: the file system has no room; nothing is committed, and no try is under way.
+        OutcomeUnknownError: the file system gave no answer and cannot be asked; ``recover()`` finds out.
+    """
+    rows = sum(s.changes for s in staged)
+    info: dict[str, Any] = {"kind": operation, "rows": rows, "commit": str(commit_id)}
+    if replacement is not None:
+        info |= replacement.facts
+    remove = () if replacement is None else replacement.files
+    newest = log.version()
+    tried = newest + 1
+    seen = -1 if commit_id.durable else newest
+    unknown: OutcomeUnknownError | None = None
+    lost: Exception | None = None
+    for attempt in range(ATTEMPTS_MAX):
+        # Step 1.
+        with _keeping(unknown):
+            landed = _landed(log, commit_id, staged, newest, seen, unknown)
+        if landed is not None:
+            return landed
+        # A version that another commit has taken cannot be made any more by a try that is still under way.
+        unknown = unknown if newest < tried else None
+        seen = -1 if commit_id.durable else newest
+        if check is not None:
+            with _keeping(unknown):
+                check(newest)
+        # Step 2.
+        files = [s.file for s in staged]
+        if by_snapshot:
+            files = [replace(f, partition={**f.partition, SNAPSHOT: str(newest + 1)}) for f in files]
+        names = (commit_id.writer, commit_id.checkpoint_id) if commit_id.durable else ()
+        transactions = [(name, commit_id.batch) for name in names if name]
+        try:
+            with _keeping(unknown, ConflictError, OutcomeUnknownError):
+                made = log.commit(newest + 1, add=files, remove=remove, info=info, transactions=transactions)
+            return as_snapshot(made)
+        # Step 3.
+        except ConflictError as error:
+            lost = error
+            sleep(random.uniform(0, min(_WAIT_SECONDS_MAX, 0.002 * 2**attempt)))
+        except OutcomeUnknownError as error:
+            if attempt >= _UNKNOWN_MAX:
+                raise
+            lost = unknown = error
+            sleep(random.uniform(0, _WAIT_SECONDS_MAX))
+        tried = newest + 1
+        with _keeping(unknown):
+            newest = log.version()
+    msg = f"{log.storage.root}: other writers committed first {ATTEMPTS_MAX} times in a row; try the write again."
+    raise ConflictError(msg) from lost
+
+
+@contextmanager
+def _keeping(unknown: OutcomeUnknownError | None, *others: type[TableStoreError]) -> Iterator[None]:
+    """Raise the unknown outcome of an earlier try in place of an error: that try may yet land, so its files must stay.
+
+    Args:
+        unknown: the earlier try's outcome; None where every try before is known not to have landed.
+        others: errors that are raised as they are.
+    """
+    try:
+        yield
+    except TableStoreError as error:
+        if unknown is None or unknown is error or isinstance(error, others):
+            raise
+        raise unknown from error
+
+
+def _landed(
+    log: DeltaLog,
+    commit_id: CommitId,
+    staged: Sequence[StagedFile],
+    newest: int,
+    seen: int,
+    unknown: OutcomeUnknownError | None,
+) -> Snapshot | None:
+    """Return the snapshot of a write that has landed; None where it is known that it has not.
+
+    Raises:
+        OutcomeUnknownError: entries in which it could be found have expired.
+    """
+    found = find_commit(log, commit_id, newest, after=seen)
+    # The oldest entries expire first, so where the first of them is there, all of them were.
+    if found is not None or unknown is None or commit_id.durable or newest <= seen or log.has_entry(seen + 1):
+        return found
+    held = {file.path for file in log.files()}
+    if any(each.file.path in held for each in staged):
+        return Snapshot(newest, "expired", 0, 0, str(commit_id))
+    raise unknown
+
+
+def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) -> Snapshot | None:
+    """Find the snapshot a write has made, looking at versions above ``after`` or, for a durable id, at all."""
+    if commit_id.durable:
+        recorded = log.transaction_version(commit_id.writer)
+        if recorded is None or recorded < commit_id.batch:
+            return None
+        # It may have landed after the caller looked for the newest version.
+        newest = log.version()
+    for found in log.commits(newest, after + 1):
+        if found.info.get("commit") == str(commit_id):
+            return as_snapshot(found)
+    if commit_id.durable:
+        # The entry of the commit has left the log; that it landed is still on record.
+        return Snapshot(newest, EXPIRED, 0, 0, str(commit_id))
+    return None
+
+
+def as_snapshot(found: Commit) -> Snapshot:
+    """Read a snapshot's facts from its log entry; a commit of another Delta writer has kind ``foreign``."""
+    rows = found.info.get("rows", sum(max(f.rows, 0) for f in found.added))
+    return Snapshot(
+        found.version,
+        found.info.get("kind", "foreign"),
+        rows,
+        found.timestamp_ms,
+        found.info.get("commit", ""),
+        found.fingerprint,
+    )

@@ -1,0 +1,154 @@
+"""Which files no snapshot needs any more once those below one have expired, and how Delta's logs are cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from snapshot.delta.log import Commit, DataFile, DeltaLog
+from snapshot.errors import ConflictError
+from snapshot.store.commit import ATTEMPTS_MAX
+from snapshot.store.table_files import OLDEST, TableFiles
+from snapshot.store.tags import Tag
+
+LOG = "_delta_log"
+_PROTECTED = "delta.requireCheckpointProtectionBeforeVersion"
+"""Property of a table from which a feature was dropped: its log is cut at this version or later, or not at all."""
+_ENTRY = re.compile(r"([0-9]{20})\.(json|crc|checkpoint\.parquet)")
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Data files that nothing needs.
+
+    Attributes:
+        root: files of the root.
+        changes: change files of a key table.
+    """
+
+    root: tuple[DataFile, ...]
+    changes: tuple[DataFile, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Their size."""
+        return sum(file.size for file in (*self.root, *self.changes))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.root) + len(self.changes)
+
+
+def commit_expiry(files: TableFiles, oldest: int) -> int | None:
+    """Say, in one commit, that every snapshot below ``oldest`` has expired. Their files are still there.
+
+    The number stands in a ``txn`` action of the commit table, so whoever expires at the same time finds it, and it
+    never goes back.
+
+    Returns:
+        The snapshot that says it; None where that has been said.
+
+    Raises:
+        ConflictError: other writers committed first too often; nothing has expired.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        newest = files.latest()
+        if files.oldest(fresh=False) >= oldest:
+            return None
+        info = {"kind": "expire", "rows": 0, "oldest": oldest}
+        try:
+            files.log.commit(newest + 1, add=[], info=info, transactions=[(OLDEST, oldest)], data_change=False)
+        except ConflictError:
+            continue
+        return newest + 1
+    msg = f"{files.storage.root}: other writers committed first {ATTEMPTS_MAX} times in a row; expire again."
+    raise ConflictError(msg)
+
+
+def unneeded(files: TableFiles, oldest: int) -> Garbage:
+    """Find the data files that snapshots below ``oldest`` needed, and no later one and no tag does.
+
+    What a snapshot needs is its layout, and for its changes the files that its own version added. A file is listed
+    once and unlisted once, so what is not in the layout of ``oldest`` and was added before it is in no later one.
+
+    Raises:
+        NotFoundError: ``oldest`` has expired meanwhile.
+        DataLostError: another expiry has removed the log entries this one reads.
+    """
+    tags = files.tags.all()
+    layout = files.layout(oldest)
+    tagged = {file.path for tag in tags for file in tag.layout.base}
+    if not files.spec.has_key:
+        # A file that a rollback has listed again is in the newest state.
+        kept = tagged | _paths(layout.base) | _paths(files.base_table.files())
+        kept |= _paths(listed_changes(files.log.commit_at(oldest)))
+        return Garbage(_others(known_before(files.base_table, oldest), kept), ())
+    root = _others(known_before(files.base_table, layout.root_version), tagged | _paths(layout.base))
+    kept = {file.path for tag in tags for file in tag.layout.changes} | _paths(layout.changes)
+    kept |= _paths(layout.tombstones)
+    return Garbage(root, _others(known_before(files.log, oldest), kept))
+
+
+def unneeded_of(files: TableFiles, tag: Tag) -> Garbage:
+    """Find the files that only a tag keeps, of a snapshot that has expired. The tag itself is gone already."""
+    oldest = files.layout(files.oldest())
+    others = [other.layout for other in files.tags.all()] + [oldest]
+    base = {file.path for layout in others for file in layout.base}
+    if not files.spec.has_key:
+        base |= _paths(files.base_table.files())
+    changes = {file.path for layout in others for file in layout.changes}
+    return Garbage(_others(tag.layout.base, base), _others(tag.layout.changes, changes))
+
+
+def cut_points(files: TableFiles, oldest: int) -> list[tuple[DeltaLog, int]]:
+    """Give each Delta table of a table with the first version that is needed for snapshots from ``oldest`` on."""
+    if not files.spec.has_key:
+        return [(files.base_table, oldest)]
+    return [(files.log, oldest), (files.base_table, files.root_entry(oldest)[1])]
+
+
+def entries_below(log: DeltaLog, version: int) -> list[str]:
+    """List the entries of a Delta log that no version from ``version`` on is read with, the oldest first.
+
+    A version is read from the last checkpoint at or before it, so the log is cut there.
+    """
+    names = {name: int(found[1]) for name in log.storage.names(LOG) if (found := _ENTRY.fullmatch(name))}
+    first = max((v for name, v in names.items() if name.endswith(".parquet") and v <= version), default=0)
+    if first < int(log.configuration().get(_PROTECTED, 0)):
+        return []
+    old = [(v, not name.endswith(".json"), name) for name, v in names.items() if v < first]
+    # Of a version the entry goes first and its checkpoint last: what is left is always readable from its beginning.
+    return [f"{LOG}/{name}" for _, _, name in sorted(old)]
+
+
+def known_before(log: DeltaLog, version: int) -> Iterable[DataFile]:
+    """Give every data file that versions below ``version`` list, as far back as the log goes."""
+    names = set(log.storage.names(LOG))
+    first = 0
+    if f"{0:020d}.json" not in names:
+        versions = {int(entry[1]) for name in names if (entry := _ENTRY.fullmatch(name))}
+        whole = [v for v in versions if {f"{v:020d}.json", f"{v:020d}.checkpoint.parquet"} <= names]
+        first = min(whole, default=0)
+    if first >= version:
+        return
+    yield from log.files(first)
+    for each in range(first + 1, version):
+        found = log.commit_at(each)
+        yield from found.added
+        yield from found.copied
+        yield from listed_changes(found)
+
+
+def listed_changes(found: Commit) -> list[DataFile]:
+    """Give the files that a commit to an append table names as those of its changes, which it need not add."""
+    told = found.info.get("changes") or ()
+    return [DataFile(each["path"], each["size"], each["rows"], each["partition"]) for each in told]
+
+
+def _paths(files: Iterable[DataFile]) -> set[str]:
+    return {file.path for file in files}
+
+
+def _others(files: Iterable[DataFile], kept: set[str]) -> tuple[DataFile, ...]:
+    return tuple({file.path: file for file in files if file.path not in kept}.values())

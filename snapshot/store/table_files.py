@@ -1,0 +1,501 @@
+"""The files of one table: its Delta tables, its definition, its snapshots and their changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from snapshot.delta.log import Commit, DataFile, DeltaLog
+from snapshot.errors import ConflictError, CorruptedError, DataLostError, NotFoundError, TableReplacedError
+from snapshot.merge.merge_reader import ChangeFile
+from snapshot.records import ChangeSet, Snapshot
+from snapshot.schema.spec import SPEC_PROPERTY, TableSpec
+from snapshot.schema.system_columns import BUCKET, SNAPSHOT, with_kind
+from snapshot.staging.bucket_writer import is_tombstones
+from snapshot.staging.stage import CHANGES, stored_change_schema
+from snapshot.storage import Storage
+from snapshot.store.changes import LISTED, MAINTENANCE, SnapshotChanges, is_foreign
+from snapshot.store.commit import ATTEMPTS_MAX, OLDEST, as_snapshot
+from snapshot.store.snapshot_files import SnapshotFiles
+from snapshot.store.tags import Tags
+from snapshot.store.truncate_changes import TRUNCATES, TruncatedChanges
+
+__all__ = ["MERGED_THROUGH", "OLDEST", "SnapshotFiles", "TableFiles"]
+
+MERGED_THROUGH = "merged-through"
+TABLE = "table"
+"""Fact of the first commit to a Delta table: the id of the table that it is part of."""
+
+ADOPTED = "tablestore-adopted"
+"""Names the number, kept in Delta's ``txn`` actions, up to which other writers' commits have been adopted: what they
+changed is among the changes of a later snapshot, or was left out on demand
+(``tablestore/write/foreign_commits.py``)."""
+EXACT_BOUNDS = "tablestore.exact-bounds"
+"""Delta property of a root all of whose files, but those of other writers, leave NaN out of no bounds."""
+
+
+class TableFiles:
+    """The files of a table that exists."""
+
+    def __init__(self, storage: Storage, spec: TableSpec) -> None:
+        """Use ``open`` or ``create``."""
+        self.storage = storage
+        self.spec = spec
+        self.base_table = DeltaLog(storage)
+        self.log = DeltaLog(storage.child(CHANGES)) if spec.has_key else self.base_table
+        self.tags = Tags(storage)
+        # Threads share a handle, so this changes as a whole: a definition, and the version that it is known for.
+        self._known = (-1, spec)
+        self._own_gaps: set[int] = set()
+
+    @classmethod
+    def open(cls, storage: Storage) -> TableFiles:
+        """Open a table by its folder.
+
+        Raises:
+            NotFoundError: there is no table of the store.
+            CorruptedError: its definition cannot be read.
+        """
+        for folder in (storage.child(CHANGES), storage):
+            log = DeltaLog(folder)
+            if log.exists():
+                text = log.seen(0)[1].get(SPEC_PROPERTY)
+                if text is not None:
+                    found = cls(storage, TableSpec.from_json(text, storage.root))
+                    found.log, found.base_table = log, found.base_table if found.spec.has_key else log
+                    return found
+        msg = f"{storage.root}: there is no table of the store here. Make one with TableStore.create(spark, path, ...)."
+        raise NotFoundError(msg)
+
+    @classmethod
+    def create(cls, storage: Storage, spec: TableSpec) -> TableFiles:
+        """Make an empty table. The commit table comes last: before it there is no table.
+
+        Raises:
+            AlreadyExistsError: somebody else has made one.
+        """
+        # Delta's own clean-up of its log knows nothing of tags and consumers; expiry does it.
+        keeping = {"delta.checkpointInterval": "20", "delta.enableExpiredLogCleanup": "false"}
+        properties = {SPEC_PROPERTY: spec.to_json(), **keeping}
+        in_root = {EXACT_BOUNDS: "true"}
+        if spec.has_key:
+            info = {"kind": "create", MERGED_THROUGH: 0, TABLE: spec.table_id}
+            # Of two who make a table here at once, this decides.
+            columns = root_schema(spec)
+            DeltaLog.create(
+                storage, columns, partition_by=spec.root_partitions, configuration=keeping | in_root, info=info
+            )
+            DeltaLog.create(
+                storage.child(CHANGES),
+                log_schema(spec),
+                partition_by=(SNAPSHOT, BUCKET),
+                # Keeps other Delta writers from removing changes; compaction only takes out files whose rows stay.
+                configuration=properties | {"delta.appendOnly": "true"},
+                info={"kind": "create", TABLE: spec.table_id},
+            )
+        else:
+            DeltaLog.create(
+                storage,
+                root_schema(spec),
+                partition_by=spec.partition_by,
+                configuration=properties | in_root,
+                info={"kind": "create", TABLE: spec.table_id},
+            )
+        return cls(storage, spec)
+
+    def has_exact_bounds(self) -> bool:
+        """Return whether Spark may skip files and row groups by the bounds of floating-point columns."""
+        return self.base_table.configuration().get(EXACT_BOUNDS) == "true"
+
+    def refreshed(self) -> TableFiles:
+        """Give the table as it is defined now: this very object unless its columns or options were changed."""
+        newest = self.spec_at_least(self.latest())
+        if newest == self.spec:
+            return self
+        found = TableFiles(self.storage, newest)
+        found.base_table, found.log = self.base_table, self.log
+        found._known = self._known
+        return found
+
+    def spec_of(self, snapshot_id: int) -> TableSpec:
+        """Give the definition with the columns that the table had in a snapshot, which may be newer than ``spec``."""
+        return self.spec_at_least(snapshot_id).at(snapshot_id)
+
+    def spec_at_least(self, snapshot_id: int) -> TableSpec:
+        """Give the definition as of a snapshot or a later one."""
+        version, spec = self._known
+        if version < snapshot_id:
+            version, properties = self.log.seen(snapshot_id)
+            text = properties.get(SPEC_PROPERTY)
+            if text is None:
+                what = f"its definition, property {SPEC_PROPERTY!r}, is gone"
+                raise self._replaced(what)
+            if text != spec.to_json():
+                spec = TableSpec.from_json(text, self.storage.root)
+                if spec.table_id != self.spec.table_id:
+                    msg = (
+                        f"{self.storage.root}: expected table {self.spec.table_id}, got table {spec.table_id}: it was "
+                        "dropped and created again. Open it again; nothing was changed."
+                    )
+                    raise TableReplacedError(msg)
+            if lacking := self.log.lacks(log_schema(spec)):
+                what = f"it lacks columns {lacking}, or has them with another type"
+                raise self._replaced(what)
+            self._known = (version, spec)
+        return spec
+
+    def _replaced(self, what: str) -> CorruptedError:
+        root = self.log.storage.root
+        return CorruptedError(
+            f"{root}: another Delta writer has replaced the table: {what}. Nothing was read or changed. Bring it back "
+            f"in Spark by RESTORE TABLE delta.`{root}` TO VERSION AS OF <the version before>; DESCRIBE HISTORY lists "
+            "the versions."
+        )
+
+    def alter(self, spec: TableSpec, snapshot_id: int, commit_id: str) -> Snapshot:
+        """Make a snapshot that changes the table's definition and no row.
+
+        Args:
+            spec: the new definition.
+            snapshot_id: the id of the snapshot; the next after the newest.
+            commit_id: the name by which the commit is known again.
+
+        Raises:
+            ConflictError: another commit has made that snapshot.
+            UnavailableError: the file system refused.
+        """
+        info = {"kind": "alter", "rows": 0, "commit": commit_id}
+        configuration = {SPEC_PROPERTY: spec.to_json()}
+        return as_snapshot(self.log.alter(snapshot_id, schema=log_schema(spec), configuration=configuration, info=info))
+
+    def latest(self) -> int:
+        """Give the id of the newest snapshot."""
+        return self.log.version()
+
+    def oldest(self, *, fresh: bool = True) -> int:
+        """Give the id of the oldest snapshot that has not expired; 0 while none has.
+
+        Args:
+            fresh: look for newer commits first; without it, what was seen last will do.
+        """
+        return self.log.transaction_version(OLDEST, fresh=fresh) or 0
+
+    def snapshot(self, snapshot_id: int) -> Snapshot:
+        """Give one snapshot's facts.
+
+        Raises:
+            NotFoundError: it does not exist, or has expired and has no tag.
+        """
+        newest, oldest = self.latest(), self.oldest(fresh=False)
+        if not 0 <= snapshot_id <= newest:
+            msg = f"{self.storage.root}: there is no snapshot {snapshot_id}; the newest is {newest}."
+            raise NotFoundError(msg)
+        if snapshot_id < oldest:
+            tag = self.tags.at(snapshot_id)
+            if tag is not None:
+                return tag.snapshot
+            raise NotFoundError(self._has_expired(snapshot_id, oldest))
+        try:
+            return as_snapshot(self.log.commit_at(snapshot_id))
+        except DataLostError as error:
+            msg_0 = f"{self.storage.root}: snapshot {snapshot_id} has left the log: {error}"
+            raise NotFoundError(msg_0) from error
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """Give the snapshots that have not expired, newest first."""
+        for found in self.log.commits(self.latest(), self.oldest(fresh=False)):
+            yield as_snapshot(found)
+
+    def snapshot_as_of(self, timestamp_ms: int) -> Snapshot:
+        """Give the newest snapshot committed at or before a time.
+
+        Raises:
+            NotFoundError: all snapshots still in the log are younger.
+        """
+        for found in self.snapshots():
+            if found.timestamp_ms <= timestamp_ms:
+                return found
+        msg = f"{self.storage.root}: no snapshot is as old as {timestamp_ms} ms since the epoch; see snapshots()."
+        raise NotFoundError(msg)
+
+    def changes(self, snapshot_id: int, buckets: int) -> SnapshotChanges:
+        """Give the changes of one snapshot.
+
+        Raises:
+            DataLostError: it has expired, or its log entry is gone.
+            CorruptedError: another Delta writer removed rows, and nobody has adopted that.
+        """
+        return self._changes_of(self._commit_of(snapshot_id), buckets)
+
+    def _commit_of(self, snapshot_id: int) -> Commit:
+        """Return the log entry of a snapshot that has not expired; raises what ``changes`` does."""
+        try:
+            found = self.log.commit_at(snapshot_id)
+        except DataLostError as error:
+            # A log that lacks an entry in its midst cannot be asked for more.
+            with suppress(CorruptedError):
+                self._check_not_expired(snapshot_id, error)
+            raise
+        self._check_not_expired(snapshot_id)
+        return found
+
+    def _changes_of(self, found: Commit, buckets: int) -> SnapshotChanges:
+        snapshot_id = found.version
+        if self.needs_adoption(found):
+            if not self.is_adopted(snapshot_id):
+                raise self._not_adopted(found)
+            nothing = replace(as_snapshot(found), rows=0)
+            return SnapshotChanges(nothing, self.log.storage, self.spec_of(snapshot_id).change_columns)
+        return SnapshotChanges.of(found, self.log.storage, self.spec_of(snapshot_id), buckets)
+
+    def needs_adoption(self, found: Commit) -> bool:
+        """Return whether a commit says nothing of the changes that it makes: another writer removed rows.
+
+        In a key table it is any change of rows by another writer: in ``_changes`` only this program's make sense.
+        """
+        if self.spec.has_key:
+            return is_foreign(found)
+        return bool(found.removed) and found.info.get("kind") not in MAINTENANCE and LISTED not in found.info
+
+    def is_adopted(self, version: int) -> bool:
+        """Return whether what another writer did up to a version counts as no changes of its own."""
+        through = self.log.transaction_version(ADOPTED, fresh=False)
+        if through is None or through < version:
+            through = self.log.transaction_version(ADOPTED)
+        return through is not None and version <= through
+
+    def _not_adopted(self, found: Commit) -> CorruptedError:
+        told = (
+            f"{self.log.storage.root}: version {found.version} ({found.operation or 'no operation given'}) was made by "
+            f"another Delta writer, which adds {len(found.added)} files and removes {len(found.removed)}"
+        )
+        skip = f"recover(skip_foreign=[{found.version}]), or 'tablestore recover --skip-version {found.version}',"
+        if self.spec.has_key:
+            table = f"delta.`{self.log.storage.root}`"
+            return CorruptedError(
+                f"{told}; nobody but the store may change the rows of this table. Undo it in Spark by ALTER TABLE "
+                f"{table} SET TBLPROPERTIES ('delta.appendOnly' = 'false') and RESTORE TABLE {table} TO VERSION AS OF "
+                f"{found.version - 1}. Then {skip} and likewise for the version that RESTORE makes, leaves both out."
+            )
+        return CorruptedError(
+            f"{told}, and what that changed is not published yet. recover() publishes it; {skip} leaves it out of the "
+            "log for good."
+        )
+
+    def published(self, snapshot_id: int, buckets: int) -> ChangeSet:
+        """Give the changes of one snapshot as the log gets them; raises what ``changes`` does."""
+        found = self._commit_of(snapshot_id)
+        held, told = self._changes_of(found, buckets), found.info.get(TRUNCATES)
+        return held if told is None else TruncatedChanges.of(held, told)
+
+    def fingerprint(self, snapshot_id: int) -> str:
+        """Return what identifies the commit of a snapshot; empty where its log entry has expired."""
+        try:
+            return self.log.commit_at(snapshot_id).fingerprint
+        except DataLostError:
+            return ""
+
+    def truncates(self, snapshot_id: int) -> bool:
+        """Tell whether the log has one record in a partition for all rows that a snapshot deletes there.
+
+        Raises:
+            DataLostError: it has expired.
+        """
+        return TRUNCATES in self.log.commit_at(snapshot_id).info
+
+    def _check_not_expired(self, snapshot_id: int, cause: Exception | None = None) -> None:
+        oldest = self.oldest(fresh=False)
+        if snapshot_id < oldest:
+            raise DataLostError(self._has_expired(snapshot_id, oldest)) from cause
+
+    def layout(self, snapshot_id: int) -> SnapshotFiles:
+        """Find what a snapshot is made of.
+
+        Raises:
+            NotFoundError: the snapshot has expired and has no tag, or its files are no longer known.
+        """
+        oldest = self.oldest(fresh=False)
+        if snapshot_id < oldest:
+            tag = self.tags.at(snapshot_id)
+            if tag is not None:
+                return tag.layout
+            raise NotFoundError(self._has_expired(snapshot_id, oldest))
+        if not self.spec.has_key:
+            return SnapshotFiles(snapshot_id, snapshot_id, snapshot_id, tuple(self.base_table.files(snapshot_id)), ())
+        version, merged = self.root_for(snapshot_id)
+        base = self.base_table.files(version)
+        listed = self.log.files(snapshot_id)
+        self._check_changes(listed, merged, snapshot_id)
+        tombstones = tuple(f for f in listed if is_tombstones(f.path))
+        return SnapshotFiles(
+            snapshot_id, version, merged, tuple(base), _changes_in(listed, merged, snapshot_id), tombstones
+        )
+
+    def root_for(self, snapshot_id: int) -> tuple[int, int]:
+        """Find the newest root version that holds nothing younger than a snapshot, and what is merged into it.
+
+        Versions that another Delta tool made (a vacuum, an optimize) belong to the compaction before them.
+
+        Returns:
+            The root version and its ``merged-through``.
+
+        Raises:
+            NotFoundError: the root's log no longer goes back that far.
+        """
+        version, _, merged = self.root_entry(snapshot_id)
+        return version, merged
+
+    def root_entry(self, snapshot_id: int) -> tuple[int, int, int]:
+        """Find the same as ``root_for``, and the compaction that made it.
+
+        Returns:
+            The root version, the version of its compaction (the same unless another tool was there), and its
+            ``merged-through``.
+
+        Raises:
+            NotFoundError: the root's log no longer goes back that far.
+        """
+        candidate: int | None = None
+        others: list[Commit] = []
+        for found in self.base_table.commits(self.base_table.version()):
+            candidate = found.version if candidate is None else candidate
+            merged = found.info.get(MERGED_THROUGH)
+            if merged is None:
+                others.append(found)
+                continue
+            if merged <= snapshot_id:
+                self._check_root(others)
+                return candidate, found.version, int(merged)
+            candidate, others = None, []
+        msg = f"{self.storage.root}: snapshot {snapshot_id} is older than the root's log; read a newer one."
+        raise NotFoundError(msg)
+
+    def _check_root(self, others: Sequence[Commit]) -> None:
+        """Refuse a root whose rows another writer has changed since a compaction.
+
+        What was undone does no harm: a file that came and went, or went and came back (``RESTORE``).
+
+        Args:
+            others: the other writer's commits, newest first.
+
+        Raises:
+            CorruptedError: rows have come or gone.
+        """
+        first: dict[str, tuple[bool, Commit]] = {}
+        last: dict[str, bool] = {}
+        for found in reversed(others):
+            went = ((path, False) for path in (*found.removed, *found.rewritten))
+            came = ((file.path, True) for file in (*found.added, *found.copied))
+            for path, comes in (*went, *came):
+                first.setdefault(path, (comes, found))
+                last[path] = comes
+        changed = {p: found for p, (comes, found) in first.items() if comes == last[p] and _changes_rows(found)}
+        if changed:
+            found = min(changed.values(), key=lambda each: each.version)
+            root = self.base_table.storage.root
+            msg = (
+                f"{root}: version {found.version} ({found.operation or 'no operation given'}) was made by another "
+                "Delta writer and changes rows, which the changes and the log of this table know nothing of. Nothing "
+                f"was read or changed. Undo it in Spark by RESTORE TABLE delta.`{root}` TO VERSION AS OF "
+                f"{found.version - 1}."
+            )
+            raise CorruptedError(msg)
+
+    def _check_changes(self, listed: Sequence[DataFile], merged: int, snapshot_id: int) -> None:
+        """Refuse changes of a key table that another writer has added to or taken from.
+
+        A commit of ours that changes rows brings files of its own snapshot. So only the other versions are looked at,
+        and each of them once: commits of maintenance, which are few, and those of others.
+
+        Raises:
+            CorruptedError: another writer has changed rows.
+        """
+        filled = {int(file.partition[SNAPSHOT] or 0) for file in listed}
+        for version in range(merged + 1, snapshot_id + 1):
+            if version in filled or version in self._own_gaps:
+                continue
+            try:
+                found = self.log.commit_at(version)
+            except DataLostError:
+                # It has expired. While its entry was there, nobody could read past a change of another writer.
+                continue
+            if self.needs_adoption(found) and not self.is_adopted(version):
+                raise self._not_adopted(found)
+            self._own_gaps.add(version)
+
+    def trim(self, *, add: Sequence[DataFile] = (), remove: Sequence[DataFile] = ()) -> int | None:
+        """Drop change files that the root holds from the newest state; older snapshots still find them.
+
+        Args:
+            add: files that take the place of others.
+            remove: those others. If one of them is listed no more, somebody else has replaced it, and these stay.
+
+        Returns:
+            The version that did it; None when there was nothing to drop.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            newest = self.log.version()
+            _, merged = self.root_for(newest)
+            listed = self.log.files()
+            folded = [f for f in listed if int(f.partition[SNAPSHOT] or 0) <= merged and not is_tombstones(f.path)]
+            if not {f.path for f in remove} <= {f.path for f in listed}:
+                self.log.storage.delete(*[f.path for f in add])
+                add, remove = (), ()
+            if not folded and not remove:
+                return None
+            try:
+                info = {"kind": "compact", "rows": 0}
+                self.log.commit(newest + 1, add=add, remove=[*folded, *remove], info=info, data_change=False)
+            except ConflictError:
+                continue
+            return newest + 1
+        # The files stay listed and ignored; the next compaction drops them.
+        self.log.storage.delete(*[f.path for f in add])
+        return None
+
+    def _has_expired(self, snapshot_id: int, oldest: int) -> str:
+        return (
+            f"{self.storage.root}: snapshot {snapshot_id} has expired; the oldest is {oldest}. Read a newer one. Tags "
+            "keep single snapshots, consumers the changes after what they have read."
+        )
+
+    def change_file(self, file: DataFile) -> ChangeFile:
+        """Name a change file as the merge engine wants it."""
+        return ChangeFile(self.log.storage.path(file.path), int(file.partition[SNAPSHOT] or 0))
+
+    @cached_property
+    def change_schema(self) -> pa.Schema:
+        """The table's columns, then ``_kind``: what is published and what streams read."""
+        return with_kind(self.spec.change_columns.named)
+
+
+def is_of_another(storage: Storage, table_id: str) -> bool:
+    """Return whether a Delta table is in a folder that a table's own ``create`` has not made."""
+    log = DeltaLog(storage)
+    return log.has_entry(0) and log.commit_at(0).info.get(TABLE) != table_id
+
+
+def _changes_rows(found: Commit) -> bool:
+    return bool(found.added or found.removed)
+
+
+def root_schema(spec: TableSpec) -> pa.Schema:
+    """Give the columns of the root Delta table."""
+    return spec.physical.append(pa.field(BUCKET, pa.int32())) if spec.has_key else spec.physical
+
+
+def log_schema(spec: TableSpec) -> pa.Schema:
+    """Give the columns of the commit table."""
+    if not spec.has_key:
+        return root_schema(spec)
+    columns = stored_change_schema(spec)
+    return columns.append(pa.field(SNAPSHOT, pa.int64())).append(pa.field(BUCKET, pa.int32()))
+
+
+def _changes_in(files: Sequence[DataFile], merged_through: int, snapshot_id: int) -> tuple[DataFile, ...]:
+    changes = (f for f in files if not is_tombstones(f.path))
+    return tuple(f for f in changes if merged_through < int(f.partition[SNAPSHOT] or 0) <= snapshot_id)

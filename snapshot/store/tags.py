@@ -1,0 +1,143 @@
+"""Tags: names for snapshots. A tag keeps the files of its snapshot when the snapshot itself expires.
+
+A tag is a file that lists its snapshot's files, so reading it needs nothing else of the table. No lock is needed
+between who makes a tag and who expires snapshots: who makes a tag puts it and then looks whether its snapshot has
+expired; expiry says first that snapshots have expired and then looks which tags there are. So one sees the other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from snapshot.delta.log import DataFile
+from snapshot.errors import AlreadyExistsError, CorruptedError, InvalidInputError, NotFoundError
+from snapshot.records import Snapshot
+from snapshot.storage import Storage
+from snapshot.store.snapshot_files import SnapshotFiles
+
+TAGS = "_tags"
+# A name that begins with a letter is no id and no timestamp, and one without a slash is a file's.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A name for a snapshot.
+
+    Attributes:
+        name: the name.
+        snapshot: the snapshot.
+        created_ms: when the tag was made, milliseconds since the epoch.
+        layout: the snapshot's files.
+    """
+
+    name: str
+    snapshot: Snapshot
+    created_ms: int
+    layout: SnapshotFiles = field(repr=False)
+
+    def to_json(self) -> bytes:
+        """Give the text that ``from_json`` reads; statistics of files are left out."""
+        layout = replace(self.layout, base=_plain(self.layout.base), changes=_plain(self.layout.changes), tombstones=())
+        facts = asdict(replace(self, layout=layout))
+        facts["snapshot"]["kind"] = facts["snapshot"].pop("operation")
+        return json.dumps(facts).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes, path: str) -> Tag:
+        """Read a tag.
+
+        Raises:
+            CorruptedError: the text is not a tag.
+        """
+        try:
+            raw = json.loads(text)
+            found: Mapping[str, Any] = raw["layout"]
+            facts = {"operation" if name == "kind" else name: value for name, value in raw["snapshot"].items()}
+            layout = SnapshotFiles(
+                int(found["snapshot"]),
+                int(found["root_version"]),
+                int(found["merged_through"]),
+                tuple(DataFile(**file) for file in found["base"]),
+                tuple(DataFile(**file) for file in found["changes"]),
+            )
+            return cls(str(raw["name"]), Snapshot(**facts), int(raw["created_ms"]), layout)
+        except (KeyError, TypeError, ValueError) as error:
+            msg = f"{path}: not a tag ({error}). Delete the file and make the tag again, or restore it."
+            raise CorruptedError(msg) from error
+
+
+class Tags:
+    """The tags of one table, a file each."""
+
+    def __init__(self, table: Storage) -> None:
+        """Use the tags of the table in folder ``table``."""
+        self._storage = table.child(TAGS)
+
+    def put(self, tag: Tag) -> None:
+        """Make a tag.
+
+        Raises:
+            AlreadyExistsError: the name is taken.
+        """
+        if not self._storage.put_new(_file(tag.name), tag.to_json()):
+            msg = f"tag {tag.name!r}: there is one already; delete it first, or choose another name."
+            raise AlreadyExistsError(msg)
+
+    def get(self, name: str) -> Tag:
+        """Read a tag.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        text = self._storage.read(_file(name))
+        if text is None:
+            names = [tag.name for tag in self.all()]
+            msg = f"tag {name!r}: there is none; the table has {', '.join(names) or 'no tags'}."
+            raise NotFoundError(msg)
+        return Tag.from_json(text, self._storage.path(_file(name)))
+
+    def all(self) -> list[Tag]:
+        """List the tags, by snapshot and name."""
+        found: list[Tag] = []
+        for file in self._storage.names():
+            # One that is being deleted may be gone by now.
+            text = self._storage.read(file) if file.endswith(".json") else None
+            if text is not None:
+                found.append(Tag.from_json(text, self._storage.path(file)))
+        return sorted(found, key=lambda tag: (tag.snapshot.id, tag.name))
+
+    def at(self, snapshot: int) -> Tag | None:
+        """Find a tag of a snapshot."""
+        return next((tag for tag in self.all() if tag.snapshot.id == snapshot), None)
+
+    def delete(self, name: str) -> None:
+        """Remove a tag, which may be gone already; its files stay."""
+        self._storage.delete(_file(name))
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuse a name that could pass for a snapshot's id or a timestamp, or is no file name.
+
+    Raises:
+        InvalidInputError: it is such a name.
+    """
+    if not _NAME.fullmatch(name):
+        msg = (
+            f"{what} {name!r}: expected a letter or '_', then up to 127 letters, digits, '.', '_' or '-'. "
+            "Choose such a name."
+        )
+        raise InvalidInputError(msg)
+
+
+def _file(name: str) -> str:
+    check_name(name, "tag")
+    return f"{name}.json"
+
+
+def _plain(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+    return tuple(replace(file, partition=dict(file.partition), stats="") for file in files)

@@ -1,0 +1,92 @@
+"""Changes of a snapshot that replaces all rows, as the log gets them: one record that all are gone, then the new rows.
+
+The table's own files hold a delete for each row all the same, which our readers of the log are given in the record's
+place. What is published is made of those files and of the commit alone, so whoever publishes the snapshot, and however
+often, sends the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapshot.records import Snapshot
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.physical_names import Columns
+from snapshot.schema.system_columns import BUCKET, truncate_row
+from snapshot.staging.stage import StagedFile
+from snapshot.store.changes import SnapshotChanges
+
+TRUNCATES = "truncate-record"
+"""Fact of a commit whose deletes are one record of each log partition: by bucket, how many deletes its files hold."""
+
+
+def truncating(staged: Sequence[StagedFile], *, has_key: bool) -> dict[str, dict[str, int]]:
+    """Say in a commit that its deletes are published as one record of each log partition.
+
+    Args:
+        staged: the files of the commit.
+        has_key: without a key, deletes are no rows of files but files that the commit takes out.
+    """
+    deletes: dict[str, int] = {}
+    for each in staged if has_key else ():
+        if each.deletes:
+            bucket = str(each.file.partition[BUCKET])
+            deletes[bucket] = deletes.get(bucket, 0) + each.deletes
+    return {TRUNCATES: deletes}
+
+
+@dataclass(frozen=True)
+class TruncatedChanges:
+    """What the log gets of such a snapshot: in each bucket, a row that stands for the record, then what comes in.
+
+    Attributes:
+        held: the changes that the files hold.
+        deletes: by bucket, how many of them are deletes.
+    """
+
+    held: SnapshotChanges
+    deletes: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, held: SnapshotChanges, told: Mapping[str, int]) -> TruncatedChanges:
+        """Leave the deletes out; ``told`` is what the commit says of them."""
+        coming = {
+            bucket: tuple(file for file in files if file.path not in held.deleted)
+            for bucket, files in held.files.items()
+        }
+        return cls(replace(held, files=coming), {int(bucket): count for bucket, count in told.items()})
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The snapshot."""
+        return self.held.snapshot
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the table had in this snapshot, then ``_kind``."""
+        return self.held.schema
+
+    @property
+    def columns(self) -> Columns:
+        """The same columns, by their names and by their stored names."""
+        return self.held.columns
+
+    def rows(self, bucket: int) -> int:
+        """Give the number of changes in a bucket, of which the first says that all rows are gone."""
+        return 1 + self.held.rows(bucket) - self.deletes.get(bucket, 0)
+
+    def batches(self, bucket: int, skip: int = 0) -> Iterator[pa.RecordBatch]:
+        """Read a bucket's changes, leaving out the first ``skip``."""
+        if skip == 0:
+            yield truncate_row(self.schema)
+        skip = max(skip - 1, 0)
+        for batch in self.held.batches(bucket):
+            kinds = batch.column(batch.schema.get_field_index(KIND))
+            coming = batch.filter(pc.not_equal(kinds, int(RowKind.DELETE)))
+            if skip < coming.num_rows:
+                yield coming.slice(skip)
+            skip = max(skip - coming.num_rows, 0)

@@ -1,0 +1,224 @@
+"""Compares two streams of changes row by row, in Arrow batches, and finds the way back together where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from log_system.kafka.log import KafkaLog
+from snapshot.row_kind import KIND, TRUNCATE, RowKind
+
+AHEAD_ROWS = 131_072
+"""How far is looked for a row of the other side."""
+_RUN_ROWS = 16
+"""So many rows must agree before two streams count as being together again."""
+_CANDIDATES_MAX = 64
+Coded = tuple[pa.RecordBatch, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A place where log and table part.
+
+    Attributes:
+        extra: rows of the log that the table does not have here, and the offsets of their records.
+        missing: rows of the table that the log does not have here.
+        offset: of the log's record at or after this place; None at the end.
+    """
+
+    extra: Coded | None
+    missing: pa.RecordBatch | None
+    offset: int | None
+
+
+class _Rows:
+    """One side: the rows not compared yet."""
+
+    def __init__(self, source: Iterable[Coded]) -> None:
+        self._source = iter(source)
+        self.batch: pa.RecordBatch | None = None
+        self.offsets = np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return 0 if self.batch is None else int(self.batch.num_rows)
+
+    def fill(self, rows: int) -> int:
+        """Hold at least so many rows, if there are; give how many are held."""
+        held = [] if self.batch is None else [self.batch]
+        offsets, count = [self.offsets], len(self)
+        while count < rows and (following := next(self._source, None)) is not None:
+            if following[0].num_rows:
+                held.append(following[0])
+                offsets.append(following[1])
+                count += following[0].num_rows
+        if len(held) > 1:
+            self.batch = pa.concat_batches(held)
+        elif held:
+            self.batch = held[0]
+        if len(offsets) > 1:
+            self.offsets = np.concatenate(offsets)
+        return count
+
+    def take(self, rows: int) -> Coded:
+        """Give the first rows and forget them."""
+        assert self.batch is not None
+        taken = self.batch.slice(0, rows), self.offsets[:rows]
+        self.batch, self.offsets = self.batch.slice(rows), self.offsets[rows:]
+        return taken
+
+
+class Comparison:
+    """Compares the log's rows with the table's."""
+
+    def __init__(self, log: Iterable[Coded], table: Iterable[pa.RecordBatch]) -> None:
+        """Compare two streams of the same columns."""
+        self._log = _Rows(log)
+        self._table = _Rows((batch, np.zeros(batch.num_rows, np.int64)) for batch in table)
+        self.rows = 0
+
+    def parted(self, *, gaps: bool = False) -> Iterator[Parted]:
+        """Compare to the end of both sides and give each place where they part.
+
+        Args:
+            gaps: the log may lack rows (Kafka compacts it), so missing ones are passed over.
+        """
+        log, table = self._log, self._table
+        while True:
+            left, right = log.fill(1), table.fill(1)
+            if not left and not right:
+                return
+            if gaps and not left:
+                table.take(right)
+            elif not left or not right:
+                yield Parted(log.take(left) if left else None, table.take(right)[0] if right else None, None)
+            if not left or not right:
+                continue
+            rows = min(left, right)
+            same = _first_difference(_head(log, rows), _head(table, rows))
+            log.take(same)
+            table.take(same)
+            self.rows += same
+            if same < rows:
+                found = self._part(gaps=gaps)
+                if found is not None:
+                    yield found
+
+    def _part(self, *, gaps: bool) -> Parted | None:
+        """Find how the sides go on together: rows are extra in the log, missing in it, or one is another."""
+        log, table = self._log, self._table
+        log.fill(1 if gaps else AHEAD_ROWS)
+        table.fill(AHEAD_ROWS)
+        offset = self._offset()
+        if gaps:
+            return self._part_with_gaps(offset)
+        missing, extra = _find(table, log, 1), _find(log, table, 1)
+        if extra is not None and (missing is None or extra <= missing):
+            return Parted(log.take(extra), None, offset)
+        if missing is not None:
+            return Parted(None, table.take(missing)[0], offset)
+        return self._other(offset)
+
+    def _part_with_gaps(self, offset: int | None) -> Parted | None:
+        """Pass over rows of the table until the log's next one comes."""
+        start = 1
+        while len(self._table):
+            found = _find(self._table, self._log, start, run=1)
+            if found is not None:
+                self._table.take(found)
+                return None
+            self._table.take(len(self._table))
+            self._table.fill(AHEAD_ROWS)
+            start = 0
+        return Parted(self._log.take(len(self._log)), None, offset)
+
+    def _other(self, offset: int | None) -> Parted:
+        return Parted(self._log.take(1), self._table.take(1)[0], offset)
+
+    def _offset(self) -> int | None:
+        return int(self._log.offsets[0]) if len(self._log) else None
+
+
+def as_logged(batch: pa.RecordBatch, log: KafkaLog) -> pa.RecordBatch:
+    """Give changes as they come back from the log, whose format may not keep all that a change has.
+
+    ``json`` knows of a key's row only that it is, or is not any more; ``debezium-json`` that a row came or went.
+    """
+    if log.format == "arrow" or (log.format == "json" and not log.primary_key):
+        return batch
+    position = batch.schema.get_field_index(KIND)
+    kinds = batch.column(position)
+    if batch.num_rows and kinds[0].as_py() == TRUNCATE:
+        return batch
+    if log.format == "debezium-json":
+        gone = pc.is_in(kinds, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
+        came = RowKind.INSERT if log.changelog else RowKind.UPDATE_AFTER
+        told = pc.if_else(gone, pa.scalar(int(RowKind.DELETE), pa.int8()), pa.scalar(int(came), pa.int8()))
+        return batch.set_column(position, batch.schema.field(position), told)
+    deletes = pc.equal(kinds, int(RowKind.DELETE))
+    columns = []
+    has_deletes = pc.any(deletes).as_py()
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if field.name == KIND:
+            columns.append(pc.if_else(deletes, kinds, pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8())))
+        elif field.name in log.primary_key or not has_deletes:
+            columns.append(column)
+        else:
+            live = np.flatnonzero(~deletes.to_numpy(zero_copy_only=False))
+            places = np.full(len(column), -1)
+            places[live] = live
+            columns.append(column.take(pa.array(places, mask=places < 0)))
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _head(side: _Rows, rows: int, start: int = 0) -> pa.RecordBatch:
+    assert side.batch is not None
+    return side.batch.slice(start, rows)
+
+
+def _first_difference(left: pa.RecordBatch, right: pa.RecordBatch) -> int:
+    """Give the number of rows at the start that are equal; NULL equals NULL and NaN equals NaN."""
+    first: int = min(left.num_rows, right.num_rows)
+    for name in left.schema.names:
+        a, b = (side.column(side.schema.get_field_index(name)).slice(0, first) for side in (left, right))
+        if a.equals(b):
+            continue
+        differ = np.flatnonzero(~_equal(a, b))
+        if len(differ):
+            first = int(differ[0])
+    return first
+
+
+def _equal(a: pa.Array, b: pa.Array) -> np.ndarray:
+    """Tell for each row whether two columns agree."""
+    if pa.types.is_nested(a.type):
+        # A NaN is never equal to itself, but written it is.
+        return np.array([repr(x) == repr(y) for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)], bool)
+    if a.type != b.type:
+        a = a.cast(b.type)
+    same = pc.fill_null(pc.equal(a, b), fill_value=False)
+    same = pc.or_(same, pc.and_(a.is_null(), b.is_null()))
+    if pa.types.is_floating(a.type):
+        same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(a), pc.is_nan(b)), fill_value=False))
+    found: np.ndarray = same.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _find(where: _Rows, what: _Rows, start: int, *, run: int = _RUN_ROWS) -> int | None:
+    """Find the first row of ``what`` in ``where``, from ``start`` on, with up to ``run`` rows after it equal too."""
+    assert where.batch is not None
+    assert what.batch is not None
+    fits = np.ones(len(where), bool)
+    fits[:start] = False
+    for name, column in zip(where.batch.schema.names, where.batch.columns, strict=True):
+        if not pa.types.is_nested(column.type):
+            value = what.batch.column(what.batch.schema.get_field_index(name)).slice(0, 1)
+            fits &= _equal(column, value.take(pa.array(np.zeros(len(column), np.int64))))
+    for place in np.flatnonzero(fits)[:_CANDIDATES_MAX]:
+        rows = min(run, len(where) - int(place), len(what))
+        if _first_difference(_head(where, rows, int(place)), _head(what, rows)) == rows:
+            return int(place)
+    return None

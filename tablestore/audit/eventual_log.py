@@ -1,0 +1,325 @@
+"""Verify and repair of an eventual log: its last word on every key against the newest snapshot.
+
+Such a log keeps no snapshots apart, so records are not compared one by one: it is right when its fold is the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from log_system.index import IndexEntry, OffsetRange
+from log_system.kafka.client.topic import topic_id
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.publisher.eventual_publisher import EventualPublisher
+from log_system.kafka.reader.log_scan import bounds, positions
+from log_system.kafka.reader.tail_reader import offset_of
+from log_system.kafka.register import RegisterPosition
+from snapshot.errors import CorruptedError, DataLostError, NotFoundError
+from snapshot.records import ChangeSet
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.spec import TableSpec
+from tablestore.audit.log_inspection import Progress, ScanProgress, reached, read_index, stale
+from tablestore.audit.report import RESTORED, DifferenceKind, Findings, Report, shown
+from tablestore.context import TableContext
+from tablestore.write.reconcile import AT, FRESH, SAID, Repairs
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What index, register and broker say.
+
+    Attributes:
+        entries: the index.
+        broken: why an entry cannot be used.
+        register: for each partition how far it is settled; None where the broker has lost that.
+        bounds: for each partition its first offset and its end.
+        newest: the newest committed snapshot.
+        topic_id: Kafka's id of the topic.
+    """
+
+    entries: Mapping[int, IndexEntry]
+    broken: Mapping[int, str]
+    register: Sequence[RegisterPosition | None]
+    bounds: Sequence[tuple[int, int]]
+    newest: int
+    topic_id: str
+
+    @property
+    def settled(self) -> int:
+        """The newest snapshot that the log is known to hold."""
+        listed = max((s for s in self.entries if s <= self.newest), default=0)
+        return min((listed if held is None else held.snapshot for held in self.register), default=0)
+
+    def settled_end(self, partition: int) -> int:
+        """Where what is settled ends in a partition."""
+        held, entry = self.register[partition], self.entries.get(self.settled)
+        return held.end if held is not None else entry.ends[partition] if entry is not None else 0
+
+    def is_cut(self, partition: int) -> bool:
+        """Tell whether retention has removed the beginning of a partition."""
+        first = self.entries.get(0)
+        return self.bounds[partition][0] > (first.ends[partition] if first is not None else 0)
+
+
+def verify_eventual(table: TableContext, log: KafkaLog, progress: Progress | None = None) -> Report:
+    """Compare the last word of an eventual log on every key with the newest snapshot. Changes nothing.
+
+    Records behind what is settled, of writes under way or aborted, are noted and are no difference: the next write or
+    ``recover()`` settles them. Where retention has removed the beginning of a partition, only keys of which it still
+    holds a record are compared.
+
+    1. Read the index and the register, then find the ends of the log, then the newest snapshot: in this order what is
+       listed is in the log, and what is settled is committed.
+    2. Compare partition by partition, within bounded memory.
+    3. Compare the index and the register with the log.
+
+    Raises:
+        UnavailableError: the broker or the file system does not answer.
+    """
+    findings, meter = Findings(), ScanProgress(progress)
+    # Foreign records are named here, whatever readers do about them.
+    log = replace(log, skips_foreign=False)
+    # Step 1.
+    try:
+        seen = _look(table, log)
+    except NotFoundError as error:
+        findings.add(DifferenceKind.TOPIC, str(error))
+        return Report(table.path, tuple(findings.differences))
+    if len(seen.bounds) != log.partitions:
+        findings.add(
+            DifferenceKind.TOPIC, f"topic {log.topic!r} has {len(seen.bounds)} partitions, the table {log.partitions}."
+        )
+        return Report(table.path, tuple(findings.differences))
+    # Step 2.
+    meter.total = sum(end - low for low, end in seen.bounds)
+    repairs = Repairs(table.files, log)
+    unsettled = [each for each in repairs.unsettled(seen.settled + 1) if each.snapshot.id <= seen.newest]
+    for partition in range(log.partitions):
+        _compare(repairs, partition, seen, unsettled, findings)
+        meter(seen.bounds[partition][1] - seen.bounds[partition][0])
+    # Step 3.
+    note_topic(seen.entries, seen.topic_id, findings)
+    _check_index(seen, findings)
+    _check_register(table, seen, findings)
+    for snapshot in _others(table, seen):
+        findings.add(
+            DifferenceKind.HISTORY, f"the index lists another commit than the table's. {RESTORED}", snapshot=snapshot
+        )
+    listed = max((s for s in seen.entries if s <= seen.newest), default=0)
+    pending = tuple(range(listed + 1, seen.newest + 1))
+    return Report(
+        table.path,
+        tuple(findings.differences),
+        findings.more,
+        pending,
+        tuple(findings.notes),
+        snapshots=1,
+        records=meter.total,
+    )
+
+
+def repair_eventual(table: TableContext, publisher: EventualPublisher, broken: Sequence[int]) -> list[str]:
+    """Make the log's fold the table again, and the index what the register says; the publisher becomes the owner.
+
+    1. Take the log over. A crash here, or later, leaves what the next repair or writer begins with.
+    2. If the topic ends before what was settled, forget the index: its offsets are those of another log.
+    3. Send the committed value, or a delete, of every key on which the log says otherwise.
+    4. Write the index entries that are missing.
+
+    Args:
+        table: the table.
+        publisher: of its log.
+        broken: index entries that could not be read and have been removed.
+
+    Returns:
+        What was done.
+
+    Raises:
+        FencedError: another publisher has taken the log over; repair again.
+        UnavailableError: the broker or the file system does not answer; repair again.
+    """
+    actions: list[str] = []
+    # Step 1.
+    publisher.take_over(check=False)
+    seen = _look(table, publisher.log, whole=True)
+    # Step 2.
+    beyond = [s for s in seen.entries if s > seen.newest or s in _others(table, seen)]
+    claimed = max((s for s in seen.entries if s not in beyond), default=None)
+    if any(_reaches(seen, p, claimed) > end for p, (_, end) in enumerate(seen.bounds)):
+        actions.append("forgot the log index: the topic was made anew, or has lost records")
+        beyond = list(seen.entries)
+    table.index.delete(sorted(beyond))
+    actions += [f"removed the index entry of snapshot {s}" for s in sorted({*beyond, *broken}) if s > seen.newest]
+    if other := _others(table, seen):
+        actions.append(f"forgot index entries of other commits, from snapshot {min(other)} on: the table was restored")
+    # Step 3.
+    sent = publisher.reconcile_all(table.files.snapshot(seen.newest))
+    actions += [f"partition {p}: sent the committed value of {n:,} keys again" for p, n in sorted(sent.items())]
+    # Step 4.
+    kept = {s: entry for s, entry in seen.entries.items() if s not in beyond}
+    ends = [(p.end, low) for p, (low, _) in zip(publisher.positions(), seen.bounds, strict=True)]
+    return actions + _rebuild(table, kept, ends, seen.topic_id)
+
+
+def _look(table: TableContext, log: KafkaLog, *, whole: bool = False) -> _Seen:
+    topic = topic_id(log.client, log.topic)
+    entries, broken = read_index(table.index, log.partitions)
+    register = positions(log)
+    found = bounds(log, reached(log, entries, register), whole=whole)
+    return _Seen(entries, broken, register, found, table.files.latest(), topic)
+
+
+def _others(table: TableContext, seen: _Seen) -> list[int]:
+    """Return the entries that list other commits than the table's: it was restored from an older copy."""
+    found: list[int] = []
+    for snapshot in sorted((s for s in seen.entries if s <= seen.newest), reverse=True):
+        own, commit = table.files.fingerprint(snapshot), seen.entries[snapshot].commit
+        if own and commit == own:
+            break
+        if own and commit:
+            found.append(snapshot)
+    return found
+
+
+def _compare(repairs: Repairs, partition: int, seen: _Seen, unsettled: Sequence[ChangeSet], findings: Findings) -> None:
+    """Compare one partition with its bucket."""
+    start, end = seen.bounds[partition]
+    cut = seen.is_cut(partition)
+    if cut:
+        findings.note(
+            f"partition {partition}: retention has removed what was before offset {start}; keys with no "
+            "record after it are not compared."
+        )
+    waiting = 0
+    try:
+        for batch in repairs.differences(partition, start, end, unsettled, whole=not cut, snapshot=seen.newest):
+            fresh = pc.or_kleene(batch.column(FRESH), pc.greater_equal(_offsets(batch), seen.settled_end(partition)))
+            fresh = pc.fill_null(fresh, False)
+            waiting += pc.sum(fresh).as_py() or 0
+            _tell(batch.filter(pc.invert(fresh)), repairs.files.spec, partition, findings)
+    except CorruptedError as error:
+        findings.add(DifferenceKind.UNREADABLE, str(error), partition=partition)
+    except (DataLostError, FileNotFoundError) as error:
+        findings.add(DifferenceKind.FILES, str(error), snapshot=seen.newest, partition=partition)
+    if waiting:
+        findings.note(
+            f"partition {partition}: {waiting:,} keys are not settled, by writes under way or aborted ones; the next "
+            "write or recover() settles them."
+        )
+
+
+def _offsets(batch: pa.RecordBatch) -> pa.Array:
+    return offset_of(batch.column(AT))
+
+
+def _tell(batch: pa.RecordBatch, spec: TableSpec, partition: int, findings: Findings) -> None:
+    offsets = _offsets(batch)
+    columns, keys = list(spec.arrow.names), list(spec.primary_key)
+    for number in range(batch.num_rows):
+        row = batch.slice(number, 1)
+        said = row.column(SAID)[0].as_py()
+        place = {"partition": partition, "offset": offsets[number].as_py(), "key": shown(row.select(keys))}
+        if row.column(KIND)[0].as_py() == RowKind.DELETE:
+            findings.add(DifferenceKind.EXTRA, "the table does not have the key, the log does.", **place)
+        elif said is None:
+            findings.add(
+                DifferenceKind.MISSING, f"the table has {shown(row.select(columns))}, the log nothing.", **place
+            )
+        elif said == RowKind.DELETE:
+            findings.add(
+                DifferenceKind.CHANGED, f"the table has {shown(row.select(columns))}, the log a delete.", **place
+            )
+        else:
+            text = f"the table has {shown(row.select(columns))}, the log another value."
+            findings.add(DifferenceKind.CHANGED, text, **place)
+
+
+def note_topic(entries: Mapping[int, IndexEntry], topic: str, findings: Findings) -> None:
+    """Say that the topic is not the one that was published to."""
+    if old := stale(entries, topic):
+        findings.note(f"the topic was deleted and made anew since snapshot {max(old)} was published.")
+
+
+def _check_index(seen: _Seen, findings: Findings) -> None:
+    for snapshot, why in seen.broken.items():
+        findings.add(DifferenceKind.INDEX, f"{why}.", snapshot=snapshot)
+    oldest = min((*seen.entries, *seen.broken), default=0)
+    for snapshot in range(oldest, max(seen.entries, default=0) + 1):
+        entry, before = seen.entries.get(snapshot), seen.entries.get(snapshot - 1)
+        if snapshot in seen.broken:
+            continue
+        if entry is None:
+            findings.add(
+                DifferenceKind.INDEX, "the index does not list it, so readers cannot begin there.", snapshot=snapshot
+            )
+        elif snapshot > seen.newest:
+            text = f"the index lists it, and it is not committed; the newest snapshot is {seen.newest}."
+            findings.add(DifferenceKind.INDEX, text, snapshot=snapshot)
+        elif before is not None and tuple(p.start for p in entry.partitions) != before.ends:
+            findings.add(DifferenceKind.INDEX, "its range does not begin where the one before ends.", snapshot=snapshot)
+
+
+def _check_register(table: TableContext, seen: _Seen, findings: Findings) -> None:
+    for partition, held in enumerate(seen.register):
+        _, end = seen.bounds[partition]
+        if held is not None and held.commit and held.snapshot <= seen.newest:
+            own = table.files.fingerprint(held.snapshot)
+            if own and own != held.commit:
+                text = f"the register says that commit {held.commit} is settled. {RESTORED}"
+                findings.add(DifferenceKind.HISTORY, text, snapshot=held.snapshot, partition=partition)
+        if held is None:
+            if seen.newest:
+                findings.add(
+                    DifferenceKind.REGISTER,
+                    "the register is lost; recovery reads the index instead.",
+                    partition=partition,
+                )
+        elif held.end > end:
+            text = f"settled up to offset {held.end}, and the log ends at {end}: it was made anew or has lost records."
+            findings.add(DifferenceKind.REGISTER, text, partition=partition, offset=end)
+        elif held.snapshot > seen.newest:
+            text = f"the register names snapshot {held.snapshot}; the newest committed one is {seen.newest}."
+            findings.add(DifferenceKind.REGISTER, text, partition=partition)
+
+
+def _reaches(seen: _Seen, partition: int, claimed: int | None) -> int:
+    """Give the offset that a partition must reach by what register and index say."""
+    held = seen.register[partition]
+    listed = 0 if claimed is None else seen.entries[claimed].ends[partition]
+    return max(listed, 0 if held is None else held.end)
+
+
+def _rebuild(
+    table: TableContext, kept: dict[int, IndexEntry], ends: Sequence[tuple[int, int]], topic: str
+) -> list[str]:
+    """Write the entries that are missing: the last of a run has all of its range, as when they are settled together."""
+    actions: list[str] = []
+    partitions = len(ends)
+    newest = table.files.latest()
+    for snapshot in range(min(kept, default=newest), newest + 1):
+        if snapshot in kept:
+            continue
+        try:
+            changes = table.files.changes(snapshot, partitions)
+        except DataLostError:
+            continue
+        before = kept.get(snapshot - 1)
+        starts = before.ends if before is not None else tuple(low for _, low in ends)
+        following = kept.get(snapshot + 1)
+        stops: Sequence[int] = starts
+        if snapshot == newest:
+            stops = [max(end, start) for (end, _), start in zip(ends, starts, strict=True)]
+        elif following is not None:
+            stops = [each.start for each in following.partitions]
+        ranges = [OffsetRange(starts[p], stops[p], stops[p] - starts[p], changes.rows(p)) for p in range(partitions)]
+        found = changes.snapshot
+        ids = {"table": table.spec.table_id, "commit": found.fingerprint, "topic": topic}
+        entry = IndexEntry(snapshot, found.timestamp_ms, found.operation, tuple(ranges), **ids)
+        table.index.put(entry)
+        kept[snapshot] = entry
+        actions.append(f"rebuilt the index entry of snapshot {snapshot}")
+    return actions

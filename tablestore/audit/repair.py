@@ -1,0 +1,277 @@
+"""Repair: what index, register and the end of the log have lost is made again from the log's records and the table."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from log_system.index import IndexEntry, OffsetRange
+from log_system.kafka.client.admin_requests import missing
+from log_system.kafka.client.topic import TopicIds, describe_topic, ensure_topic, topic_id, topic_ids
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.publisher.eventual_publisher import EventualPublisher
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.kafka.register import RegisterPosition
+from log_system.kafka.topic_claims import claim
+from snapshot.errors import ConflictError, CorruptedError, DataLostError
+from snapshot.store.commit import ATTEMPTS_MAX
+from tablestore.audit.eventual_log import repair_eventual
+from tablestore.audit.log_inspection import Inspection, Progress, ScanProgress, inspect_log, read_index, stale
+from tablestore.audit.report import DifferenceKind, RepairReport, Report
+from tablestore.audit.verify import verify
+from tablestore.context import TableContext
+from tablestore.write.recovery import recover
+
+_ADVICE = {
+    DifferenceKind.EXTRA: "Plain consumers have seen records that are no changes of the table; to take them out "
+    "would move what follows.",
+    DifferenceKind.HISTORY: "The table was restored from an older copy, and the log holds what was committed after "
+    "that copy. Nothing is published until the table is brought back as it was, or the topic deleted and repair() "
+    "called again.",
+    DifferenceKind.EARLY: "Plain consumers have seen records of a snapshot that is not committed.",
+    DifferenceKind.MISSING: "Changes are missing in the middle of the log; published now they would be out of order.",
+    DifferenceKind.CHANGED: "Records hold other values than the table, and a record in Kafka cannot be changed.",
+    DifferenceKind.UNREADABLE: "Records cannot be decoded, and a record in Kafka cannot be changed.",
+    DifferenceKind.FILES: "Files of the table are missing or damaged; restore them from a backup.",
+    DifferenceKind.TOPIC: "The topic has to be made again with one partition a bucket; then repair() publishes every "
+    "snapshot.",
+}
+_FOREIGN = (
+    "If they are another producer's, allow the topic to the table's writers alone (Kafka ACLs), and set option "
+    "'log.foreign-records' to 'skip': the table's own streams then go on without them."
+)
+_ANEW = (
+    "The table itself is right: batch reads are not concerned. For a log without these, delete the topic and repair() "
+    "again: every snapshot whose files are there is published anew, and consumers begin again at offset 0."
+)
+
+
+def repair(table: TableContext, publisher: KafkaPublisher | None, progress: Progress | None = None) -> RepairReport:
+    """Mend what can be mended without showing a plain consumer a change twice or out of order.
+
+    1. Make the topic again if it is gone and was made by ``create``; keep the id of a topic that was made anew, by
+       which readers know it. A crash here leaves a topic that the next repair keeps the id of, and that is never
+       deleted with the table.
+    2. Remove index entries that cannot be read, or are of a topic that is no more: a take-over reads the index.
+       An eventual log is then made to fold to the table (``eventual_log.py``); any other goes on with step 3.
+    3. Take the log over: nobody else publishes from here on. A crash here, or at any later step, leaves a table that
+       the next repair or writer takes over in turn.
+    4. Set the register to what the log holds, in a transaction.
+       A log that holds another history of the table (it was restored from an older copy) is left as it is, and told.
+    5. Rewrite entries that are missing or wrong; remove those of snapshots that the end of the log has lost.
+    6. Recover: publish what the log lacks at its end.
+    7. Verify.
+
+    Args:
+        table: the table.
+        publisher: of the table's log; None without one. It owns the log afterwards.
+        progress: told how far it is; begins anew for the last step.
+
+    Raises:
+        UnavailableError: the broker or the file system does not answer; repair again.
+        FencedError: another publisher has taken the log over; repair again.
+        ConflictError: others committed first too often; repair again.
+    """
+    log = table.log
+    if log is None or publisher is None:
+        return RepairReport((), verify(table))
+    actions: list[str] = []
+    # Step 1.
+    made = False
+    if describe_topic(log.client, log.topic) is None:
+        if not table.spec.owns_topic:
+            return _untouched(table, actions)
+        made = _make_topic(table, log)
+        actions.append(f"made topic {log.topic!r} again, empty")
+    actions += _keep_ids(table, log, made=made)
+    # Step 2.
+    entries, damaged = read_index(table.index, log.partitions)
+    broken, old = sorted(damaged), sorted(stale(entries, topic_id(log.client, log.topic)))
+    table.index.delete(sorted({*broken, *old}))
+    if old:
+        actions.append("forgot the log index: the topic was made anew, and the index told of the one before")
+    if isinstance(publisher, EventualPublisher):
+        actions += repair_eventual(table, publisher, broken)
+        report = verify(table, progress)
+        return RepairReport(tuple(actions), report, _advice(report))
+    # Step 3.
+    publisher.take_over(check=False)
+    seen = inspect_log(table, log, ScanProgress(progress), whole=True)
+    if len(seen.maps) != log.partitions or _is_other_history(seen):
+        return _untouched(table, actions)
+    # Step 4.
+    actions += _restore_register(table, publisher, seen)
+    # Step 5.
+    actions += _rebuild_index(table, seen, broken)
+    # Step 6.
+    lost = _publish(table, publisher, actions)
+    # Step 7.
+    report = verify(table, progress)
+    return RepairReport(tuple(actions), report, (*lost, *_advice(report)))
+
+
+def _restore_register(table: TableContext, publisher: KafkaPublisher, seen: Inspection) -> list[str]:
+    """Move the register where it is lost or says what is not so."""
+    compacted = table.options.log is not None and table.options.log.compacted
+    positions: dict[int, RegisterPosition] = {}
+    for partition, (says, found) in enumerate(zip(seen.register, seen.maps, strict=True)):
+        right = found.position()
+        if right is None:
+            right = _from_index(seen, partition) if says is None else says
+        # Kafka may have compacted the last record away, so the log may hold more than its records tell.
+        behind = compacted and says is not None and says.snapshot >= right.snapshot
+        if says != right and not behind and (says is not None or right.snapshot):
+            positions[partition] = right
+    if positions:
+        publisher.restore(positions)
+    return [
+        f"partition {partition}: the register says again that snapshot {p.snapshot} ends at offset {p.end}"
+        if p.snapshot
+        else f"partition {partition}: the register says again that nothing is published"
+        for partition, p in positions.items()
+    ]
+
+
+def _from_index(seen: Inspection, partition: int) -> RegisterPosition:
+    """Trust the index where retention has left nothing in a partition: what it lists is published."""
+    last = max((s for s in seen.entries if s <= seen.newest), default=0)
+    end = seen.entries[last].partitions[partition].end if last else seen.maps[partition].start
+    return RegisterPosition(last, 0, 0, done=True, end=end, commit=seen.entries[last].commit if last else "")
+
+
+def _rebuild_index(table: TableContext, seen: Inspection, broken: list[int]) -> list[str]:
+    """Make the index say what the log holds, up to the first snapshot that it lacks at its end."""
+    actions: list[str] = []
+    through = _whole_through(seen)
+    beyond = [s for s in seen.entries if s > through]
+    table.index.delete(sorted(beyond))
+    actions += [f"removed the index entry of snapshot {s}, which the log does not hold" for s in sorted(beyond)]
+    first = _first_entry(seen, through)
+    if 0 not in seen.entries and first == 1:
+        start = tuple(OffsetRange(found.start, found.start, 0, 0) for found in seen.maps)
+        table.index.put(IndexEntry(0, 0, "create", start, table=seen.table_id, topic=seen.topic_id))
+        actions.append("rebuilt the index entry of snapshot 0, the empty table")
+    for snapshot in range(first, through + 1):
+        right = seen.entry(snapshot)
+        if right is None or right == seen.entries.get(snapshot):
+            continue
+        word = "corrected" if snapshot in seen.entries else "rebuilt"
+        table.index.put(right)
+        seen.entries[snapshot] = right
+        actions.append(f"{word} the index entry of snapshot {snapshot}")
+    if through < seen.oldest - 1:
+        actions.append(_begin_at_oldest(table, seen))
+    gone = [s for s in broken if s > through or s < first]
+    return actions + [f"removed the damaged index entry of snapshot {s}" for s in gone]
+
+
+def _begin_at_oldest(table: TableContext, seen: Inspection) -> str:
+    """List the snapshot before the oldest as published: those up to it have expired, and nobody can publish them."""
+    before = seen.oldest - 1
+    ends = [found.end_before(seen.oldest) or found.start for found in seen.maps]
+    ranges = tuple(OffsetRange(end, end, 0, 0) for end in ends)
+    table.index.put(IndexEntry(before, 0, "expire", ranges, table=seen.table_id, topic=seen.topic_id))
+    return (
+        f"snapshots up to {before} have expired and are not in the log any more: it begins with snapshot "
+        f"{seen.oldest}, so a consumer that folds it needs the rows of the table first (scan_mode='full')"
+    )
+
+
+def _whole_through(seen: Inspection) -> int:
+    """Give the newest snapshot up to which the log holds everything, or held it, or has a hole that stays."""
+    for snapshot in range(1, seen.newest + 1):
+        rows = seen.facts[snapshot].rows
+        for partition, found in enumerate(seen.maps):
+            if (not rows or rows[partition]) and snapshot > max(found.last, found.first - 1):
+                return snapshot - 1
+    return seen.newest
+
+
+def _first_entry(seen: Inspection, through: int) -> int:
+    """Give the oldest snapshot that should have an entry: below it nothing is left in the log."""
+    oldest = min((s for s in seen.entries if s), default=through + 1)
+    return max(1, seen.oldest, min(oldest, *(found.first for found in seen.maps)))
+
+
+def _publish(table: TableContext, publisher: KafkaPublisher, actions: list[str]) -> list[str]:
+    """Publish what is missing at the end; give what stands in the way."""
+    try:
+        done = recover(table.files, publisher, table.index, buckets=table.options.buckets)
+    except (DataLostError, CorruptedError, FileNotFoundError) as error:
+        return [f"Not everything could be published: {error}"]
+    actions += [f"published snapshot {entry.snapshot} with {entry.rows:,} changes" for entry in done if entry.rows]
+    return []
+
+
+def _make_topic(table: TableContext, log: KafkaLog) -> bool:
+    options = table.options.log
+    assert options is not None
+    return ensure_topic(
+        log.client,
+        log.topic,
+        partitions=log.partitions,
+        retention_ms=options.retention_ms,
+        compacted=options.compacted,
+        replication_factor=options.replication_factor,
+    )
+
+
+def _is_other_history(seen: Inspection) -> bool:
+    """Return whether the log holds another commit than the table's: no entry or register must say that it is ours."""
+    claimed = [
+        held.snapshot
+        for held, found in zip(seen.register, seen.maps, strict=True)
+        if held is not None and held.end <= found.scan.end and seen.is_other(held.snapshot, held.commit)
+    ]
+    return bool(claimed or seen.others())
+
+
+def _keep_ids(table: TableContext, log: KafkaLog, *, made: bool) -> list[str]:
+    """Put the topic's ids into the table's definition where they are others, by a snapshot without rows.
+
+    Args:
+        table: the table.
+        log: its log.
+        made: this repair made the topic, so it is the table's own.
+    """
+    ids = topic_ids(log.client, log.topic)
+    if ids is None:
+        raise missing(log.client, log.topic)
+    for _ in range(ATTEMPTS_MAX):
+        table = table.refreshed()
+        newest = table.files.latest()
+        spec = table.files.spec_at_least(newest)
+        known = TopicIds(spec.topic_id, spec.cluster_id)
+        if known == ids or not (made or spec.topic_id):
+            return []
+        after = replace(spec, owns_topic=made, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
+        try:
+            table.files.alter(after, newest + 1, f"repair-{uuid.uuid4().hex}")
+        except ConflictError:
+            continue
+        claim(log.client, log.topic, ids, spec.table_id)
+        return [f"kept the id of topic {log.topic!r}, which was made anew, by snapshot {newest + 1}"]
+    msg = f"table {table.path!r}: others committed first {ATTEMPTS_MAX} times in a row; repair again."
+    raise ConflictError(msg)
+
+
+def _untouched(table: TableContext, actions: Sequence[str]) -> RepairReport:
+    report = verify(table)
+    return RepairReport(tuple(actions), report, _advice(report))
+
+
+def _advice(report: Report) -> tuple[str, ...]:
+    kinds = {difference.kind for difference in report.differences}
+    told = [text for kind, text in _ADVICE.items() if kind in kinds]
+    if kinds & {DifferenceKind.EXTRA, DifferenceKind.EARLY, DifferenceKind.CHANGED, DifferenceKind.UNREADABLE}:
+        told.append(_FOREIGN)
+    in_log = kinds & {
+        DifferenceKind.EXTRA,
+        DifferenceKind.EARLY,
+        DifferenceKind.MISSING,
+        DifferenceKind.CHANGED,
+        DifferenceKind.UNREADABLE,
+        DifferenceKind.HISTORY,
+    }
+    return tuple([*told, _ANEW] if in_log else told)

@@ -1,0 +1,376 @@
+"""Verify: the log, record by record, against the table's own files, and index and register against the log.
+
+Compares the index and the register with what the log was found to hold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from log_system.index import IndexEntry
+from log_system.kafka.client.topic import earliest_offsets
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.reader.log_scan import LogReader
+from snapshot.errors import CorruptedError, DataLostError, NotFoundError
+from snapshot.records import ChangeSet
+from tablestore.audit.change_diff import Comparison, Parted, as_logged
+from tablestore.audit.eventual_log import note_topic, verify_eventual
+from tablestore.audit.log_inspection import Inspection, Progress, ScanProgress, inspect_log, read_index
+from tablestore.audit.report import RESTORED, DifferenceKind, Findings, Report, shown
+from tablestore.context import TableContext
+
+_SETTLE_SECONDS = 1.0
+
+
+def check_index(table: TableContext, log: KafkaLog, seen: Inspection, findings: Findings) -> set[int]:
+    """Compare the index with the log; give the snapshots that are not published yet."""
+    pending: set[int] = set()
+    last = max((*seen.entries, *seen.broken, 0))
+    oldest = min((*seen.entries, *seen.broken, 1))
+    for snapshot, why in seen.broken.items():
+        findings.add(DifferenceKind.INDEX, f"{why}.", snapshot=snapshot)
+    absent: list[int] = []
+    for snapshot in range(max(1, seen.oldest), max(seen.newest, last) + 1):
+        entry = seen.entries.get(snapshot)
+        if snapshot in seen.broken:
+            continue
+        if snapshot > seen.newest:
+            if entry is not None:
+                text = f"the index lists it, and it is not committed; the newest snapshot is {seen.newest}."
+                findings.add(DifferenceKind.INDEX, text, snapshot=snapshot)
+        elif entry is not None:
+            _check_entry(seen, snapshot, entry, findings)
+        elif snapshot > oldest or any(snapshot >= found.first for found in seen.maps):
+            rows = seen.facts[snapshot].rows
+            in_log = any(rows) and all(seen.holds(snapshot, p) for p in range(log.partitions))
+            if snapshot < last or in_log:
+                absent.append(snapshot)
+            else:
+                pending.add(snapshot)
+    _check_absent(table, log, absent, findings, at_end=last)
+    if 0 not in seen.entries and 0 not in seen.broken and oldest == 1 and not seen.oldest:
+        findings.add(DifferenceKind.INDEX, "the entry of the empty table, snapshot 0, is missing.", snapshot=0)
+    return pending
+
+
+def _check_absent(table: TableContext, log: KafkaLog, absent: list[int], findings: Findings, *, at_end: int) -> None:
+    """Tell of entries that are missing, unless a writer, who publishes first, has put them by now."""
+    if any(snapshot > at_end for snapshot in absent):
+        time.sleep(_SETTLE_SECONDS)
+    now = read_index(table.index, log.partitions)[0] if absent else {}
+    for snapshot in absent:
+        if snapshot not in now:
+            text = "the log holds the snapshot and the index does not list it, so our readers do not see it."
+            findings.add(DifferenceKind.INDEX, text, snapshot=snapshot)
+
+
+def _check_entry(seen: Inspection, snapshot: int, entry: IndexEntry, findings: Findings) -> None:
+    right = seen.entry(snapshot)
+    assert right is not None
+    if seen.is_other(snapshot, entry.commit):
+        findings.add(DifferenceKind.HISTORY, f"the index lists commit {entry.commit}. {RESTORED}", snapshot=snapshot)
+    if (entry.timestamp_ms, entry.kind) != (right.timestamp_ms, right.kind):
+        text = (
+            f"the entry says {entry.kind!r} at {entry.timestamp_ms} ms, the table {right.kind!r} at "
+            f"{right.timestamp_ms} ms."
+        )
+        findings.add(DifferenceKind.INDEX, text, snapshot=snapshot)
+    for partition, (says, found) in enumerate(zip(entry.partitions, right.partitions, strict=True)):
+        if says != found and (seen.holds(snapshot, partition) or says.rows != found.rows):
+            text = (
+                f"the entry says offsets {says.start} to {says.end}, {says.records} records of {says.rows} changes; "
+                f"log and table have {found.start} to {found.end}, {found.records} and {found.rows}."
+            )
+            findings.add(DifferenceKind.INDEX, text, snapshot=snapshot, partition=partition, offset=found.start)
+
+
+def check_register(seen: Inspection, findings: Findings) -> None:
+    """Compare the register with the log, unless somebody is publishing."""
+    if seen.moving:
+        findings.note("the register is not compared: somebody is publishing.")
+        return
+    for partition, (says, found) in enumerate(zip(seen.register, seen.maps, strict=True)):
+        right = found.position()
+        place = {"partition": partition, "offset": found.end}
+        if says is not None and seen.is_other(says.snapshot, says.commit):
+            text = f"the register says that commit {says.commit} is published. {RESTORED}"
+            findings.add(DifferenceKind.HISTORY, text, snapshot=says.snapshot, **place)
+        if says is None:
+            if found.found or found.part or found.cut:
+                text = "the register is lost; recovery reads it from the log's records instead."
+                findings.add(DifferenceKind.REGISTER, text, **place)
+        elif right is not None and says != right and (says.rows or right.rows):
+            text = (
+                f"the register says that snapshot {says.snapshot} ends at offset {says.end}, with {says.records} "
+                f"records of {says.rows} changes; the log ends with snapshot {right.snapshot} at {right.end}, with "
+                f"{right.records} and {right.rows}."
+            )
+            findings.add(DifferenceKind.REGISTER, text, **place)
+
+
+def check_history(seen: Inspection, findings: Findings) -> None:
+    """Compare the commits that records name with the table's."""
+    for snapshot, partition, offset in seen.others():
+        place = {"snapshot": snapshot, "partition": partition, "offset": offset}
+        findings.add(DifferenceKind.HISTORY, f"the record is of another commit. {RESTORED}", **place)
+
+
+def note_retention(seen: Inspection, findings: Findings) -> None:
+    """Say what cannot be compared since it has left the log."""
+    for partition, found in enumerate(seen.maps):
+        if found.cut:
+            findings.note(
+                f"partition {partition}: the log begins at offset {found.scan.low}; retention has removed what was "
+                f"before, so snapshots below {found.first} are not compared there."
+            )
+
+
+NAMED_MAX = 20
+"""Differences of one snapshot in one partition that are named; after them the rest of it there is passed over."""
+
+
+def verify(table: TableContext, progress: Progress | None = None) -> Report:
+    """Compare log and table for every snapshot that is still in the log. Changes nothing; writers may go on meanwhile.
+
+    1. Find by the log's own records where each snapshot lies.
+    2. Compare each snapshot's records with the changes in the table's files, partition by partition, a few megabytes
+       at a time.
+    3. Compare the index and the register with what was found.
+
+    Args:
+        table: the table.
+        progress: told how far it is.
+
+    Raises:
+        UnavailableError: the broker or the file system does not answer.
+        InvalidInputError: the broker refuses the client's options, or another Delta writer has switched a feature on
+            that is not supported.
+        CorruptedError: another Delta writer has changed rows of a table with a key.
+    """
+    # What the newest snapshot is made of has to be the store's own: the records below are compared with changes only.
+    table.files.layout(table.files.latest())
+    log = table.log
+    if log is None:
+        return Report(table.path, notes=("this table has no log, so there is nothing to compare.",))
+    if table.is_eventual:
+        return verify_eventual(table, log, progress)
+    findings, meter = Findings(), ScanProgress(progress)
+    try:
+        # Step 1.
+        seen = inspect_log(table, log, meter)
+    except NotFoundError as error:
+        findings.add(DifferenceKind.TOPIC, str(error))
+        return Report(table.path, tuple(findings.differences))
+    if len(seen.maps) != log.partitions:
+        findings.add(
+            DifferenceKind.TOPIC, f"topic {log.topic!r} has {len(seen.maps)} partitions, the table {log.partitions}."
+        )
+        return Report(table.path, tuple(findings.differences))
+    # Step 2.
+    check_history(seen, findings)
+    contents = Contents(table, log, seen, findings, meter)
+    for partition in range(log.partitions):
+        contents.check(partition)
+    # Step 3.
+    pending = check_index(table, log, seen, findings)
+    contents.check_pending(pending)
+    check_register(seen, findings)
+    note_retention(seen, findings)
+    note_topic(seen.entries, seen.topic_id, findings)
+    return Report(
+        table.path,
+        tuple(findings.differences),
+        findings.more,
+        tuple(sorted(pending)),
+        tuple(findings.notes),
+        len(contents.compared),
+        sum(found.scan.records for found in seen.maps),
+        contents.rows,
+    )
+
+
+class _EnoughError(Exception):
+    """So many differences are named that the rest of a snapshot is passed over."""
+
+
+class _TableError(Exception):
+    """A file of the table cannot be read; the cause says which."""
+
+
+class Contents:
+    """Compares the records of a log with the changes of its table."""
+
+    def __init__(
+        self, table: TableContext, log: KafkaLog, seen: Inspection, findings: Findings, meter: ScanProgress
+    ) -> None:
+        """Compare what was found where."""
+        self._table = table
+        self._log = log
+        self._seen = seen
+        self._findings = findings
+        self._meter = meter
+        self._keys = list(table.spec.primary_key)
+        self._compacted = table.options.log is not None and table.options.log.compacted
+        self.compared: set[int] = set()
+        self.rows = 0
+
+    def check(self, partition: int) -> None:
+        """Compare one partition from the first snapshot that is whole there to the end of the log."""
+        found, seen = self._seen.maps[partition], self._seen
+        for offset, snapshot in (*found.early, *found.scan.foreign):
+            text = f"the record names snapshot {snapshot}; the newest committed one is {seen.newest}."
+            self._findings.add(DifferenceKind.EARLY, text, snapshot=snapshot, partition=partition, offset=offset)
+        reader = LogReader(self._log, partition, found.start, found.scan.end, self._meter)
+        for snapshot in range(found.first, seen.newest + 1):
+            place = found.found.get(snapshot)
+            facts = seen.facts[snapshot]
+            if facts.lost and place is not None:
+                self._cannot_compare(snapshot, facts.lost, expired=facts.expired)
+            elif place is not None:
+                changes = self._table.files.published(snapshot, self._log.partitions)
+                self._compare(reader, changes, partition, (place.start, place.end))
+                self.compared.add(snapshot)
+            elif not facts.lost and facts.rows[partition]:
+                self._absent(snapshot, partition, facts.rows[partition])
+        # What follows the last whole snapshot is the beginning of the next one, or a stranger's.
+        if found.scan.end > found.end:
+            part = found.part
+            following = part.snapshot if part is not None else None
+            known = following is not None and not seen.facts[following].lost
+            changes_ = self._table.files.published(following, self._log.partitions) if following and known else None
+            self._compare(reader, changes_, partition, (found.end, found.scan.end), part.rows if part else 0)
+
+    def check_pending(self, pending: Iterable[int]) -> None:
+        """See that what is yet to be published can be: its files are there."""
+        for snapshot in pending:
+            facts = self._seen.facts[snapshot]
+            if facts.lost:
+                self._cannot_compare(snapshot, facts.lost, expired=facts.expired)
+                continue
+            changes = self._table.files.changes(snapshot, self._log.partitions)
+            for file in (file for held in changes.files.values() for file in held):
+                if not changes.storage.exists(file.path):
+                    why = f"{changes.storage.path(file.path)}: a file of a snapshot yet to be published is missing."
+                    self._cannot_compare(snapshot, why, expired=False)
+
+    def _absent(self, snapshot: int, partition: int, rows: int) -> None:
+        """A snapshot is not in a partition: it is lost, or not published yet."""
+        found = self._seen.maps[partition]
+        if snapshot > found.last and not self._seen.claimed(snapshot, partition):
+            return
+        self._findings.add(
+            DifferenceKind.MISSING,
+            f"all {rows:,} changes of the snapshot are missing; the log has none of them here.",
+            snapshot=snapshot,
+            partition=partition,
+            offset=found.end_before(snapshot),
+        )
+
+    def _compare(
+        self,
+        reader: LogReader,
+        changes: ChangeSet | None,
+        partition: int,
+        offsets: tuple[int, int],
+        limit: int | None = None,
+    ) -> None:
+        """Compare the records of a range with the changes of a snapshot, or with the first ``limit`` of them."""
+        snapshot = None if changes is None else changes.snapshot.id
+        named = 0
+
+        def unreadable(offset: int, cause: str) -> None:
+            nonlocal named
+            named += 1
+            place = {"snapshot": snapshot, "partition": partition, "offset": offset}
+            self._findings.add(DifferenceKind.UNREADABLE, f"the record cannot be decoded: {cause}", **place)
+            if named >= NAMED_MAX:
+                raise _EnoughError
+
+        # Each snapshot was published with the columns that the table had then.
+        records = reader.decoded(*offsets, unreadable, None if changes is None else changes.schema)
+        comparison = Comparison(records, self._changes(changes, partition, limit))
+        try:
+            for parted in comparison.parted(gaps=self._compacted):
+                if parted.missing is not None and self._overtaken(partition, offsets[0]):
+                    break
+                named += self._tell(parted, snapshot, partition)
+                if named >= NAMED_MAX:
+                    raise _EnoughError
+        except _EnoughError:
+            text = f"{named} differences here; the rest of the range, up to offset {offsets[1]}, is not compared."
+            self._findings.add(DifferenceKind.CHANGED, text, snapshot=snapshot, partition=partition)
+        except _TableError as error:
+            assert snapshot is not None
+            self._cannot_compare(snapshot, str(error.__cause__), expired=False)
+        self.rows += comparison.rows
+
+    def _overtaken(self, partition: int, start: int) -> bool:
+        """Whether retention has removed records from ``start`` on since the first pass, so that none is known lost."""
+        low = earliest_offsets(self._log.client, self._log.topic)[partition]
+        if low > start:
+            self._findings.note(
+                f"partition {partition}: retention has removed records up to offset {low} while they were read; what "
+                "was there is not compared."
+            )
+        return low > start
+
+    def _changes(self, changes: ChangeSet | None, partition: int, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """Read a snapshot's changes as they must be in the log."""
+        if changes is None:
+            return
+        left = limit
+        try:
+            for batch in changes.batches(partition, 0):
+                part = batch if left is None else batch.slice(0, left)
+                left = None if left is None else left - part.num_rows
+                yield as_logged(part, self._log)
+                if left == 0:
+                    return
+        except (DataLostError, CorruptedError, OSError) as error:
+            raise _TableError from error
+
+    def _tell(self, parted: Parted, snapshot: int | None, partition: int) -> int:
+        """Name a place where log and table part; give how many differences that is."""
+        place = {"snapshot": snapshot, "partition": partition}
+        if parted.extra is not None and parted.missing is not None:
+            key = self._key(parted.missing)
+            text = f"the log has {shown(parted.extra[0])}, the table {shown(parted.missing)}."
+            self._findings.add(DifferenceKind.CHANGED, text, **place, offset=parted.offset, key=key)
+            return 1
+        if parted.missing is not None:
+            rows = parted.missing.num_rows
+            text = f"{rows:,} changes are missing from the log here, the first of them {shown(parted.missing)}."
+            self._findings.add(
+                DifferenceKind.MISSING, text, **place, offset=parted.offset, key=self._key(parted.missing)
+            )
+            return 1
+        assert parted.extra is not None
+        batch, offsets = parted.extra
+        found = self._seen.maps[partition]
+        named = {offset for offset, _ in (*found.early, *found.scan.foreign)}
+        told = 0
+        for first in np.unique(offsets, return_index=True)[1].tolist():
+            if int(offsets[first]) in named:
+                continue
+            row = batch.slice(first, 1)
+            text = f"no change of the table belongs here; the log has {shown(row)}."
+            self._findings.add(DifferenceKind.EXTRA, text, **place, offset=int(offsets[first]), key=self._key(row))
+            told += 1
+            if told >= NAMED_MAX:
+                break
+        return told
+
+    def _key(self, batch: pa.RecordBatch) -> str:
+        return shown(batch.select(self._keys) if self._keys else batch)
+
+    def _cannot_compare(self, snapshot: int, why: str, *, expired: bool) -> None:
+        if expired and snapshot < self._seen.oldest:
+            self._findings.note(f"snapshots before {self._seen.oldest} have expired in the table and are not compared.")
+        elif expired:
+            self._findings.note(f"snapshot {snapshot} is not compared: {why}")
+        elif not any(d.kind is DifferenceKind.FILES and d.snapshot == snapshot for d in self._findings.differences):
+            self._findings.add(DifferenceKind.FILES, why, snapshot=snapshot)

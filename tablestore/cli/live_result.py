@@ -1,0 +1,98 @@
+"""The result of a continuous query as it is now, kept up to date by its changes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from snapshot.errors import InvalidInputError
+from tablestore.cli.output import text_of
+
+ROWS_MAX = 10_000
+"""More rows are not kept."""
+_FRAME_LINES = 6
+"""Lines of the screen that a table's heading and the progress take."""
+
+
+class LiveTable:
+    """Rows that replace each other.
+
+    Of rows that are only appended the last are shown; a changelog takes back whole rows.
+    """
+
+    def __init__(self, names: Sequence[str], *, has_changes: bool) -> None:
+        """Show rows of the columns ``names``.
+
+        Args:
+            names: the result's columns.
+            has_changes: whether rows are taken back.
+        """
+        self._names = list(names)
+        self._appends = not has_changes
+        self._last: deque[tuple[object, ...]] = deque(maxlen=ROWS_MAX)
+        self._rows: dict[str, list[tuple[object, ...]]] = {}
+        self._count = 0
+
+    def apply(self, changes: Iterable[tuple[object, ...]]) -> None:
+        """Take changes, each with its sign (``+I -U +U -D``) before its values.
+
+        Raises:
+            InvalidInputError: a row is taken back that never came, or there are too many rows.
+        """
+        taken_back = []
+        for sign, *values in changes:
+            row = tuple(values)
+            if self._appends:
+                self._last.append(row)
+                self._count += 1
+            elif sign in ("-U", "-D"):
+                taken_back.append(row)
+            else:
+                self._put(row)
+        # Changes of different groups come in any order, and a row that leaves one may have come with another.
+        for row in taken_back:
+            self._take_back(row)
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """Give the rows as they are now: the last that came, or all in the order of their values."""
+        if self._appends:
+            return list(self._last)
+        held = [row for rows in self._rows.values() for row in rows]
+        try:
+            return sorted(held, key=lambda row: [(value is None, value) for value in row])
+        except TypeError:
+            # Values that have no order, such as maps.
+            return sorted(held, key=repr)
+
+    def view(self, lines: int) -> Table:
+        """Draw as many rows as fit into so many lines of the screen: the last ones, or the first groups."""
+        room = max(1, lines - _FRAME_LINES)
+        held = self.rows()
+        shown = held[-room:] if self._appends else held[:room]
+        left = (self._count if self._appends else len(held)) - len(shown)
+        caption = f"and {left:,} rows {'before' if self._appends else 'more'}" if left else None
+        table = Table(caption=caption, caption_justify="left")
+        for name in self._names:
+            table.add_column(Text(name))
+        for row in shown:
+            table.add_row(*(Text(text_of(value)) for value in row))
+        return table
+
+    def _put(self, row: tuple[object, ...]) -> None:
+        self._rows.setdefault(repr(row), []).append(row)
+        if len(self._rows) > ROWS_MAX:
+            msg = f"--live keeps at most {ROWS_MAX:,} rows; this result has more. Leave it out to see the changes."
+            raise InvalidInputError(msg)
+
+    def _take_back(self, row: tuple[object, ...]) -> None:
+        key = repr(row)
+        held = self._rows.get(key)
+        if not held:
+            msg = "--live: the changes take back a row that they did not bring. Leave it out to see the changes."
+            raise InvalidInputError(msg)
+        held.pop()
+        if not held:
+            del self._rows[key]

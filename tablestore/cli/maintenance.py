@@ -1,0 +1,164 @@
+"""Commands for a table's life: expiry, tags, consumers, and looking inside."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import pyarrow as pa
+from rich.text import Text
+from typer import Argument, Option, Typer
+
+from log_system.jars import waiting
+from tablestore.cli.audit import progress_bar
+from tablestore.cli.compact_drop import run_in_threads
+from tablestore.cli.console import AsJson, console
+from tablestore.cli.output import print_json, show_rows
+from tablestore.cli.recover import Client, Path, client_options
+from tablestore.context import TableContext
+from tablestore.inspect.metadata_tables import INSPECTED, inspected
+from tablestore.maintenance import remove_orphans as orphans
+from tablestore.maintenance.change_tags import delete_tag as remove_tag
+from tablestore.maintenance.change_tags import make_tag
+from tablestore.maintenance.expire_snapshots import expire as expire_table
+from tablestore.maintenance.expire_snapshots import rules_of
+from tablestore.maintenance.remove_orphans import AGE
+from tablestore.streaming.consumers import reset_consumer as reset
+
+DryRun = Annotated[bool, Option("--dry-run", help="Only say what would be done.")]
+Point = Annotated[str | None, Option("--snapshot", "-s", help="A snapshot's id, a tag or a time; else the newest.")]
+
+
+def expire(
+    path: Path,
+    older_than: Annotated[str | None, Option(help="Replaced so long ago ('7 d') or before this time.")] = None,
+    keep_last: Annotated[int | None, Option(help="So many of the newest snapshots stay.", min=1)] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    option: Client = None,
+) -> None:
+    """Expire old snapshots and what only they need; without limits, by the table's options."""
+    table = TableContext.open(path, client_options(option))
+    rules = rules_of(table, older_than, keep_last)
+    with progress_bar("Removing files") as progress:
+        report = expire_table(table, rules, dry_run=dry_run, progress=progress)
+    tell(report, as_json)
+
+
+def remove_orphans(
+    path: Path,
+    older_than: Annotated[str, Option(help="Only files written so long ago; an hour at least.")] = AGE,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove files that nothing points at, left by writers that died."""
+    with progress_bar("Removing files") as progress:
+        report = orphans.remove_orphans(TableContext.open(path), older_than, dry_run=dry_run, progress=progress)
+    tell(report, as_json)
+
+
+def rollback(
+    path: Path,
+    to: Annotated[str, Argument(help="A snapshot's id, a tag or a time.")],
+    as_json: AsJson = False,
+    option: Client = None,
+) -> None:
+    """Make the table what it was, by one new snapshot; what that changes is published."""
+    # PySpark takes a second to import.
+    from tablestore.maintenance.rollback import rollback as rollback_table  # noqa: PLC0415
+    from tablestore.write.open_publisher import open_publisher  # noqa: PLC0415
+    from tablestore.write.writer import Writer  # noqa: PLC0415
+
+    table = TableContext.open(path, client_options(option))
+    publisher = open_publisher(table, None)
+    try:
+        made = rollback_table(table, Writer(table, publisher), run_in_threads, to)
+    finally:
+        if publisher is not None:
+            publisher.discard()
+    if as_json:
+        print_json(console, {"snapshot": None if made is None else made.id, "rows": 0 if made is None else made.rows})
+    elif made is None:
+        console.print("Nothing differs.", highlight=False)
+    else:
+        console.print(f"Snapshot {made.id} takes {made.rows:,} changes back.", highlight=False)
+
+
+def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = False, option: Client = None) -> None:
+    """Delete partitions that are older than 'partition.expiration-time'. Starts Spark."""
+    from tablestore.session import session  # noqa: PLC0415 - PySpark takes a second to import
+    from tablestore.table import TableStore  # noqa: PLC0415
+
+    with waiting("Looking at partitions ..."):
+        table = TableStore.open(session(), path, options=client_options(option))
+        report = table.expire_partitions(dry_run=dry_run)
+    tell(report, as_json)
+
+
+def tag(path: Path, name: str, snapshot: Point = None, as_json: AsJson = False) -> None:
+    """Name a snapshot, which can then be read after it has expired."""
+    made = make_tag(TableContext.open(path), name, snapshot)
+    if as_json:
+        print_json(console, {"tag": made.name, "snapshot": made.snapshot.id})
+    else:
+        console.print(f"Tag {made.name} is snapshot {made.snapshot.id}.", highlight=False)
+
+
+def tags(path: Path, as_json: AsJson = False) -> None:
+    """List the tags."""
+    show(inspected(TableContext.open(path), "tags"), as_json)
+
+
+def delete_tag(path: Path, name: str, as_json: AsJson = False) -> None:
+    """Remove a tag and, where its snapshot has expired, the files that only it kept."""
+    gone = remove_tag(TableContext.open(path), name)
+    if as_json:
+        print_json(console, {"tag": gone.name, "snapshot": gone.snapshot.id})
+    else:
+        console.print(f"Tag {gone.name} (snapshot {gone.snapshot.id}) is gone.", highlight=False)
+
+
+def consumers(path: Path, as_json: AsJson = False, option: Client = None) -> None:
+    """List the named consumers and how far each is behind."""
+    show(inspected(TableContext.open(path, client_options(option)), "consumers"), as_json)
+
+
+def reset_consumer(path: Path, name: str, snapshot: Point = None) -> None:
+    """Forget a named consumer or, with --snapshot, set it to have read up to there."""
+    reset(TableContext.open(path), name, snapshot)
+    what = "is forgotten" if snapshot is None else f"begins after {snapshot}"
+    console.print(f"Consumer {name} {what}.", highlight=False)
+
+
+def inspect(
+    path: Path,
+    what: Annotated[str, Argument(help=f"One of {', '.join(INSPECTED)}.")],
+    as_json: AsJson = False,
+    option: Client = None,
+) -> None:
+    """Look inside a table."""
+    show(inspected(TableContext.open(path, client_options(option)), what), as_json)
+
+
+def add_to(app: Typer) -> None:
+    """Put the commands at the top level."""
+    for command in (expire, rollback, tag, tags, consumers, inspect):
+        app.command()(command)
+    app.command("delete-tag")(delete_tag)
+    app.command("remove-orphans")(remove_orphans)
+    app.command("expire-partitions")(expire_partitions)
+    app.command("reset-consumer")(reset_consumer)
+
+
+def tell(report: Any, as_json: bool) -> None:
+    """Show what was done, or would be."""
+    if as_json:
+        print_json(console, asdict(report))
+    else:
+        console.print(Text(str(report)), soft_wrap=True)
+
+
+def show(found: pa.Table, as_json: bool) -> None:
+    """Show a small table."""
+    rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+    show_rows(console, found.column_names, rows, as_json=as_json)

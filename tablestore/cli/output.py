@@ -1,0 +1,161 @@
+"""How rows are shown: as tables for people, as one JSON object a line for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from log_system.formats.changes_schema import relabel, without_offsets
+from log_system.formats.duckdb_json import can_be_unusual, duckdb_type, is_unusual, object_sql, write_sql
+from log_system.formats.thread_duckdb import Duck
+
+PAGE_ROWS = 500
+"""So many rows are shown as one table; more are shown as several, and never all kept."""
+_WIDTH_MAX = 60
+
+
+class RowPrinter:
+    """Shows rows as they come, page by page, under one heading."""
+
+    def __init__(self, console: Console, names: Iterable[str], *, as_json: bool) -> None:
+        """Show rows of the columns ``names``."""
+        self._console = console
+        self._names = list(names)
+        self._as_json = as_json
+        self._widths = [len(name) for name in self._names]
+        self._is_first = True
+
+    def show(self, rows: Iterable[Sequence[object]], *, empty: bool = False) -> None:
+        """Show some rows.
+
+        Args:
+            rows: they are read as they are shown.
+            empty: show the heading where there are no rows.
+        """
+        rows = iter(rows)
+        while page := list(islice(rows, PAGE_ROWS)):
+            self._page(page)
+        if empty and self._is_first:
+            self._page([])
+
+    def _page(self, rows: Sequence[Sequence[object]]) -> None:
+        if self._as_json:
+            for row in rows:
+                print_json(self._console, dict(zip(self._names, row, strict=True)))
+            return
+        cells = [[text_of(value) for value in row] for row in rows]
+        for number, texts in enumerate(zip(*cells, strict=True)):
+            widest = max(len(line) for text in texts for line in text.split("\n"))
+            self._widths[number] = max(self._widths[number], min(widest, _WIDTH_MAX))
+        # What follows the first page stands under the same heading.
+        view = Table(show_header=self._is_first)
+        for name, width in zip(self._names, self._widths, strict=True):
+            view.add_column(Text(name), min_width=min(width, _WIDTH_MAX), overflow="fold")
+        for row in cells:
+            view.add_row(*map(Text, row))
+        self._console.print(view)
+        self._is_first = False
+
+
+class BatchPrinter:
+    """Shows Arrow batches; as JSON in the way the log's ``json`` format writes values, in bulk."""
+
+    def __init__(self, console: Console, schema: pa.Schema, *, as_json: bool) -> None:
+        """Show batches of ``schema``."""
+        self._console = console
+        self._rows = None if as_json else RowPrinter(console, schema.names, as_json=False)
+        self._lines = JsonLines(schema) if as_json else None
+
+    def show(self, batch: pa.RecordBatch) -> None:
+        """Show a batch."""
+        if self._rows is not None:
+            self._rows.show(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        elif self._lines is not None and batch.num_rows:
+            self._console.file.write("\n".join(self._lines.of(batch)) + "\n")
+            self._console.file.flush()
+
+    def end(self) -> None:
+        """Show the heading where nothing came."""
+        if self._rows is not None:
+            self._rows.show((), empty=True)
+
+
+class JsonLines:
+    """Writes the rows of Arrow batches as JSON objects."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """Prepare for batches of ``schema``, in the types of a table."""
+        self._schema = schema
+        self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
+        self._unusual = [i for i, kind in enumerate(schema.types) if can_be_unusual(kind)]
+        self._duck = Duck("256MB")
+
+    def of(self, batch: pa.RecordBatch) -> list[str]:
+        """Give one object a row."""
+        unusual = any(is_unusual(batch.column(i)) for i in self._unusual)
+        fields = {f.name: write_sql(f.type, f"c{i}", unusual=unusual) for i, f in enumerate(self._schema)}
+        rows = relabel(without_offsets(batch), self._seen)
+        lines: list[str] = self._duck.run(f"SELECT {object_sql(fields)} FROM rows", rows=rows).column(0).to_pylist()
+        return lines
+
+
+def show_rows(console: Console, names: Iterable[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
+    """Show rows, and the heading where there are none."""
+    RowPrinter(console, names, as_json=as_json).show(rows, empty=True)
+
+
+def show_batches(console: Console, schema: pa.Schema, batches: Iterator[pa.RecordBatch], *, as_json: bool) -> None:
+    """Show batches as they come, and the heading where none come."""
+    printer = BatchPrinter(console, schema, as_json=as_json)
+    for batch in batches:
+        printer.show(batch)
+    printer.end()
+
+
+def print_json(console: Console, fields: Mapping[str, object]) -> None:
+    """Print one object on one line."""
+    console.print(json.dumps(_plain(fields), ensure_ascii=False), markup=False, highlight=False, soft_wrap=True)
+
+
+def text_of(value: object) -> str:
+    """Write a value for people."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, datetime):
+        # Times with a zone come in UTC.
+        text = value.replace(tzinfo=None).isoformat(" ")
+        return (text.rstrip("0").rstrip(".") if "." in text else text) + ("Z" if value.tzinfo else "")
+    if isinstance(value, bytes | bytearray):
+        return "0x" + bytes(value).hex()
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Give a value that JSON has."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(bytes(value)).decode()
+    if isinstance(value, date | datetime | time):
+        return value.isoformat()
+    if hasattr(value, "asDict"):
+        return _plain(value.asDict())
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return str(value)

@@ -1,0 +1,131 @@
+"""Commands that read one table without Spark or Java: ``describe``, ``read``, ``changes``, ``tail``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typer import Option, Typer
+
+from snapshot.schema.json_types import sql_columns
+from tablestore.cli.console import AsJson
+from tablestore.cli.maintenance import Point
+from tablestore.cli.output import BatchPrinter, print_json, show_batches, show_rows
+from tablestore.cli.recover import Client, Path, client_options
+from tablestore.context import TableContext
+from tablestore.local.table_reader import LocalTable, open_local
+from tablestore.read.time_travel import is_tag
+
+_STARTS = ("latest", "earliest", "full")
+
+
+def describe(path: Path, option: Client = None, as_json: AsJson = False) -> None:
+    """Show a table's columns, key, options and newest snapshot."""
+    console = Console(highlight=False)
+    table = TableContext.open(path, client_options(option))
+    spec, newest = table.spec, table.files.snapshot(table.files.latest())
+    columns = [
+        {"name": name, "type": kind, "null": null, "key": name in spec.primary_key}
+        for name, kind, null in sql_columns(spec.schema_json)
+    ]
+    facts: dict[str, object] = {
+        "path": table.path,
+        "primary_key": list(spec.primary_key),
+        "partition_by": list(spec.partition_by),
+        "snapshot": newest.id,
+        "committed": newest.time.isoformat(timespec="milliseconds"),
+    }
+    options = dict(sorted(spec.properties.items()))
+    if as_json:
+        print_json(console, {"columns": columns, **facts, "options": options})
+        return
+    show_rows(console, ("column", "type", "null", "key"), (tuple(each.values()) for each in columns), as_json=False)
+    view = Table(show_header=False, box=None)
+    for name, value in facts.items():
+        text = ", ".join(map(str, value)) or "-" if isinstance(value, list) else str(value)
+        view.add_row(name.replace("_", " "), Text(text))
+    for name, text in options.items():
+        view.add_row(name, Text(text))
+    console.print(view)
+
+
+def read(
+    path: Path,
+    column: Annotated[list[str] | None, Option("--column", "-c", help="A column that is wanted; all without.")] = None,
+    where: Annotated[str | None, Option("--where", help="Which rows: a condition in DuckDB's SQL.")] = None,
+    snapshot: Point = None,
+    limit: Annotated[int | None, Option(help="How many rows, in no particular order.", min=1)] = None,
+    count: Annotated[bool, Option("--count", help="Only how many rows there are.")] = False,
+    option: Client = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the rows of a table."""
+    console = Console(highlight=False)
+    table = open_local(path, options=client_options(option))
+    if count:
+        show_rows(console, ("rows",), [(table.count(where, snapshot=snapshot),)], as_json=as_json)
+        return
+    batches = table.to_batches(column, where, snapshot=snapshot)
+    schema = table.schema_of(column)
+    printer, left = BatchPrinter(console, schema, as_json=as_json), limit
+    for batch in batches:
+        printer.show(batch if left is None else batch.slice(0, left))
+        if left is not None:
+            left -= batch.num_rows
+            if left <= 0:
+                break
+    printer.end()
+
+
+def changes(
+    path: Path,
+    first: Annotated[str, Option("--from", help="The changes after this: a snapshot's id, a tag or a time.")] = "0",
+    last: Annotated[str | None, Option("--to", help="Up to this one; the newest without.")] = None,
+    option: Client = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what changed between two snapshots."""
+    table = open_local(path, options=client_options(option))
+    show_batches(Console(highlight=False), table.feed_schema, table.changes(first, last), as_json=as_json)
+
+
+def tail(
+    path: Path,
+    start: Annotated[
+        str,
+        Option("--from", help="latest, earliest, full (all rows first), a snapshot's id, a tag, or a time."),
+    ] = "latest",
+    follow: Annotated[bool, Option(help="Wait for more, until Ctrl-C.")] = True,
+    option: Client = None,
+    as_json: AsJson = False,
+) -> None:
+    """Follow a table's changes as they are committed, from its log where there is one."""
+    table = open_local(path, options=client_options(option))
+    printer = BatchPrinter(Console(highlight=False), table.feed_schema, as_json=as_json)
+    try:
+        for batch in _tailed(table, start, follow):
+            printer.show(batch)
+    except KeyboardInterrupt:
+        # This is how following ends.
+        return
+    printer.end()
+
+
+def _tailed(table: LocalTable, start: str, follow: bool) -> Iterator[pa.RecordBatch]:
+    if start in _STARTS:
+        return table.tail(scan_mode=start, follow=follow)
+    if start.isdigit():
+        return table.tail(snapshot=int(start), follow=follow)
+    if is_tag(start):
+        return table.tail(tag=start, follow=follow)
+    return table.tail(timestamp=start, follow=follow)
+
+
+def add_to(app: Typer) -> None:
+    """Put the commands at the top level."""
+    for command in (describe, read, changes, tail):
+        app.command()(command)

@@ -1,0 +1,107 @@
+"""``tablestore snapshots`` and ``tablestore recover``: look at one table, and put its log right after a crash."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from typing import Annotated
+
+from rich.table import Table
+from typer import Argument, Option, Typer
+
+from log_system.jars import waiting
+from log_system.kafka.client.secrets import ClientValue, wrap
+from tablestore.cli.console import AsJson, console, name_values
+from tablestore.cli.output import print_json
+from tablestore.context import TableContext
+from tablestore.write.foreign_commits import Adoption, adopt
+from tablestore.write.open_publisher import open_publisher
+from tablestore.write.recovery import recover as recover_table
+
+Path = Annotated[str, Argument(help="Folder of the table.")]
+Client = Annotated[
+    list[str] | None, Option("--option", "-o", help="Kafka client option that is not stored: kafka.NAME=VALUE.")
+]
+
+
+def snapshots(
+    path: Path,
+    limit: Annotated[int, Option(help="How many, newest first.", min=1)] = 20,
+    option: Client = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a table's snapshots and whether the log has them."""
+    table = TableContext.open(path, client_options(option))
+    if as_json:
+        for made in islice(table.files.snapshots(), limit):
+            known = {"snapshot": made.id, "kind": made.operation, "rows": made.rows, "committed": made.time}
+            in_log = None if table.log is None else table.index.get(made.id) is not None
+            print_json(console, known | {"published": in_log})
+        return
+    view = Table("snapshot", "kind", "rows", "committed (UTC)", "in the log", "offsets")
+    for made in islice(table.files.snapshots(), limit):
+        entry = table.index.get(made.id)
+        ranges = "  ".join(f"{p}: {r.start}-{r.end}" for p, r in enumerate(entry.partitions) if r.rows) if entry else ""
+        published = "-" if table.log is None else "[green]yes[/]" if entry else "[yellow]not yet[/]"
+        view.add_row(
+            str(made.id), made.operation, f"{made.rows:,}", f"{made.time:%Y-%m-%d %H:%M:%S}", published, ranges
+        )
+    console.print(view)
+
+
+def recover(
+    path: Path,
+    skip_version: Annotated[
+        list[int] | None,
+        Option(help="Leave a version of another Delta writer out of the log for good; may be given several times."),
+    ] = None,
+    option: Client = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish what is committed and not in the log, also what other Delta writers did to the rows."""
+    table = TableContext.open(path, client_options(option))
+    adopted = adopt(table, skip_version or ())
+    told = {} if adopted is None else {"adopted": asdict(adopted)}
+    if adopted is not None and not as_json:
+        _show(adopted)
+    publisher = open_publisher(table, None)
+    if publisher is None and as_json:
+        print_json(console, {"published": [], **told})
+        return
+    if publisher is None:
+        if adopted is None:
+            console.print("This table has no log; there is nothing to recover.", highlight=False)
+        return
+    try:
+        with waiting("Publishing what the log lacks ..."):
+            done = recover_table(table.files, publisher, table.index, buckets=table.options.buckets)
+    finally:
+        publisher.discard()
+    if as_json:
+        published = [{"snapshot": entry.snapshot, "rows": entry.rows} for entry in done]
+        print_json(console, {"published": published, "newest": table.files.latest(), **told})
+        return
+    rows = sum(entry.rows for entry in done)
+    what = f"{len(done)} snapshots with {rows:,} changes were published" if done else "nothing was missing"
+    console.print(f"The log holds every snapshot up to {table.files.latest()}; {what}.", highlight=False)
+
+
+def _show(adopted: Adoption) -> None:
+    """Show what was done about other writers' changes."""
+    if adopted.published:
+        versions = ", ".join(map(str, adopted.published))
+        what = f"snapshot {adopted.snapshot} has what other Delta writers changed in versions {versions}"
+        console.print(f"Adopted: {what}, {adopted.rows:,} changes.", highlight=False, soft_wrap=True)
+    for skipped in adopted.skipped:
+        console.print(f"Left out for good: {skipped}.", highlight=False, soft_wrap=True)
+
+
+def add_to(app: Typer) -> None:
+    """Put the commands at the top level."""
+    app.command()(snapshots)
+    app.command()(recover)
+
+
+def client_options(given: list[str] | None) -> dict[str, ClientValue]:
+    """Read client options of the form ``NAME=VALUE``."""
+    return wrap(name_values(given))

@@ -1,0 +1,270 @@
+"""Runs statements for the command line: shows what they give, and what goes on until Ctrl-C.
+
+``SELECT 1``: what needs no engine to be answered, since it says its values itself.
+
+Only literals are: everything that has to be computed, or has a type that a name does not give, is Spark's, whose
+answers another engine would not always share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
+from rich.text import Text
+from sqlglot import exp
+
+from log_system.jars import waiting
+from snapshot.errors import InvalidInputError, TableStoreError
+from snapshot.row_kind import CHANGE_TYPE
+from tablestore.cli.live_result import LiveTable
+from tablestore.cli.output import RowPrinter, print_json, show_rows
+from tablestore.cli.query_progress import Screen, progress_text
+from tablestore.session import session
+from tablestore.spark.interrupts import ended_by_sigterm, interrupts_noted
+from tablestore.sql.catalog.results import Result
+from tablestore.sql.catalog.settings import SPARK
+from tablestore.sql.parser.errors import SqlError
+from tablestore.sql.parser.parse import parse
+from tablestore.sql.parser.statements import Select, Statement
+from tablestore.sql.session import Catalog
+
+_LONG_MAX = (1 << 63) - 1
+Constant = tuple[Sequence[str], Sequence[tuple[object, ...]]]
+
+
+def constant_row(select: Select) -> Constant | None:
+    """Give the column names and the one row of a SELECT of literals; None where Spark has to be asked.
+
+    Literals are whole numbers, strings, TRUE, FALSE and NULL. Columns without a name are called as Spark calls them.
+    """
+    tree = select.query.tree
+    if not isinstance(tree, exp.Select) or not tree.expressions:
+        return None
+    if any(value for name, value in tree.args.items() if name != "expressions"):
+        return None
+    found = [_literal(each) for each in tree.expressions]
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
+        return None
+    return [name for name, _ in known], [tuple(value for _, value in known)]
+
+
+def _literal(tree: exp.Expr) -> tuple[str, object] | None:
+    if isinstance(tree, exp.Alias):
+        inner = _literal(tree.this)
+        return None if inner is None else (tree.alias, inner[1])
+    if isinstance(tree, exp.Null):
+        return "NULL", None
+    if isinstance(tree, exp.Boolean):
+        return str(tree.this).lower(), bool(tree.this)
+    if isinstance(tree, exp.Neg):
+        inner = _literal(tree.this)
+        positive = inner is not None and isinstance(inner[1], int) and not isinstance(inner[1], bool) and inner[1] > 0
+        return (f"-{inner[0]}", -inner[1]) if inner is not None and positive and isinstance(inner[1], int) else None
+    if isinstance(tree, exp.Literal) and tree.is_string:
+        return tree.this, tree.this
+    if isinstance(tree, exp.Literal) and tree.this.isdecimal() and str(int(tree.this)) == tree.this:
+        number = int(tree.this)
+        return (tree.this, number) if number <= _LONG_MAX else None
+    return None
+
+
+_SIGNS = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "delete": "-D"}
+_TEXTS = {("statement",), ("view",), ("plan",)}
+_SPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_WAIT_SECONDS = 0.2
+
+
+def statements_of(texts: Iterable[str]) -> list[Statement]:
+    """Read all texts before any of them is run.
+
+    Raises:
+        SqlError: one cannot be read; says where.
+    """
+    return [statement for text in texts for statement in parse(text)]
+
+
+def statements_in(file: Path) -> list[Statement]:
+    """Read a file before anything of it is run.
+
+    Raises:
+        InvalidInputError: it cannot be read; says where.
+    """
+    try:
+        return statements_of([file.read_text(encoding="utf-8-sig")])
+    except UnicodeDecodeError as error:
+        msg = f"{file}: expected text in UTF-8, came byte {error.object[error.start]:#04x} at {error.start}."
+        raise InvalidInputError(msg) from error
+    except SqlError as error:
+        msg = f"{file}: {error}"
+        raise InvalidInputError(msg) from error
+
+
+class Runner:
+    """Statements of one command line or prompt, and the queries they have started."""
+
+    def __init__(self, catalog: Catalog, console: Console, *, as_json: bool, live: bool) -> None:
+        """Use ``of``."""
+        self.catalog = catalog
+        self.console = console
+        self.queries: list[StreamingQuery] = []
+        self._as_json = as_json
+        self._live = live
+        self._screen = Screen(console, silent=as_json)
+
+    @classmethod
+    def of(
+        cls,
+        warehouse: str,
+        settings: Mapping[str, str],
+        options: Mapping[str, object] | None = None,
+        *,
+        as_json: bool,
+        live: bool,
+    ) -> Runner:
+        """Open a warehouse; Spark starts when it is first needed.
+
+        Raises:
+            InvalidInputError: a setting is wrong, or ``--live`` and ``--json`` are both given.
+        """
+        if as_json and live:
+            msg = "--live and --json exclude each other: a table that changes is for people. Leave one out."
+            raise InvalidInputError(msg)
+        console = Console(highlight=False, soft_wrap=as_json)
+        for logger in _SPARK_LOGGERS:
+            # An error is told once, in one line; PySpark would log it too, with Java's stack.
+            PySparkLogger.getLogger(logger).disabled = True
+        # Some of Spark's settings, such as its memory, count only when it starts.
+        config = {key: value for key, value in settings.items() if key.startswith(SPARK)}
+        others = {key: value for key, value in settings.items() if key not in config}
+        catalog = Catalog(lambda: session(config=config), warehouse, settings=others, options=options)
+        return cls(catalog, console, as_json=as_json, live=live)
+
+    def run_all(self, statements: Sequence[Statement]) -> None:
+        """Run statements; let what they have started go on until it ends, fails, or Ctrl-C."""
+        try:
+            with ended_by_sigterm():
+                followed = [self.run(statement) for statement in statements]
+                self._until_stopped(has_inserts=len(self.queries) > sum(query is not None for query in followed))
+        finally:
+            self.stop()
+
+    def _until_stopped(self, *, has_inserts: bool) -> None:
+        try:
+            self.wait(self.queries)
+        except KeyboardInterrupt:
+            # What only follows has done its work; in the midst of a statement Ctrl-C is a failure.
+            if not self._as_json:
+                self.console.print(f"Stopped.{' The same INSERT goes on where it was.' * has_inserts}")
+
+    def run(self, statement: Statement) -> StreamingQuery | None:
+        """Run a statement and show what it gives. Queries that go on are in ``queries``.
+
+        Returns:
+            The query that goes on showing the rows of a SELECT.
+
+        Raises:
+            TableStoreError: it failed.
+        """
+        constant = constant_row(statement) if isinstance(statement, Select) else None
+        if constant is not None:
+            show_rows(self.console, *constant, as_json=self._as_json)
+            return None
+        with _spark_errors():
+            result = self.catalog.execute(statement)
+            self.queries += result.queries
+            return self._show(result)
+
+    def wait(self, queries: Sequence[StreamingQuery]) -> None:
+        """Let queries run, and show how they do; one that fails ends the waiting, with its error.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C or SIGTERM ended the waiting.
+        """
+        if not queries:
+            return
+        if not self._as_json:
+            self.console.print("Running. Ctrl-C ends it.", style="dim")
+        with interrupts_noted() as interrupted, self._screen, _spark_errors():
+            while any(query.isActive for query in queries):
+                for query in queries:
+                    self._screen.tell(query.id, progress_text(query.lastProgress))
+                if interrupted.wait(_WAIT_SECONDS):
+                    raise KeyboardInterrupt
+            for query in queries:
+                error = query.exception()
+                if error is not None:
+                    raise error
+
+    def stop(self, queries: Sequence[StreamingQuery] | None = None) -> None:
+        """Stop queries; all of them without any named."""
+        for query in self.queries if queries is None else queries:
+            query.stop()
+
+    def _show(self, result: Result) -> StreamingQuery | None:
+        """Show what a statement gives; give the query that goes on showing it."""
+        if result.frame is not None and result.frame.isStreaming:
+            return self._follow(result, result.frame)
+        if result.frame is not None:
+            with waiting("Reading ..."):
+                rows = result.frame.toLocalIterator()
+            show_rows(self.console, result.frame.columns, map(tuple, rows), as_json=self._as_json)
+        elif result.columns in _TEXTS:
+            for row in result.rows:
+                self._say({result.columns[0]: row[0]}, f"{row[0]};")
+        elif result.columns:
+            show_rows(self.console, result.columns, result.rows, as_json=self._as_json)
+        else:
+            self._say({"message": result.message}, f"{result.message}.")
+        return None
+
+    def _follow(self, result: Result, frame: DataFrame) -> StreamingQuery:
+        """Start showing a continuous query's result: each change of it, or the whole as it is now."""
+        has_changes = CHANGE_TYPE in frame.columns
+        shown: list[LiveTable | RowPrinter] = []
+
+        def changes(batch: DataFrame) -> Iterator[tuple[object, ...]]:
+            for row in batch.toLocalIterator():
+                sign = _SIGNS[row[CHANGE_TYPE]] if has_changes else "+I"
+                yield (sign, *(row[number] for number, name in enumerate(batch.columns) if name != CHANGE_TYPE))
+
+        def show_batch(batch: DataFrame, number: int) -> None:
+            # A query that looks rows up gives its columns only here.
+            names = [name for name in batch.columns if name != CHANGE_TYPE]
+            if not shown:
+                printer = RowPrinter(self.console, ["op", *names], as_json=self._as_json)
+                shown.append(LiveTable(names, has_changes=has_changes) if self._live else printer)
+            view = shown[0]
+            if isinstance(view, LiveTable):
+                view.apply(changes(batch))
+                self._screen.show(view.view(self.console.height))
+            else:
+                view.show(changes(batch))
+
+        self._screen.keeps_last = self._live
+        query = self.catalog.follow(result, show_batch)
+        self.queries.append(query)
+        return query
+
+    def _say(self, fields: Mapping[str, object], text: str) -> None:
+        if self._as_json:
+            print_json(self.console, fields)
+        else:
+            self.console.print(Text(text), soft_wrap=True)
+
+
+@contextmanager
+def _spark_errors() -> Iterator[None]:
+    """Turn Spark's errors into the store's: Spark's message goes on with its plan and with Java's stack."""
+    try:
+        yield
+    except PySparkException as error:
+        text = str(error).split("\n\nJVM stacktrace")[0].split("\n\tat ")[0].strip()
+        raise TableStoreError(text) from error

@@ -1,0 +1,89 @@
+"""The row format ``avro`` of the connectors: fields in Avro's binary encoding, without header or registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from log_system.formats.changes_schema import relabel
+from snapshot.errors import InvalidInputError
+from tablestore.connectors.formats.avro import bulk_reader
+from tablestore.connectors.formats.avro.row_reader import AvroRowReader
+from tablestore.connectors.formats.avro.schema import record_schema, with_logical_types
+from tablestore.connectors.formats.avro.writer import encode_row
+from tablestore.connectors.formats.base import DecodedRows, Payloads
+from tablestore.connectors.formats.bulk_decode import BulkRows, decode_in_bulk
+from tablestore.connectors.formats.options import FormatOptionReader
+from tablestore.connectors.formats.text_format import PortableFormat, in_slices, repeated
+from tablestore.connectors.formats.types import check_rows, check_schema
+
+OPTIONS = ("encoding", "timestamp_mapping.legacy")
+
+
+class AvroRowFormat(PortableFormat):
+    """Codes rows as Avro.
+
+    Attributes:
+        avro_schema: the schema with which any Avro library reads the payloads, in JSON.
+    """
+
+    name = "avro"
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
+        """Prepare for a schema.
+
+        Args:
+            schema: the columns; a timestamp's precision decides on its logical type.
+            options: Flink's options of the format, the prefix already cut.
+            side: ``key``, ``value`` or empty, for messages.
+
+        Raises:
+            InvalidInputError: a type or name that Avro cannot hold, or a wrong option.
+        """
+        super().__init__(schema, options, side)
+        reader = FormatOptionReader(self.name, options, OPTIONS, side=side)
+        if reader.choice("encoding", ("binary", "json"), default="binary") == "json":
+            msg = f"{reader.full('encoding')}='json' is not supported; use 'binary', or the format 'json'"
+            raise InvalidInputError(msg)
+        legacy = reader.flag("timestamp_mapping.legacy", default=True)
+        check_schema(schema, _check_name)
+        self._fields = [with_logical_types(field, field.name, legacy=legacy) for field in schema]
+        self._one = AvroRowReader(self._fields).read
+        self._coded = pa.schema(self._fields)
+        self._flat = bulk_reader.can_read(schema)
+        self.avro_schema = json.dumps(record_schema(self._coded), separators=(",", ":"), ensure_ascii=False)
+
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
+        """Turn rows into one payload each.
+
+        Raises:
+            InvalidInputError: other columns than the schema's, or NULL where it may not be.
+        """
+        check_rows(rows, self._schema, self.name)
+        if not len(self._schema) or not len(rows):
+            return repeated(b"", len(rows))
+        rows = relabel(rows, self._schema)
+        return in_slices(rows, lambda part: encode_row(part.columns, self._fields, len(part)))
+
+    def decode(self, payloads: Payloads) -> DecodedRows:
+        """Turn payloads into rows. A null payload gives none.
+
+        Raises:
+            BadRecordError: the first payload that is no row.
+        """
+        return decode_in_bulk(payloads, self._schema, self._bulk, self._one, text=False)
+
+    def _bulk(self, payloads: pa.Array) -> Iterable[BulkRows]:
+        if not self._flat:
+            return
+        for part in bulk_reader.read(payloads, self._coded):
+            yield BulkRows(part.position, relabel(part.batch, self._schema))
+
+
+def _check_name(field: pa.Field, path: str) -> None:
+    name = field.name
+    if not (name.isascii() and name.isidentifier()):
+        msg = f"column {path!r}: Avro's names have letters, digits and '_' only, and begin with no digit"
+        raise InvalidInputError(msg)

@@ -1,0 +1,157 @@
+"""Texts of whole columns by Arrow's casts, several times as fast as DuckDB's: the same texts, byte by byte.
+
+Where Arrow's text may be another (very small and very large floats, decimals with many zeros) a function gives None,
+and the column has to go by way of DuckDB, as nested columns do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from log_system.formats.changes_schema import any_true
+
+_FLOATS_FROM, _FLOATS_TO = 1e-3, 1e10
+"""Between these both write digits and a point, and no exponent."""
+_SCALE_MAX = 6
+"""Up to this scale no decimal is so small that Java, or Arrow, writes it with an exponent."""
+_ODD_MAX = 0.02
+"""Up to this share of values may be rewritten one by one."""
+_ESCAPED_BELOW, _QUOTE, _BACKSLASH = 0x20, ord('"'), ord("\\")
+
+
+def plain_texts(column: pa.Array, *, separator: str = " ", plain: bool = False) -> pa.Array | None:
+    """Write the values of a column as text, without quotes and without the ``ending`` of their type.
+
+    Args:
+        column: dates and timestamps within the years 1 to 9999.
+        separator: what stands between date and time.
+        plain: decimals never have an exponent.
+
+    Returns:
+        Strings, NULL where the column is; None where Arrow cannot write them.
+    """
+    data_type = column.type
+    if pt.is_string(data_type):
+        return column
+    if pt.is_integer(data_type) or pt.is_boolean(data_type) or pt.is_date(data_type):
+        return column.cast(pa.string())
+    if pt.is_float64(data_type):
+        return _floats(column)
+    if pt.is_timestamp(data_type):
+        return _timestamps(column, separator)
+    if pt.is_decimal(data_type):
+        return _decimals(column, plain=plain)
+    return None
+
+
+class Pieces(NamedTuple):
+    """Texts of a column's values and what stands around each, kept apart since putting them together costs a copy."""
+
+    before: str
+    texts: pa.Array
+    after: str
+
+    def filled(self, null: str) -> list[pa.Array | str]:
+        """Give what has to be put together, with ``null`` where there is no value."""
+        if not self.texts.null_count:
+            return [self.before, self.texts, self.after]
+        return [pc.fill_null(self.whole(), null)]
+
+    def whole(self) -> pa.Array:
+        """Put it together, NULL where there is no value."""
+        if not self.before and not self.after:
+            return self.texts
+        return pc.binary_join_element_wise(self.before, self.texts, self.after, "")
+
+
+def json_pieces(column: pa.Array, *, separator: str, plain: bool) -> Pieces | None:
+    """Write the values of a column as JSON; see ``plain_texts``."""
+    data_type = column.type
+    if pt.is_string(data_type):
+        return None if _needs_escapes(column) else Pieces('"', column, '"')
+    texts = plain_texts(column, separator=separator, plain=plain)
+    if texts is None:
+        return None
+    return Pieces('"', texts, ending(data_type) + '"') if pt.is_temporal(data_type) else Pieces("", texts, "")
+
+
+def ending(data_type: pa.DataType) -> str:
+    """Give what ``plain_texts`` leaves to be put behind each text of a type."""
+    return "Z" if pt.is_timestamp(data_type) and data_type.tz else ""
+
+
+def joined(parts: Sequence[pa.Array | str], rows: int) -> pa.Array:
+    """Put texts (without NULL) and what stands between them together."""
+    merged: list[pa.Array | str] = []
+    for part in parts:
+        if isinstance(part, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += part
+        elif not isinstance(part, str) or part:
+            merged.append(part)
+    if not any(isinstance(part, pa.Array) for part in merged):
+        return pa.repeat("".join(merged), rows)
+    return pc.binary_join_element_wise(*merged, "")
+
+
+def bytes_of(texts: pa.Array) -> np.ndarray:
+    """Give the bytes of all texts; what is hidden under a NULL may be among them."""
+    _, offsets, data = texts.buffers()
+    if data is None or not len(texts):
+        return np.zeros(0, np.uint8)
+    width = np.int64 if pt.is_large_string(texts.type) else np.int32
+    ends = np.frombuffer(offsets, width)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
+
+
+def _needs_escapes(texts: pa.Array) -> bool:
+    data = bytes_of(texts)
+    return bool(((data < _ESCAPED_BELOW) | (data == _QUOTE) | (data == _BACKSLASH)).any())
+
+
+def _floats(column: pa.Array) -> pa.Array | None:
+    size = pc.abs(column)
+    within = pc.and_(pc.greater_equal(size, _FLOATS_FROM), pc.less(size, _FLOATS_TO))
+    if not pc.all(pc.or_(within, pc.equal(size, 0)), min_count=0).as_py():
+        return None
+    texts = column.cast(pa.string())
+    whole = pc.equal(pc.floor(column), column)
+    if any_true(whole):
+        return pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
+    return texts
+
+
+def _timestamps(column: pa.Array, separator: str) -> pa.Array:
+    """Write as many digits of the second as there are."""
+    texts = column.view(pa.int64()).view(pa.timestamp("us")).cast(pa.string())
+    texts = pc.ascii_rtrim(pc.ascii_rtrim(texts, characters="0"), characters=".")
+    if separator != " ":
+        texts = pc.utf8_replace_slice(texts, 10, 11, separator)
+    return texts
+
+
+def _decimals(column: pa.Array, *, plain: bool) -> pa.Array | None:
+    """Cut trailing zeros, as Java's ``stripTrailingZeros`` does; what ends in zeros then has an exponent: ``1E+2``."""
+    scale = column.type.scale
+    if not 0 <= scale <= _SCALE_MAX:
+        return None
+    texts = column.cast(pa.string())
+    if scale:
+        texts = pc.ascii_rtrim(pc.ascii_rtrim(texts, characters="0"), characters=".")
+    if plain:
+        return texts
+    odd = pc.and_(pc.ends_with(texts, "0"), pc.not_equal(texts, "0"))
+    count = pc.sum(odd).as_py() or 0
+    if not count:
+        return texts
+    if count > max(1, len(texts) * _ODD_MAX):
+        return None
+    odd = pc.fill_null(odd, fill_value=False)
+    values = [str(Decimal(text).normalize()) for text in texts.filter(odd).to_pylist()]
+    return pc.replace_with_mask(texts, odd, pa.array(values, pa.string()))

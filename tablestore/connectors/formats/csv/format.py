@@ -1,0 +1,126 @@
+"""The row format ``csv`` of the connectors: one line without its end, as Flink's CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from snapshot.errors import InvalidInputError
+from tablestore.connectors.formats.base import DecodedRows, Payloads
+from tablestore.connectors.formats.bulk_decode import decode_in_bulk
+from tablestore.connectors.formats.column_texts import joined
+from tablestore.connectors.formats.csv.bulk_reader import CsvBulkReader
+from tablestore.connectors.formats.csv.row_reader import CsvOptions, CsvRowReader
+from tablestore.connectors.formats.csv.writer import field_pieces, field_sql
+from tablestore.connectors.formats.options import FormatOptionReader
+from tablestore.connectors.formats.text_format import TextFormat
+from tablestore.connectors.formats.types import check_schema
+
+OPTIONS = (
+    "field-delimiter",
+    "disable-quote-character",
+    "quote-character",
+    "allow-comments",
+    "ignore-parse-errors",
+    "array-element-delimiter",
+    "escape-character",
+    "null-literal",
+    "write-bigdecimal-in-scientific-notation",
+)
+
+
+class CsvRowFormat(TextFormat):
+    """Codes rows as CSV."""
+
+    name = "csv"
+    empty = b""
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
+        """Prepare for a schema.
+
+        Args:
+            schema: the columns; arrays and rows of single values are the only nested ones.
+            options: Flink's options of the format, the prefix already cut.
+            side: ``key``, ``value`` or empty, for messages.
+
+        Raises:
+            InvalidInputError: a type that CSV cannot hold, or a wrong option.
+        """
+        self._options = _read_options(FormatOptionReader(self.name, options, OPTIONS, side=side))
+        check_schema(schema, lambda field, path: None)
+        for field in schema:
+            _check_column(field)
+        super().__init__(schema, options, side, partial(field_sql, options=self._options))
+        self._one = CsvRowReader(schema, self._options).read
+        self._bulk = CsvBulkReader(schema, self._options).read
+
+    def _texts(self, rows: pa.RecordBatch) -> pa.Array:
+        """Write each row as a line, without an end of line."""
+        fast = partial(field_pieces, options=self._options)
+        parts: list[pa.Array | str] = []
+        for pieces in self._pieces(rows, fast):
+            parts += [self._options.delimiter if parts else "", *pieces.filled(self._options.null or "")]
+        return joined(parts, len(rows))
+
+    def decode(self, payloads: Payloads) -> DecodedRows:
+        """Turn payloads into rows. A null payload gives none.
+
+        Raises:
+            BadRecordError: the first payload that is no row; never where parse errors are ignored.
+        """
+        return decode_in_bulk(payloads, self._schema, self._bulk, self._one)
+
+
+def _read_options(reader: FormatOptionReader) -> CsvOptions:
+    disabled = reader.flag("disable-quote-character", default=False)
+    if disabled and reader.given("quote-character"):
+        msg = (
+            f"{reader.full('quote-character')} cannot be set while {reader.full('disable-quote-character')} is true: "
+            "a format cannot define a quote character and disable it at the same time"
+        )
+        raise InvalidInputError(msg)
+    delimiter = reader.character("field-delimiter", default=",") or ","
+    quote = None if disabled else reader.character("quote-character", default='"')
+    escape = reader.character("escape-character")
+    if len({delimiter, quote, escape} - {None}) < len([c for c in (delimiter, quote, escape) if c is not None]):
+        msg = (
+            f"{reader.full('field-delimiter')}, {reader.full('quote-character')} and "
+            f"{reader.full('escape-character')} must be different characters, got {delimiter!r}, {quote!r}, {escape!r}"
+        )
+        raise InvalidInputError(msg)
+    elements = reader.text("array-element-delimiter", default=";")
+    if not elements:
+        msg = f"{reader.full('array-element-delimiter')} must not be empty"
+        raise InvalidInputError(msg)
+    return CsvOptions(
+        delimiter=delimiter,
+        quote=quote,
+        escape=escape,
+        element_delimiter=elements,
+        null=reader.text("null-literal"),
+        comments=reader.flag("allow-comments", default=False),
+        ignore_parse_errors=reader.flag("ignore-parse-errors", default=False),
+        scientific=reader.flag("write-bigdecimal-in-scientific-notation", default=True),
+    )
+
+
+def _check_column(field: pa.Field) -> None:
+    data_type = field.type
+    inner = (
+        [data_type.value_type]
+        if pt.is_list(data_type)
+        else [f.type for f in data_type]
+        if pt.is_struct(data_type)
+        else []
+    )
+    if pt.is_map(data_type):
+        msg = f"column {field.name!r}: format 'csv' cannot hold a map; use 'json' or 'avro'"
+        raise InvalidInputError(msg)
+    if any(part.num_fields for part in inner):
+        msg = (
+            f"column {field.name!r}: format 'csv' holds arrays and rows of single values only, this one is {data_type}"
+        )
+        raise InvalidInputError(msg)

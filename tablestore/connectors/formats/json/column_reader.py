@@ -1,0 +1,184 @@
+"""One column of what ``from_json_strict`` took out of many payloads: texts of JSON values to an Arrow column."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from log_system.formats.changes_schema import any_true
+from log_system.formats.duckdb_json import json_literal
+from log_system.formats.thread_duckdb import Duck
+from snapshot.quoting import quoted, text_literal
+from tablestore.connectors.formats.text_casts import Cast, cast_texts
+
+_DIGITS_OF_DOUBLE = 15
+"""Decimals of so many digits survive a double, by way of which DuckDB gives the text of a fraction."""
+
+_LOOKS_LIKE_NO_STRING = r"(?s)^([-0-9].*[.eE]|[{\[])"
+"""Texts that may come from a number or an object, which DuckDB spells its own way, rather than from a string."""
+
+_FIRST_OF_NO_STRING = np.frombuffer(b"-0123456789{[", np.uint8)
+
+_SPELLED_ALIKE = r"^(-?[1-9][0-9]*|0|true|false)$"
+"""What is no string and whose text is the same whoever writes it."""
+
+
+class DoubtError(Exception):
+    """Some value of a column may be another than it seems; which one is not known."""
+
+
+class ColumnReader:
+    """Reads one column, in the way that suits its type.
+
+    Attributes:
+        structure: the type that ``from_json_strict`` has to give for the column.
+    """
+
+    def __init__(self, field: pa.Field, duck: Duck, *, separator: str) -> None:
+        """Prepare for a column."""
+        self._name, self._kind = field.name, field.type
+        self._duck = duck
+        self._separator = separator
+        self._wide = pt.is_decimal(self._kind) and self._kind.precision > _DIGITS_OF_DOUBLE
+        # A string or a time is given as it is; of anything else it matters whether it was a string.
+        as_text = pt.is_string(self._kind) or pt.is_temporal(self._kind)
+        self.structure = "VARCHAR" if as_text else _structure(self._kind)
+        if self._wide:
+            self.structure = f"DECIMAL({self._kind.precision},{self._kind.scale})"
+
+    def read(self, found: pa.Array, records: pa.RecordBatch) -> Cast:
+        """Make the column.
+
+        Args:
+            found: what ``from_json_strict`` gave.
+            records: the payloads, in column ``v``.
+
+        Returns:
+            The column, and for each row whether it was read; None if all were.
+
+        Raises:
+            DoubtError: some value of a nested column could not be read.
+        """
+        kind = self._kind
+        if kind.num_fields:
+            return self._nested(found, kind), None
+        if pt.is_string(kind):
+            return found, self._were_strings(found, records)
+        if self._wide:
+            return found, self._were_numbers(records)
+        if pt.is_temporal(kind):
+            return cast_texts(found, kind, separator=self._separator)
+        return self._leaf(found, kind)
+
+    def _tokens(self, records: pa.RecordBatch) -> pa.Array:
+        """The column once more, as the text of its JSON: that tells strings from numbers."""
+        structure = json_literal({self._name: "JSON"})
+        sql = f"SELECT struct_extract(from_json(v, {structure}), {text_literal(self._name)})::VARCHAR FROM records"
+        return self._duck.run(sql, records=records).column(0)
+
+    def _were_strings(self, found: pa.Array, records: pa.RecordBatch) -> np.ndarray | None:
+        if not _may_be_no_string(found):
+            return None
+        odd = pc.fill_null(pc.match_substring_regex(found, _LOOKS_LIKE_NO_STRING), fill_value=False)
+        if not any_true(odd):
+            return None
+        rows = pa.array(np.flatnonzero(odd.to_numpy(zero_copy_only=False)))
+        strings = pc.starts_with(self._tokens(records.take(rows)), '"')
+        read = np.ones(len(found), bool)
+        read[rows] = strings.to_numpy(zero_copy_only=False)
+        return read
+
+    def _were_numbers(self, records: pa.RecordBatch) -> np.ndarray | None:
+        """DuckDB reads a number's digits into a decimal, but also ``true``, and strings in ways of its own."""
+        numbers = pc.fill_null(pc.match_substring_regex(self._tokens(records), "^[-0-9]"), fill_value=True)
+        return np.array(numbers.to_numpy(zero_copy_only=False))
+
+    def _leaf(self, tokens: pa.Array, data_type: pa.DataType) -> Cast:
+        """Read the JSON texts of single values."""
+        quoted_ones = pc.fill_null(pc.starts_with(tokens, '"'), fill_value=False)
+        if pt.is_string(data_type):
+            return self._strings(tokens, quoted_ones)
+        if pt.is_binary(data_type):
+            return self._binaries(tokens, quoted_ones)
+        # As a number -0 is an integer, without a sign; as a string it has one, and it cannot be told which it was.
+        unread = pc.equal(tokens, "-0") if pt.is_floating(data_type) else None
+        if any_true(quoted_ones):
+            escaped = pc.and_(quoted_ones, pc.match_substring(tokens, "\\"))
+            unread = escaped if unread is None else pc.or_(unread, escaped)
+            tokens = pc.if_else(quoted_ones, pc.utf8_trim(tokens, '"'), tokens)
+        read = None
+        if unread is not None and any_true(unread):
+            read = ~np.array(pc.fill_null(unread, fill_value=False).to_numpy(zero_copy_only=False))
+            tokens = pc.if_else(pa.array(read), tokens, pa.scalar(None, tokens.type))
+        column, known = cast_texts(tokens, data_type, separator=self._separator)
+        if known is None or read is None:
+            return column, known if read is None else read
+        return column, known & read
+
+    def _strings(self, tokens: pa.Array, quoted_ones: pa.Array) -> Cast:
+        alike = pc.or_(quoted_ones, pc.match_substring_regex(tokens, _SPELLED_ALIKE))
+        known = pc.fill_null(alike, fill_value=True)
+        if any_true(pc.match_substring(tokens, "\\")):
+            records = pa.record_batch([tokens], names=["v"])
+            texts = self._duck.run("SELECT json_extract_string(v, '$') FROM records", records=records).column(0)
+        else:
+            texts = pc.if_else(quoted_ones, pc.utf8_slice_codeunits(tokens, 1, -1), tokens)
+        return texts, np.array(known.to_numpy(zero_copy_only=False))
+
+    def _binaries(self, tokens: pa.Array, quoted_ones: pa.Array) -> Cast:
+        """Read base64; only what is written again the same way is sure to be read as Java reads it."""
+        records = pa.record_batch([pc.if_else(quoted_ones, tokens, pa.scalar(None, tokens.type))], names=["v"])
+        read = "SELECT t, TRY(from_base64(t)) AS b FROM (SELECT v[2:-2] AS t FROM records)"
+        found = self._duck.run(f"SELECT b, to_base64(b) = t FROM ({read})", records=records)
+        known = pc.or_(pc.fill_null(found.column(1), fill_value=False), pc.is_null(tokens))
+        return found.column(0), np.array(known.to_numpy(zero_copy_only=False))
+
+    def _nested(self, found: pa.Array, data_type: pa.DataType) -> pa.Array:
+        """Rebuild a nested value of JSON texts with values of its type.
+
+        Raises:
+            DoubtError: some value could not be read.
+        """
+        hidden = found.is_null() if found.null_count else None
+        if pt.is_struct(data_type):
+            children = [self._nested(found.field(i), field.type) for i, field in enumerate(data_type)]
+            return pa.StructArray.from_arrays(children, fields=list(data_type), mask=hidden)
+        if pt.is_map(data_type):
+            items = self._nested(found.items, data_type.item_type)
+            return pa.MapArray.from_arrays(found.offsets, found.keys, items, type=data_type, mask=hidden)
+        if pt.is_list(data_type):
+            values = self._nested(found.values, data_type.value_type)
+            return pa.ListArray.from_arrays(found.offsets, values, type=data_type, mask=hidden)
+        many_digits = pt.is_decimal(data_type) and data_type.precision > _DIGITS_OF_DOUBLE
+        if many_digits and any_true(pc.match_substring_regex(found, r"^[-0-9].*[.eE]")):
+            msg = "a fraction of many digits"
+            raise DoubtError(msg)
+        column, known = self._leaf(found, data_type)
+        if known is not None and not known.all():
+            msg = "a value in another form"
+            raise DoubtError(msg)
+        return column
+
+
+def _may_be_no_string(texts: pa.Array) -> bool:
+    """Look for what ``_LOOKS_LIKE_NO_STRING`` begins with, in all texts at once; may be wrong by a yes."""
+    _, offsets, data = texts.buffers()
+    if data is None:
+        return False
+    starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts)]
+    data = np.frombuffer(data, np.uint8)
+    # An empty text shows the first byte of the next one, or nothing at all.
+    return bool(np.isin(data[starts[starts < len(data)]], _FIRST_OF_NO_STRING).any())
+
+
+def _structure(data_type: pa.DataType) -> str:
+    """The SQL type of a value whose single values are the text of their JSON."""
+    if pt.is_struct(data_type):
+        return f"STRUCT({', '.join(f'{quoted(field.name)} {_structure(field.type)}' for field in data_type)})"
+    if pt.is_map(data_type):
+        return f"MAP(VARCHAR, {_structure(data_type.item_type)})"
+    if pt.is_list(data_type):
+        return f"{_structure(data_type.value_type)}[]"
+    return "JSON"

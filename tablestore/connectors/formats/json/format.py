@@ -1,0 +1,155 @@
+"""The row format ``json`` of the connectors: Flink's JSON; see ``docs/reference/formats.md``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from snapshot.errors import InvalidInputError
+from tablestore.connectors.formats.base import DecodedRows, Payloads
+from tablestore.connectors.formats.bulk_decode import decode_in_bulk, decoded, read_one_by_one
+from tablestore.connectors.formats.column_texts import Pieces, joined, json_pieces
+from tablestore.connectors.formats.json.bulk_reader import JsonBulkReader
+from tablestore.connectors.formats.json.row_reader import JsonRowReader
+from tablestore.connectors.formats.json.writer import text_sql
+from tablestore.connectors.formats.options import FormatOptionReader
+from tablestore.connectors.formats.text_format import TextFormat
+from tablestore.connectors.formats.types import check_schema
+
+OPTIONS = (
+    "fail-on-missing-field",
+    "ignore-parse-errors",
+    "timestamp-format.standard",
+    "map-null-key.mode",
+    "map-null-key.literal",
+    "encode.decimal-as-plain-number",
+    "encode.ignore-null-fields",
+    "decode.json-parser.enabled",
+)
+
+
+@dataclass(frozen=True)
+class JsonOptions:
+    """The options of ``json``.
+
+    Attributes:
+        fail_on_missing_field: a field that a payload lacks is an error rather than NULL.
+        ignore_parse_errors: a field at fault is NULL, a payload that is no object gives no row.
+        separator: what stands between date and time.
+        plain_decimals: decimals are written without an exponent.
+        without_nulls: fields that are NULL are not written.
+    """
+
+    fail_on_missing_field: bool
+    ignore_parse_errors: bool
+    separator: str
+    plain_decimals: bool
+    without_nulls: bool
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], *, side: str) -> JsonOptions:
+        """Read the options.
+
+        Raises:
+            InvalidInputError: an unknown option, a wrong value, or two that exclude each other.
+        """
+        reader = FormatOptionReader("json", options, OPTIONS, side=side)
+        missing = reader.flag("fail-on-missing-field", default=False)
+        ignore = reader.flag("ignore-parse-errors", default=False)
+        if missing and ignore:
+            msg = (
+                f"{reader.full('fail-on-missing-field')} and {reader.full('ignore-parse-errors')} shouldn't both be "
+                "true. Set one of them to 'false'"
+            )
+            raise InvalidInputError(msg)
+        # These are checked and change nothing: Arrow's maps have no NULL keys, and there is one way of decoding.
+        reader.choice("map-null-key.mode", ("FAIL", "DROP", "LITERAL"), default="FAIL")
+        reader.flag("decode.json-parser.enabled", default=True)
+        standard = reader.choice("timestamp-format.standard", ("SQL", "ISO-8601"), default="SQL")
+        return cls(
+            fail_on_missing_field=missing,
+            ignore_parse_errors=ignore,
+            separator=" " if standard == "SQL" else "T",
+            plain_decimals=reader.flag("encode.decimal-as-plain-number", default=False),
+            without_nulls=reader.flag("encode.ignore-null-fields", default=False),
+        )
+
+
+class JsonRowFormat(TextFormat):
+    """Codes rows as JSON objects."""
+
+    name = "json"
+    empty = b"{}"
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
+        """Prepare for a schema.
+
+        Args:
+            schema: the columns.
+            options: Flink's options of the format, the prefix already cut.
+            side: ``key``, ``value`` or empty, for messages.
+
+        Raises:
+            InvalidInputError: a type that JSON cannot hold, or a wrong option.
+        """
+        self._options = JsonOptions.read(options, side=side)
+        check_schema(schema, _check_field)
+        to_sql = partial(
+            text_sql,
+            separator=self._options.separator,
+            plain=self._options.plain_decimals,
+            without_nulls=self._options.without_nulls,
+        )
+        super().__init__(schema, options, side, to_sql)
+        self._one = JsonRowReader(
+            schema,
+            separator=self._options.separator,
+            fail_on_missing_field=self._options.fail_on_missing_field,
+            ignore_parse_errors=self._options.ignore_parse_errors,
+        ).read
+        self._bulk = JsonBulkReader(
+            schema,
+            self._duck,
+            separator=self._options.separator,
+            fail_on_missing_field=self._options.fail_on_missing_field,
+        ).read
+
+    def _texts(self, rows: pa.RecordBatch) -> pa.Array:
+        """Write each row as an object."""
+        options = self._options
+        fast = partial(json_pieces, separator=options.separator, plain=options.plain_decimals)
+        columns = self._pieces(rows, fast)
+        parts: list[pa.Array | str] = []
+        for number, (field, pieces) in enumerate(zip(self._schema, columns, strict=True)):
+            name = json.dumps(field.name, ensure_ascii=False) + ":"
+            if options.without_nulls:
+                # Each field begins with a comma, of which the first is one too many.
+                parts += Pieces(f",{name}{pieces.before}", pieces.texts, pieces.after).filled("")
+            else:
+                parts += ["," if number else "{", name, *pieces.filled("null")]
+        if options.without_nulls:
+            parts = ["{", pc.utf8_slice_codeunits(joined(parts, len(rows)), 1)]
+        return joined([*parts, "}"], len(rows))
+
+    def decode(self, payloads: Payloads) -> DecodedRows:
+        """Turn payloads into rows. Null, empty and ``null`` payloads give none.
+
+        Raises:
+            BadRecordError: the first payload that is no row; never where parse errors are ignored.
+        """
+        if not self._schema:
+            rows, record = read_one_by_one(payloads, range(len(payloads)), self._one)
+            return decoded(rows, record, self._schema)
+        return decode_in_bulk(payloads, self._schema, self._bulk, self._one)
+
+
+def _check_field(field: pa.Field, path: str) -> None:
+    if pt.is_map(field.type) and not pt.is_string(field.type.key_type):
+        msg = f"column {path!r}: format 'json' writes maps with string keys only, this one has {field.type.key_type}"
+        raise InvalidInputError(msg)

@@ -1,0 +1,209 @@
+"""One JSON payload to one row, in Python: the rule that bulk decoding follows, and its way out for odd payloads.
+
+It is Flink's rule (``JsonToRowDataConverters``): unknown fields are ignored, missing ones are NULL or an error, strings
+convert to numbers and numbers to strings. Two things differ. What Java would change without a word is an error (see
+``row_values``), and so is anything that follows the object.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from tablestore.connectors.formats.values import UnfitError, shown, value_reader, whole
+
+Convert = Callable[[Any], Any]
+
+SPACE = " \t\r\n"
+"""White space of JSON."""
+
+
+class Number(str):
+    """A number as it is spelled: no digit is lost before its column's type is known."""
+
+    __slots__ = ()
+
+
+class JsonRowReader:
+    """Reads payloads one at a time."""
+
+    def __init__(
+        self, schema: pa.Schema, *, separator: str, fail_on_missing_field: bool, ignore_parse_errors: bool
+    ) -> None:
+        """Prepare for a schema.
+
+        Args:
+            schema: the columns.
+            separator: what stands between date and time.
+            fail_on_missing_field: a field that is not there is an error rather than NULL.
+            ignore_parse_errors: a field at fault is NULL; a payload that is no object gives no row.
+        """
+        self._separator = separator
+        self._fail_on_missing_field = fail_on_missing_field
+        self._ignore = ignore_parse_errors
+        self._columns = [(field, self._nullable(field)) for field in schema]
+
+    def read(self, payload: bytes) -> dict[str, Any] | None:
+        """Read one payload; None where it gives no row.
+
+        Raises:
+            UnfitError: the payload is no row; never where parse errors are ignored.
+        """
+        try:
+            value = self._parse(payload)
+            return None if value is None else self._row(value)
+        except UnfitError:
+            if self._ignore:
+                return None
+            raise
+
+    def _parse(self, payload: bytes) -> dict[str, Any] | None:
+        try:
+            text = payload.decode("utf-8")
+        except UnicodeDecodeError as error:
+            msg = f"not UTF-8: {shown(payload)}"
+            raise UnfitError(msg) from error
+        if text.strip(SPACE) in ("", "null"):
+            return None
+        try:
+            # Control characters within strings are taken, as Flink takes them.
+            value = json.loads(
+                text, strict=False, parse_int=_integer_token, parse_float=Number, parse_constant=_no_constant
+            )
+        except (ValueError, RecursionError) as error:
+            msg = f"not valid JSON ({shown(str(error))}): {shown(text)}"
+            raise UnfitError(msg) from error
+        if not isinstance(value, dict):
+            msg = f"expected a JSON object, got {shown(text)}"
+            raise UnfitError(msg)
+        return value
+
+    def _row(self, value: dict[str, Any]) -> dict[str, Any]:
+        row = {}
+        for field, convert in self._columns:
+            try:
+                if field.name not in value and self._fail_on_missing_field:
+                    msg = f"field {field.name!r} is missing"
+                    raise UnfitError(msg)
+                row[field.name] = convert(value.get(field.name))
+            except UnfitError as error:
+                raise UnfitError(error.reason, field.name) from error
+        return row
+
+    def _nullable(self, field: pa.Field) -> Convert:
+        """Give the function for a field: it loses what it cannot read, where that is wanted and NULL may be."""
+        convert = self._converter(field.type)
+
+        def run(value: Any) -> Any:
+            result = None
+            if value is not None:
+                try:
+                    result = convert(value)
+                except UnfitError:
+                    if not self._ignore:
+                        raise
+            if result is None and not field.nullable:
+                msg = f"{field.name!r} must not be NULL, got {_text_of(value) if value is not None else 'null'}"
+                raise UnfitError(msg)
+            return result
+
+        return run
+
+    def _converter(self, data_type: pa.DataType) -> Convert:
+        if pt.is_struct(data_type):
+            fields = [(field, self._nullable(field)) for field in data_type]
+            return lambda value: self._struct(value, fields)
+        if pt.is_list(data_type):
+            element = self._nullable(data_type.value_field)
+            return lambda value: [element(item) for item in _of(list, value, "array")]
+        if pt.is_map(data_type):
+            item = self._nullable(data_type.item_field)
+            return lambda value: [(_clean(name), item(inner)) for name, inner in _of(dict, value, "object").items()]
+        if pt.is_string(data_type):
+            return lambda value: _clean(_text_of(value))
+        if pt.is_binary(data_type):
+            return _bytes
+        read = value_reader(data_type, separator=self._separator)
+        if pt.is_integer(data_type):
+            return lambda value: read(whole(value) if isinstance(value, Number) else _scalar(value))
+        return lambda value: read(_scalar(value))
+
+    def _struct(self, value: Any, fields: list[tuple[pa.Field, Convert]]) -> dict[str, Any]:
+        given = _of(dict, value, "object")
+        result = {}
+        for field, convert in fields:
+            if field.name not in given and self._fail_on_missing_field:
+                msg = f"field {field.name!r} is missing"
+                raise UnfitError(msg)
+            result[field.name] = convert(given.get(field.name))
+        return result
+
+
+def _integer_token(text: str) -> Number:
+    """Java has one integer zero; a ``-0`` is the same, whatever type it is read as."""
+    return Number("0" if text == "-0" else text)
+
+
+def _no_constant(name: str) -> NoReturn:
+    msg = f"{name} is not JSON"
+    raise ValueError(msg)
+
+
+def _of(wanted: type, value: Any, name: str) -> Any:
+    if not isinstance(value, wanted):
+        msg = f"expected a JSON {name}, got {shown(_text_of(value))}"
+        raise UnfitError(msg)
+    return value
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        msg = f"expected a single value, got {shown(_text_of(value))}"
+        raise UnfitError(msg)
+    return _text_of(value)
+
+
+def _clean(text: str) -> str:
+    """Refuse half of a surrogate pair: no UTF-8 says it."""
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            msg = f"half of a surrogate pair in {shown(ascii(text))}"
+            raise UnfitError(msg) from error
+    return text
+
+
+def _bytes(value: Any) -> bytes:
+    if type(value) is str:
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            pass  # the message below says what is wanted
+    msg = f"expected a string in base64, got {shown(_text_of(value))}"
+    raise UnfitError(msg)
+
+
+def _text_of(value: Any) -> str:
+    """A value's text: a string's own, a number as it is spelled, all else as JSON without white space."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_quote(name)}:{_json(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_json, value)) + "]"
+    return {True: "true", False: "false", None: "null"}[value]
+
+
+def _json(value: Any) -> str:
+    return _quote(value) if type(value) is str else _text_of(value)
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,115 @@
+"""The row format ``raw`` of the connectors: one column whose bytes are the payload, as Flink's raw format."""
+
+from __future__ import annotations
+
+import codecs
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from snapshot.errors import InvalidInputError
+from tablestore.connectors.formats.base import DecodedRows, Payloads
+from tablestore.connectors.formats.bulk_decode import decoded, read_one_by_one
+from tablestore.connectors.formats.options import FormatOptionReader
+from tablestore.connectors.formats.text_format import PortableFormat
+from tablestore.connectors.formats.types import check_rows, check_schema
+from tablestore.connectors.formats.values import UnfitError, shown
+
+OPTIONS = ("charset", "endianness")
+
+_CODES = {
+    pa.bool_(): "?",
+    pa.int8(): "b",
+    pa.int16(): "h",
+    pa.int32(): "i",
+    pa.int64(): "q",
+    pa.float32(): "f",
+    pa.float64(): "d",
+}
+
+
+class RawRowFormat(PortableFormat):
+    """Codes a single column as its bytes."""
+
+    name = "raw"
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
+        """Prepare for a schema.
+
+        Args:
+            schema: one column, of a string, binary, boolean, integer or floating type.
+            options: Flink's options of the format, the prefix already cut.
+            side: ``key``, ``value`` or empty, for messages.
+
+        Raises:
+            InvalidInputError: another schema, or a wrong option.
+        """
+        super().__init__(schema, options, side)
+        reader = FormatOptionReader(self.name, options, OPTIONS, side=side)
+        endianness = reader.choice("endianness", ("big-endian", "little-endian"), default="big-endian")
+        order = ">" if endianness == "big-endian" else "<"
+        charset = reader.text("charset", default="UTF-8") or ""
+        try:
+            "é".encode(charset, "replace")
+        except LookupError as error:
+            msg = f"{reader.full('charset')} must be the name of a character set, got {charset!r}"
+            raise InvalidInputError(msg) from error
+        check_schema(schema, lambda field, path: None)
+        kinds = [*_CODES, pa.string(), pa.binary()]
+        if len(schema) != 1 or schema.types[0] not in kinds:
+            msg = (
+                f"format 'raw' takes one column of type {', '.join(map(str, kinds))}; "
+                f"got {', '.join(f'{field.name} {field.type}' for field in schema) or 'no column'}"
+            )
+            raise InvalidInputError(msg)
+        self._charset = codecs.lookup(charset).name
+        self._form = struct.Struct(order + _CODES[schema.types[0]]) if schema.types[0] in _CODES else None
+
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
+        """Turn rows into one payload each.
+
+        Raises:
+            InvalidInputError: another column than the schema's, NULL (raw bytes cannot say it), or a text that the
+                character set does not have.
+        """
+        check_rows(rows, self._schema, self.name)
+        column, name = rows.column(0), self._schema.names[0]
+        if column.null_count:
+            msg = f"column {name!r}: format 'raw' cannot write NULL"
+            raise InvalidInputError(msg)
+        if pt.is_binary(column.type) or (pt.is_string(column.type) and self._charset == "utf-8"):
+            return column.cast(pa.binary()).cast(pa.large_binary())
+        if self._form is not None:
+            pack = self._form.pack
+            return pa.array([pack(value) for value in column.to_pylist()], pa.large_binary())
+        try:
+            return pa.array([text.encode(self._charset) for text in column.to_pylist()], pa.large_binary())
+        except UnicodeEncodeError as error:
+            msg = f"column {name!r}: the character set {self._charset!r} cannot write {shown(error.object)}"
+            raise InvalidInputError(msg) from error
+
+    def decode(self, payloads: Payloads) -> DecodedRows:
+        """Turn payloads into rows. A null payload gives none.
+
+        Raises:
+            BadRecordError: the first payload that is no value of the column's type.
+        """
+        rows, record = read_one_by_one(payloads, range(len(payloads)), self._one)
+        return decoded(rows, record, self._schema)
+
+    def _one(self, payload: bytes) -> dict[str, Any]:
+        field = self._schema.field(0)
+        try:
+            return {field.name: self._value(payload, field.type)}
+        except (struct.error, UnicodeDecodeError) as error:
+            msg = f"expected {self._form.size} bytes" if self._form else f"expected text in {self._charset}"
+            msg = f"{msg} for {field.type}, got {len(payload)} bytes: {shown(payload)}"
+            raise UnfitError(msg, field.name) from error
+
+    def _value(self, payload: bytes, data_type: pa.DataType) -> Any:
+        if self._form is not None:
+            return self._form.unpack(payload)[0]
+        return payload if pt.is_binary(data_type) else payload.decode(self._charset)

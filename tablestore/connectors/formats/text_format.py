@@ -1,0 +1,122 @@
+"""What row formats start from: each travels by what it was made from; some write each row as a text."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import duckdb
+import pyarrow as pa
+
+from log_system.formats.base import joined
+from log_system.formats.changes_schema import relabel, without_offsets
+from log_system.formats.duckdb_json import duckdb_type
+from log_system.formats.thread_duckdb import Duck
+from snapshot.errors import InvalidInputError
+from tablestore.connectors.formats.column_texts import Pieces
+from tablestore.connectors.formats.types import check_rows, check_years
+
+MEMORY_LIMIT = "256MB"
+"""How much memory the DuckDB of one format may use."""
+_SLICE_BYTES = 64 << 20
+
+
+Fast: TypeAlias = Callable[[pa.Array], Pieces | None]
+"""Writes a column as texts by Arrow, or gives None where only DuckDB can."""
+ToSql: TypeAlias = Callable[[pa.DataType, str], str]
+"""Gives the SQL that writes a column of a type and name as a text."""
+
+
+class PortableFormat(ABC):
+    """A row format that pickle makes anew from its schema and options; what it has prepared or opened stays behind."""
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], side: str) -> None:
+        """Keep what it is made from."""
+        self._schema = schema
+        self._made_from = (schema, dict(options), side)
+
+    @abstractmethod
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
+        """Turn rows into one payload each, large_binary."""
+
+    def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
+        """Do the same as ``encode_column``, as Python's bytes."""
+        payloads: list[bytes] = self.encode_column(rows).to_pylist()
+        return payloads
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Travel by what it was made from."""
+        return _make, (type(self), *self._made_from)
+
+
+class TextFormat(PortableFormat):
+    """A row format that writes each row as a text.
+
+    Attributes:
+        name: of the format.
+        empty: what a row without columns is written as.
+    """
+
+    name: str
+    empty: bytes
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], side: str, to_sql: ToSql) -> None:
+        """Prepare the SQL that writes each column."""
+        super().__init__(schema, options, side)
+        self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
+        self._expressions = [to_sql(kind, name) for kind, name in zip(schema.types, self._seen.names, strict=True)]
+        self._duck = Duck(MEMORY_LIMIT)
+
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
+        """Turn rows into one payload each.
+
+        Raises:
+            InvalidInputError: other columns than the schema's, NULL where it may not be, or a date or timestamp
+                outside of the years 1 to 9999.
+        """
+        check_rows(rows, self._schema, self.name)
+        if not len(self._schema) or not len(rows):
+            return repeated(self.empty, len(rows))
+        check_years(rows, self.name)
+        return in_slices(rows, self._texts)
+
+    @abstractmethod
+    def _texts(self, rows: pa.RecordBatch) -> pa.Array:
+        """Write rows (at least one, with columns) as one text each."""
+
+    def _pieces(self, rows: pa.RecordBatch, fast: Fast) -> list[Pieces]:
+        """Write each column as texts, NULL where it is: by ``fast`` where that can be, all others by one query.
+
+        Raises:
+            InvalidInputError: a row cannot be written in this format.
+        """
+        found = [fast(column) for column in rows.columns]
+        left = [number for number, pieces in enumerate(found) if pieces is None]
+        if left:
+            sql = f"SELECT {', '.join(self._expressions[number] for number in left)} FROM seen"
+            given = relabel(rows.select(left), pa.schema([self._seen.field(number) for number in left]))
+            try:
+                made = self._duck.run(sql, seen=without_offsets(given))
+            except duckdb.Error as error:
+                msg = f"rows cannot be written as {self.name.upper()}: {error}"
+                raise InvalidInputError(msg) from error
+            for number, texts in zip(left, made.columns, strict=True):
+                found[number] = Pieces("", texts, "")
+        return [pieces for pieces in found if pieces is not None]
+
+
+def in_slices(rows: pa.RecordBatch, write: Callable[[pa.RecordBatch], pa.Array]) -> pa.Array:
+    """Write rows (at least one) in slices, so that what one becomes stays far below Arrow's 2 GB; large_binary."""
+    rows_max = max(1, len(rows) * _SLICE_BYTES // max(rows.nbytes, 1))
+    parts = [write(rows.slice(start, rows_max)) for start in range(0, len(rows), rows_max)]
+    return joined([part.cast(pa.binary()).cast(pa.large_binary()) for part in parts])
+
+
+def repeated(payload: bytes, count: int) -> pa.Array:
+    """Give the same payload for each of so many rows."""
+    return pa.repeat(pa.scalar(payload, pa.large_binary()), count)
+
+
+def _make(kind: Callable[..., Any], schema: pa.Schema, options: Mapping[str, str], side: str) -> Any:
+    return kind(schema, options, side=side)

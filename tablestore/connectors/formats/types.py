@@ -1,0 +1,109 @@
+"""Which columns a row format can code, and how a timestamp column says its precision.
+
+Arrow's timestamps have a unit and no precision: ``TIMESTAMP(3)`` and ``TIMESTAMP(6)`` are both ``timestamp[us]``. The
+declared precision travels in the metadata of the Arrow field (or element, map value or struct field) as ``PRECISION``;
+a field without it has 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from log_system.formats.changes_schema import check_columns, forbids_nulls, has_forbidden_null, layout, leaves
+from snapshot.errors import InvalidInputError
+
+PRECISION = b"precision"
+"""Key of a field's metadata: how many digits of a second its timestamps have, 0 to 6, in decimal."""
+
+_FIRST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""The first and last microsecond and day of the years 1 to 9999, those that all text forms can say."""
+
+
+def precision(field: pa.Field) -> int:
+    """Give the precision that a timestamp field declares."""
+    return int((field.metadata or {}).get(PRECISION, b"6"))
+
+
+def with_precision(field: pa.Field, digits: int) -> pa.Field:
+    """Declare a timestamp field's precision."""
+    return field.with_metadata({**(field.metadata or {}), PRECISION: str(digits).encode()})
+
+
+def check_schema(schema: pa.Schema, check: Callable[[pa.Field, str], None]) -> None:
+    """Check that a format can code a schema.
+
+    Args:
+        schema: the columns.
+        check: called for each field at each level with the field and its path; raises where the format cannot.
+
+    Raises:
+        InvalidInputError: a type or a name that no table of the store can have, or what ``check`` raises.
+    """
+    check_columns(schema, [])
+    for field in schema:
+        _walk(field, field.name, check)
+
+
+def _walk(field: pa.Field, path: str, check: Callable[[pa.Field, str], None]) -> None:
+    check(field, path)
+    data_type = field.type
+    if pt.is_struct(data_type):
+        for inner in data_type:
+            _walk(inner, f"{path}.{inner.name}", check)
+    elif pt.is_list(data_type):
+        _walk(data_type.value_field, f"{path}.element", check)
+    elif pt.is_map(data_type):
+        _walk(data_type.item_field, f"{path}.value", check)
+
+
+def check_rows(rows: pa.RecordBatch, schema: pa.Schema, name: str) -> None:
+    """Check rows that are to be encoded against the format's schema.
+
+    Raises:
+        InvalidInputError: other columns than the schema's, or NULL where it forbids it.
+    """
+    if rows.schema.names != schema.names or any(
+        came != wanted and layout(came) != layout(wanted)
+        for came, wanted in zip(rows.schema.types, schema.types, strict=True)
+    ):
+        msg = f"rows for format {name!r} need the columns\n{schema}\nin this order, got\n{rows.schema}"
+        raise InvalidInputError(msg)
+    for column, field in zip(rows.columns, schema, strict=True):
+        if (not field.nullable or forbids_nulls(field.type)) and has_forbidden_null(column, field):
+            msg = f"column {field.name!r} is NULL, or holds a NULL, where the schema does not allow it"
+            raise InvalidInputError(msg)
+
+
+def in_years_1_to_9999(leaf: pa.Array) -> bool:
+    """Tell whether an array of dates or timestamps stays within what a text form can say."""
+    if pt.is_date32(leaf.type):
+        numbers, first, last = leaf.view(pa.int32()), _FIRST_DAY, _LAST_DAY
+    else:
+        numbers, first, last = leaf.view(pa.int64()), _FIRST_TIME, _LAST_TIME
+    ends = pa.compute.min_max(numbers)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    return low is None or (low >= first and high <= last)
+
+
+def check_years(rows: pa.RecordBatch, name: str) -> None:
+    """Refuse dates and timestamps that a text form cannot say.
+
+    Raises:
+        InvalidInputError: one outside of the years 1 to 9999.
+    """
+    for column, field in zip(rows.columns, rows.schema, strict=True):
+        if _has_dates(field.type) and not all(
+            in_years_1_to_9999(leaf) for leaf in leaves(column) if pt.is_temporal(leaf.type)
+        ):
+            msg = f"column {field.name!r}: format {name!r} writes the years 1 to 9999 only"
+            raise InvalidInputError(msg)
+
+
+def _has_dates(data_type: pa.DataType) -> bool:
+    if data_type.num_fields:
+        return any(_has_dates(data_type.field(i).type) for i in range(data_type.num_fields))
+    return bool(pt.is_temporal(data_type))

@@ -1,0 +1,167 @@
+"""Single values from text, as Flink's formats read them: what every row format means by a number, a date or a time.
+
+These functions are the rule. Bulk code (``row_casts``) takes only texts of which it is sure that it reads them alike,
+and leaves all others to them. Values are those that ``pa.array`` stores: dates are days, timestamps microseconds.
+
+Where Flink's Java would turn a text into another value without a word, this is an error instead: a fraction in an
+integer, a number too large for its decimal, ``yes`` as a boolean, the 30th of February.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+Reader = Callable[[str], Any]
+
+_SHOWN_MAX = 80
+_SPACE = "".join(map(chr, range(33)))
+"""What Java's ``trim`` cuts."""
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
+_DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
+_TIMESTAMP = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})([ T])([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(Z?)"
+)
+_EPOCH = dt.datetime(1970, 1, 1)
+_FIRST_DAY = _EPOCH.toordinal()
+_MICROSECOND = dt.timedelta(microseconds=1)
+_DIGITS_MAX = 10_000
+"""A decimal of more characters is refused unread: arithmetic on it would take long."""
+
+
+class UnfitError(ValueError):
+    """A text, or a part of a payload, is not a value of the wanted type."""
+
+    def __init__(self, reason: str, field: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.field = reason, field
+
+
+def shown(value: object) -> str:
+    """Show a value in a message, cut to a readable length."""
+    text = value if isinstance(value, str) else str(value)
+    return repr(text) if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]!r}... ({len(text)} characters)"
+
+
+def value_reader(data_type: pa.DataType, *, separator: str) -> Reader:
+    """Give the function that reads a text as a flat type.
+
+    Args:
+        data_type: a flat type other than binary.
+        separator: what stands between date and time, a space or ``T``.
+    """
+    if pt.is_string(data_type):
+        return str
+    if pt.is_boolean(data_type):
+        return _boolean
+    if pt.is_integer(data_type):
+        return lambda text: _integer(text, data_type)
+    if pt.is_floating(data_type):
+        return lambda text: _floating(text, data_type)
+    if pt.is_decimal(data_type):
+        return lambda text: _decimal(text, data_type.precision, data_type.scale)
+    if pt.is_date(data_type):
+        return _date
+    return lambda text: _timestamp(text, separator, "Z" if data_type.tz else "")
+
+
+def _boolean(text: str) -> bool:
+    word = text.strip(_SPACE).lower()
+    if word not in ("true", "false"):
+        msg = f"expected true or false, got {shown(text)}"
+        raise UnfitError(msg)
+    return word == "true"
+
+
+def _integer(text: str, data_type: pa.DataType) -> int:
+    word = text.strip(_SPACE)
+    if not _INTEGER.fullmatch(word):
+        msg = f"expected an integer, got {shown(text)}"
+        raise UnfitError(msg)
+    digits = word.lstrip("+-0")
+    if len(digits) <= 20:
+        number = int(word)
+        if -(1 << (data_type.bit_width - 1)) <= number < 1 << (data_type.bit_width - 1):
+            return number
+    msg = f"expected an integer of {data_type.bit_width} bits, got {shown(text)}"
+    raise UnfitError(msg)
+
+
+def whole(text: str) -> str:
+    """Write a number like ``1.0`` or ``1e3`` as an integer, if that is what it is; else give it back as it is."""
+    if len(text) > _DIGITS_MAX:
+        return text
+    number = Decimal(text)
+    if number.adjusted() > 20 or number != number.to_integral_value(context=Context(prec=len(text) + 25)):
+        return text
+    return str(int(number))
+
+
+def _floating(text: str, data_type: pa.DataType) -> float:
+    word = text.strip(_SPACE)
+    if word in _NOT_FINITE:
+        return _NOT_FINITE[word]
+    if not _NUMBER.fullmatch(word):
+        msg = f"expected a number, got {shown(text)}"
+        raise UnfitError(msg)
+    number = float(word)
+    if pt.is_float32(data_type):
+        with np.errstate(over="ignore"):
+            number = float(np.float32(number))
+    if math.isinf(number):
+        msg = f"expected a number within the range of {data_type}, got {shown(text)}"
+        raise UnfitError(msg)
+    return number
+
+
+def _decimal(text: str, precision: int, scale: int) -> Decimal:
+    word = text.strip(_SPACE)
+    if len(word) > _DIGITS_MAX or not _NUMBER.fullmatch(word):
+        msg = f"expected a number, got {shown(text)}"
+        raise UnfitError(msg)
+    number = Decimal(word)
+    if number.is_zero() or number.adjusted() < -scale - 1:
+        return Decimal((0, (0,), -scale))
+    if number.adjusted() < precision - scale:
+        # Rounds half up, as Flink does; a digit more than fits can come from 9.995 rounded to 10.00.
+        number = number.quantize(Decimal((0, (1,), -scale)), ROUND_HALF_UP, Context(prec=len(word) + 80))
+        if number.adjusted() < precision - scale:
+            return number if number else abs(number)
+    msg = f"expected a number that fits decimal({precision},{scale}), got {shown(text)}"
+    raise UnfitError(msg)
+
+
+def _date(text: str) -> int:
+    match = _DATE.fullmatch(text)
+    try:
+        if match:
+            return dt.date.fromisoformat(text).toordinal() - _FIRST_DAY
+    except ValueError:
+        pass  # no such day; the message below says what is wanted
+    msg = f"expected a date as 2024-01-31, got {shown(text)}"
+    raise UnfitError(msg)
+
+
+def _timestamp(text: str, separator: str, zone: str) -> int:
+    match = _TIMESTAMP.fullmatch(text)
+    try:
+        if match and match[4] == separator and match[9] == zone:
+            year, month, day, hour, minute, second = (int(match[i]) for i in (1, 2, 3, 5, 6, 7))
+            moment = dt.datetime(year, month, day, hour, minute, second)
+            # Spark's timestamps have microseconds; what is finer is cut off.
+            return (moment - _EPOCH) // _MICROSECOND + int((match[8] or "0").ljust(6, "0")[:6])
+    except ValueError:
+        pass  # no such day or time; the message below says what is wanted
+    msg = f"expected a timestamp as 2024-01-31{separator}12:30:00.5{zone}, got {shown(text)}"
+    raise UnfitError(msg)

@@ -1,0 +1,1 @@
+"""Messages of Kafka topics as rows, and rows as messages."""

@@ -1,0 +1,297 @@
+"""Turns Kafka messages into a table's rows and rows into keys and values, in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from log_system.kafka.client.consumers import FetchRange
+from log_system.kafka.client.messages import Records
+from snapshot.errors import BadRecordError, CorruptedError, InvalidInputError
+from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, RowKind
+from tablestore.connectors.formats.base import DecodedRows, RowFormat
+from tablestore.connectors.formats.registry import open_row_format
+from tablestore.connectors.kafka.message_mapping import MessageMapping, headers_of, metadata_array, timestamps_of
+
+_UPSERT, _DELETE = RowKind.UPDATE_AFTER.change_type, RowKind.DELETE.change_type
+
+
+@dataclass(frozen=True)
+class FormatChoice:
+    """A format by its name.
+
+    Attributes:
+        name: the format.
+        options: its own, named without prefixes.
+        side: ``key`` or ``value`` where the options' full names begin so; for messages.
+    """
+
+    name: str
+    options: Mapping[str, str]
+    side: str
+
+    def open(self, schema: pa.Schema) -> RowFormat:
+        """Make the format for columns.
+
+        Raises:
+            InvalidInputError: there is no such format or option, or the format cannot hold a column.
+        """
+        return open_row_format(self.name, schema, self.options, side=self.side)
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How a table's messages are coded; cheap to pickle.
+
+    Attributes:
+        layout: which column is where.
+        key_format: the key's format; None for messages without a key.
+        value_format: the value's format.
+    """
+
+    layout: MessageMapping
+    key_format: FormatChoice | None
+    value_format: FormatChoice
+
+    def open_key(self) -> RowFormat | None:
+        """Make the key's format."""
+        return None if self.key_format is None else self.key_format.open(self.layout.key_schema)
+
+    def open_value(self) -> RowFormat:
+        """Make the value's format."""
+        return self.value_format.open(self.layout.value_schema)
+
+
+class MessageDecoder:
+    """Reads messages as rows. For one thread."""
+
+    def __init__(self, coding: Coding, columns: Sequence[str], zone: str) -> None:
+        """Read the columns named, and those the layout needs; ``zone`` is the session's time zone."""
+        self._layout = coding.layout
+        self._key_format = coding.open_key()
+        self._value_format = coding.open_value()
+        self._columns = list(columns)
+        self._zone = zone
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether ``decode`` looks at keys."""
+        return self._key_format is not None
+
+    @property
+    def needs_messages(self) -> bool:
+        """Whether ``decode`` looks at the client's own messages: for what Kafka says about them."""
+        return any(name in self._layout.metadata for name in self._columns)
+
+    def decode(self, records: Records, part: FetchRange) -> tuple[pa.RecordBatch, np.ndarray]:
+        """Turn records of one partition, in order, into rows.
+
+        A record that the formats' options say to skip, or a null value in a table that is no upsert table, is no row.
+
+        Args:
+            records: the records; with what ``needs_keys`` and ``needs_messages`` tell.
+            part: where they are from, for messages.
+
+        Returns:
+            The columns asked for, to which an upsert table adds ``_change_type``; and for each row the offset of its
+            record (int64).
+
+        Raises:
+            CorruptedError: a record is not what its format says; names topic, partition, offset and field.
+        """
+        layout = self._layout
+        rows = self._decoded(self._value_format, records.values, records, part, "value")
+        value_row = _row_of(rows.record, len(records))
+        key_row, key_batch = None, None
+        keep = value_row >= 0
+        deleted = np.zeros(len(records), bool)
+        if self._key_format is not None:
+            key_rows = self._decoded(self._key_format, records.keys, records, part, "key")
+            key_row, key_batch = _row_of(key_rows.record, len(records)), key_rows.batch
+            if layout.is_upsert:
+                deleted = records.values.is_null().to_numpy(zero_copy_only=False)
+                # A record without a key belongs to no row of a table whose rows have keys.
+                keep = (keep | deleted) & (key_row >= 0)
+            else:
+                # The key of a record may be null; a key that its format skips takes the record with it.
+                keep &= (key_row >= 0) | records.keys.is_null().to_numpy(zero_copy_only=False)
+        picked = np.flatnonzero(keep)
+        chosen = [records.messages[i] for i in picked.tolist()] if self.needs_messages else []
+        found: list[pa.Array] = []
+        for name in self._columns:
+            data_type = layout.schema.field(name).type
+            if name in layout.metadata:
+                found.append(metadata_array(layout.metadata[name], chosen, data_type, self._zone))
+            else:
+                from_value = _taken(rows.batch, layout.value, name, value_row[picked], data_type)
+                from_key = None
+                if key_row is not None and key_batch is not None:
+                    from_key = _taken(key_batch, layout.key, name, key_row[picked], data_type)
+                found.append(_either(from_value, from_key, deleted[picked]))
+        fields = [layout.schema.field(name).with_nullable(True) for name in self._columns]
+        if layout.is_upsert:
+            found.append(pc.if_else(pa.array(deleted[picked]), _DELETE, _UPSERT))
+            fields.append(pa.field(CHANGE_TYPE, pa.string()))
+        offsets = records.offsets[picked]
+        if not found:
+            return _without_columns(len(picked)), offsets
+        return pa.RecordBatch.from_arrays(found, schema=pa.schema(fields)), offsets
+
+    def _decoded(
+        self, codec: RowFormat, payloads: pa.Array, records: Records, part: FetchRange, side: str
+    ) -> DecodedRows:
+        try:
+            return codec.decode(payloads)
+        except BadRecordError as error:
+            where = f"topic {part.topic!r}, partition {part.partition}, offset {records.offsets[error.position]}"
+            what = f", field {error.field!r}" if error.field else ""
+            msg = f"{where}, {side} ({codec.name}){what}: {error.reason}"
+            raise CorruptedError(msg) from error
+
+
+@dataclass(frozen=True)
+class EncodedMessages:
+    """Messages to send.
+
+    Attributes:
+        keys: of each message, large_binary; None for messages without keys.
+        values: of each message, large_binary; NULL for a delete.
+        timestamps: in milliseconds since the epoch, where they are written.
+        headers: where they are written.
+        partitions: where they go, int32, once that is decided; -1 leaves it to the client.
+    """
+
+    keys: pa.Array | None
+    values: pa.Array
+    timestamps: Sequence[int | None] | None
+    headers: Sequence[list[tuple[str, bytes | None]] | None] | None
+    partitions: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def pairs(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Give key and value of each message."""
+        keys = [None] * len(self) if self.keys is None else self.keys.to_pylist()
+        return zip(keys, self.values.to_pylist(), strict=True)
+
+
+class MessageEncoder:
+    """Turns rows into messages. For one thread."""
+
+    def __init__(self, coding: Coding, zone: str) -> None:
+        """Write rows of the layout's columns; ``zone`` is the session's time zone."""
+        self._layout = coding.layout
+        self._key_format = coding.open_key()
+        self._value_format = coding.open_value()
+        self._zone = zone
+
+    def encode(self, rows: pa.RecordBatch) -> EncodedMessages:
+        """Turn rows (the layout's columns, and ``_change_type`` or not) into messages, in order.
+
+        On an upsert table inserts and updates become values, deletes become messages without one, and what a row was
+        before its update is left out. On any other only inserts can be written.
+
+        Raises:
+            InvalidInputError: a value the format cannot hold, a NULL in a primary key, or a change that is no insert.
+        """
+        layout = self._layout
+        deleted: np.ndarray | None = None
+        if CHANGE_TYPE in rows.schema.names:
+            rows, deleted = self._changes(rows)
+        keys: pa.Array | None = None
+        if self._key_format is not None:
+            columns = [rows.column(name) for name in layout.key]
+            self._check_key(columns)
+            keys = self._key_format.encode_column(_labelled(columns, layout.key_schema, rows.num_rows))
+        written = rows if deleted is None else rows.filter(pa.array(~deleted))
+        columns = [written.column(name) for name in layout.value]
+        values = self._value_format.encode_column(_labelled(columns, layout.value_schema, written.num_rows))
+        if deleted is not None and deleted.any():
+            values = values.take(pa.array(np.maximum(np.cumsum(~deleted) - 1, 0), mask=deleted))
+        return EncodedMessages(
+            keys,
+            values,
+            self._metadata(rows, "timestamp", lambda column: timestamps_of(column, self._zone)),
+            self._metadata(rows, "headers", headers_of),
+        )
+
+    def _metadata(self, rows: pa.RecordBatch, key: str, read: Callable[[pa.Array], list[Any]]) -> list[Any] | None:
+        for column, shown in self._layout.metadata.items():
+            if shown == key:
+                return read(rows.column(column))
+        return None
+
+    def _changes(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray | None]:
+        """Sort out what kind of change each row is."""
+        kinds = rows.column(CHANGE_TYPE)
+        known = pc.is_in(kinds, value_set=pa.array(CHANGE_TYPE_NAMES))
+        if not pc.all(known).as_py() and rows.num_rows:
+            came = kinds.filter(pc.invert(known))[0].as_py()
+            msg = f"column '{CHANGE_TYPE}': expected one of {', '.join(CHANGE_TYPE_NAMES)}, came {came!r}."
+            raise InvalidInputError(msg)
+        if not self._layout.is_upsert:
+            if not pc.all(pc.equal(kinds, RowKind.INSERT.change_type)).as_py() and rows.num_rows:
+                msg = (
+                    f"A 'kafka' table doesn't support consuming update and delete changes (column '{CHANGE_TYPE}'); it "
+                    "only appends rows. Write them to an 'upsert-kafka' table."
+                )
+                raise InvalidInputError(msg)
+            return rows, None
+        kept = rows.filter(pc.not_equal(kinds, RowKind.UPDATE_BEFORE.change_type))
+        return kept, pc.equal(kept.column(CHANGE_TYPE), _DELETE).to_numpy(zero_copy_only=False)
+
+    def _check_key(self, columns: Sequence[pa.Array]) -> None:
+        if not self._layout.is_upsert:
+            return
+        for name, column in zip(self._layout.key, columns, strict=True):
+            if column.null_count:
+                msg = (
+                    f"column '{name}' is part of the PRIMARY KEY and must not be NULL; {column.null_count} of "
+                    f"{len(column)} rows have no value there."
+                )
+                raise InvalidInputError(msg)
+
+
+def _row_of(record: np.ndarray, count: int) -> np.ndarray:
+    """For each payload the row that came of it, -1 for none."""
+    found = np.full(count, -1, np.int64)
+    found[record] = np.arange(len(record))
+    return found
+
+
+def _taken(
+    batch: pa.RecordBatch, names: Sequence[str], name: str, rows: np.ndarray, data_type: pa.DataType
+) -> pa.Array | None:
+    """Take a column's values for rows, NULL for row -1; None if the column is not there."""
+    if name not in names:
+        return None
+    column = batch.column(names.index(name))
+    if len(rows) != len(column) or (len(rows) and (rows[0] != 0 or (np.diff(rows) != 1).any())):
+        column = column.take(pa.array(rows, mask=rows < 0))
+    return column if column.type == data_type else column.cast(data_type)
+
+
+def _either(from_value: pa.Array | None, from_key: pa.Array | None, deleted: np.ndarray) -> pa.Array:
+    """Choose: the value wins, except where there is none because the row is deleted."""
+    if from_value is None or from_key is None:
+        return from_value if from_key is None else from_key
+    return pc.if_else(pa.array(deleted), from_key, from_value) if deleted.any() else from_value
+
+
+def _labelled(columns: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """Give columns the names and the exact types of a format."""
+    if not columns:
+        return _without_columns(rows)
+    cast_columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(cast_columns, schema=schema)
+
+
+def _without_columns(rows: int) -> pa.RecordBatch:
+    """Make a batch that has rows and no columns."""
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))

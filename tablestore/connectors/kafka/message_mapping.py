@@ -1,0 +1,226 @@
+"""Which column of a table is where in a Kafka message: in its key, in its value, or in what Kafka says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, cast
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from confluent_kafka import Message
+
+from snapshot.errors import InvalidInputError
+
+_TIMESTAMP_TYPES: Final = ("NoTimestampType", "CreateTime", "LogAppendTime")
+HEADERS: Final = pa.map_(pa.string(), pa.binary())
+_MILLIS: Final = pa.timestamp("ms", "UTC")
+
+WRITABLE: Final = ("headers", "timestamp")
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A metadata key: what is asked of a message, its type, and which other types a column may have."""
+
+    type: pa.DataType
+    words: str
+    take: Callable[[Sequence[Any]], list[Any]]
+    fits: Callable[[pa.DataType], bool]
+
+
+def _text_or(*others: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    return lambda kind: pt.is_string(kind) or any(fits(kind) for fits in others)
+
+
+def _from(method: Callable[[Any], Any]) -> Callable[[Sequence[Any]], list[Any]]:
+    return lambda messages: list(map(method, messages))
+
+
+_M: Final[Any] = cast(Any, Message)
+KINDS: Final[Mapping[str, _Kind]] = {
+    "topic": _Kind(pa.string(), "STRING NOT NULL", _from(_M.topic), _text_or()),
+    "partition": _Kind(pa.int32(), "INT NOT NULL", _from(_M.partition), _text_or(pt.is_int32, pt.is_int64)),
+    "headers": _Kind(
+        HEADERS,
+        "MAP<STRING, BYTES>",
+        # Of a header that is there several times, the last one counts.
+        lambda messages: [list(dict(m.headers() or ()).items()) for m in messages],
+        lambda kind: kind == HEADERS,
+    ),
+    "leader-epoch": _Kind(pa.int32(), "INT", _from(_M.leader_epoch), _text_or(pt.is_int32, pt.is_int64)),
+    "offset": _Kind(pa.int64(), "BIGINT NOT NULL", _from(_M.offset), _text_or(pt.is_int64)),
+    "timestamp": _Kind(
+        _MILLIS,
+        "TIMESTAMP_LTZ(3) NOT NULL",
+        lambda messages: [m.timestamp()[1] for m in messages],
+        _text_or(pt.is_timestamp, pt.is_date),
+    ),
+    "timestamp-type": _Kind(
+        pa.string(),
+        "STRING NOT NULL",
+        lambda messages: [_TIMESTAMP_TYPES[m.timestamp()[0]] for m in messages],
+        _text_or(),
+    ),
+}
+"""The metadata of a message by key, as the connector's page lists it."""
+
+
+@dataclass(frozen=True)
+class MessageMapping:
+    """Where each column is.
+
+    Attributes:
+        schema: the table's columns, in order.
+        key: names of the key's columns, in the order in which the key has them.
+        prefix: what those names start with in the table and not in the message.
+        value: names of the value's columns, in order.
+        metadata: for a column that is neither, the metadata it shows.
+        is_upsert: whether the key is a primary key: never NULL, and a message without value deletes its row.
+    """
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    prefix: str
+    value: tuple[str, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    is_upsert: bool = False
+
+    @cached_property
+    def key_schema(self) -> pa.Schema:
+        """The columns of the key format."""
+        fields = [self.schema.field(name) for name in self.key]
+        named = [each.with_name(each.name.removeprefix(self.prefix)) for each in fields]
+        return pa.schema([each.with_nullable(each.nullable and not self.is_upsert) for each in named])
+
+    @cached_property
+    def value_schema(self) -> pa.Schema:
+        """The columns of the value format."""
+        fields = [self.schema.field(name) for name in self.value]
+        return pa.schema(
+            [each.with_nullable(each.nullable and not (self.is_upsert and each.name in self.key)) for each in fields]
+        )
+
+
+def make_mapping(
+    schema: pa.Schema,
+    *,
+    key: Sequence[str],
+    prefix: str,
+    except_key: bool,
+    metadata: Mapping[str, str],
+    is_upsert: bool,
+) -> MessageMapping:
+    """Lay a table's columns out.
+
+    Args:
+        schema: all columns.
+        key: names of the key's columns.
+        prefix: see ``MessageMapping``.
+        except_key: leave the key's columns out of the value.
+        metadata: for columns, by name in lower case, the metadata they show; those that are not in the schema are
+            not asked for.
+        is_upsert: see ``MessageMapping``.
+
+    Raises:
+        InvalidInputError: a key column or a metadata key does not exist, or a column has a type its metadata does not
+            fit.
+    """
+    shown: dict[str, str] = {}
+    for each in schema:
+        name = metadata.get(each.name.lower())
+        if name is not None:
+            _check_metadata(each, name)
+            shown[each.name] = name
+    physical = [name for name in schema.names if name not in shown]
+    for name in key:
+        if name not in physical:
+            which = "PRIMARY KEY" if is_upsert else "key.fields"
+            msg = (
+                f"Could not find the field '{name}' in the table schema for usage in the key format ({which}). A key "
+                f"field must be a regular, physical column. The following columns can be selected: {physical}."
+            )
+            raise InvalidInputError(msg)
+    value = [name for name in physical if not (except_key and name in key)]
+    return MessageMapping(schema, tuple(key), prefix, tuple(value), shown, is_upsert)
+
+
+def _check_metadata(column: pa.Field, key: str) -> None:
+    kind = KINDS.get(key)
+    if kind is None:
+        msg = (
+            f"Invalid metadata key '{key}' in column '{column.name}'. The connector supports the following metadata "
+            f"keys for reading: {', '.join(KINDS)}; for writing: {', '.join(WRITABLE)}."
+        )
+        raise InvalidInputError(msg)
+    if not kind.fits(column.type):
+        msg = (
+            f"Column '{column.name}' has type {column.type}, which metadata '{key}' ({kind.words}) cannot be cast to. "
+            "Declare the column with the metadata's own type."
+        )
+        raise InvalidInputError(msg)
+
+
+def check_writable(layout: MessageMapping) -> None:
+    """Refuse to write columns that only a broker fills.
+
+    Raises:
+        InvalidInputError: a column shows metadata that cannot be written.
+    """
+    for column, key in layout.metadata.items():
+        if key not in WRITABLE:
+            msg = (
+                f"Invalid metadata key '{key}' in column '{column}'. The connector supports the following metadata "
+                f"keys for writing: {', '.join(WRITABLE)}. Leave the column out of the rows written (in SQL, "
+                "declare it METADATA VIRTUAL)."
+            )
+            raise InvalidInputError(msg)
+
+
+def metadata_array(key: str, messages: Sequence[Any], data_type: pa.DataType, zone: str) -> pa.Array:
+    """Show a metadata key of messages as a column.
+
+    Args:
+        key: the metadata key.
+        messages: the messages.
+        data_type: the column's type, one that fits.
+        zone: the session's time zone, for a column without one.
+    """
+    known = KINDS[key]
+    array = pa.array(known.take(messages), known.type)
+    if array.type == data_type:
+        return array
+    if pt.is_timestamp(array.type) and not (pt.is_timestamp(data_type) and data_type.tz is not None):
+        local = pc.local_timestamp(array.cast(pa.timestamp("ms", _region(zone))))
+        if pt.is_string(data_type):
+            return pc.strftime(local, "%Y-%m-%d %H:%M:%S")
+        return local.cast(data_type)
+    return array.cast(data_type)
+
+
+def timestamps_of(array: pa.Array, zone: str) -> list[int | None]:
+    """Turn a column that is written as a message's timestamp into milliseconds since the epoch."""
+    if array.type.tz is None:
+        # Of a local time that the zone has twice the earlier is meant, one that it skips is moved on, as Spark does.
+        array = pc.assume_timezone(array, _region(zone), ambiguous="earliest", nonexistent="latest")
+    millis = array.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("ms", "UTC"), safe=False)
+    return cast(list[int | None], millis.cast(pa.int64()).to_pylist())
+
+
+def headers_of(array: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
+    """Turn a column that is written as a message's headers into what the client takes."""
+    return cast(list[list[tuple[str, bytes | None]] | None], array.to_pylist())
+
+
+def _region(zone: str) -> str:
+    """Name a time zone as Arrow knows it; Spark also takes offsets such as ``+02:00``, which Arrow takes too."""
+    if zone[:1] in "+-":
+        return zone
+    try:
+        return ZoneInfo(zone).key
+    except (KeyError, ValueError) as error:
+        msg = f"spark.sql.session.timeZone={zone!r}: no such region is known here; set one such as 'Europe/Berlin'."
+        raise InvalidInputError(msg) from error

@@ -1,0 +1,247 @@
+"""Sends a sink's messages: at once, or as the last message of each key, buffered."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaException
+
+from log_system.kafka.client import bulk_produce
+from log_system.kafka.client.connect import KafkaClient, Setting, kafka_errors
+from tablestore.connectors.kafka.message_codec import EncodedMessages
+from tablestore.connectors.kafka.partitioners import JAVA_COMPATIBLE, Choose
+
+_QUEUE_WAIT_SECONDS: Final = 0.05
+_POLL_EVERY: Final = 5_000
+_FLUSH_SECONDS: Final = 1.0
+
+
+class Receiver(Protocol):
+    """Takes messages: a sender, or a buffer before one."""
+
+    def send(self, messages: EncodedMessages) -> None:
+        """Take messages, in order."""
+        ...
+
+    def finish(self) -> None:
+        """Return when all that was taken is on the brokers."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is not finished, after an error. After ``finish`` there is nothing left to give up."""
+        ...
+
+
+class MessageSender:
+    """Sends messages by one producer. What the brokers refuse is an error by the end at the latest."""
+
+    def __init__(
+        self, client: KafkaClient, topic: str, choose: Choose | None, transactional_id: str | None, **more: Setting
+    ) -> None:
+        """Make the producer.
+
+        Args:
+            client: the cluster.
+            topic: where messages go.
+            choose: their partitions; None leaves them to the client.
+            transactional_id: for a producer of transactions.
+            more: further options of the client.
+        """
+        self._client = client
+        self._topic = topic
+        self._choose = choose
+        self._failed: Any = None
+        self._transactional = transactional_id is not None
+        only_errors: dict[str, Any] = {"on_delivery": self._on_delivery, "delivery.report.only.error": True}
+        self.producer = client.producer(transactional_id, **{"partitioner": JAVA_COMPATIBLE, **only_errors, **more})
+
+    def send(self, messages: EncodedMessages) -> None:
+        """Queue messages, waiting while the queue is full."""
+        partitions = messages.partitions
+        if partitions is None:
+            nowhere = np.full(len(messages), -1, np.int32)
+            partitions = nowhere if self._choose is None else self._choose(messages)
+        with self._errors():
+            if messages.timestamps is None and messages.headers is None:
+                if self._transactional and bulk_produce.can_send(self.producer):
+                    self._send_in_bulk(messages, partitions)
+                    return
+                self._send_plain(messages, partitions.tolist())
+            else:
+                self._send_all(messages, partitions.tolist())
+
+    def finish(self) -> None:
+        """Wait until every message is on the brokers; how long the client tries is ``delivery.timeout.ms``."""
+        with self._errors():
+            while self.producer.flush(_FLUSH_SECONDS) and self._failed is None:
+                pass
+            self._check()
+
+    def close(self) -> None:
+        """Forget what is queued."""
+        self.producer.purge()
+
+    def _send_in_bulk(self, messages: EncodedMessages, partitions: np.ndarray) -> None:
+        """Queue messages without reports of their delivery: of a transaction the end says whether all are there."""
+        keys = pa.nulls(len(messages), pa.large_binary()) if messages.keys is None else messages.keys
+        if (partitions == partitions[0]).all():
+            bulk_produce.send(self.producer, self._topic, int(partitions[0]), keys, messages.values)
+            return
+        for partition in np.unique(partitions).tolist():
+            mask = pa.array(partitions == partition)
+            bulk_produce.send(self.producer, self._topic, partition, keys.filter(mask), messages.values.filter(mask))
+
+    def _send_plain(self, messages: EncodedMessages, partitions: Sequence[int]) -> None:
+        produce, topic, poll = self.producer.produce, self._topic, self.producer.poll
+        for number, ((key, value), partition) in enumerate(zip(messages.pairs(), partitions, strict=True)):
+            try:
+                produce(topic, value, key, partition)
+            except BufferError:
+                self._wait_and(partial(produce, topic, value, key, partition))
+            if number % _POLL_EVERY == 0:
+                poll(0)
+                self._check()
+        poll(0)
+        self._check()
+
+    def _send_all(self, messages: EncodedMessages, partitions: Sequence[int]) -> None:
+        nothing: list[Any] = [None] * len(messages)
+        for number, ((key, value), partition, timestamp, headers) in enumerate(
+            zip(
+                messages.pairs(),
+                partitions,
+                messages.timestamps or nothing,
+                messages.headers or nothing,
+                strict=True,
+            )
+        ):
+            named: dict[str, Any] = {} if timestamp is None else {"timestamp": timestamp}
+            if headers:
+                named["headers"] = headers
+            self._wait_and(partial(self.producer.produce, self._topic, value, key, partition, **named))
+            if number % _POLL_EVERY == 0:
+                self.producer.poll(0)
+                self._check()
+
+    def _wait_and(self, produce: Callable[[], None]) -> None:
+        while True:
+            try:
+                produce()
+            except BufferError:
+                self.producer.poll(_QUEUE_WAIT_SECONDS)
+                self._check()
+            else:
+                return
+
+    def _on_delivery(self, error: Any, _message: Any) -> None:
+        if error is not None and self._failed is None:
+            self._failed = error
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise KafkaException(self._failed)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        with kafka_errors(f"write to topic {self._topic!r}", self._client, handle=self.producer, indefinite=True):
+            yield
+
+
+class KeyBuffer:
+    """Keeps of each key the last message, until so many came or so much time has passed (``sink.buffer-flush.*``)."""
+
+    def __init__(self, receiver: Receiver, rows_max: int, interval_s: float) -> None:
+        """Buffer what goes to ``receiver``; the clock runs in a thread of its own."""
+        self._receiver = receiver
+        self._rows_max = rows_max
+        self._interval_s = interval_s
+        self._held: dict[bytes | None, tuple[Any, Any, Any]] = {}
+        self._came = 0
+        self._shape: tuple[bool, bool] = (False, False)
+        self._failed: BaseException | None = None
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._clock = threading.Thread(target=self._run, name="buffer-flush", daemon=True)
+        self._clock.start()
+
+    def send(self, messages: EncodedMessages) -> None:
+        """Hold messages; a later one of a key replaces the one before."""
+        nothing: list[Any] = [None] * len(messages)
+        self._shape = (messages.timestamps is not None, messages.headers is not None)
+        each = zip(messages.pairs(), messages.timestamps or nothing, messages.headers or nothing, strict=True)
+        with self._lock:
+            self._check()
+            for (key, value), timestamp, headers in each:
+                # Taken out first, so that messages leave in the order of their last change.
+                self._held.pop(key, None)
+                self._held[key] = (value, timestamp, headers)
+                self._came += 1
+                if self._came >= self._rows_max:
+                    self._flush()
+
+    def finish(self) -> None:
+        """Send what is held and stop the clock."""
+        self._done.set()
+        self._clock.join()
+        with self._lock:
+            self._check()
+            self._flush()
+        self._receiver.finish()
+
+    def close(self) -> None:
+        """Stop the clock and forget what is held."""
+        self._done.set()
+        self._clock.join()
+        self._receiver.close()
+
+    def _flush(self) -> None:
+        if self._held:
+            held, self._held, self._came = self._held, {}, 0
+            values, timestamps, headers = (list(column) for column in zip(*held.values(), strict=True))
+            with_timestamps, with_headers = self._shape
+            self._receiver.send(
+                EncodedMessages(
+                    pa.array(held, pa.large_binary()),
+                    pa.array(values, pa.large_binary()),
+                    timestamps if with_timestamps else None,
+                    headers if with_headers else None,
+                )
+            )
+
+    def _run(self) -> None:
+        while not self._done.wait(self._interval_s):
+            with self._lock:
+                try:
+                    self._flush()
+                except BaseException as error:  # noqa: BLE001 - raised again where the next message comes
+                    self._failed = error
+                    return
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+
+def send_all(receiver: Receiver, messages: Iterable[EncodedMessages]) -> int:
+    """Send messages to the end.
+
+    Returns:
+        How many came; a buffer may have sent fewer.
+    """
+    sent = 0
+    try:
+        for each in messages:
+            if len(each):
+                receiver.send(each)
+                sent += len(each)
+        receiver.finish()
+    except BaseException:
+        receiver.close()
+        raise
+    return sent

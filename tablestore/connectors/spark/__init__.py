@@ -1,0 +1,1 @@
+"""The connectors' Spark data sources, sinks and streams."""

@@ -1,0 +1,96 @@
+"""Messages of a micro-batch on disk, between the tasks that encode them and the transaction that writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from snapshot.storage import Storage
+from tablestore.connectors.kafka.message_codec import EncodedMessages
+from tablestore.connectors.kafka.message_mapping import HEADERS
+from tablestore.connectors.kafka.partitioners import Choose
+
+_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.large_binary()),
+        ("value", pa.large_binary()),
+        ("partition", pa.int32()),
+        ("timestamp", pa.int64()),
+        ("headers", HEADERS),
+    ]
+)
+_KEYS, _TIMESTAMPS, _HEADERS = b"keys", b"timestamps", b"headers"
+
+
+class StagingFile:
+    """Takes a task's messages into a file, with the partitions they go to. Without messages there is no file."""
+
+    def __init__(self, storage: Storage, name: str, choose: Choose | None) -> None:
+        """Write the file ``name`` when the first messages come; ``choose`` gives their partitions."""
+        self._storage = storage
+        self._name = name
+        self._choose = choose
+        self._stack = ExitStack()
+        self._writer: pa.RecordBatchWriter | None = None
+        self.rows = 0
+
+    def send(self, messages: EncodedMessages) -> None:
+        """Write messages, in order."""
+        schema = _schema_of(messages)
+        if self._writer is None:
+            self._storage.filesystem.makedirs(self._storage.root, exist_ok=True)
+            sink = self._stack.enter_context(self._storage.filesystem.open(self._storage.path(self._name), "wb"))
+            self._writer = self._stack.enter_context(pa.ipc.new_stream(sink, schema))
+        self.rows += len(messages)
+        self._writer.write_batch(_to_arrow(messages, self._choose, writer_schema=schema))
+
+    def finish(self) -> None:
+        """Return when the file is whole."""
+        self._stack.close()
+
+    def close(self) -> None:
+        """Leave the file as it is after an error; what nobody names is cleared away with its micro-batch."""
+        self._stack.close()
+
+
+def staged(storage: Storage, name: str) -> Iterator[EncodedMessages]:
+    """Read messages back, in order."""
+    with storage.filesystem.open(storage.path(name), "rb") as file:
+        reader = pa.ipc.open_stream(file)
+        has = reader.schema.metadata or {}
+        for batch in reader:
+            columns = {field: batch.column(field) for field in batch.schema.names}
+            yield EncodedMessages(
+                columns["key"] if _KEYS in has else None,
+                columns["value"],
+                columns["timestamp"].to_pylist() if _TIMESTAMPS in has else None,
+                columns["headers"].to_pylist() if _HEADERS in has else None,
+                columns["partition"].to_numpy(),
+            )
+
+
+def _schema_of(messages: EncodedMessages) -> pa.Schema:
+    """Say in the schema's metadata which of the optional parts there are."""
+    there = {_KEYS: messages.keys, _TIMESTAMPS: messages.timestamps, _HEADERS: messages.headers}
+    return _SCHEMA.with_metadata({name: b"" for name, part in there.items() if part is not None})
+
+
+def _to_arrow(messages: EncodedMessages, choose: Choose | None, *, writer_schema: pa.Schema) -> pa.RecordBatch:
+    count = len(messages)
+
+    def column(part: Any, data_type: pa.DataType) -> pa.Array:
+        return pa.nulls(count, data_type) if part is None else pa.array(part, data_type)
+
+    partitions = np.full(count, -1, np.int32) if choose is None else choose(messages)
+    arrays = [
+        pa.nulls(count, pa.large_binary()) if messages.keys is None else messages.keys,
+        messages.values,
+        pa.array(partitions),
+        column(messages.timestamps, pa.int64()),
+        column(messages.headers, HEADERS),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=writer_schema)

@@ -1,0 +1,192 @@
+"""Writes a table's rows into its topic: by tasks at once, or staged by tasks and written in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from log_system.kafka.client.cluster import Cluster, delete_groups
+from log_system.kafka.client.topic import describe_topic, ensure_topic_of_broker
+from snapshot.errors import InvalidInputError
+from snapshot.storage import Storage
+from tablestore.after_write import after_write
+from tablestore.connectors.kafka.message_codec import EncodedMessages, MessageEncoder
+from tablestore.connectors.kafka.message_sender import KeyBuffer, MessageSender, Receiver, send_all
+from tablestore.connectors.kafka.partitioners import OWN_PARTITIONERS, load_class, make_partitioner
+from tablestore.connectors.kafka.transactional_sink import Batch, TransactionalWriter
+from tablestore.connectors.option_names import Connector, Side
+from tablestore.connectors.options import Guarantee
+from tablestore.connectors.spark.message_staging import StagingFile, staged
+from tablestore.connectors.spark.session_zone import session_zone
+from tablestore.connectors.table import KafkaTable
+from tablestore.spark.python_worker import begin_task
+from tablestore.spark.query_checkpoint import query_id
+
+logger = logging.getLogger("tablestore")
+_STAGED = "kafka-staged"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a task did: how many messages it wrote, or where it staged them."""
+
+    task: int
+    messages: int
+    staged: str | None = None
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A table's topic, open for writing. Cheap to pickle.
+
+    Attributes:
+        table: the table.
+        partitions: the topic's partitions.
+        write_id: of this write, in the names of what it stages.
+        is_stream: whether this is a micro-batch of a query.
+    """
+
+    table: KafkaTable
+    partitions: tuple[int, ...]
+    write_id: str
+    is_stream: bool
+
+    @classmethod
+    def open(cls, connector: Connector, options: Mapping[str, object], schema: StructType, *, is_stream: bool) -> Sink:
+        """Check the options against the rows and the brokers; make the topic if there is none.
+
+        A topic that an upsert table makes is compacted, as its newest rows are all that counts.
+
+        Raises:
+            InvalidInputError: options or columns are wrong, or exactly-once lacks a checkpoint.
+            NotFoundError: there is no such topic, and the options say not to make it.
+            UnavailableError: the broker does not answer.
+        """
+        table = KafkaTable.of(connector, options, schema, Side.SINK)
+        parsed = table.options
+        if parsed.guarantee is Guarantee.EXACTLY_ONCE and not parsed.checkpoint:
+            msg = (
+                "'sink.delivery-guarantee' = 'exactly-once' needs checkpointing: set option 'checkpointLocation', a "
+                "folder that the driver and the executors share. A write is staged there before its transaction."
+            )
+            raise InvalidInputError(msg)
+        if parsed.partitioner not in OWN_PARTITIONERS:
+            load_class(parsed.partitioner)
+        client = parsed.client()
+        create = parsed.properties.config.get("allow.auto.create.topics") != "false"
+        if create:
+            ensure_topic_of_broker(client, parsed.topic, compacted=parsed.is_upsert)
+        if parsed.is_upsert:
+            shape = describe_topic(client, parsed.topic)
+            if shape is not None and not shape.compacted:
+                logger.warning(
+                    "topic %r is not compacted (cleanup.policy), so it keeps every change of every key.", parsed.topic
+                )
+        partitions = Cluster(client).partitions([parsed.topic])
+        return cls(table, tuple(number for _, number in partitions), uuid.uuid4().hex, is_stream)
+
+    @property
+    def once(self) -> bool:
+        """Whether rows are staged, and written in a transaction."""
+        return self.table.options.guarantee is Guarantee.EXACTLY_ONCE
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        """Write or stage a task's rows.
+
+        Raises:
+            InvalidInputError: a row cannot be written, or there are more tasks than the options allow.
+            UnavailableError: the broker does not answer.
+        """
+        begin_task()
+        options = self.table.options
+        context = TaskContext.get()
+        task = context.partitionId() if context is not None else 0
+        if options.parallelism is not None and task >= options.parallelism:
+            msg = (
+                f"option 'sink.parallelism'={options.parallelism}: the rows come in more partitions than that. Write "
+                f"with tablestore.connectors.write(), which sees to it, or df.coalesce({options.parallelism})."
+            )
+            raise InvalidInputError(msg)
+        keyed = self.table.coding.key_format is not None
+        choose = make_partitioner(
+            options.partitioner, options.topic, self.partitions, task, options.parallelism, keyed=keyed
+        )
+        messages = self._encoded(batches)
+        if self.once:
+            attempt = context.taskAttemptId() if context is not None else 0
+            name = f"{self.write_id}-{task}-{attempt}"
+            file = StagingFile(self._storage, name, choose)
+            send_all(self._buffered(file), messages)
+            return Written(task, file.rows, name if file.rows else None)
+        sender = MessageSender(options.client(), options.topic, choose, None)
+        return Written(task, send_all(self._buffered(sender), messages))
+
+    def commit(self, written: Sequence[Written], batch_number: int | None) -> None:
+        """Finish a write of which every task is done.
+
+        Args:
+            written: what they did.
+            batch_number: of a query's micro-batch; None for a write that is no stream's.
+
+        Raises:
+            TableStoreError: see `TransactionalWriter.write`.
+        """
+        if not self.once:
+            return
+        options = self.table.options
+        assert options.checkpoint is not None
+        assert options.transactional_prefix is not None
+        if batch_number is None:
+            batch = Batch(f"batch-{self.write_id}", 0)
+        else:
+            batch = Batch(query_id(options.checkpoint), batch_number)
+        names = [each.staged for each in sorted(written, key=lambda each: each.task) if each.staged is not None]
+        client = options.client()
+        writer = TransactionalWriter(
+            client, options.topic, options.transactional_prefix, options.properties.transaction_timeout_ms
+        )
+        writer.write(batch, partial(self._staged, names))
+
+        def clear_up() -> None:
+            if batch_number is None:
+                # Nobody repeats a write that is no stream's, once it is done.
+                delete_groups(client, [writer.name(batch)])
+                self._storage.delete(*names)
+            else:
+                # What attempts before this one have left is of no use to anybody either.
+                self._storage.delete_tree()
+
+        after_write(f"topic {options.topic!r}", "clearing up", clear_up)
+
+    def abort(self, written: Sequence[Written]) -> None:
+        """Remove what was staged."""
+        if self.once:
+            self._storage.delete(*(each.staged for each in written if each.staged is not None))
+
+    def _encoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[EncodedMessages]:
+        encoder = MessageEncoder(self.table.coding, session_zone())
+        return (encoder.encode(batch) for batch in batches if batch.num_rows)
+
+    def _buffered(self, receiver: Receiver) -> Receiver:
+        options = self.table.options
+        if options.buffer_rows and options.buffer_ms:
+            return KeyBuffer(receiver, options.buffer_rows, options.buffer_ms / 1000)
+        return receiver
+
+    def _staged(self, names: Sequence[str]) -> Iterator[EncodedMessages]:
+        return chain.from_iterable(staged(self._storage, name) for name in names)
+
+    @property
+    def _storage(self) -> Storage:
+        assert self.table.options.checkpoint is not None
+        # Apart, since a micro-batch clears away all that its query has left.
+        place = Storage.at(self.table.options.checkpoint).child(_STAGED)
+        return place.child("stream" if self.is_stream else "batch")

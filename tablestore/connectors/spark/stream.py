@@ -1,0 +1,176 @@
+"""The streaming read: a Spark source whose offset is a position in each partition of each topic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from log_system.kafka.client.cluster import Offsets, Partition
+from snapshot.errors import InvalidInputError, TableStoreError
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.spark_types import arrow_schema
+from snapshot.schema.system_columns import SEQ
+from tablestore.connectors.kafka.scan_planner import Scan, ScanSpec
+from tablestore.connectors.spark.split_reader import RangeSplit, read_last, read_rows, shown
+from tablestore.connectors.table import KafkaTable
+from tablestore.spark.python_worker import begin_task
+
+logger = logging.getLogger("tablestore")
+Json = dict[str, Any]
+"""``at``, the next offset by topic and partition; ``until``, where a bounded read ends; ``ids``, the topics' ids."""
+
+
+class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads messages as they come. What has been processed is committed for the consumer group, as Flink does."""
+
+    def __init__(self, table: KafkaTable, schema: StructType) -> None:
+        """Read the table as rows of ``schema``.
+
+        Raises:
+            InvalidInputError: an upsert table is read without the column that tells deletes from updates.
+        """
+        if table.options.is_upsert and CHANGE_TYPE not in schema.fieldNames():
+            msg = (
+                f"{table.options.what} is read as a stream of changes: add '{CHANGE_TYPE} STRING' to the schema to "
+                "tell deletes from updates, or use tablestore.connectors.read_changes()."
+            )
+            raise InvalidInputError(msg)
+        self._table = table
+        self._schema: pa.Schema = arrow_schema(schema)
+        self._scan: Scan | None = None
+        self._target: Offsets | None = None
+        self._committed: Mapping[Partition, int] = {}
+
+    def initialOffset(self) -> Json:
+        """Give where a new query begins, and where it ends if it is bounded."""
+        options = self._table.options
+        if options.properties.group_id is None:
+            logger.info("%s: 'properties.group.id' is not set; reading as group %r.", options.what, options.group_id)
+        begin = self._plan.begin()
+        self._committed = begin
+        return _json(begin, self._plan.until(), self._plan.ids())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Give the limit that the options ask for."""
+        rows = self._table.options.rows_max
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where an ``availableNow`` run ends."""
+        self._target = self._plan.ends()
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        """Give how far the next micro-batch may go.
+
+        Spark asks when the micro-batch before is complete, so its end is committed for the group here: Spark's own call
+        of ``commit`` comes only when the next micro-batch has begun, and never for the last one.
+        """
+        self.commit(start)
+        at, until = _offsets(start["at"]), _offsets(start["until"]) if "until" in start else None
+        ends = self._plan.ends() if self._target is None else self._target
+        if until is not None:
+            ends = {each: min(end, until[each]) for each, end in ends.items() if each in until}
+        new = {each: end for each, end in ends.items() if each not in at}
+        first = self._plan.firsts(list(new))
+        begun = at | {each: first[each] for each, end in new.items() if first[each] < end}
+        moved = {each: ends.get(each, offset) for each, offset in begun.items()}
+        if isinstance(limit, ReadMaxRows):
+            moved = _limited(begun, moved, limit.max_rows)
+        # Ends that have moved may be those of a topic that was made anew.
+        return start if moved == at else _json(moved, until, self._plan.ids())
+
+    def reportLatestOffset(self) -> Json:
+        """Give the ends of the partitions, for the query's progress."""
+        return _json(self._plan.ends(), None, self._plan.ids())
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """Plan a micro-batch, one task a partition.
+
+        Raises:
+            DataLostError: retention has removed messages, or a topic was deleted and created again, and the options do
+                not say to go on.
+        """
+        found = self._plan.ranges(_offsets(start["at"]), _offsets(end["at"]), _anew(start, end))
+        return [RangeSplit(part) for part in found]
+
+    def commit(self, end: Json) -> None:
+        """Commit for the group what has been processed. A failure is not the query's: the checkpoint counts."""
+        offsets = _offsets(end["at"])
+        moved = {each: offset for each, offset in offsets.items() if self._committed.get(each) != offset}
+        if not moved:
+            return
+        try:
+            self._plan.commit(moved)
+        except TableStoreError as error:
+            logger.warning("%s The query goes on from its checkpoint all the same.", error)
+        else:
+            self._committed = offsets
+
+    def stop(self) -> None:
+        """Close connections."""
+        if self._scan is not None:
+            self._scan.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one part, in a task."""
+        begin_task()
+        assert isinstance(partition, RangeSplit)
+        columns = [name for name in self._schema.names if name not in (CHANGE_TYPE, SEQ)]
+        read = read_last if self._table.options.is_upsert else read_rows
+        for batch in read(self._table, partition.part, columns):
+            if batch.num_rows:
+                yield shown(batch, self._schema)
+
+    def __getstate__(self) -> Json:
+        """Carry to tasks only what ``read`` needs."""
+        return {"_schema": self._schema, "_table": self._table}
+
+    def _spec(self) -> ScanSpec:
+        return self._table.scan_spec()
+
+    @property
+    def _plan(self) -> Scan:
+        if self._scan is None:
+            self._scan = Scan(self._spec())
+        return self._scan
+
+
+def _json(offsets: Mapping[Partition, int], until: Mapping[Partition, int] | None, ids: Mapping[str, str]) -> Json:
+    """Write positions in a fixed order, since Spark compares offsets as text."""
+    found: Json = {"at": _nested(offsets)}
+    if until is not None:
+        found["until"] = _nested(until)
+    return found | {"ids": dict(sorted(ids.items()))} if ids else found
+
+
+def _anew(start: Json, end: Json) -> set[str]:
+    """Name the topics that have another id at the end; checkpoints of older programs have none."""
+    before, after = start.get("ids", {}), end.get("ids", {})
+    return {topic for topic, topic_id in before.items() if after.get(topic, topic_id) != topic_id}
+
+
+def _nested(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, number), offset in sorted(offsets.items()):
+        nested.setdefault(topic, {})[str(number)] = offset
+    return nested
+
+
+def _offsets(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
+    return {(topic, int(number)): offset for topic, found in nested.items() for number, offset in found.items()}
+
+
+def _limited(start: Mapping[Partition, int], end: Mapping[Partition, int], rows_max: int) -> Offsets:
+    """Share a limit among the partitions by how much each has to read, at least one for each that has any."""
+    left = {each: max(0, end[each] - start[each]) for each in end}
+    total = sum(left.values())
+    if total <= rows_max:
+        return dict(end)
+    return {each: start[each] + min(rest, max(1, rows_max * rest // total)) if rest else end[each]
+            for each, rest in left.items()}  # fmt: skip

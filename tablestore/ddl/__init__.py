@@ -1,0 +1,1 @@
+"""Create, drop and alter tables."""

@@ -1,0 +1,212 @@
+"""Changing what a table is: its columns and the options that may change. One change is one snapshot without rows."""
+
+from __future__ import annotations
+
+import difflib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pyspark.sql.types import StructType
+
+from log_system.kafka.client.access_policy import check_stored
+from snapshot.errors import ConflictError, InvalidInputError
+from snapshot.records import Snapshot
+from snapshot.schema.evolution import (
+    AddColumn,
+    AllowNull,
+    Change,
+    CommentColumn,
+    DropColumn,
+    MoveColumn,
+    WidenColumn,
+    evolved,
+)
+from snapshot.schema.spark_types import check_schema, visible, with_physical_names
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import with_kind
+from snapshot.store.commit import ATTEMPTS_MAX, CommitId, find_commit
+from tablestore.context import TableContext
+from tablestore.options.rule_of_options import merge_rule
+from tablestore.options.table_options import OPTIONS, parse_options
+from tablestore.write.recovery import check_index
+
+CHANGEABLE: Final = (
+    "log.foreign-records", "log.headers", "log.transaction-timeout", "log.request-timeout", "log.truncate-record",
+    "compaction.", "snapshot.", "write.", "publish.", "kafka.", "sequence.delete-retention",
+    "partition.expire-auto", "partition.expiration-",
+)  # fmt: skip
+"""Options, and beginnings of options, that may change after ``create``."""
+_FIXED_WHY: Final[Mapping[str, str]] = {
+    "bucket": "rows and log partitions are where a hash modulo this number has put them",
+    "log.retention": "it is a setting of the topic; change it there (kafka-configs --alter)",
+    "log.replication-factor": "it is a setting of the topic; change it there (kafka-reassign-partitions)",
+    "kafka.topic": "the log's records are in the topic it was made with",
+}
+_ANEW: Final = "what is stored and published depends on it. Make a new table with it, and write this one's rows into it"
+_EVENTUAL: Final = (
+    "table {path!r}: log.consistency='eventual': {what}, since records of the log do not say with which columns they "
+    "were sent. Columns can be added under new names, dropped, moved and let be NULL, and whole numbers widened."
+)
+
+
+def alter(
+    table: TableContext,
+    changes: Sequence[Change] = (),
+    *,
+    set_options: Mapping[str, Any] | None = None,
+    reset_options: Sequence[str] = (),
+    publish: Callable[[int], None],
+) -> Snapshot | None:
+    """Change a table's columns and options.
+
+    1. Check the changes against the table as it is now; nothing is written where one cannot be made.
+    2. Commit: one Delta version of the commit table holds the new definition. From here on it is the table's. Whoever
+       staged rows for other columns finds out when committing. Where another commit was faster, go to 1.
+    3. Publish and index, as for any snapshot; it has no records. A crash before leaves that to the next writer.
+
+    The root of a key table is given the columns by the next compaction, which is the first to write rows of them there.
+
+    Args:
+        table: the table.
+        changes: what to do with its columns, in this order.
+        set_options: options to set, by name.
+        reset_options: names of options to set to their defaults.
+        publish: publishes a snapshot.
+
+    Returns:
+        The snapshot; None where the table is so already.
+
+    Raises:
+        InvalidInputError: a change cannot be made.
+        ConflictError: others committed first too often; nothing was changed.
+        UnavailableError: the file system refused.
+    """
+    if table.log is not None:
+        # What is published is compared with the table before anything is committed, as a write does.
+        check_index(table.files, table.index)
+    commit_id, seen = CommitId(f"alter-{uuid.uuid4().hex}", 0), table.files.latest()
+    for _ in range(ATTEMPTS_MAX):
+        # Step 1.
+        table = table.refreshed()
+        newest = table.files.latest()
+        landed = find_commit(table.files.log, commit_id, newest, after=seen)
+        if landed is None:
+            before = table.files.spec_at_least(newest)
+            after = _altered(table, before, changes, set_options or {}, reset_options, newest + 1)
+            if after == before:
+                return None
+            # Step 2.
+            try:
+                landed = table.files.alter(after, newest + 1, str(commit_id))
+            except ConflictError:
+                continue
+        # Step 3.
+        publish(landed.id)
+        return landed
+    msg = f"table {table.path!r}: others committed first {ATTEMPTS_MAX} times in a row; nothing was changed. Try again."
+    raise ConflictError(msg)
+
+
+def _altered(
+    table: TableContext,
+    spec: TableSpec,
+    changes: Sequence[Change],
+    set_options: Mapping[str, Any],
+    reset_options: Sequence[str],
+    snapshot: int,
+) -> TableSpec:
+    """Give the definition that the changes make; everything is checked here."""
+    before = with_physical_names(spec.schema_json)
+    columns = evolved(before, changes, past=_schemas(spec), bound=_bound(spec))
+    check_schema(visible(columns), spec.primary_key, spec.partition_by)
+    if columns != before:
+        if table.is_eventual:
+            _check_eventual(table.path, spec, changes)
+        spec = spec.with_columns(columns.json(), snapshot)
+        # A column that is added may not fit the default function of the table's merge engine.
+        merge_rule(table.options.merge, spec.arrow, spec.primary_key)
+        if table.log is not None:
+            table.log.under(with_kind(spec.change_columns.named)).codec()
+    if set_options or reset_options:
+        spec = replace(spec, properties=_properties(table, spec, set_options, reset_options))
+    return spec
+
+
+def _schemas(spec: TableSpec) -> list[StructType]:
+    return [with_physical_names(past.schema_json) for past in spec.past]
+
+
+def _bound(spec: TableSpec) -> dict[str, str]:
+    """Give the columns that must stay as they are, and why."""
+    bound = {name: f"it is a partition column, {list(spec.partition_by)}" for name in spec.partition_by}
+    bound |= {name: f"it is in the primary key, {list(spec.primary_key)}" for name in spec.primary_key}
+    for name in spec.schema.fieldNames():
+        option = _option_naming(spec.properties, name)
+        if option is not None and name not in bound:
+            bound[name] = f"option {option!r} names it; reset that first, or make a new table"
+    return bound
+
+
+def _option_naming(properties: Mapping[str, str], column: str) -> str | None:
+    """Find an option that names a column, in its own name (``fields.<column>.``) or as one of its values."""
+    for key, value in properties.items():
+        if key.startswith("fields."):
+            named = key.removeprefix("fields.").rpartition(".")[0].split(",")
+            if column in named or column in [each.strip() for each in value.split(",")]:
+                return key
+        elif key == "sequence.field" and column in [each.strip() for each in value.split(",")]:
+            return key
+    return None
+
+
+def _check_eventual(path: str, spec: TableSpec, changes: Sequence[Change]) -> None:
+    """Refuse what old records of an eventual log would be read wrongly after: they are decoded by name alone."""
+    names = {field.name.lower() for schema in _schemas(spec) for field in schema.fields}
+    for change in changes:
+        what = None
+        if isinstance(change, AddColumn):
+            if change.path.lower() in names:
+                what = f"a column {change.path!r} was there before"
+        elif isinstance(change, WidenColumn):
+            if change.type.typeName() not in ("byte", "short", "integer", "long"):
+                what = f"column {change.path!r} cannot become {change.type.simpleString()}"
+        elif not isinstance(change, DropColumn | MoveColumn | AllowNull | CommentColumn):
+            what = f"column {change.path!r} cannot be renamed"
+        if "." in change.path and what is None and isinstance(change, AddColumn | DropColumn):
+            what = f"{change.path!r} is a field in a column, which stays as it is"
+        if what is not None:
+            raise InvalidInputError(_EVENTUAL.format(path=path, what=what))
+
+
+def _properties(
+    table: TableContext, spec: TableSpec, set_options: Mapping[str, Any], reset_options: Sequence[str]
+) -> dict[str, str]:
+    """Give the options to store."""
+    for name in (*set_options, *reset_options):
+        _check_changeable(table.path, name)
+    for name in reset_options:
+        if name == "kafka.bootstrap.servers":
+            msg = f"table {table.path!r}: option {name!r} is required; set it to another value instead."
+            raise InvalidInputError(msg)
+    kept: dict[str, Any] = {name: text for name, text in spec.properties.items() if name not in reset_options}
+    parsed = parse_options(kept | dict(set_options), primary_key=spec.primary_key)
+    if parsed.log is not None:
+        client = parsed.log.kafka.client
+        new = {name: text for name, text in client.items() if f"kafka.{name}" in set_options}
+        check_stored(new, table.allowed, client["bootstrap.servers"])
+    return parsed.to_properties()
+
+
+def _check_changeable(path: str, name: str) -> None:
+    known = [spec.name for spec in OPTIONS]
+    if name not in _FIXED_WHY and any(name.startswith(each) for each in CHANGEABLE):
+        return
+    if name not in known and not name.startswith("kafka."):
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+        hint = f"did you mean {close[0]!r}?" if close else "docs/reference/options.md lists all."
+        msg = f"table {path!r}: unknown option {name!r}: {hint}"
+        raise InvalidInputError(msg)
+    msg = f"table {path!r}: option {name!r} cannot change after create: {_FIXED_WHY.get(name, _ANEW)}."
+    raise InvalidInputError(msg)

@@ -1,0 +1,518 @@
+"""Making and removing a table: files, topic and index, without a half-made table after a crash."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StructField, StructType
+
+from log_system.index import INDEX, IndexEntry, LogIndex, OffsetRange
+from log_system.kafka.client.access_policy import Allowed, merge_runtime
+from log_system.kafka.client.admin_requests import missing
+from log_system.kafka.client.cluster import delete_groups, has_offsets
+from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.secrets import ClientValue, wrap
+from log_system.kafka.client.topic import (
+    TopicIds,
+    check_identity,
+    delete_topic,
+    describe_topic,
+    ensure_topic,
+    latest_of,
+    latest_offsets,
+    topic_ids,
+)
+from log_system.kafka.topic_claims import claim, claim_group, claimed_by
+from snapshot.delta.log import DeltaLog
+from snapshot.errors import (
+    AlreadyExistsError,
+    CorruptedError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TableReplacedError,
+    TableStoreError,
+    UnavailableError,
+)
+from snapshot.schema.spark_types import arrow_schema, check_schema, table_schema
+from snapshot.schema.spec import TableSpec
+from snapshot.storage import Storage
+from snapshot.store.table_files import TableFiles, is_of_another
+from tablestore.context import TableContext
+from tablestore.options.partition_time import check_time
+from tablestore.options.rule_of_options import merge_rule
+from tablestore.options.table_options import Consistency, Headers, LogOptions, TableOptions, parse_options
+
+logger = logging.getLogger("tablestore")
+_STRANGERS_PASS = (
+    "table %s: log.compacted=true with log.headers='last': readers cannot tell another producer's records from the "
+    "table's, as they can where Kafka removes nothing or each record names its snapshot. Set log.headers='all', or "
+    "allow the topic to the table's writers alone (Kafka ACLs); verify() finds such records in any case."
+)
+_INTENT = f"{INDEX}/_intent"
+_SERVERS = "kafka.bootstrap.servers"
+_TAKEN = (
+    "option 'kafka.topic': topic {topic!r} is the log of another table (id {other}), and a new table needs a topic of "
+    "its own. Choose another topic. If that table's folder was lost without a drop, delete its consumer group "
+    "{group!r} (kafka-consumer-groups.sh --delete), then retry."
+)
+_UNPROVEN = (
+    "topic %r stays: it cannot be proven to be the topic that was made with the table (Kafka's ids of topic and "
+    "cluster are compared). If nobody else uses it, delete it with Kafka's tools."
+)
+
+
+@dataclass(frozen=True)
+class _Intent:
+    """Written before anything else is made or removed, so that whoever comes after a crash can finish the job.
+
+    Attributes:
+        verb: ``create`` or ``drop``.
+        topic: the log's topic; empty without one.
+        owns_topic: this very ``create`` made the topic, or the table that is dropped owns it.
+        table_id: the table that is made or dropped; names its consumer groups.
+        topic_id: Kafka's id of the topic; empty until it is known. A topic with another id is never deleted.
+        cluster_id: Kafka's id of the cluster that has it.
+        properties: the table's stored ``kafka.*`` options, with which the cluster can be reached again.
+    """
+
+    verb: str
+    topic: str = ""
+    owns_topic: bool = False
+    table_id: str = ""
+    topic_id: str = ""
+    cluster_id: str = ""
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> TopicIds:
+        """The topic's ids."""
+        return TopicIds(self.topic_id, self.cluster_id)
+
+
+def as_schema(schema: StructType | str) -> StructType:
+    """Read a schema given as DDL text.
+
+    Raises:
+        InvalidInputError: the text is not a schema.
+    """
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        parsed = StructType.fromDDL(schema)
+    except PySparkException as error:
+        msg = f"schema: expected a StructType or DDL text such as 'id bigint, name string', came {schema!r}: {error}"
+        raise InvalidInputError(msg) from error
+    return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
+
+
+def create(
+    path: str,
+    schema: StructType,
+    *,
+    primary_key: Sequence[str],
+    partition_by: Sequence[str],
+    log_system: str | None,
+    options: Mapping[str, Any],
+    runtime: Mapping[str, object] | None = None,
+    allowed: Allowed | None = None,
+) -> TableContext:
+    """Make an empty table; ``runtime`` and ``allowed`` are as for ``TableContext.open``.
+
+    1. Check everything that can be checked without changing anything.
+    2. Note the intent. A crash from here to step 5 leaves no table; the next ``create`` at the path clears up.
+    3. Make or check the topic, and see that no other table uses it.
+    4. Write the index entry of the empty snapshot.
+    5. Make the Delta tables, the commit table last. From here on there is a table.
+    6. Remove the intent.
+
+    Raises:
+        InvalidInputError: a column, key or option is wrong, or the topic does not fit.
+        AlreadyExistsError: there is a table or another Delta table at the path, or the topic has records.
+        UnavailableError: the broker or the file system does not answer.
+    """
+    runtime, allowed = wrap(runtime or {}), allowed or Allowed.of()
+    # Step 1.
+    check_schema(schema, primary_key, partition_by)
+    parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
+    client = None
+    if parsed.log is not None:
+        # What is stored has to do for whoever opens the table, so it is checked without what this process gives.
+        merge_runtime(parsed.log.kafka.client, {}, allowed)
+        merged = merge_runtime(parsed.log.kafka.client, runtime, allowed)
+        client = KafkaClient(merged, wait_seconds=parsed.log.request_timeout_ms / 1000)
+    merge_rule(parsed.merge, arrow_schema(schema), primary_key)
+    check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
+    if parsed.log is not None and parsed.log.consistency is Consistency.EVENTUAL:
+        logger.warning(
+            "table %s: log.consistency='eventual' is costly: streaming reads normalize, which keeps the values of each "
+            "key in state. Use 'transactional', the default, unless readers must see rows before they are committed.",
+            path,
+        )
+    if parsed.log is not None and parsed.log.compacted and parsed.log.headers is not Headers.ALL:
+        logger.warning(_STRANGERS_PASS, path)
+    storage = Storage.at(path)
+    storage.check_put_new()
+    with storage.alone():
+        _clear_way(storage, parsed.log, runtime, allowed)
+        files = _make(storage, schema, parsed, client, tuple(primary_key), tuple(partition_by))
+    return TableContext.of(files, parsed, runtime, allowed)
+
+
+def _make(
+    storage: Storage,
+    schema: StructType,
+    parsed: TableOptions,
+    client: KafkaClient | None,
+    primary_key: tuple[str, ...],
+    partition_by: tuple[str, ...],
+) -> TableFiles:
+    """Do steps 2 to 6 of ``create``."""
+    spec = TableSpec(
+        table_id=uuid.uuid4().hex,
+        schema_json=table_schema(schema, primary_key).json(),
+        primary_key=primary_key,
+        partition_by=partition_by,
+        properties=parsed.to_properties(),
+    )
+    # Step 2.
+    intent = _Intent("create", table_id=spec.table_id)
+    if parsed.log is not None:
+        intent = replace(intent, topic=parsed.log.kafka.topic, properties=_kafka_properties(spec))
+    making = _Making(storage, parsed, intent, client)
+    making.note()
+    try:
+        # Step 3.
+        if parsed.log is not None:
+            spec = making.take_topic(spec, parsed.log)
+            # Step 4.
+            entry = _empty_snapshot(making.client, parsed.log.kafka.topic, parsed.buckets, spec.table_id)
+            LogIndex(storage).put(entry)
+        # Step 5.
+        files = TableFiles.create(storage, spec)
+    except Exception as error:
+        # What another ``create`` has made here at the same time is not ours to remove, nor what may be a table.
+        if not isinstance(error, OutcomeUnknownError) and not is_of_another(storage, spec.table_id):
+            making.undo()
+        raise
+    # Step 6.
+    storage.delete(_INTENT)
+    return files
+
+
+class _Making:
+    """A ``create`` under way: what it has made so far, and how that is taken back."""
+
+    def __init__(self, storage: Storage, parsed: TableOptions, intent: _Intent, client: KafkaClient | None) -> None:
+        self._storage = storage
+        self._parsed = parsed
+        self._intent = intent
+        self._client = client
+
+    @property
+    def client(self) -> KafkaClient:
+        """The log's cluster."""
+        assert self._client is not None
+        return self._client
+
+    def note(self) -> None:
+        """Write the intent."""
+        _note(self._storage, self._intent)
+
+    def take_topic(self, spec: TableSpec, log: LogOptions) -> TableSpec:
+        """Make or check the topic, see that no other table uses it, and return the spec with the topic's ids.
+
+        The topic is the table's own only if the broker answers this very call that it has made it. A call whose first
+        answer was lost is told that the topic exists, so it owns nothing: an empty topic may stay, none is deleted.
+
+        Raises:
+            AlreadyExistsError: another table uses the topic, or it has records.
+            InvalidInputError: the topic does not fit.
+            NotFoundError: somebody deleted the topic meanwhile.
+            UnavailableError: the broker does not answer.
+        """
+        topic = log.kafka.topic
+        made = _ensure_topic(self.client, self._parsed, log)
+        ids = topic_ids(self.client, topic)
+        if ids is None:
+            raise missing(self.client, topic)
+        self._intent = replace(self._intent, owns_topic=made, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
+        self.note()
+        claim(self.client, topic, ids, spec.table_id)
+        others = [each for each in claimed_by(self.client, topic, ids) if each != spec.table_id]
+        if others:
+            raise AlreadyExistsError(
+                _TAKEN.format(topic=topic, other=others[0], group=claim_group(topic, ids, others[0]))
+            )
+        if not made:
+            # Who made it may have taken it back before the claim was there to be seen.
+            check_identity(self.client, topic, ids.topic_id)
+        return replace(spec, owns_topic=made, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
+
+    def undo(self) -> None:
+        """Take back what a failed ``create`` made; the intent goes last, so a crash here changes nothing."""
+        try:
+            _finish(self._storage, self._intent, self._client)
+        except TableStoreError as error:
+            # The cause of the failed ``create`` is the error to be raised.
+            logger.warning("%s: the next create here, or drop, removes what is left: %s", self._storage.root, error)
+
+
+def drop(table: TableContext, *, keep_topic: bool = False) -> str | None:
+    """Remove a table's files, and its topic if ``create`` made it.
+
+    1. Ask the broker which topic it is, and see whether the table owns it. A broker that does not answer ends the
+       drop here, with nothing changed.
+    2. Note the intent. A crash from here on is finished by ``drop_at`` or by the next ``create`` at the path.
+    3. Remove the commit table's log: from here on there is no table.
+    4. Remove the topic, then the consumer groups, by which other tables know that the topic is in use.
+    5. Remove the other files.
+
+    Args:
+        table: the table.
+        keep_topic: leave the topic as it is; then the broker need not answer.
+
+    Returns:
+        The topic that was deleted; None if none was.
+
+    Raises:
+        NotFoundError: there is no table at the path any more.
+        TableReplacedError: the table was dropped and created again; that one stays.
+        UnavailableError: the broker or the file system does not answer; drop again.
+    """
+    with table.files.storage.alone():
+        return _remove(table, keep_topic=keep_topic)
+
+
+def drop_at(
+    path: str,
+    runtime: Mapping[str, object] | None = None,
+    allowed: Allowed | None = None,
+    *,
+    keep_topic: bool = False,
+) -> str | None:
+    """Remove the table at a path as ``drop`` does, or what is left of one whose ``drop`` or ``create`` did not end.
+
+    Args:
+        path: the table's folder.
+        runtime: ``kafka.*`` client options that are not stored, such as credentials.
+        allowed: what stored options may refer to; None for what the environment says.
+        keep_topic: as for ``drop``.
+
+    Returns:
+        The topic that was deleted; None if none was.
+
+    Raises:
+        NotFoundError: there is no table, and nothing is left of one.
+        UnavailableError: the broker or the file system does not answer; drop again.
+    """
+    storage = Storage.at(path)
+    try:
+        table = TableContext.open(path, runtime, allowed)
+    except (NotFoundError, CorruptedError):
+        with storage.alone():
+            intent = _intent_at(storage)
+            if intent is None or _is_table(storage, intent):
+                raise
+            client = None
+            if intent.topic and not keep_topic:
+                client = _client_of(intent, wrap(runtime or {}), allowed or Allowed.of())
+            return _finish(storage, intent, client)
+    return drop(table, keep_topic=keep_topic)
+
+
+def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
+    """Do the steps of ``drop``."""
+    storage, log, spec = table.files.storage, table.log, table.spec
+    if TableFiles.open(storage).spec.table_id != spec.table_id:
+        msg = f"table {table.path!r} was dropped and created again since it was opened. Open it again."
+        raise TableReplacedError(msg)
+    # Step 1.
+    intent = _Intent("drop", table_id=spec.table_id)
+    if log is not None:
+        intent = replace(intent, topic=log.topic, properties=_kafka_properties(spec))
+        if not keep_topic:
+            ids = topic_ids(log.client, log.topic)
+            owned = spec.owns_topic and ids is not None and _is_same(log.client, log.topic, ids, spec)
+            if ids is not None:
+                intent = replace(intent, owns_topic=owned, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
+            if spec.owns_topic and ids is not None and not owned:
+                logger.warning(_UNPROVEN, log.topic)
+    # Step 2.
+    _note(storage, intent)
+    # Step 3.
+    table.files.log.storage.child("_delta_log").delete_tree()
+    # Steps 4 and 5.
+    return _finish(storage, intent, None if log is None or keep_topic else log.client)
+
+
+def _finish(storage: Storage, intent: _Intent, client: KafkaClient | None) -> str | None:
+    """Remove what the intent says: the topic if it is proven to be the table's, the consumer groups, the files.
+
+    Args:
+        storage: the table's folder.
+        intent: what was begun.
+        client: the cluster of the intent's topic; None leaves the topic and the groups, which the brokers expire.
+
+    Returns:
+        The topic that was deleted; None if none was.
+    """
+    deleted = None
+    # A ``create`` that does not know the topic's ids has left nothing in Kafka that can be proven to be its own.
+    if client is not None and intent.topic and (intent.verb == "drop" or intent.cluster_id):
+        if intent.owns_topic and _may_delete(client, intent) and delete_topic(client, intent.topic, intent.topic_id):
+            deleted = intent.topic
+            # From now on the name may be somebody else's.
+            _note(storage, replace(intent, owns_topic=False))
+        groups = [f"tablestore-{intent.table_id}", f"tablestore-{intent.table_id}-tasks"]
+        delete_groups(client, [*groups, claim_group(intent.topic, intent.ids, intent.table_id)])
+    _remove_files(storage)
+    return deleted
+
+
+def _may_delete(client: KafkaClient, intent: _Intent) -> bool:
+    """Return whether the topic of the intent's name is the very topic that the table owns, and nobody else uses it."""
+    now = topic_ids(client, intent.topic)
+    if now is None:
+        return False
+    if now != intent.ids or not (intent.topic_id or intent.verb == "drop"):
+        logger.warning(_UNPROVEN, intent.topic)
+        return False
+    if intent.verb == "drop":
+        return True
+    # The topic of a ``create`` that did not end was there for others to use.
+    others = [each for each in claimed_by(client, intent.topic, now) if each != intent.table_id]
+    return not others and not _has_records(client, intent.topic)
+
+
+def _is_same(client: KafkaClient, topic: str, now: TopicIds, spec: TableSpec) -> bool:
+    """Return whether the topic is the one that the table was made with.
+
+    A table from before ids were kept has the group of its register as proof, which goes with the topic.
+    """
+    if spec.topic_id:
+        return now == TopicIds(spec.topic_id, spec.cluster_id)
+    return has_offsets(client, f"tablestore-{spec.table_id}", topic)
+
+
+def _clear_way(storage: Storage, log: LogOptions | None, runtime: Mapping[str, ClientValue], allowed: Allowed) -> None:
+    """Finish what a crashed ``create`` or ``drop`` left at the path.
+
+    The cluster is that of the table that was, whatever the new one's options say.
+
+    Raises:
+        AlreadyExistsError: there is a table, or something that is not ours.
+        UnavailableError: the cluster of the topic that is left does not answer.
+    """
+    intent = _intent_at(storage)
+    if _is_table(storage, intent):
+        msg = f"{storage.root}: there is a table already; open it, or drop it first."
+        raise AlreadyExistsError(msg)
+    if intent is None:
+        if DeltaLog(storage).exists():
+            msg = f"{storage.root}: there is a Delta table that is not of this store; choose another path."
+            raise AlreadyExistsError(msg)
+        if found := _strangers(storage):
+            msg = f"{storage.root}: a table needs an empty folder; this one has {found[:3]}. Choose another path."
+            raise AlreadyExistsError(msg)
+        return
+    if intent.topic:
+        servers = "" if log is None else log.kafka.client.get(_SERVERS.removeprefix("kafka."))
+        given = runtime if servers == intent.properties.get(_SERVERS) else {}
+        try:
+            _finish(storage, intent, _client_of(intent, given, allowed))
+        except UnavailableError as error:
+            msg = (
+                f"{storage.root}: a {intent.verb} of a table with topic {intent.topic!r} did not end here, and its "
+                f"broker does not answer: {error} To leave that topic as it is, run 'tablestore drop --keep-topic "
+                f"{storage.root}' first."
+            )
+            raise UnavailableError(msg) from error
+        return
+    _finish(storage, intent, None)
+
+
+def _intent_at(storage: Storage) -> _Intent | None:
+    text = storage.read(_INTENT)
+    return None if text is None else _Intent(**json.loads(text))
+
+
+def _kafka_properties(spec: TableSpec) -> dict[str, str]:
+    return {name: value for name, value in spec.properties.items() if name.startswith("kafka.")}
+
+
+def _client_of(intent: _Intent, runtime: Mapping[str, ClientValue], allowed: Allowed) -> KafkaClient | None:
+    """Return how to reach the cluster of the intent's topic; None where the intent, of an older program, has no word.
+
+    Such an intent proves nothing, so nothing of Kafka is touched.
+    """
+    if not intent.properties:
+        logger.warning(_UNPROVEN, intent.topic)
+        return None
+    log = parse_options(intent.properties, log_system="kafka", primary_key=()).log
+    assert log is not None
+    merged = merge_runtime(log.kafka.client, runtime, allowed)
+    return KafkaClient(merged, wait_seconds=log.request_timeout_ms / 1000)
+
+
+def _is_table(storage: Storage, intent: _Intent | None) -> bool:
+    try:
+        TableFiles.open(storage)
+    except NotFoundError:
+        return False
+    except CorruptedError:
+        if intent is not None and intent.verb == "drop":
+            return False
+        raise
+    return True
+
+
+def _strangers(storage: Storage) -> list[str]:
+    """List what is in the folder, apart from the draft of an intent whose writer died."""
+    drafts = {name for name in storage.names(INDEX) if name.endswith(".tmp")}
+    is_draft = drafts == set(storage.names(INDEX))
+    return [name for name in storage.names() if name != INDEX or not is_draft]
+
+
+def _has_records(client: KafkaClient, topic: str) -> bool:
+    """Tell whether a topic that a crashed ``create`` may have made is in use by somebody else meanwhile."""
+    if describe_topic(client, topic) is None:
+        return False
+    return any(latest_offsets(client, topic, read_committed=False).values())
+
+
+def _ensure_topic(client: KafkaClient, options: TableOptions, log: LogOptions) -> bool:
+    return ensure_topic(
+        client,
+        log.kafka.topic,
+        partitions=options.buckets,
+        retention_ms=log.retention_ms,
+        compacted=log.compacted,
+        replication_factor=log.replication_factor,
+    )
+
+
+def _empty_snapshot(client: KafkaClient, topic: str, partitions: int, table_id: str) -> IndexEntry:
+    found = latest_of(client, topic, read_committed=True)
+    ranges = tuple(OffsetRange(found.offsets[p], found.offsets[p], 0, 0) for p in range(partitions))
+    return IndexEntry(0, 0, "create", ranges, table=table_id, topic=found.topic_id)
+
+
+def _note(storage: Storage, intent: _Intent) -> None:
+    storage.put(_INTENT, json.dumps(asdict(intent)).encode())
+
+
+def _remove_files(storage: Storage) -> None:
+    for name in storage.names():
+        if name != INDEX:
+            storage.remove_tree(name)
+    for name in storage.names(INDEX):
+        if f"{INDEX}/{name}" != _INTENT:
+            storage.remove_tree(f"{INDEX}/{name}")
+    storage.delete_tree()

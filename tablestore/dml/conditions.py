@@ -1,0 +1,130 @@
+"""What users write in verbs: conditions and values, checked against the table before anything is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from snapshot.errors import InvalidInputError
+from snapshot.schema.spark_types import can_widen
+
+Condition = Column | str
+"""A Spark column of booleans, or SQL text of one."""
+Value = Column | str | bool | int | float | Decimal | date | bytes | None
+"""A Spark column, SQL text of an expression, or a constant that is no text."""
+
+
+def empty(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Give a frame without rows, on which Spark checks expressions."""
+    return spark.createDataFrame([], schema)
+
+
+def checked_condition(condition: Condition, on: DataFrame, what: str) -> Column:
+    """Check a condition against the columns it may read.
+
+    Args:
+        condition: as the user gave it.
+        on: a frame with these columns.
+        what: names it in messages, such as ``delete: where``.
+
+    Returns:
+        The condition, never NULL: a row for which it is NULL does not fulfil it.
+
+    Raises:
+        InvalidInputError: it is no condition, or reads what is not there.
+    """
+    given: object = condition
+    if not isinstance(given, Column | str):
+        msg = f"{what}: expected a Spark column or SQL text, came {type(given).__name__}."
+        raise InvalidInputError(msg)
+    try:
+        column = F.expr(condition) if isinstance(condition, str) else condition
+        on.where(column).schema  # noqa: B018 - Spark checks when it is asked for the columns
+    except (AnalysisException, ParseException) as error:
+        raise _refused(what, condition, error) from error
+    return column
+
+
+def holds(condition: Column) -> Column:
+    """Tell whether a condition is true; NULL is not."""
+    return F.coalesce(condition, F.lit(False))
+
+
+def columns_read(spark: SparkSession, schema: StructType, condition: Column | None) -> list[str]:
+    """Name the columns that a condition may read: those whose names are in its text; all where that does not do."""
+    text = "" if condition is None else str(condition).lower()
+    named = [field for field in schema.fields if field.name.lower() in text]
+    try:
+        if condition is not None:
+            empty(spark, StructType(named)).where(condition).schema  # noqa: B018 - as above
+    except AnalysisException:
+        # Spark cuts a long text short, and a star names nothing.
+        return schema.fieldNames()
+    return [field.name for field in named]
+
+
+def checked_values(values: Mapping[str, Value], schema: StructType, on: DataFrame, what: str) -> dict[str, Column]:
+    """Check what columns are set to, by name in any case.
+
+    Args:
+        values: as the user gave them.
+        schema: the table's columns.
+        on: a frame with the columns that the values may read.
+        what: names them in messages, such as ``update: set``.
+
+    Returns:
+        The values by the columns' names, in the columns' types.
+
+    Raises:
+        InvalidInputError: none is given, a column is unknown or given twice, or a value is of another type.
+    """
+    given: object = values
+    if not isinstance(given, Mapping) or not given:
+        msg = f"{what}: expected columns and what they are set to, such as {{'price': 'price * 2'}}; came {values!r}."
+        raise InvalidInputError(msg)
+    fields = {field.name.lower(): field for field in schema.fields}
+    found: dict[str, Column] = {}
+    for name, value in values.items():
+        field = fields.get(name.lower())
+        if field is None or field.name in found:
+            why = "is no column" if field is None else "is set twice"
+            msg = f"{what}: {name!r} {why}; the table has {schema.fieldNames()}."
+            raise InvalidInputError(msg)
+        column, came = evaluated(value, on, f"{what}: column {field.name!r}")
+        if not can_widen(came, field.dataType):
+            msg = (
+                f"{what}: column {field.name!r} is {field.dataType.simpleString()}, came {came.simpleString()}; say "
+                f"cast(... as {field.dataType.simpleString()})."
+            )
+            raise InvalidInputError(msg)
+        found[field.name] = column if came == field.dataType else column.cast(field.dataType)
+    return found
+
+
+def evaluated(value: Value, on: DataFrame, what: str) -> tuple[Column, DataType]:
+    """Give a value as a Spark column, and its type.
+
+    Args:
+        value: as the user gave it.
+        on: a frame with the columns that it may read.
+        what: names it in messages.
+
+    Raises:
+        InvalidInputError: it cannot be evaluated.
+    """
+    try:
+        column = value if isinstance(value, Column) else F.expr(value) if isinstance(value, str) else F.lit(value)
+        return column, on.select(column.alias("value")).schema["value"].dataType
+    except (AnalysisException, ParseException) as error:
+        raise _refused(what, value, error) from error
+
+
+def _refused(what: str, given: object, error: AnalysisException | ParseException) -> InvalidInputError:
+    reason = str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
+    return InvalidInputError(f"{what} {given!r} cannot be evaluated here: {reason}")

@@ -1,0 +1,263 @@
+"""Verbs on a table without a key: files that hold rows concerned are written anew, the others stay as they are.
+
+1. Find the files that hold rows concerned, and how many each: Spark's Delta reader skips by partition and statistics.
+2. A file all of whose rows go is only taken out. The others are read whole, split row by row into what stays and what
+   was done, and written (``snapshot/staging/file_rewriter.py``).
+3. One commit takes the old files out, brings the new ones in and lists the files of changes.
+
+A crash before 3 leaves files that nothing points at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import ByteType, StringType, StructField, StructType
+
+from snapshot.delta.log import DataFile
+from snapshot.quoting import backquoted
+from snapshot.row_kind import KIND
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import BUCKET, COMMIT_VERSION, SEQ
+from snapshot.staging.file_rewriter import Act, FileRewriter
+from snapshot.staging.stage import AMBIGUOUS, OUTSIDE, StagedFile
+from snapshot.store.changes import SnapshotChanges
+from tablestore.context import TableContext
+from tablestore.dml.conditions import holds
+from tablestore.dml.merge_clauses import Action, Match
+from tablestore.dml.merge_join import MergeJoin
+from tablestore.read.base_table_columns import base_table_columns, shielded
+from tablestore.spark.python_worker import begin_task
+from tablestore.write.optimistic_retry import Replaced
+from tablestore.write.prepare_input import table_columns
+from tablestore.write.staging_job import run_staging
+
+Staging = tuple[Sequence[StagedFile], Replaced]
+PLACE = COMMIT_VERSION
+"""Says where a row is, while a verb is staged: a name that no column of a user has."""
+_HEAPS_MAX = 64
+"""Tasks in which files are read at most."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The files that hold rows concerned.
+
+    Attributes:
+        base: the snapshot.
+        whole: files all of whose rows are.
+        some: files some of whose rows are.
+    """
+
+    base: int
+    whole: tuple[DataFile, ...]
+    some: tuple[DataFile, ...]
+
+
+def delete(spark: SparkSession, table: TableContext, where: Column, base: int) -> Staging:
+    """Stage a delete of the rows that a condition selects."""
+    found = found_by(places(base_rows(spark, table, base).where(where)), table, base)
+    return _rewritten(_deletes(spark, table, found, where) if found.some else None, table, found)
+
+
+def update(spark: SparkSession, table: TableContext, where: Column, values: Mapping[str, Column], base: int) -> Staging:
+    """Stage an update of the rows that a condition selects."""
+    found = found_by(places(base_rows(spark, table, base).where(where)), table, base)
+    # Every row gets another value, also those of files all of whose rows are concerned.
+    found = Found(base, (), (*found.whole, *found.some))
+    if not found.some:
+        return [], Replaced((), (), base)
+    names = table.spec.schema.fieldNames()
+    rows = rows_of(spark, table, found.some, base).withColumn(SEQ, holds(where))
+    act = F.when(F.col(SEQ), int(Act.UPDATE)).otherwise(int(Act.KEEP))
+    after = [
+        F.when(F.col(SEQ), values.get(name, F.col(backquoted(name)))).alias(f"n{number}")
+        for number, name in enumerate(names)
+    ]
+    return _rewritten(rows.select(*_before(table.spec), _act(act), *after), table, found)
+
+
+def overwrite(spark: SparkSession, table: TableContext, rows: DataFrame, where: Column | None, base: int) -> Staging:
+    """Stage an overwrite: the rows that a condition selects, or all, go, and others come in."""
+    if where is None:
+        found = Found(base, tuple(table.files.base_table.files(base)), ())
+        return _rewritten(_inserts(rows, table.spec, None), table, found)
+    found = found_by(places(base_rows(spark, table, base).where(where)), table, base)
+    inserts = _inserts(rows, table.spec, where)
+    if found.some:
+        gone = _deletes(spark, table, found, where)
+        absent = [F.lit(None).cast(f.dataType).alias(f"n{number}") for number, f in enumerate(table.spec.schema.fields)]
+        inserts = gone.select("*", *absent).unionByName(inserts)
+    return _rewritten(inserts, table, found)
+
+
+def overwrite_partitions(table: TableContext, rows: DataFrame, base: int) -> Staging:
+    """Stage an overwrite of those partitions that occur in the rows that come in."""
+    staged = run_staging(_inserts(rows, table.spec, None), _rewriter(table))
+    names = table.spec.partition_by
+    filled = {tuple(each.file.partition[name] for name in names) for each in staged}
+    old = [f for f in table.files.base_table.files(base) if tuple(f.partition.get(name) for name in names) in filled]
+    return staged, Replaced(old, (), base)
+
+
+def truncate(table: TableContext, base: int) -> Staging:
+    """Take all files out."""
+    return [], Replaced(table.files.base_table.files(base), (), base)
+
+
+def merge(spark: SparkSession, table: TableContext, merge: MergeJoin, base: int) -> Staging:
+    """Stage a merge."""
+    spec, numbers = table.spec, range(len(table.spec.schema.fields))
+    found, parts = Found(base, (), ()), []
+    if merge.has(Match.MATCHED) or merge.has(Match.NOT_MATCHED_BY_SOURCE):
+        how = "left" if merge.has(Match.NOT_MATCHED_BY_SOURCE) else "inner"
+        rows = base_rows(spark, table, base)
+        target = rows.withColumn(PLACE, _file_of(rows)).withColumn(KIND, F.lit(1))
+        concerned = merge.joined(target, spec, how=how, extra=[PLACE])
+        concerned = concerned.where(merge.actions(Action.UPDATE, Action.DELETE))
+        touched = found_by(concerned.select(PLACE), table, base)
+        found = Found(base, (), (*touched.whole, *touched.some))
+    if found.some:
+        target = rows_of(spark, table, found.some, base).select("*", F.monotonically_increasing_id().alias(PLACE))
+        both = merge.joined(target.withColumn(KIND, F.lit(1)), spec, how="left", extra=[PLACE])
+        parts.append(_one_each(both, merge))
+    if merge.has(Match.NOT_MATCHED):
+        target = base_rows(spark, table, base).withColumn(KIND, F.lit(1))
+        new = merge.joined(target, spec, how="right").where(merge.actions(Action.INSERT))
+        parts.append(new.withColumn(BUCKET, F.lit(int(Act.INSERT)).cast(ByteType())))
+    frame = None
+    for part in parts:
+        columns = part.select(*[f"o{n}" for n in numbers], BUCKET, *[f"n{n}" for n in numbers])
+        frame = columns if frame is None else frame.unionByName(columns)
+    return _rewritten(frame, table, found)
+
+
+def _one_each(both: DataFrame, merge: MergeJoin) -> DataFrame:
+    """Give each row of the table once, with what becomes of it, in ``_bucket``."""
+    of_row = Window.partitionBy(PLACE)
+    updates, deletes = (F.coalesce(merge.actions(each), F.lit(False)) for each in (Action.UPDATE, Action.DELETE))
+    times = F.sum(updates.cast("int")).over(of_row) + F.max(deletes.cast("int")).over(of_row)
+    act = (
+        F.when(times > 1, F.lit(AMBIGUOUS))
+        .when(updates, int(Act.UPDATE))
+        .when(deletes, int(Act.DELETE))
+        .otherwise(int(Act.KEEP))
+    )
+    rank = F.row_number().over(of_row.orderBy(F.col(SEQ).asc_nulls_last()))
+    return both.select("*", _act(act), rank.alias("rank")).where("rank = 1")
+
+
+def base_rows(spark: SparkSession, table: TableContext, base: int) -> DataFrame:
+    """Read a snapshot, by Spark's Delta reader where that can.
+
+    Where fields of a struct were changed, which Spark cannot put right in older files, all files are read.
+    """
+    frame = spark.read.format("delta").option("versionAsOf", base).load(table.path)
+    rows = shielded(frame, table.files, _file_of(frame))
+    if not table.spec.past:
+        return rows
+    columns = base_table_columns(rows.schema, table.spec, table.spec.schema.fieldNames())
+    if columns is None:
+        return rows_of(spark, table, table.files.base_table.files(base), base, places=True)
+    return rows.select(*columns, _file_of(rows))
+
+
+def places(concerned: DataFrame) -> DataFrame:
+    """Give, for each row of a frame made from ``base_rows``, the address of its file."""
+    return concerned.select(_file_of(concerned))
+
+
+def found_by(concerned: DataFrame, table: TableContext, base: int) -> Found:
+    """Find the files that hold rows concerned, by a frame that has the address of its file for each."""
+    counts = {row[0]: row[1] for row in concerned.groupBy(PLACE).agg(F.count("*")).collect()}
+    if not counts:
+        return Found(base, (), ())
+    named: dict[str, list[DataFile]] = {}
+    for file in table.files.base_table.files(base):
+        named.setdefault(file.path.rpartition("/")[2], []).append(file)
+    # Spark gives a file's address, in which characters are written as in any URL.
+    decoded = {unquote(place): rows for place, rows in sorted(counts.items())}
+    held = [
+        (file, rows)
+        for place, rows in decoded.items()
+        for file in named[place.rpartition("/")[2]]
+        if place.endswith(f"/{file.path}")
+    ]
+    return Found(base, tuple(f for f, n in held if f.rows == n), tuple(f for f, n in held if f.rows != n))
+
+
+def rows_of(
+    spark: SparkSession, table: TableContext, files: Sequence[DataFile], base: int, *, places: bool = False
+) -> DataFrame:
+    """Read whole files, given by name, one Spark task for some of them.
+
+    Returns:
+        A frame of the table's columns; with ``places``, and of the address of each row's file.
+    """
+    snapshot, names = table.files.snapshot(base), table.spec.schema.fieldNames()
+    held = SnapshotChanges(
+        snapshot, table.files.storage, table.spec.columns, {number: (file,) for number, file in enumerate(files)}
+    )
+    addresses = [f"/{quote(file.path)}" for file in files]
+    # mapInArrow takes a dot in a column's name for the field of a struct.
+    inner = StructType([StructField(f"c{i}", f.dataType) for i, f in enumerate(table.spec.schema.fields)])
+    given = StructType([*inner.fields, StructField(PLACE, StringType())]) if places else inner
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for part in held.batches(number):
+                    found = part.select(names).rename_columns(inner.names)
+                    address = pa.repeat(pa.scalar(addresses[number]), found.num_rows)
+                    yield found.append_column(PLACE, address) if places else found
+
+    tasks = max(1, min(len(files), _HEAPS_MAX))
+    read = spark.range(0, len(files), 1, tasks).mapInArrow(rows, given)
+    return read.toDF(*names, *given.names[len(names) :])
+
+
+def _deletes(spark: SparkSession, table: TableContext, found: Found, where: Column) -> DataFrame:
+    act = F.when(holds(where), int(Act.DELETE)).otherwise(int(Act.KEEP))
+    return rows_of(spark, table, found.some, found.base).select(*_before(table.spec), _act(act))
+
+
+def _inserts(rows: DataFrame, spec: TableSpec, where: Column | None) -> DataFrame:
+    """Give rows that come in, as the rewriter wants them."""
+    act = F.lit(int(Act.INSERT))
+    if where is not None:
+        act = F.when(holds(where), act).otherwise(F.lit(OUTSIDE))
+    coming = rows.select(*table_columns(rows.schema, spec)).select(_act(act), "*")
+    absent = [F.lit(None).cast(f.dataType).alias(f"o{number}") for number, f in enumerate(spec.schema.fields)]
+    after = [F.col(backquoted(f.name)).alias(f"n{number}") for number, f in enumerate(spec.schema.fields)]
+    return coming.select(*absent, BUCKET, *after)
+
+
+def _file_of(rows: DataFrame) -> Column:
+    if PLACE in rows.columns:
+        return F.col(PLACE)
+    return rows.metadataColumn("_metadata").getField("file_path").alias(PLACE)
+
+
+def _before(spec: TableSpec) -> list[Column]:
+    return [F.col(backquoted(name)).alias(f"o{number}") for number, name in enumerate(spec.schema.fieldNames())]
+
+
+def _act(act: Column) -> Column:
+    return act.cast(ByteType()).alias(BUCKET)
+
+
+def _rewriter(table: TableContext) -> FileRewriter:
+    return FileRewriter(
+        table.files.storage, table.spec, table.options.write.target_file_size_bytes, check=table.record_check
+    )
+
+
+def _rewritten(frame: DataFrame | None, table: TableContext, found: Found) -> Staging:
+    staged = [] if frame is None else run_staging(frame, _rewriter(table))
+    return staged, Replaced(found.whole, found.some, found.base)

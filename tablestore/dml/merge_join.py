@@ -1,0 +1,193 @@
+"""A merge as a join: which rows of table and source meet, and which clause each pair falls under.
+
+The frames it gives have ``_seq``, the number of the clause (NULL for none), ``_kind`` (NULL without a row of the
+table), ``o0``, ... (the row of the table) and ``n0``, ... (what the clause wants in its place). Inside, the table's
+columns are called ``target.`` and the source's ``source.``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
+from snapshot.row_kind import KIND
+from snapshot.schema.spark_types import can_widen
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import BUCKET, SEQ
+from tablestore.dml.conditions import checked_condition, checked_values, empty, holds
+from tablestore.dml.merge_clauses import Action, Clause, Match, check_clauses
+
+On = str | Sequence[str] | Column
+TARGET, SOURCE = "target", "source"
+
+
+@dataclass(frozen=True)
+class MergeJoin:
+    """A merge that has been checked.
+
+    Attributes:
+        source: the rows of the source, called ``source``.
+        on: when a row of the table and one of the source match.
+        clauses: in order.
+        conditions: of each clause; None for all rows.
+        values: of each clause, what columns are set to.
+        by_key: rows match exactly when their primary keys are equal, and no clause sets another.
+    """
+
+    source: DataFrame
+    on: Column
+    clauses: tuple[Clause, ...]
+    conditions: tuple[Column | None, ...]
+    values: tuple[dict[str, Column], ...]
+    by_key: bool
+
+    def has(self, match: Match) -> bool:
+        """Tell whether there is a clause for such rows."""
+        return any(each.match is match for each in self.clauses)
+
+    def joined(self, target: DataFrame, spec: TableSpec, *, how: str, extra: Sequence[str] = ()) -> DataFrame:
+        """Join the table's rows with the source's.
+
+        Args:
+            target: rows of the table, ``_kind`` not NULL, perhaps ``extra`` columns.
+            spec: the table.
+            how: the join, from the table's side.
+            extra: columns of ``target`` that are kept beside those the module names.
+        """
+        source = self.source.withColumn(BUCKET, F.lit(1)).alias(SOURCE)
+        both = target.alias(TARGET).join(source, on=self.on, how=how)
+        told = both.withColumn(SEQ, self._clause())
+        names = spec.schema.fieldNames()
+        old = [F.col(f"{TARGET}.{backquoted(name)}").alias(f"o{number}") for number, name in enumerate(names)]
+        new = [self._value(name).alias(f"n{number}") for number, name in enumerate(names)]
+        kept = [F.col(f"{TARGET}.{backquoted(name)}") for name in (KIND, *extra)]
+        return told.select(*old, *new, F.col(SEQ), *kept)
+
+    def actions(self, *wanted: Action) -> Column:
+        """Tell whether the clause of a row does one of these."""
+        return F.col(SEQ).isin([n for n, each in enumerate(self.clauses) if each.action in wanted])
+
+    def _clause(self) -> Column:
+        """Give the number of the first clause that holds."""
+        there, came = F.col(f"{TARGET}.{KIND}").isNotNull(), F.col(f"{SOURCE}.{BUCKET}").isNotNull()
+        of = {
+            Match.MATCHED: there & came,
+            Match.NOT_MATCHED: ~there,
+            Match.NOT_MATCHED_BY_SOURCE: ~came,
+        }
+        found = F.when(F.lit(False), F.lit(-1))
+        for number, each in enumerate(self.clauses):
+            condition = self.conditions[number]
+            fits = of[each.match] if condition is None else of[each.match] & holds(condition)
+            found = found.when(fits, F.lit(number))
+        return found
+
+    def _value(self, name: str) -> Column:
+        """Give what a column is after the clause; as it is where no clause says otherwise."""
+        found = F.when(F.lit(False), F.col(f"{TARGET}.{backquoted(name)}"))
+        for number, each in enumerate(self.clauses):
+            if name in self.values[number]:
+                found = found.when(F.col(SEQ) == number, self.values[number][name])
+            elif each.action is Action.INSERT:
+                found = found.when(F.col(SEQ) == number, F.lit(None))
+        return found.otherwise(F.col(f"{TARGET}.{backquoted(name)}"))
+
+
+def checked_merge(spark: SparkSession, spec: TableSpec, source: DataFrame, on: On, when: Sequence[Clause]) -> MergeJoin:
+    """Check a merge against the columns of table and source.
+
+    Raises:
+        InvalidInputError: ``on`` or a clause cannot be evaluated, sets what is no column or has another type, or is
+            never reached.
+    """
+    check_clauses(when)
+    taken = {KIND, BUCKET, SEQ} & {name.lower() for name in source.columns}
+    if taken:
+        msg = f"merge: the source has columns {sorted(taken)}, names that the store keeps for itself; rename them."
+        raise InvalidInputError(msg)
+    here = empty(spark, spec.schema).alias(TARGET)
+    there = empty(spark, source.schema).alias(SOURCE)
+    both = here.crossJoin(there)
+    sides = {Match.MATCHED: both, Match.NOT_MATCHED: there, Match.NOT_MATCHED_BY_SOURCE: here}
+    condition, names = _on(on, spec, source, both)
+    conditions: list[Column | None] = []
+    values: list[dict[str, Column]] = []
+    for each in when:
+        conditions.append(
+            None
+            if each.condition is None
+            else checked_condition(each.condition, sides[each.match], f"merge: {each.match}")
+        )
+        values.append(_values(each, spec, source, sides[each.match]))
+    by_key = names == set(spec.primary_key) and all(
+        _keeps_key(each, spec) for each in when if each.action is not Action.DELETE
+    )
+    return MergeJoin(source, condition, tuple(when), tuple(conditions), tuple(values), spec.has_key and by_key)
+
+
+def _on(on: On, spec: TableSpec, source: DataFrame, both: DataFrame) -> tuple[Column, set[str] | None]:
+    """Read ``on``: names of columns that both sides have, or a condition.
+
+    Returns:
+        The condition and, where names were given, those of the table's columns.
+    """
+    fields = {name.lower(): name for name in spec.schema.fieldNames()}
+    came = {name.lower(): name for name in source.columns}
+    names = [on] if isinstance(on, str) and on.lower() in fields else on
+    if isinstance(names, Column | str):
+        return checked_condition(names, both, "merge: on"), None
+    unknown = [name for name in names if str(name).lower() not in fields or str(name).lower() not in came]
+    if unknown or not names:
+        msg = (
+            f"merge: on expects columns of both table and source, or a condition over target. and source. columns; "
+            f"came {list(names)}, the table has {spec.schema.fieldNames()}, the source {source.columns}."
+        )
+        raise InvalidInputError(msg)
+    condition = F.lit(True)
+    for name in names:
+        mine, theirs = backquoted(fields[name.lower()]), backquoted(came[name.lower()])
+        condition = condition & (F.col(f"{TARGET}.{mine}") == F.col(f"{SOURCE}.{theirs}"))
+    return condition, {fields[name.lower()] for name in names}
+
+
+def _values(clause: Clause, spec: TableSpec, source: DataFrame, on: DataFrame) -> dict[str, Column]:
+    """Check what a clause sets; all columns of the source where it does not say."""
+    if clause.action is Action.DELETE:
+        return {}
+    if clause.values is not None:
+        return checked_values(clause.values, spec.schema, on, f"merge: {clause.match} then {clause.action}")
+    came = {field.name.lower(): field for field in source.schema.fields}
+    missing = [field.name for field in spec.schema.fields if field.name.lower() not in came]
+    if missing:
+        msg = (
+            f"merge: '{clause}' sets all columns, and the source lacks {missing}; it has {source.columns}. Name the "
+            "columns that are set."
+        )
+        raise InvalidInputError(msg)
+    found: dict[str, Column] = {}
+    for field in spec.schema.fields:
+        theirs = came[field.name.lower()]
+        if not can_widen(theirs.dataType, field.dataType):
+            msg = (
+                f"merge: column {field.name!r} is {field.dataType.simpleString()}, the source's is "
+                f"{theirs.dataType.simpleString()}; cast it."
+            )
+            raise InvalidInputError(msg)
+        found[field.name] = F.col(f"{SOURCE}.{backquoted(theirs.name)}").cast(field.dataType)
+    return found
+
+
+def _keeps_key(clause: Clause, spec: TableSpec) -> bool:
+    """Tell whether a clause leaves the key as ``on`` has it: equal to the source's."""
+    if clause.values is None:
+        return True
+    named = {name.lower(): value for name, value in clause.values.items()}
+    if clause.action is Action.UPDATE:
+        return not any(name.lower() in named for name in spec.primary_key)
+    told = {name: str(named.get(name.lower(), "")).replace("`", "").lower() for name in spec.primary_key}
+    return all(text == f"{SOURCE}.{name.lower()}" for name, text in told.items())

@@ -1,0 +1,102 @@
+"""What a condition written in Spark's SQL asks of single columns, so that our own reader can leave rows out early.
+
+Only what is understood beyond doubt counts, and Spark asks the whole condition again of what is left: what is missed
+here costs time, never a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sqlglot
+from pyspark.sql.types import ByteType, DataType, IntegerType, LongType, ShortType, StringType, StructType
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from snapshot.merge.predicate import Condition, Predicate
+
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_LONG_MAX = (1 << 63) - 1
+_COMPARED: Mapping[type[exp.Expr], str] = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<="}
+
+
+def pushed_predicate(text: str, schema: StructType) -> Predicate:
+    """Find conditions that hold for every row for which a condition holds.
+
+    Args:
+        text: the condition, in Spark's SQL.
+        schema: the columns that it reads.
+
+    Returns:
+        Conditions on single columns of whole numbers and strings: comparisons with a constant, also of the remainder of
+        a division by one, and lists of constants. None at all where nothing is understood.
+    """
+    try:
+        tree = sqlglot.parse_one(text, into=exp.Condition, dialect="spark")
+    except SqlglotError:
+        return Predicate()
+    parts = tree.flatten() if isinstance(tree, exp.And) else [tree]
+    found = (_condition(part.unnest(), schema) for part in parts)
+    return Predicate(tuple(each for each in found if each is not None))
+
+
+def _condition(part: exp.Expr, schema: StructType) -> Condition | None:
+    """Translate one condition; None where it cannot be."""
+    subject = part.this.unnest() if isinstance(part.this, exp.Expr) else None
+    divisor = None
+    if isinstance(subject, exp.Mod):
+        divisor, subject = _whole(subject.expression), subject.this.unnest()
+        if divisor is None or divisor <= 0:
+            return None
+    if not isinstance(subject, exp.Column) or len(subject.parts) != 1:
+        return None
+    named = [field for field in schema.fields if field.name.lower() == subject.name.lower()]
+    if len(named) != 1 or (divisor is not None and not isinstance(named[0].dataType, _WHOLE)):
+        return None
+    asked = _asked(part, _constant_of(named[0].dataType))
+    if asked is None:
+        return None
+    after, parameters = asked
+    if divisor is None:
+        return Condition(named[0].name, "", after, tuple(parameters))
+    # Both have the sign of the dividend.
+    return Condition(named[0].name, "CAST(", f" AS BIGINT) % {divisor}{after}", tuple(parameters))
+
+
+def _asked(part: exp.Expr, constant: Callable[[Any], Any]) -> tuple[str, list[Any]] | None:
+    """Write what is asked of the subject, and its constants."""
+    if type(part) in _COMPARED:
+        values, after = [constant(part.expression)], f" {_COMPARED[type(part)]} ?"
+    elif isinstance(part, exp.Between):
+        values, after = [constant(part.args["low"]), constant(part.args["high"])], " BETWEEN ? AND ?"
+    elif isinstance(part, exp.In) and part.expressions and not part.args.get("query"):
+        values = [constant(each) for each in part.expressions]
+        after = f" IN ({', '.join('?' for _ in values)})"
+    else:
+        return None
+    return None if any(value is None for value in values) else (after, values)
+
+
+def _constant_of(data_type: DataType) -> Callable[[Any], Any]:
+    """Give what reads constants that a column of a type is compared with as they stand, without a cast."""
+    if isinstance(data_type, _WHOLE):
+        return _whole
+    # Another collation finds other texts equal.
+    return _text if data_type == StringType() else lambda _: None
+
+
+def _whole(given: Any) -> int | None:
+    if isinstance(given, exp.Neg):
+        value = _whole(given.this)
+        return None if value is None else -value
+    if not isinstance(given, exp.Literal) or given.is_string or not given.name.isdigit():
+        return None
+    value = int(given.name)
+    return value if value <= _LONG_MAX else None
+
+
+def _text(given: Any) -> str | None:
+    # What is escaped, the two parsers may read otherwise.
+    is_plain = isinstance(given, exp.Literal) and given.is_string and given.name.isalnum() and given.name.isascii()
+    return given.name if is_plain else None

@@ -1,0 +1,243 @@
+"""The door of the verbs: what was given is checked, then staged and committed as one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from snapshot.errors import InvalidInputError
+from snapshot.merge.predicate import Predicate
+from snapshot.records import Snapshot
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.staging.stage import StagedFile, Stager
+from snapshot.store.commit import CommitId
+from tablestore.context import TableContext
+from tablestore.dml import copy_on_write, merge_on_read
+from tablestore.dml.conditions import Condition, Value, checked_condition, checked_values, columns_read, empty
+from tablestore.dml.merge_clauses import Clause
+from tablestore.dml.merge_join import On, checked_merge
+from tablestore.dml.predicate_pushdown import pushed_predicate
+from tablestore.options.table_options import LogFormatName
+from tablestore.write.prepare_input import check_columns
+from tablestore.write.writer import Writer
+
+Batch = tuple[str, int] | None
+
+
+class Verbs:
+    """Changes rows of one table by what they hold. Each call is one snapshot."""
+
+    def __init__(self, spark: SparkSession, writer: Writer) -> None:
+        """Write with ``writer``."""
+        self._spark = spark
+        self._writer = writer
+
+    @property
+    def _table(self) -> TableContext:
+        return self._writer.table
+
+    def delete(self, where: Condition, batch: Batch) -> Snapshot | None:
+        """Delete the rows that a condition selects."""
+        self._check_table("delete")
+        condition = self._condition(where, "delete")
+        if self._table.spec.has_key:
+            needs = self._needs(where)
+            return self._change(
+                "delete",
+                batch,
+                lambda base: merge_on_read.delete(self._spark, self._table, base, condition, needs),
+                by_bucket=bool(needs.conditions),
+            )
+        return self._replace("delete", batch, partial(copy_on_write.delete, self._spark, self._table, condition))
+
+    def update(self, where: Condition, values: Mapping[str, Value], batch: Batch) -> Snapshot | None:
+        """Set columns of the rows that a condition selects."""
+        self._check_table("update")
+        condition = self._condition(where, "update")
+        schema = self._table.spec.schema
+        columns = checked_values(values, schema, empty(self._spark, schema), "update: set")
+        if self._table.spec.has_key:
+            moves = bool(set(columns) & set(self._table.spec.primary_key))
+            needs = Predicate() if moves else self._needs(where)
+            return self._change(
+                "update",
+                batch,
+                lambda base: merge_on_read.update(self._spark, self._table, base, condition, columns, needs),
+                by_bucket=bool(needs.conditions),
+            )
+        return self._replace(
+            "update", batch, partial(copy_on_write.update, self._spark, self._table, condition, columns)
+        )
+
+    def overwrite(self, frame: DataFrame, where: Condition | None, batch: Batch, *, dynamic: bool) -> Snapshot | None:
+        """Put rows in the place of those that a condition selects, of some partitions, or of all."""
+        self._check_table("overwrite", all_rows=where is None and not dynamic)
+        self._check_rows(frame, "overwrite")
+        if dynamic:
+            return self._overwrite_partitions(frame, where, batch)
+        condition = None if where is None else self._condition(where, "overwrite")
+        if not self._table.spec.has_key:
+            return self._replace(
+                "overwrite",
+                batch,
+                lambda base: copy_on_write.overwrite(self._spark, self._table, frame, condition, base),
+                all_rows=where is None,
+            )
+        spec = self._table.spec
+
+        def changes(base: int) -> DataFrame:
+            columns = dict.fromkeys([*spec.primary_key, *columns_read(self._spark, spec.schema, condition)])
+            old = merge_on_read.rows_at(self._spark, self._table, base, list(columns))
+            return merge_on_read.overwrite(frame, old if condition is None else old.where(condition), spec, condition)
+
+        return self._change("overwrite", batch, changes, all_rows=where is None)
+
+    def truncate(self, batch: Batch) -> Snapshot | None:
+        """Delete all rows."""
+        self._check_table("truncate", all_rows=True)
+        if self._table.spec.has_key:
+            return self._change(
+                "truncate",
+                batch,
+                lambda base: merge_on_read.delete(self._spark, self._table, base, None, Predicate()),
+                all_rows=True,
+            )
+        return self._replace("truncate", batch, partial(copy_on_write.truncate, self._table), all_rows=True)
+
+    def merge(self, source: DataFrame, on: On, when: Sequence[Clause], batch: Batch) -> Snapshot | None:
+        """Change rows by those of a source."""
+        self._check_table("merge")
+        merge = checked_merge(self._spark, self._table.spec, source, on, when)
+        if self._table.spec.has_key:
+            return self._change("merge", batch, lambda base: merge_on_read.merge(self._spark, self._table, base, merge))
+        with read_once(source) as held:
+            merge = replace(merge, source=held)
+            return self._replace("merge", batch, partial(copy_on_write.merge, self._spark, self._table, merge))
+
+    def _overwrite_partitions(self, frame: DataFrame, where: Condition | None, batch: Batch) -> Snapshot | None:
+        spec = self._table.spec
+        if where is not None:
+            msg = "overwrite: where and dynamic=True exclude each other; give one."
+            raise InvalidInputError(msg)
+        if not spec.partition_by:
+            msg = (
+                "overwrite: dynamic=True replaces the partitions that occur in the rows, and this table has none. "
+                "Give where, or leave dynamic out to replace all rows."
+            )
+            raise InvalidInputError(msg)
+        if not spec.has_key:
+            return self._replace(
+                "overwrite", batch, lambda base: copy_on_write.overwrite_partitions(self._table, frame, base)
+            )
+        with read_once(frame) as held:
+            return self._change(
+                "overwrite",
+                batch,
+                lambda base: merge_on_read.overwrite(
+                    held, merge_on_read.of_partitions(self._spark, self._table, base, held), spec, None
+                ),
+            )
+
+    def _change(
+        self,
+        kind: str,
+        batch: Batch,
+        changes: Callable[[int], DataFrame],
+        *,
+        all_rows: bool = False,
+        by_bucket: bool = False,
+    ) -> Snapshot | None:
+        """Write the changes that a verb makes of a snapshot's rows, in a table with a key."""
+
+        def stage(stager: Stager) -> list[StagedFile]:
+            assert stager.base is not None
+            return merge_on_read.stage(changes(stager.base), self._table, stager, by_bucket=by_bucket)
+
+        return self._once(
+            batch, lambda commit_id: self._writer.write_by(stage, commit_id, kind=kind, all_rows=all_rows)
+        )
+
+    def _replace(
+        self, kind: str, batch: Batch, stage: Callable[[int], copy_on_write.Staging], *, all_rows: bool = False
+    ) -> Snapshot | None:
+        """Replace files of a table without a key."""
+        return self._once(
+            batch, lambda commit_id: self._writer.replace_by(stage, commit_id, kind=kind, all_rows=all_rows)
+        )
+
+    def _once(self, batch: Batch, write: Callable[[CommitId | None], Snapshot | None]) -> Snapshot | None:
+        """Write, unless the batch has landed before."""
+        commit_id = None if batch is None else CommitId.of_batch(batch)
+        if commit_id is not None and (landed := self._writer.publish_landed(commit_id)) is not None:
+            return landed
+        self._writer.recover_once()
+        return write(commit_id)
+
+    def _needs(self, where: Condition) -> Predicate:
+        """Find by what our own reader can leave rows out; partitions Spark's leaves out unread."""
+        spec = self._table.spec
+        needs = pushed_predicate(where, spec.schema) if isinstance(where, str) else Predicate()
+        return Predicate() if needs.columns & set(spec.partition_by) else needs
+
+    def _condition(self, where: Condition, verb: str) -> Column:
+        return checked_condition(where, empty(self._spark, self._table.spec.schema), f"{verb}: where")
+
+    def _check_table(self, verb: str, *, all_rows: bool = False) -> None:
+        """Take a schema that has changed meanwhile, and refuse a verb whose changes the log cannot hold.
+
+        Raises:
+            InvalidInputError: the log's format has no place for a row that is gone.
+        """
+        self._writer.refresh()
+        check_says_deletes(self._table, verb, all_rows=all_rows)
+
+    def _check_rows(self, frame: DataFrame, verb: str) -> None:
+        """Refuse rows that are not the table's.
+
+        Raises:
+            InvalidInputError: columns are missing, unknown or of another type, or say what the row does.
+        """
+        if any(name.lower() == CHANGE_TYPE for name in frame.columns):
+            msg = f"{verb}: the rows come in whatever {CHANGE_TYPE!r} says; drop the column, or write() the changes."
+            raise InvalidInputError(msg)
+        check_columns(frame.schema, self._table.spec)
+
+
+def check_says_deletes(table: TableContext, verb: str, *, all_rows: bool = False) -> None:
+    """Refuse a verb whose changes the log cannot hold.
+
+    Args:
+        table: the table.
+        verb: names it in messages.
+        all_rows: all rows go, which one record may say.
+
+    Raises:
+        InvalidInputError: the log's format has no place for a row that is gone.
+    """
+    log = table.options.log
+    if log is None or (all_rows and log.truncate_record):
+        return
+    if not table.spec.has_key and log.format is LogFormatName.JSON:
+        msg = (
+            f"{verb}: log.format='json' names a row that is gone by its primary key, and table {table.path!r} has "
+            "none. Nothing was written. Make such a table with log.format='arrow' or 'debezium-json', or with a "
+            "primary key."
+        )
+        raise InvalidInputError(msg)
+
+
+@contextmanager
+def read_once(frame: DataFrame) -> Iterator[DataFrame]:
+    """Keep a frame's rows while several jobs need them: they have to be the same for all."""
+    if frame.isLocal():
+        yield frame
+        return
+    held = frame.persist()
+    try:
+        yield held
+    finally:
+        held.unpersist()

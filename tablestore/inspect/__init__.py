@@ -1,0 +1,1 @@
+"""Metadata tables: what is inside a table."""

@@ -1,0 +1,329 @@
+"""What is inside a table, as small Arrow tables: read from its metadata, without Spark; no data file is opened."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from log_system.kafka.client.topic import earliest_offsets, latest_offsets
+from snapshot.delta.log import DataFile
+from snapshot.errors import InvalidInputError
+from snapshot.schema.json_types import sql_columns
+from snapshot.schema.system_columns import BUCKET, SNAPSHOT
+from snapshot.store.table_files import TableFiles
+from tablestore.context import TableContext
+from tablestore.options.specification import OPTIONS
+from tablestore.streaming.consumers import Consumers
+
+_TIME = pa.timestamp("us", "UTC")
+_LAG = [("snapshots", pa.int64()), ("rows", pa.int64()), ("seconds", pa.float64())]
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far something is behind.
+
+    Attributes:
+        snapshots: snapshots that it lacks.
+        rows: changes in them.
+        seconds: how long the oldest of them has been waiting; 0 when it lacks none.
+    """
+
+    snapshots: int
+    rows: int
+    seconds: float
+
+
+def lag(files: TableFiles, after: int, through: int, now_ms: int | None = None) -> Lag:
+    """Measure the snapshots after one, up to another.
+
+    Raises:
+        DataLostError: one of them has expired.
+    """
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    rows, oldest_ms = 0, now_ms
+    for snapshot in range(through, after, -1):
+        found = files.log.commit_at(snapshot)
+        rows += int(found.info.get("rows", sum(max(f.rows, 0) for f in found.added)))
+        oldest_ms = found.timestamp_ms
+    return Lag(max(0, through - after), rows, max(0, now_ms - oldest_ms) / 1000)
+
+
+def snapshots(table: TableContext) -> pa.Table:
+    """List the snapshots that have not expired, newest first.
+
+    Columns: ``snapshot_id``, ``kind``, ``rows`` (changes), ``committed_at``, ``published`` (NULL without a log),
+    ``tags``, ``commit_id``.
+    """
+    tags: dict[int, list[str]] = defaultdict(list)
+    for tag in table.files.tags.all():
+        tags[tag.snapshot.id].append(tag.name)
+    visible = table.newest_visible()
+    rows = [
+        {
+            "snapshot_id": s.id,
+            "kind": s.operation,
+            "rows": s.rows,
+            "committed_at": s.timestamp_ms * 1000,
+            "published": None if table.log is None else s.id <= visible,
+            "tags": tags.get(s.id, []),
+            "commit_id": s.commit_id,
+        }
+        for s in table.files.snapshots()
+    ]
+    schema = [("snapshot_id", pa.int64()), ("kind", pa.string()), ("rows", pa.int64()), ("committed_at", _TIME)]
+    return _table(
+        rows, [*schema, ("published", pa.bool_()), ("tags", pa.list_(pa.string())), ("commit_id", pa.string())]
+    )
+
+
+def files(table: TableContext) -> pa.Table:
+    """List the data files of the newest snapshot.
+
+    Columns: ``path`` (in the table's folder), ``kind`` (``base`` or ``changes``), ``partition``, ``bucket`` (NULL
+    without a key), ``snapshot_id`` (of change files), ``rows`` (NULL where unknown), ``size_bytes``.
+    """
+    found, folder = table.files.layout(table.files.latest()), table.files.log.storage.root
+    prefix = f"{folder.removeprefix(table.path).lstrip('/')}/"
+    rows = [_file(table, f, "base", f.path) for f in found.base]
+    rows += [_file(table, f, "changes", prefix + f.path) for f in found.changes]
+    schema = [("path", pa.string()), ("kind", pa.string()), ("partition", pa.string()), ("bucket", pa.int32())]
+    return _table(rows, [*schema, ("snapshot_id", pa.int64()), ("rows", pa.int64()), ("size_bytes", pa.int64())])
+
+
+def partitions(table: TableContext) -> pa.Table:
+    """List the partitions of the newest base; changes that are not compacted yet have none.
+
+    Columns: ``partition`` (such as ``city=Rome``; empty for a table without partitions), ``files``, ``rows`` (NULL
+    where a file's number is unknown), ``size_bytes``.
+    """
+    groups: dict[str, list[DataFile]] = defaultdict(list)
+    for file in table.files.layout(table.files.latest()).base:
+        groups[_partition(table, file)].append(file)
+    rows = [
+        {"partition": name, "files": len(held), "rows": _rows(held), "size_bytes": sum(f.size for f in held)}
+        for name, held in sorted(groups.items())
+    ]
+    return _table(
+        rows,
+        [("partition", pa.string()), ("files", pa.int64()), ("rows", pa.int64()), ("size_bytes", pa.int64())],
+    )
+
+
+def buckets(table: TableContext) -> pa.Table:
+    """List the buckets of the newest snapshot; none for a table without a key.
+
+    Columns: ``bucket``, then ``files``, ``rows`` and ``size_bytes`` of the base, then ``change_files``,
+    ``change_rows`` and ``change_bytes`` of the changes that are not compacted yet.
+    """
+    found = table.files.layout(table.files.latest())
+    rows = []
+    for bucket in range(table.options.buckets) if table.spec.has_key else ():
+        base = [f for f in found.base if f.partition[BUCKET] == str(bucket)]
+        changes = [f for f in found.changes if f.partition[BUCKET] == str(bucket)]
+        rows.append(
+            {
+                "bucket": bucket,
+                "files": len(base),
+                "rows": _rows(base),
+                "size_bytes": sum(f.size for f in base),
+                "change_files": len(changes),
+                "change_rows": _rows(changes),
+                "change_bytes": sum(f.size for f in changes),
+            }
+        )
+    names = ("files", "rows", "size_bytes", "change_files", "change_rows", "change_bytes")
+    return _table(rows, [("bucket", pa.int32()), *((name, pa.int64()) for name in names)])
+
+
+def schemas(table: TableContext) -> pa.Table:
+    """List the columns, and those that the table had before, the newest first.
+
+    Columns: ``since`` (the snapshot that brought them), ``until`` (the last with them; NULL for those of now),
+    ``position``, ``name``, ``type`` (SQL's), ``nullable``, ``key_position`` and ``partition_position`` (from 0; NULL
+    where the column is in neither).
+    """
+    spec = table.spec
+    versions: list[tuple[int, int | None, str]] = [(spec.since, None, spec.schema_json)]
+    for past in reversed(spec.past):
+        versions.append((past.since, versions[-1][0] - 1, past.schema_json))
+    rows = [
+        {
+            "since": since,
+            "until": until,
+            "position": number,
+            "name": name,
+            "type": kind,
+            "nullable": nullable,
+            "key_position": spec.primary_key.index(name) if name in spec.primary_key else None,
+            "partition_position": spec.partition_by.index(name) if name in spec.partition_by else None,
+        }
+        for since, until, columns in versions
+        for number, (name, kind, nullable) in enumerate(sql_columns(columns))
+    ]
+    schema = [("position", pa.int32()), ("name", pa.string()), ("type", pa.string()), ("nullable", pa.bool_())]
+    return _table(
+        rows,
+        [
+            ("since", pa.int64()),
+            ("until", pa.int64()),
+            *schema,
+            ("key_position", pa.int32()),
+            ("partition_position", pa.int32()),
+        ],
+    )
+
+
+def options(table: TableContext) -> pa.Table:
+    """List the options; credentials are references, as stored.
+
+    Columns: ``name``, ``value`` (NULL where there is none), ``given`` (False for a default).
+    """
+    given = table.spec.properties
+    rows = [{"name": name, "value": value, "given": True} for name, value in given.items()]
+    has_log = table.log is not None
+    for spec in OPTIONS:
+        of_log = spec.name.startswith(("log.", "kafka.", "publish."))
+        if spec.name not in given and (has_log or not of_log):
+            rows.append({"name": spec.name, "value": spec.default, "given": False})
+    rows.sort(key=lambda row: str(row["name"]))
+    return _table(rows, [("name", pa.string()), ("value", pa.string()), ("given", pa.bool_())])
+
+
+def log(table: TableContext) -> pa.Table:
+    """List the log's partitions and how far each is behind the table; none for a table without a log.
+
+    Columns: ``topic``, ``partition``, ``first_offset`` (retention has removed what was before), ``end_offset``,
+    ``published_end`` (where the newest published snapshot ends), ``published_snapshot``, ``lag_snapshots``,
+    ``lag_rows`` (of this partition), ``lag_seconds``.
+
+    Raises:
+        UnavailableError: the broker does not answer.
+    """
+    rows: list[dict[str, Any]] = []
+    if table.log is not None:
+        latest = table.index.latest()
+        published = 0 if latest is None else latest.snapshot
+        newest = table.files.latest()
+        behind = lag(table.files, published, newest)
+        first = earliest_offsets(table.log.client, table.log.topic)
+        ends = latest_offsets(table.log.client, table.log.topic, read_committed=True)
+        waiting = [table.files.published(s, table.log.partitions) for s in range(published + 1, newest + 1)]
+        rows = [
+            {
+                "topic": table.log.topic,
+                "partition": p,
+                "first_offset": first.get(p),
+                "end_offset": ends.get(p),
+                "published_end": None if latest is None else latest.ends[p],
+                "published_snapshot": published,
+                "lag_snapshots": behind.snapshots,
+                "lag_rows": sum(changes.rows(p) for changes in waiting),
+                "lag_seconds": behind.seconds,
+            }
+            for p in range(table.log.partitions)
+        ]
+    names = ("first_offset", "end_offset", "published_end", "published_snapshot")
+    return _table(
+        rows,
+        [
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            *((name, pa.int64()) for name in names),
+            *((f"lag_{name}", kind) for name, kind in _LAG),
+        ],
+    )
+
+
+def consumers(table: TableContext) -> pa.Table:
+    """List the named consumers and how far each is behind the table and behind the log.
+
+    Columns: ``consumer``, ``snapshot_id`` (the last one read), ``updated_at``, ``table_lag_snapshots``,
+    ``table_lag_rows``, ``table_lag_seconds``, and the same with ``log_lag`` (NULL without a log).
+    """
+    newest, visible, now_ms = table.files.latest(), table.newest_visible(), int(time.time() * 1000)
+    rows = []
+    for found in Consumers(table.files.storage).all():
+        # What has expired nobody can count; a consumer that is further behind can only begin anew.
+        after = max(found.snapshot, table.files.oldest(fresh=False) - 1)
+        behind = {"table_lag": lag(table.files, after, newest, now_ms)}
+        if table.log is not None:
+            behind["log_lag"] = lag(table.files, after, visible, now_ms)
+        row = {"consumer": found.name, "snapshot_id": found.snapshot, "updated_at": found.updated_ms * 1000}
+        for name, each in behind.items():
+            row |= {f"{name}_snapshots": each.snapshots, f"{name}_rows": each.rows, f"{name}_seconds": each.seconds}
+        rows.append(row)
+    columns = [(f"{name}_{part}", kind) for name in ("table_lag", "log_lag") for part, kind in _LAG]
+    return _table(rows, [("consumer", pa.string()), ("snapshot_id", pa.int64()), ("updated_at", _TIME), *columns])
+
+
+def tags(table: TableContext) -> pa.Table:
+    """List the tags.
+
+    Columns: ``tag``, ``snapshot_id``, ``committed_at``, ``created_at``, ``files`` and ``size_bytes`` of its snapshot.
+    """
+    rows = []
+    for tag in table.files.tags.all():
+        held = (*tag.layout.base, *tag.layout.changes)
+        rows.append(
+            {
+                "tag": tag.name,
+                "snapshot_id": tag.snapshot.id,
+                "committed_at": tag.snapshot.timestamp_ms * 1000,
+                "created_at": tag.created_ms * 1000,
+                "files": len(held),
+                "size_bytes": sum(f.size for f in held),
+            }
+        )
+    schema = [("tag", pa.string()), ("snapshot_id", pa.int64()), ("committed_at", _TIME), ("created_at", _TIME)]
+    return _table(rows, [*schema, ("files", pa.int64()), ("size_bytes", pa.int64())])
+
+
+INSPECTED: Final[Mapping[str, Callable[[TableContext], pa.Table]]] = {
+    made.__name__: made for made in (snapshots, files, partitions, buckets, schemas, options, log, consumers, tags)
+}
+"""Every table that can be made, by its name."""
+
+
+def inspected(table: TableContext, name: str) -> pa.Table:
+    """Make one of these tables by its name.
+
+    Raises:
+        InvalidInputError: there is none of this name.
+    """
+    if name not in INSPECTED:
+        msg = f"inspect {name!r}: expected one of {', '.join(INSPECTED)}."
+        raise InvalidInputError(msg)
+    return INSPECTED[name](table)
+
+
+def _file(table: TableContext, file: DataFile, kind: str, path: str) -> dict[str, Any]:
+    bucket, snapshot = file.partition.get(BUCKET), file.partition.get(SNAPSHOT)
+    return {
+        "path": path,
+        "kind": kind,
+        "partition": _partition(table, file) if kind == "base" else "",
+        "bucket": None if bucket is None else int(bucket),
+        "snapshot_id": None if snapshot is None else int(snapshot),
+        "rows": None if file.rows < 0 else file.rows,
+        "size_bytes": file.size,
+    }
+
+
+def _partition(table: TableContext, file: DataFile) -> str:
+    values = [(name, file.partition.get(name)) for name in table.spec.partition_by]
+    return "/".join(f"{name}={'NULL' if value is None else value}" for name, value in values)
+
+
+def _rows(held: Iterable[DataFile]) -> int | None:
+    counts = [file.rows for file in held]
+    return None if any(count < 0 for count in counts) else sum(counts)
+
+
+def _table(rows: list[dict[str, Any]], columns: list[tuple[str, pa.DataType]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=pa.schema(columns))

@@ -1,0 +1,1 @@
+"""Reading of a table by this process alone, without Spark."""

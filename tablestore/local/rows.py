@@ -1,0 +1,73 @@
+"""The rows of a snapshot, read by this process alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow as pa
+
+from snapshot.errors import CorruptedError, InvalidInputError
+from snapshot.schema.spec import TableSpec
+from snapshot.store.table_files import TableFiles
+from tablestore.local.split_threads import read_splits
+from tablestore.read.split_planner import snapshot_splits
+
+if TYPE_CHECKING:
+    from tablestore.local.text_filter import TextPredicate
+
+
+def reader(
+    files: TableFiles, snapshot: int, wanted: pa.Schema, condition: str | None, threads: int
+) -> Callable[[], Iterator[pa.RecordBatch]]:
+    """Check what is asked for, now; give what reads it, each time it is called.
+
+    Args:
+        files: the table.
+        snapshot: its id.
+        wanted: the columns to give, of those the table has.
+        condition: which rows; None for all.
+        threads: how many buckets are read at a time.
+
+    Raises:
+        InvalidInputError: the condition is none.
+    """
+    spec, predicate = files.spec, None if condition is None else _parsed(condition, files.spec.arrow)
+    names, late = list(wanted.names), predicate is not None and _reads_renamed(spec, predicate)
+    if predicate is not None and late:
+        names += sorted(predicate.columns - set(names))
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        parts = snapshot_splits(
+            files, snapshot, tasks=threads, columns=names, predicate=None if late else predicate, spec=spec
+        )
+        with closing(read_splits(parts, threads)) as batches:
+            for batch in predicate.kept(batches) if predicate is not None and late else batches:
+                yield batch if batch.schema.names == wanted.names else batch.select(wanted.names)
+
+    def told() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from rows()
+        except CorruptedError as error:
+            cause = error.__cause__
+            if predicate is None or not predicate.converts or not isinstance(cause, duckdb.ConversionException):
+                raise
+            reason = str(cause).splitlines()[0].rstrip(".")
+            msg = f"filter {condition!r} cannot be asked of every row: {reason}. TRY_CAST gives NULL there."
+            raise InvalidInputError(msg) from error
+
+    return told
+
+
+def _reads_renamed(spec: TableSpec, predicate: TextPredicate) -> bool:
+    """Tell whether a condition reads a struct whose fields have other names in files: it is asked of the rows then."""
+    columns: Sequence[tuple[pa.Field, pa.Field]] = list(zip(spec.arrow, spec.physical, strict=True))
+    return any(named.type != held.type for named, held in columns if named.name in predicate.columns)
+
+
+def _parsed(condition: str, schema: pa.Schema) -> TextPredicate:
+    from tablestore.local.text_filter import parse_filter  # noqa: PLC0415 - sqlglot takes a while to load
+
+    return parse_filter(condition, schema)

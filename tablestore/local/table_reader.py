@@ -1,0 +1,289 @@
+"""``open_local``: a table read by this process alone, with deltalake, DuckDB and confluent-kafka; no Spark, no Java."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+
+import duckdb
+import pyarrow as pa
+
+from log_system.kafka.client.access_policy import Allowed
+from log_system.kafka.client.secrets import wrap
+from snapshot.errors import InvalidInputError
+from snapshot.records import Snapshot
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
+from tablestore.context import TableContext
+from tablestore.inspect.metadata_tables import inspected
+from tablestore.local.rows import reader
+from tablestore.local.split_threads import ReadAnew, cores
+from tablestore.local.tail import followed, in_order
+from tablestore.options.read_options import parse_read_options, timestamp_millis
+from tablestore.options.table_options import TableOptions
+from tablestore.read.time_travel import Point, between, snapshot_at
+from tablestore.streaming.change_feed import Feed
+
+
+def open_local(
+    path: str | os.PathLike[str],
+    *,
+    options: Mapping[str, object] | None = None,
+    allow_references: Iterable[str] | None = None,
+) -> LocalTable:
+    """Open a table to read it in this process, without Spark or Java.
+
+    Args:
+        path: the table's folder; a local path or the URL of an object store.
+        options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
+        allow_references: which ``env:`` and ``file:`` references the table's stored options may hold; by default what
+            ``TABLESTORE_ALLOWED_REFERENCES`` says. See ``docs/reference/options.md``.
+
+    Raises:
+        NotFoundError: there is no table at the path.
+        InvalidInputError: an option is not a client option, or the table has no log; or a stored client option is one
+            that only the program may give.
+    """
+    options = wrap(options or {})
+    return LocalTable(TableContext.open(os.fspath(path), options, Allowed.of(allow_references)))
+
+
+class LocalTable:
+    """A table's rows, snapshots and changes as Arrow and DuckDB give them. Get one with ``open_local(path)``.
+
+    Buckets are read by as many threads as there are cores, each in bounded memory (about 320 MB at most). A handle may
+    be used by one thread at a time; any number of handles may read a table at once.
+    """
+
+    def __init__(self, table: TableContext) -> None:
+        """Use ``open_local``."""
+        self._table = table
+        self._threads = cores()
+
+    @property
+    def path(self) -> str:
+        """The table's folder."""
+        return self._table.path
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns; those of the primary key are not nullable."""
+        return self._table.spec.arrow
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The key columns; empty for an append table."""
+        return self._table.spec.primary_key
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The partition columns."""
+        return self._table.spec.partition_by
+
+    @property
+    def options(self) -> TableOptions:
+        """The table's options."""
+        return self._table.options
+
+    @property
+    def feed_schema(self) -> pa.Schema:
+        """The columns of ``tail`` and ``changes``."""
+        changes = self._table.files.change_schema
+        columns = changes.remove(len(changes) - 1)
+        return pa.schema(
+            [
+                *columns,
+                pa.field(CHANGE_TYPE, pa.string()),
+                pa.field(COMMIT_VERSION, pa.int64()),
+                pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")),
+            ]
+        )
+
+    def schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
+        """Give the wanted columns, in the order in which they are named; None for all.
+
+        Raises:
+            InvalidInputError: one is unknown, or named twice, or none is named.
+        """
+        if columns is None:
+            return self.schema
+        unknown = [name for name in columns if name not in self.schema.names]
+        if unknown or not columns or len(set(columns)) != len(columns):
+            msg = f"columns: expected some of {self.schema.names}, each once; came {list(columns)}."
+            raise InvalidInputError(msg)
+        return pa.schema([self.schema.field(name) for name in columns])
+
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - what Arrow's readers call it
+        *,
+        snapshot: Point | None = None,
+    ) -> pa.Table:
+        """Read a snapshot into memory.
+
+        Args:
+            columns: the wanted columns, in this order; None for all.
+            filter: a condition in DuckDB's SQL, such as ``"price > 10 AND name LIKE 'a%'"``; None for every row.
+            snapshot: its id, a tag, or a time: then it is the newest that was there; None for the newest.
+
+        Returns:
+            The rows, in no particular order.
+
+        Raises:
+            NotFoundError: there is no such snapshot or tag.
+            InvalidInputError: a column is unknown, or the filter is wrong.
+        """
+        read = self._reader(columns, filter, self._snapshot(snapshot))
+        return pa.Table.from_batches(read(), schema=self.schema_of(columns))
+
+    def to_batches(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - as above
+        *,
+        snapshot: Point | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a snapshot batch by batch, in bounded memory, in no particular order; arguments as for ``to_arrow``."""
+        return self._reader(columns, filter, self._snapshot(snapshot))()
+
+    def to_duckdb(
+        self,
+        connection: duckdb.DuckDBPyConnection | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - as above
+        snapshot: Point | None = None,
+    ) -> duckdb.DuckDBPyRelation:
+        """Give a snapshot as a DuckDB relation, which reads it anew, batch by batch, each time it is asked.
+
+        What DuckDB does to the relation it does to the rows that come: name ``columns`` and ``filter`` here, where they
+        spare reading.
+
+        Args:
+            connection: the connection that the relation belongs to; None for DuckDB's default one.
+            columns: as for ``to_arrow``.
+            filter: likewise.
+            snapshot: likewise.
+        """
+        read = self._reader(columns, filter, self._snapshot(snapshot))
+        return (connection or duckdb.default_connection()).from_arrow(ReadAnew(self.schema_of(columns), read))
+
+    def count(
+        self,
+        filter: str | None = None,  # noqa: A002 - as above
+        *,
+        snapshot: Point | None = None,
+    ) -> int:
+        """Count the rows of a snapshot; without changes to merge, from Delta's statistics alone."""
+        found = self._snapshot(snapshot)
+        known = None if filter else self._known_count(found)
+        if known is not None:
+            return known
+        narrow = list(self.primary_key or self.schema.names)[:1]
+        return sum(batch.num_rows for batch in self._reader(narrow, filter, found)())
+
+    def snapshots(self, limit: int | None = None) -> list[Snapshot]:
+        """List the table's snapshots, newest first, as far back as the Delta log goes."""
+        return list(islice(self._table.files.snapshots(), limit))
+
+    def inspect(self, name: str) -> pa.Table:
+        """Look inside: ``snapshots``, ``files``, ``log`` and so on; see ``inspect_tables``.
+
+        Raises:
+            InvalidInputError: there is nothing of this name.
+        """
+        return inspected(self._table, name)
+
+    def changes(self, from_: Point, to: Point | None = None) -> Iterator[pa.RecordBatch]:
+        """Read what changed between two snapshots, from the table's files, as ``TableStore.changes`` does.
+
+        Args:
+            from_: the changes after this snapshot (its id, a tag or a time).
+            to: up to this one; None for the newest.
+
+        Yields:
+            The columns of ``tail``, in the order of the snapshots.
+
+        Raises:
+            NotFoundError: there is no such snapshot or tag.
+            DataLostError: changes in between have expired.
+            InvalidInputError: the second comes before the first.
+        """
+        table = self._now()
+        after, through = between(table.files, from_, to)
+        return in_order(Feed(table, from_files=True), after, through, self.feed_schema)
+
+    def tail(
+        self,
+        *,
+        scan_mode: str | None = None,
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+        tag: str | None = None,
+        follow: bool = True,
+        poll_seconds: float = 0.2,
+    ) -> Iterator[pa.RecordBatch]:
+        """Follow the table's changes: whole, committed snapshots, in their order, from the log where there is one.
+
+        Args:
+            scan_mode: where to begin: ``latest`` (what comes from now on), ``earliest``, ``full`` (the newest
+                snapshot's rows as inserts, then what follows), ``from-snapshot``, ``from-timestamp`` or ``from-tag``.
+                None follows from ``snapshot``, ``timestamp`` or ``tag``, else it is ``latest``.
+            snapshot: for ``from-snapshot``: its changes come first.
+            timestamp: for ``from-timestamp``; as in ``TableStore.read``.
+            tag: for ``from-tag``: what came after it.
+            follow: whether to wait for more; else it ends with the newest snapshot that is visible now.
+            poll_seconds: how long to wait before looking for a new snapshot again.
+
+        Yields:
+            The table's columns, ``_change_type``, ``_commit_version`` (int64) and ``_commit_timestamp`` (timestamp,
+            UTC). A delete holds its key and, in formats that carry no more, NULL elsewhere.
+
+        Raises:
+            InvalidInputError: the arguments do not go together.
+            NotFoundError: that snapshot or tag is not there.
+            DataLostError: neither the log nor the table holds the changes any more.
+            TableReplacedError: the table was dropped and created again.
+        """
+        time = None if timestamp is None else timestamp_millis(timestamp)
+        given = {"scan-mode": scan_mode, "snapshot": snapshot, "timestamp": time, "tag": tag}
+        if all(value is None for value in given.values()):
+            given["scan-mode"] = "latest"
+        options = parse_read_options({"path": self.path} | {k: str(v) for k, v in given.items() if v is not None})
+        feed = Feed(self._now(), tasks=self._threads)
+        after = feed.begin(
+            options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms, tag=options.tag
+        )
+        if not follow:
+            return in_order(feed, after, self._table.newest_visible(), self.feed_schema)
+        return followed(self._table, feed, after, self.feed_schema, poll_seconds)
+
+    def _snapshot(self, point: Point | None) -> int:
+        files = self._now().files
+        return files.latest() if point is None else snapshot_at(files, point).id
+
+    def _now(self) -> TableContext:
+        """Give the table with the columns it has now."""
+        self._table = self._table.refreshed()
+        return self._table
+
+    def _known_count(self, snapshot: int) -> int | None:
+        """Sum the rows of the snapshot's files; None where changes have to be merged, or a file was not counted."""
+        layout = self._table.files.layout(snapshot)
+        held = None if layout.changes else layout.base
+        if held is None or any(file.rows < 0 for file in held):
+            return None
+        return sum(file.rows for file in held)
+
+    def _reader(
+        self, columns: Sequence[str] | None, condition: str | None, snapshot: int
+    ) -> Callable[[], Iterator[pa.RecordBatch]]:
+        return reader(self._table.files, snapshot, self.schema_of(columns), condition, self._threads)
+
+    def __repr__(self) -> str:
+        """Show path and key."""
+        key = f", primary_key={list(self.primary_key)}" if self.primary_key else ""
+        return f"LocalTable({self.path!r}{key})"

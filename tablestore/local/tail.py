@@ -1,0 +1,84 @@
+"""Changes of a table, snapshot after snapshot, read by this process alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from log_system.gate import limited
+from log_system.kafka.client.topic import TopicWatch
+from snapshot.schema.system_columns import COMMIT_VERSION
+from tablestore.context import TableContext
+from tablestore.read.splits import as_feed
+from tablestore.streaming.change_feed import BEFORE_FULL, Feed
+
+_TOGETHER_ROWS = 65_536
+"""Small snapshots are read together up to so many changes."""
+_LOOK_SECONDS = 5.0
+"""How often a reader that waits looks whether its table is still there."""
+
+
+def in_order(feed: Feed, after: int, through: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read the changes of snapshots ``after + 1`` to ``through`` in the order of snapshots.
+
+    A bucket's changes lie together, so those of several snapshots have to be sorted: small snapshots are read together
+    and sorted in memory, a large one is read by itself, batch by batch.
+
+    Args:
+        feed: the table's changes.
+        after: a snapshot, or ``BEFORE_FULL``: then the rows of ``through`` come, as inserts.
+        through: the last snapshot.
+        schema: the columns of a change feed.
+
+    Raises:
+        DataLostError: neither the log nor the table holds the changes any more.
+    """
+    if after == BEFORE_FULL:
+        yield from _read(feed, after, through, schema)
+        return
+    while after < through:
+        end = limited(after, through, feed.rows, rows_max=_TOGETHER_ROWS, snapshots_max=None)
+        batches = _read(feed, after, end, schema)
+        if end == after + 1:
+            yield from batches
+        else:
+            rows = pa.Table.from_batches(batches, schema=schema)
+            # The sort is stable: within a snapshot, changes of a key stay in their order.
+            order = pc.sort_indices(rows, sort_keys=[(COMMIT_VERSION, "ascending")])
+            yield from rows.take(order).combine_chunks().to_batches()
+        after = end
+
+
+def followed(
+    table: TableContext, feed: Feed, after: int, schema: pa.Schema, poll_seconds: float
+) -> Iterator[pa.RecordBatch]:
+    """Read changes as they become visible, without end.
+
+    Raises:
+        DataLostError: neither the log nor the table holds the changes any more, or the topic was created again.
+        TableReplacedError: the table was dropped and created again.
+        NotFoundError: the table was dropped, or its topic deleted.
+    """
+    looked = time.monotonic()
+    watch = None if table.log is None else TopicWatch(table.log.client, table.log.topic, table.log.topic_id)
+    while True:
+        newest = table.newest_visible()
+        if newest > after:
+            yield from in_order(feed, after, newest, schema)
+            after = newest
+            continue
+        time.sleep(poll_seconds)
+        if watch is not None:
+            # Nothing is published into a topic that is gone, so nothing would ever become visible.
+            watch.look()
+        if time.monotonic() - looked >= _LOOK_SECONDS:
+            table.check_same()
+            looked = time.monotonic()
+
+
+def _read(feed: Feed, after: int, through: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for part in feed.parts(after, through):
+        yield from as_feed(part.read(), schema)

@@ -1,0 +1,1 @@
+"""Compaction, expiry, tags, rollback and removal of orphan files."""

@@ -1,0 +1,320 @@
+"""Expiry: old snapshots go, with the files, index entries and Delta log entries that only they needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from snapshot.delta.log import DataFile
+from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
+from snapshot.storage import Storage
+from snapshot.store.garbage import Garbage, commit_expiry, cut_points, entries_below, unneeded
+from snapshot.store.table_files import TableFiles
+from tablestore.after_write import after_write
+from tablestore.audit.log_inspection import Progress
+from tablestore.context import TableContext
+from tablestore.options.read_options import timestamp_millis
+from tablestore.options.value_types import duration
+from tablestore.streaming.consumers import Consumer, Consumers
+
+GRACE_MS = 600_000
+"""Snapshots that readers may still be at: those that were the newest within so many milliseconds."""
+_DUE_SNAPSHOTS_MIN = 20
+_DUE_PART = 10
+_DELETE_FILES = 100
+_SWEEPS_MAX = 5
+
+
+@dataclass(frozen=True)
+class ExpireReport:
+    """What an expiry did or, in a dry run, would do.
+
+    Attributes:
+        path: the table's folder.
+        dry_run: whether nothing was done.
+        before: the oldest snapshot before.
+        oldest: the oldest snapshot afterwards.
+        held_by: why it is not younger, though its age would allow that; empty where nothing holds it.
+        data_files: data files removed.
+        data_bytes: their size.
+        log_entries: entries of Delta logs removed.
+        index_entries: entries of the log index removed.
+        consumers: consumers that were forgotten, since they have not been heard of for too long.
+    """
+
+    path: str
+    dry_run: bool
+    before: int
+    oldest: int
+    held_by: str = ""
+    data_files: int = 0
+    data_bytes: int = 0
+    log_entries: int = 0
+    index_entries: int = 0
+    consumers: tuple[str, ...] = ()
+
+    @property
+    def snapshots(self) -> int:
+        """How many snapshots have expired."""
+        return self.oldest - self.before
+
+    def __str__(self) -> str:
+        """Show it in a line or two."""
+        would = "would expire" if self.dry_run else "expired"
+        text = (
+            f"{self.path}: {would} {self.snapshots:,} snapshots (the oldest is now {self.oldest}) and "
+            f"{self.data_files:,} data files of {self.data_bytes:,} bytes, {self.log_entries:,} entries of Delta logs, "
+            f"{self.index_entries:,} of the log index."
+        )
+        forgotten = f" Forgotten consumers: {', '.join(self.consumers)}." if self.consumers else ""
+        return text + forgotten + (f" Held by {self.held_by}." if self.held_by else "")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which snapshots may go: those of which both hold.
+
+    Attributes:
+        replaced_before_ms: they were no longer the newest at this time, in milliseconds since the epoch.
+        keep_last: so many newer ones stay, not counting those that only an expiry made.
+    """
+
+    replaced_before_ms: int
+    keep_last: int
+
+
+Age = timedelta | datetime | str
+"""How old: a duration, text of one such as ``"7 d"``, or a point in time."""
+
+
+def rules_of(
+    table: TableContext, older_than: Age | None, keep_last: int | None, now_ms: int | None = None
+) -> tuple[Rule, ...]:
+    """Make rules of what the caller says or, where that is nothing, of the table's options.
+
+    Raises:
+        InvalidInputError: an age or a number is none.
+    """
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    if keep_last is not None and keep_last < 1:
+        msg = f"expire: keep_last={keep_last}: expected a number of 1 or more; the newest snapshot always stays."
+        raise InvalidInputError(msg)
+    if older_than is None and keep_last is None:
+        options = table.options.snapshot
+        found = [Rule(now_ms - options.retention_ms, options.retain_min)]
+        if options.retain_max is not None:
+            found.append(Rule(now_ms - min(GRACE_MS, options.retention_ms), options.retain_max))
+        return tuple(found)
+    before = now_ms - GRACE_MS if older_than is None else before_ms(older_than, now_ms, "expire: older_than")
+    return (Rule(before, keep_last or 1),)
+
+
+def before_ms(age: Age, now_ms: int, what: str) -> int:
+    """Give the time, in milliseconds since the epoch, that an age means.
+
+    Raises:
+        InvalidInputError: it is neither a duration nor a time.
+    """
+    if isinstance(age, timedelta):
+        if age < timedelta(0):
+            msg = f"{what}={age!r}: expected a duration of 0 or more."
+            raise InvalidInputError(msg)
+        return now_ms - int(age.total_seconds() * 1000)
+    if isinstance(age, datetime):
+        return timestamp_millis(age)
+    try:
+        return now_ms - duration(0).parse(age.strip())
+    except ValueError:
+        pass
+    try:
+        return timestamp_millis(datetime.fromisoformat(age))
+    except ValueError:
+        msg = f"{what}={age!r}: expected a timedelta, a datetime, or text such as '7 d' or '2026-01-31T12:00:00Z'."
+        raise InvalidInputError(msg) from None
+
+
+def expire(
+    table: TableContext, rules: Sequence[Rule], *, dry_run: bool = False, progress: Progress | None = None
+) -> ExpireReport:
+    """Expire snapshots, oldest first, and remove what only they needed.
+
+    What stays: the newest snapshot, what a consumer has not read, what the log lacks, and the files of tags.
+
+    1. Forget consumers that are stale, and decide which snapshot is to be the oldest. A crash leaves all as it was.
+    2. Commit that, as a snapshot without changes. From here on the older ones are gone for every reader; whatever a
+       crash leaves of them, the next expiry removes, since it looks through Delta's log as far back as it goes.
+    3. Remove data files that nothing needs. Their names are in Delta's log, which is therefore cut last.
+    4. Remove index entries, the oldest first, so that there is never a gap.
+    5. Cut Delta's logs at a checkpoint, again the oldest entries first.
+
+    Args:
+        table: the table.
+        rules: a snapshot that one of them lets go may go.
+        dry_run: look only.
+        progress: told how many files have been removed, of how many.
+
+    Raises:
+        ConflictError: other writers committed first too often; nothing has expired.
+        UnavailableError: the file system refused; expire again.
+    """
+    files = table.files
+    # Step 1.
+    before = files.oldest()
+    consumers = Consumers(files.storage)
+    stale = _stale(table, consumers.all())
+    if not dry_run:
+        for consumer in stale:
+            consumers.delete(consumer.name)
+    held = [consumer for consumer in consumers.all() if consumer not in stale]
+    oldest, held_by = _decide(table, before, rules, held)
+    # Step 2.
+    if oldest > before and not dry_run:
+        commit_expiry(files, oldest)
+        oldest = files.oldest()
+    report = ExpireReport(
+        table.path, dry_run, before, oldest, held_by, consumers=tuple(consumer.name for consumer in stale)
+    )
+    for attempt in range(_SWEEPS_MAX):
+        try:
+            # Steps 3 to 5.
+            return _sweep(table, report, progress)
+        except (NotFoundError, DataLostError):
+            # Another expiry has cut the log that this one was reading; what it has left can be read from anew.
+            if files.oldest() > oldest:
+                return report
+            if attempt == _SWEEPS_MAX - 1:
+                raise
+    raise AssertionError
+
+
+def expire_if_due(table: TableContext) -> ExpireReport | None:
+    """Expire by the table's options when that is worth a commit; cheap when it is not.
+
+    It follows a write that is done, so a failure is a warning; a later write tries again.
+    """
+    if not table.options.snapshot.auto:
+        return None
+    return after_write(f"table {table.path}", "expiring", lambda: _expire_due(table))
+
+
+def _expire_due(table: TableContext) -> ExpireReport | None:
+    """Expire by the table's options unless too little would go to be worth a commit."""
+    options, files = table.options.snapshot, table.files
+    newest, before = files.latest(), files.oldest(fresh=False)
+    least = before + max(_DUE_SNAPSHOTS_MIN, (newest - before) // _DUE_PART)
+    if newest - least < options.retain_min:
+        return None
+    rules = rules_of(table, None, None)
+    if not any(_may_go(files, rule, least - 1, newest - rule.keep_last) for rule in rules):
+        return None
+    consumers = Consumers(files.storage).all()
+    if not _stale(table, consumers) and _pin(table, consumers)[0] < least:
+        return None
+    return expire(table, rules)
+
+
+def _decide(table: TableContext, before: int, rules: Sequence[Rule], consumers: Sequence[Consumer]) -> tuple[int, str]:
+    """Give the snapshot that is to be the oldest, and what holds it there."""
+    files, newest = table.files, table.files.latest()
+    pin, held_by = _pin(table, consumers)
+    oldest = before
+    for rule in rules:
+        last = _last_to_go(files, rule, oldest, newest)
+        # To know that something holds a snapshot, it is enough to see that it could go.
+        while oldest <= pin and _may_go(files, rule, oldest, last):
+            oldest += 1
+    return (max(pin, before), held_by) if pin < oldest else (oldest, "")
+
+
+def _pin(table: TableContext, consumers: Sequence[Consumer]) -> tuple[int, str]:
+    """Give the snapshot that must stay, with all that follow it, and why."""
+    ours = [consumer for consumer in consumers if consumer.reads(table.spec.table_id)]
+    pins = [(consumer.snapshot, f"consumer {consumer.name!r}") for consumer in ours]
+    if table.log is not None:
+        published = table.index.latest()
+        pins.append((0 if published is None else published.snapshot, "what the log lacks; recover() publishes it"))
+    return min(pins, default=(table.files.latest(), ""))
+
+
+def _last_to_go(files: TableFiles, rule: Rule, oldest: int, newest: int) -> int:
+    """Give the newest snapshot that a rule's number lets go.
+
+    What an expiry made is not counted, or a table that nobody writes to would lose a snapshot each time it is expired.
+    """
+    kept = 0
+    for snapshot in range(newest, oldest, -1):
+        kept += files.log.commit_at(snapshot).info.get("kind") != "expire"
+        if kept == rule.keep_last:
+            return snapshot - 1
+    return oldest - 1
+
+
+def _may_go(files: TableFiles, rule: Rule, snapshot: int, last: int) -> bool:
+    """Tell whether a rule lets a snapshot go. Until the next one was committed, it was what everybody read."""
+    return snapshot <= last and files.log.commit_at(snapshot + 1).timestamp_ms <= rule.replaced_before_ms
+
+
+def _stale(table: TableContext, consumers: Sequence[Consumer]) -> list[Consumer]:
+    expiration = table.options.consumer_expiration_ms
+    if expiration is None:
+        return []
+    now_ms = int(time.time() * 1000)
+    return [consumer for consumer in consumers if consumer.updated_ms < now_ms - expiration]
+
+
+def _sweep(table: TableContext, report: ExpireReport, progress: Progress | None) -> ExpireReport:
+    """Do steps 3 to 5 of ``expire``; in a dry run only count."""
+    files, oldest = table.files, report.oldest
+    garbage = unneeded(files, oldest)
+    index = [snapshot for snapshot in table.index.snapshots() if snapshot < oldest]
+    logs = [(log.storage, entries_below(log, version)) for log, version in cut_points(files, oldest)]
+    entries = sum(len(names) for _, names in logs)
+    meter = _Meter(progress, len(garbage) + len(index) + entries)
+    if report.dry_run:
+        found = [f for storage, held in _by_folder(files, garbage) for f in held if storage.exists(f.path)]
+        return _counted(report, len(found), sum(file.size for file in found), entries, len(index))
+    # Step 3.
+    removed, size = remove_garbage(files, garbage, meter)
+    # Step 4.
+    table.index.delete(index)
+    meter(len(index))
+    # Step 5.
+    for storage, names in logs:
+        for name in names:
+            storage.delete(name)
+            meter(1)
+    return _counted(report, removed, size, entries, len(index))
+
+
+def remove_garbage(files: TableFiles, garbage: Garbage, told: Callable[[int], None]) -> tuple[int, int]:
+    """Remove data files, some of which may be gone already; give how many there were, and their bytes."""
+    count = size = 0
+    for storage, held in _by_folder(files, garbage):
+        for file in held:
+            if storage.delete(file.path):
+                count, size = count + 1, size + file.size
+            told(1)
+    return count, size
+
+
+def _by_folder(files: TableFiles, garbage: Garbage) -> Iterator[tuple[Storage, tuple[DataFile, ...]]]:
+    yield files.storage, garbage.root
+    yield files.log.storage, garbage.changes
+
+
+def _counted(report: ExpireReport, files: int, size: int, entries: int, index: int) -> ExpireReport:
+    return replace(report, data_files=files, data_bytes=size, log_entries=entries, index_entries=index)
+
+
+class _Meter:
+    """Tells how many files have been removed, of how many."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def __call__(self, files: int) -> None:
+        self._done += files
+        if self._progress is not None and (self._done % _DELETE_FILES == 0 or self._done == self._total):
+            self._progress(self._done, self._total)

@@ -1,0 +1,135 @@
+"""Rollback: one snapshot that makes the table what it was, published as the changes that this takes."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from snapshot.merge.merge_reader import ChangeFile
+from snapshot.merge.merge_rules import LAST_ROW
+from snapshot.records import Snapshot
+from snapshot.schema.system_columns import BUCKET
+from snapshot.staging.bucket_difference import BucketDifference, State
+from snapshot.staging.stage import StagedFile, Stager, staged_to_arrow
+from snapshot.storage import Storage
+from snapshot.store.snapshot_files import SnapshotFiles
+from snapshot.store.table_files import TableFiles
+from tablestore.context import TableContext
+from tablestore.dml.run import check_says_deletes
+from tablestore.read.split_planner import base_file
+from tablestore.read.time_travel import Point, snapshot_at
+from tablestore.write.optimistic_retry import Replaced
+from tablestore.write.staging_job import accept_staged
+from tablestore.write.writer import Writer
+
+
+@dataclass(frozen=True)
+class RollbackTask:
+    """One bucket's part of a rollback. Picklable."""
+
+    stager: Stager
+    bucket: int
+    difference: BucketDifference
+
+
+@dataclass(frozen=True)
+class CopyTask:
+    """A file to be copied. Picklable."""
+
+    storage: Storage
+    source: str
+    name: str
+
+
+RunTasks = Callable[[Sequence[RollbackTask], Callable[[RollbackTask], str]], list[str]]
+"""Runs the second on each of the first, each at least once, and returns the results in order."""
+
+
+def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point) -> Snapshot | None:
+    """Make the table what it was in a snapshot.
+
+    1. Compare the two states bucket by bucket, only the keys that changed in between, and stage what differs. A crash
+       leaves files that nothing points at.
+    2. Commit and publish that as any write. When somebody else has written meanwhile, compare again.
+
+    Returns:
+        The snapshot; None where nothing differs.
+
+    Without a primary key files are compared, not rows: those that came since go, and copies of those that went come
+    back. An append in between stays. Where a compaction lies in between, rows it has copied go and come back.
+
+    Raises:
+        NotFoundError: there is no such snapshot or tag, or it has expired and has no tag.
+        InvalidInputError: the log's format cannot say a delete.
+        ConflictError: others wrote in between too often; nothing was written.
+    """
+    files = table.files
+    check_says_deletes(table, "rollback")
+    then = snapshot_at(files, to).id
+    writer.recover_once()
+    if not table.spec.has_key:
+        return writer.replace_by(partial(_replaced, files, run_tasks, then), kind="rollback")
+
+    def stage(stager: Stager) -> list[StagedFile]:
+        assert stager.base is not None
+        # What a row was is what it is to be, whatever the merge engine would make of the two.
+        exact = replace(stager, rule=LAST_ROW, lookup=stager.lookup if stager.changelog else None)
+        results = run_tasks(_tasks(writer.table.files, exact, stager.base, then), _stage_bucket)
+        return accept_staged(stager, [row for result in results for row in json.loads(result)])
+
+    return writer.write_by(stage, kind="rollback")
+
+
+def _replaced(files: TableFiles, run_tasks: Any, then: int, now: int) -> tuple[list[StagedFile], Replaced]:
+    """Find the files that came and went since, and copy the latter: a name is listed once in a table's life."""
+    has, had = files.layout(now).base, files.layout(then).base
+    gone = [file for file in has if file.path not in {other.path for other in had}]
+    back = [file for file in had if file.path not in {other.path for other in has}]
+    copies = [(file, f"{file.path.rpartition('-')[0]}-{uuid.uuid4().hex}.parquet") for file in back]
+    run_tasks([CopyTask(files.storage, file.path, name) for file, name in copies], _copy)
+    return [StagedFile(replace(file, path=name), 0) for file, name in copies], Replaced(gone, (), now)
+
+
+def _copy(task: CopyTask) -> str:
+    """Copy a file; runs in a Spark task."""
+    task.storage.filesystem.cp_file(task.storage.path(task.source), task.storage.path(task.name))
+    return task.name
+
+
+def _tasks(files: TableFiles, stager: Stager, now: int, then: int) -> list[RollbackTask]:
+    after, before = files.layout(now), files.layout(then)
+    changed = None if then < files.oldest(fresh=False) else _changed_after(files, then, now)
+    tasks: list[RollbackTask] = []
+    for bucket in range(stager.buckets):
+        between = None if changed is None else changed.get(bucket, ())
+        if between != ():
+            states = _state(files, after, bucket), _state(files, before, bucket)
+            difference = BucketDifference(files.storage, files.spec, *states, between)
+            tasks.append(RollbackTask(stager, bucket, difference))
+    return tasks
+
+
+def _changed_after(files: TableFiles, then: int, now: int) -> dict[int, tuple[ChangeFile, ...]]:
+    """Give the change files of the snapshots after one, by bucket; compaction may have folded them since."""
+    found: dict[int, tuple[ChangeFile, ...]] = {}
+    for snapshot in range(then + 1, now + 1):
+        for file in files.log.commit_at(snapshot).added:
+            bucket = int(file.partition[BUCKET] or 0)
+            found[bucket] = (*found.get(bucket, ()), files.change_file(file))
+    return found
+
+
+def _state(files: TableFiles, layout: SnapshotFiles, bucket: int) -> State:
+    return State(
+        tuple(base_file(files, f) for f in layout.base if f.partition[BUCKET] == str(bucket)),
+        tuple(files.change_file(f) for f in layout.changes if f.partition[BUCKET] == str(bucket)),
+    )
+
+
+def _stage_bucket(task: RollbackTask) -> str:
+    """Stage a bucket's changes; runs in a Spark task."""
+    return json.dumps(staged_to_arrow(task.stager, task.difference.changes(), task.bucket).to_pylist())

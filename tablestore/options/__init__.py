@@ -1,0 +1,1 @@
+"""Options of tables and reads, parsed once."""

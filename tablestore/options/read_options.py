@@ -1,0 +1,238 @@
+"""Options of one read or write through Spark's ``format("tablestore")``, parsed once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from log_system.kafka.client.access_policy import Allowed
+from log_system.kafka.client.secrets import ClientValue, wrap
+from snapshot.errors import InvalidInputError
+
+FORMAT = "tablestore"
+NEWEST, OWN = "newest", "own"
+"""With which columns an old snapshot is read: those that the table has, or those that it had."""
+
+
+class ScanMode(StrEnum):
+    """Where a streaming read begins."""
+
+    FULL = "full"
+    LATEST = "latest"
+    EARLIEST = "earliest"
+    FROM_SNAPSHOT = "from-snapshot"
+    FROM_TIMESTAMP = "from-timestamp"
+    FROM_TAG = "from-tag"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a read asks for.
+
+    Attributes:
+        path: the table's folder.
+        columns: the columns wanted of a batch read; None for all.
+        snapshot: the snapshot a batch read shows, or a stream begins with (``from-snapshot``).
+        timestamp_ms: the same by time, in milliseconds since the epoch.
+        scan_mode: where a stream begins.
+        change_feed: whether a stream has ``_change_type``, ``_commit_version`` and ``_commit_timestamp``.
+        rows_max: rows of a micro-batch; a snapshot larger than it still passes whole.
+        snapshots_max: snapshots of a micro-batch.
+        checkpoint: of a streaming write; names the query across restarts.
+        tasks: how many tasks a read is cut into.
+        push_filters: let the source apply a batch query's filters before rows reach Spark.
+        own_schema: a batch read has the columns that the table had in the snapshot, not those of today.
+        normalize: the rows of a stream go into the normalize operator: one a key in a micro-batch, with ``_seq``.
+        runtime: Kafka client options that are not stored with the table.
+        allowed: what the table's stored options may refer to.
+        tag: the tag a batch read shows, or a stream begins after (``from-tag``).
+        until: the last snapshot of a stream; it gives nothing after that.
+        until_ms: the same by time, in milliseconds since the epoch.
+        consumer: keeps a stream's progress in the table, under this name.
+        changes_after: a batch read gives the changes after this snapshot, as a stream does.
+        changes_through: up to this one.
+        state: folder of a saved state, with which a normalized stream goes on.
+    """
+
+    path: str
+    columns: tuple[str, ...] | None = None
+    snapshot: int | None = None
+    timestamp_ms: int | None = None
+    scan_mode: ScanMode = ScanMode.FULL
+    change_feed: bool = False
+    rows_max: int | None = None
+    snapshots_max: int | None = None
+    checkpoint: str | None = None
+    tasks: int = 2
+    push_filters: bool = False
+    own_schema: bool = False
+    normalize: bool = False
+    runtime: Mapping[str, ClientValue] = field(default_factory=dict)
+    allowed: Allowed = field(default_factory=Allowed.of)
+    tag: str | None = None
+    until: int | None = None
+    until_ms: int | None = None
+    consumer: str | None = None
+    changes_after: int | None = None
+    changes_through: int | None = None
+    state: str | None = None
+
+
+_NAMES = {
+    "path": "path",
+    "columns": "columns",
+    "snapshot": "snapshot",
+    "timestamp": "timestamp",
+    "scan-mode": "scan-mode",
+    "readchangefeed": "readChangeFeed",
+    "maxrowspertrigger": "maxRowsPerTrigger",
+    "maxsnapshotspertrigger": "maxSnapshotsPerTrigger",
+    "checkpointlocation": "checkpointLocation",
+    "tasks": "tasks",
+    "pushfilters": "pushFilters",
+    "schema": "schema",
+    "normalize": "normalize",
+    "tag": "tag",
+    "until": "until",
+    "until-timestamp": "until-timestamp",
+    "consumer": "consumer",
+    "changesafter": "changesAfter",
+    "changesthrough": "changesThrough",
+    "state": "state",
+    "allowreferences": "allowReferences",
+}
+
+
+_OF_SPARK = ("numrows", "queryname", "owner", "provider", "comment", "location", "external", "is_managed_location")
+"""Names that Spark adds by itself: for a console, a query, and a table of its catalog."""
+
+
+def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Parse the options Spark hands over (their names in any case).
+
+    Raises:
+        InvalidInputError: a name is unknown, a value is wrong, ``path`` is missing, or two options exclude each other.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    allowed = Allowed.parse(given["allowreferences"], "allowReferences") if "allowreferences" in given else Allowed.of()
+    runtime = {name: value for name, value in given.items() if name.startswith("kafka.")}
+    for name in given:
+        if name not in _NAMES and name not in runtime and name not in _OF_SPARK:
+            close = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.5)
+            hint = f"did you mean {_NAMES[close[0]]!r}?" if close else f"known are {', '.join(_NAMES.values())}."
+            msg = f"unknown option {name!r} for format({FORMAT!r}): {hint}"
+            raise InvalidInputError(msg)
+    # A table of Spark's catalog has its folder as its location.
+    path = given.get("path") or given.get("location")
+    if not path:
+        msg = f"option 'path' is required for format({FORMAT!r}): the table's folder."
+        raise InvalidInputError(msg)
+    snapshot, timestamp = _count(given, "snapshot", 0), given.get("timestamp")
+    tag = given.get("tag")
+    if (snapshot is not None) + (timestamp is not None) + (tag is not None) > 1:
+        msg = "options 'snapshot', 'timestamp' and 'tag' exclude each other; give one."
+        raise InvalidInputError(msg)
+    if "until" in given and "until-timestamp" in given:
+        msg = "options 'until' and 'until-timestamp' exclude each other; give one."
+        raise InvalidInputError(msg)
+    until_time = given.get("until-timestamp")
+    return ReadOptions(
+        path=path,
+        columns=tuple(given["columns"].split("\x1f")) if "columns" in given else None,
+        snapshot=snapshot,
+        timestamp_ms=None if timestamp is None else timestamp_millis(timestamp),
+        scan_mode=_scan_mode(given.get("scan-mode"), snapshot, timestamp, tag),
+        change_feed=_flag(given, "readchangefeed"),
+        rows_max=_count(given, "maxrowspertrigger", 1),
+        snapshots_max=_count(given, "maxsnapshotspertrigger", 1),
+        checkpoint=given.get("checkpointlocation"),
+        tasks=_count(given, "tasks", 1) or 2,
+        push_filters=_flag(given, "pushfilters"),
+        own_schema=parse_schema_choice(given.get("schema", NEWEST)),
+        normalize=_flag(given, "normalize"),
+        runtime=wrap(runtime),
+        allowed=allowed,
+        tag=tag,
+        until=_count(given, "until", 0),
+        until_ms=None if until_time is None else timestamp_millis(until_time),
+        consumer=given.get("consumer"),
+        changes_after=_count(given, "changesafter", 0),
+        changes_through=_count(given, "changesthrough", 0),
+        state=given.get("state"),
+    )
+
+
+def parse_schema_choice(text: str) -> bool:
+    """Read whether a snapshot is wanted with the columns it had (``own``), or with the table's (``newest``).
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    if text not in (OWN, NEWEST):
+        msg = f"option 'schema': expected '{NEWEST}' (the table's columns) or '{OWN}' (the snapshot's), came {text!r}."
+        raise InvalidInputError(msg)
+    return text == OWN
+
+
+def timestamp_millis(value: str | int | datetime) -> int:
+    """Read a time: a datetime (with zone, or in local time), ISO-8601 text, or milliseconds since the epoch.
+
+    Raises:
+        InvalidInputError: it is none of these.
+    """
+    if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
+        return int(value)
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    except ValueError as error:
+        msg = f"option 'timestamp': expected ISO-8601 text or milliseconds since the epoch, came {value!r}."
+        raise InvalidInputError(msg) from error
+    return int(moment.astimezone().timestamp() * 1000)
+
+
+def _scan_mode(text: str | None, snapshot: int | None, timestamp: str | None, tag: str | None) -> ScanMode:
+    if text is None:
+        if snapshot is not None:
+            return ScanMode.FROM_SNAPSHOT
+        if tag is not None:
+            return ScanMode.FROM_TAG
+        return ScanMode.FULL if timestamp is None else ScanMode.FROM_TIMESTAMP
+    try:
+        mode = ScanMode(text.lower())
+    except ValueError as error:
+        msg = f"option 'scan-mode': expected one of {', '.join(ScanMode)}, came {text!r}."
+        raise InvalidInputError(msg) from error
+    needs: dict[ScanMode, tuple[str, object]] = {
+        ScanMode.FROM_SNAPSHOT: ("snapshot", snapshot),
+        ScanMode.FROM_TIMESTAMP: ("timestamp", timestamp),
+        ScanMode.FROM_TAG: ("tag", tag),
+    }
+    for kind, (name, value) in needs.items():
+        if mode is kind and value is None:
+            msg_0 = f"option 'scan-mode'='{mode}' needs option {name!r}; set where to begin."
+            raise InvalidInputError(msg_0)
+        if mode is not kind and value is not None:
+            msg_0 = f"option {name!r} goes with 'scan-mode'='{kind}', not with '{mode}'; drop one."
+            raise InvalidInputError(msg_0)
+    return mode
+
+
+def _count(given: Mapping[str, str], name: str, least: int) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < least:
+        msg = f"option {_NAMES[name]!r}: expected a whole number of at least {least}, came {text!r}."
+        raise InvalidInputError(msg)
+    return int(text)
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").lower()
+    if text not in ("true", "false"):
+        msg = f"option {_NAMES[name]!r}: expected true or false, came {text!r}."
+        raise InvalidInputError(msg)
+    return text == "true"

@@ -1,0 +1,259 @@
+"""Makes the merge rule of a table from its options and columns, or says what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from snapshot.errors import InvalidInputError
+from snapshot.merge import merge_rules
+from snapshot.merge.merge_rules import ColumnRule, Deletes, Function, MergeRule
+from snapshot.merge.sketches import has_sketches
+from tablestore.options.merge_options import (
+    AGGREGATE,
+    AGGREGATION_REMOVE,
+    DEFAULT_FUNCTION,
+    DELIMITER,
+    DISTINCT,
+    FIELDS,
+    IGNORE_RETRACT,
+    PARTIAL_REMOVE,
+    SEQUENCE_FIELD,
+    SEQUENCE_GROUP,
+    Engine,
+    MergeOptions,
+    split_field_option,
+)
+from tablestore.options.value_types import BOOLEAN, COLUMNS
+
+PRODUCT_DIGITS_MAX = 18
+"""Decimals of more digits have products that no DECIMAL holds on the way."""
+_TAKES_BACK = (
+    Function.SUM, Function.PRODUCT, Function.COUNT, Function.LAST_VALUE, Function.LAST_NON_NULL_VALUE, Function.COLLECT,
+)  # fmt: skip
+
+
+def _is_number(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(data_type) or pa.types.is_floating(data_type) or pa.types.is_decimal(data_type))
+
+
+def _is_ordered(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        _is_number(data_type) or types.is_string(data_type) or types.is_date(data_type) or types.is_timestamp(data_type)
+    )
+
+
+def _multiplies(data_type: pa.DataType) -> bool:
+    return _is_number(data_type) and not (pa.types.is_decimal(data_type) and data_type.precision > PRODUCT_DIGITS_MAX)
+
+
+_FITS: Mapping[Function, tuple[Callable[[pa.DataType], bool], str]] = {
+    Function.SUM: (_is_number, "a number"),
+    Function.PRODUCT: (_multiplies, f"a number (a DECIMAL of at most {PRODUCT_DIGITS_MAX} digits)"),
+    Function.COUNT: (lambda kind: kind in (pa.int32(), pa.int64()), "INT or BIGINT"),
+    Function.MAX: (_is_ordered, "a number, string, date or timestamp"),
+    Function.MIN: (_is_ordered, "a number, string, date or timestamp"),
+    Function.BOOL_OR: (pa.types.is_boolean, "BOOLEAN"),
+    Function.BOOL_AND: (pa.types.is_boolean, "BOOLEAN"),
+    Function.LISTAGG: (pa.types.is_string, "STRING"),
+    Function.COLLECT: (pa.types.is_list, "an ARRAY"),
+    Function.HLL_SKETCH: (pa.types.is_binary, "BINARY"),
+}
+"""What type the column of a function needs; the others take any."""
+
+
+def merge_rule(options: MergeOptions, schema: pa.Schema, primary_key: Sequence[str]) -> MergeRule:
+    """Say how the rows of a key are merged.
+
+    Args:
+        options: the table's merge options.
+        schema: its columns.
+        primary_key: its key; empty for an append table.
+
+    Raises:
+        InvalidInputError: an option names a column that is not there or does not fit, or two contradict each other.
+    """
+    return _Maker(options, schema, primary_key).rule()
+
+
+class _Maker:
+    """Puts a rule together."""
+
+    def __init__(self, options: MergeOptions, schema: pa.Schema, primary_key: Sequence[str]) -> None:
+        self._options = options
+        self._schema = schema
+        self._key = primary_key
+        self._values = [name for name in schema.names if name not in primary_key]
+        self._given: dict[str, dict[str, str]] = {}
+        for name, text in options.fields.items():
+            column, what = split_field_option(name)
+            self._given.setdefault(what, {})[column] = text
+
+    def rule(self) -> MergeRule:
+        self._check_columns()
+        self._check_engine()
+        options, name = self._options, self._options.engine.value
+        plain = MergeRule(ignore_delete=options.ignore_delete, name=name)
+        whole = (merge_rules.Sequence(options.sequence_field),) if options.sequence_field else ()
+        if options.engine is Engine.FIRST_ROW:
+            first = {column: ColumnRule(Function.FIRST_VALUE, retracts=False) for column in self._values}
+            return replace(plain, columns=first, deletes=Deletes.REFUSE)
+        if options.engine is Engine.PARTIAL_UPDATE:
+            return self._partial_update(plain, whole)
+        if options.engine is Engine.AGGREGATION:
+            columns = {column: self._aggregate(column, 0 if whole else None) for column in self._values}
+            deletes = Deletes.REMOVE if options.aggregation_remove else Deletes.RETRACT
+            return replace(plain, columns=self._ordered(columns, whole), sequences=whole, deletes=deletes)
+        if not whole:
+            return plain
+        last = {column: ColumnRule(Function.LAST_VALUE, sequence=0) for column in self._values}
+        return replace(plain, columns=last, sequences=whole)
+
+    def _partial_update(self, plain: MergeRule, whole: tuple[merge_rules.Sequence, ...]) -> MergeRule:
+        options, groups = self._options, list(self._groups())
+        if groups and (whole or options.partial_remove):
+            other = SEQUENCE_FIELD.name if whole else PARTIAL_REMOVE.name
+            msg = (
+                f"option '{other}' does not go with sequence groups, each of which has its own. Leave one of them out."
+            )
+            raise InvalidInputError(msg)
+        held = {column: number for number, (_, members) in enumerate(groups) for column in members}
+        columns: dict[str, ColumnRule] = {}
+        for column in self._values:
+            function = self._function(column)
+            if column in held:
+                columns[column] = self._aggregate(column, held[column], Function.LAST_VALUE)
+            elif function not in (None, Function.LAST_NON_NULL_VALUE) and not self._is_sequence(column, groups):
+                msg = (
+                    f"column '{column}': merge-engine='partial-update' takes {AGGREGATE} '{function}' in a sequence "
+                    f"group only. Name the column in a group, fields.<sequence column>.{SEQUENCE_GROUP}, or use "
+                    "merge-engine='aggregation'."
+                )
+                raise InvalidInputError(msg)
+            else:
+                columns[column] = ColumnRule(
+                    Function.LAST_NON_NULL_VALUE, 0 if whole else None, fills=True, ignore_retract=True
+                )
+        sequences = whole or tuple(merge_rules.Sequence(fields, is_group=True) for fields, _ in groups)
+        deletes = Deletes.RETRACT if groups else Deletes.REMOVE if options.partial_remove else Deletes.REFUSE
+        return replace(plain, columns=self._ordered(columns, sequences), sequences=sequences, deletes=deletes)
+
+    def _groups(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Give the sequence columns and the members of each group; a column is in one of them at most."""
+        seen: set[str] = set()
+        for names, text in self._given.get(SEQUENCE_GROUP, {}).items():
+            option = f"{FIELDS}{names}.{SEQUENCE_GROUP}"
+            fields, members = self._named(option, names), self._named(option, text)
+            self._check_order(option, fields)
+            twice = [name for name in (*fields, *members) if name in seen]
+            if twice or set(fields) & set(members):
+                msg = f"option '{option}': column '{(twice or members)[0]}' is in a sequence group already."
+                raise InvalidInputError(msg)
+            seen |= {*fields, *members}
+            yield fields, members
+
+    def _is_sequence(self, column: str, groups: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]) -> bool:
+        return any(column in fields for fields, _ in groups) or column in self._options.sequence_field
+
+    def _ordered(
+        self, columns: dict[str, ColumnRule], sequences: Sequence[merge_rules.Sequence]
+    ) -> Mapping[str, ColumnRule]:
+        """Give the sequences' own columns the rule that they have: the value of the newest row."""
+        for number, sequence in enumerate(sequences):
+            for name in sequence.fields:
+                if name in self._given.get(AGGREGATE, {}):
+                    msg = f"column '{name}' says in which order rows belong; it takes no {AGGREGATE}. Leave it out."
+                    raise InvalidInputError(msg)
+                columns[name] = ColumnRule(Function.LAST_VALUE, sequence=number)
+        return columns
+
+    def _function(self, column: str) -> Function | None:
+        text = self._given.get(AGGREGATE, {}).get(column)
+        return self._options.default_function if text is None else Function(text.lower())
+
+    def _aggregate(
+        self, column: str, sequence: int | None, otherwise: Function = Function.LAST_NON_NULL_VALUE
+    ) -> ColumnRule:
+        function = self._function(column) or otherwise
+        data_type = self._schema.field(column).type
+        fits, expected = _FITS.get(function, (None, ""))
+        is_sequence = column in self._options.sequence_field
+        if fits is not None and not fits(data_type) and not is_sequence:
+            msg = (
+                f"column '{column}': {AGGREGATE} '{function}' needs {expected}; its type is {data_type}. Choose "
+                "another."
+            )
+            raise InvalidInputError(msg)
+        if function is Function.HLL_SKETCH and not has_sketches():
+            msg = (
+                f"column '{column}': {AGGREGATE} 'hll_sketch' needs the package datasketches here and on executors: "
+                "pip install tablestore[sketches]."
+            )
+            raise InvalidInputError(msg)
+        return ColumnRule(
+            function,
+            sequence,
+            delimiter=self._given.get(DELIMITER, {}).get(column, ","),
+            distinct=BOOLEAN.parse(self._given.get(DISTINCT, {}).get(column, "false")),
+            retracts=function in _TAKES_BACK and not (function is Function.PRODUCT and pa.types.is_decimal(data_type)),
+            ignore_retract=BOOLEAN.parse(self._given.get(IGNORE_RETRACT, {}).get(column, "false")),
+        )
+
+    def _check_columns(self) -> None:
+        self._check_order(SEQUENCE_FIELD.name, self._named(SEQUENCE_FIELD.name, ",".join(self._options.sequence_field)))
+        for what, options in self._given.items():
+            for column in options if what != SEQUENCE_GROUP else ():
+                self._named(f"{FIELDS}{column}.{what}", column, single=True)
+        for what, function in ((DELIMITER, Function.LISTAGG), (DISTINCT, Function.COLLECT)):
+            for column in self._given.get(what, {}):
+                if self._function(column) is not function:
+                    msg = f"option '{FIELDS}{column}.{what}' is for {AGGREGATE} '{function}' only. Leave it out."
+                    raise InvalidInputError(msg)
+
+    def _named(self, option: str, text: str, *, single: bool = False) -> tuple[str, ...]:
+        """Read names of columns that are not in the key."""
+        try:
+            names = (text,) if single else COLUMNS.parse(text) if text else ()
+        except ValueError:
+            msg = f"option '{option}': expected {COLUMNS.expected}, came '{text}'. Correct it or leave it out."
+            raise InvalidInputError(msg) from None
+        for name in names:
+            if name in self._key:
+                msg = f"option '{option}': column '{name}' is in the primary key, which does not change. Leave it out."
+                raise InvalidInputError(msg)
+            if name not in self._values:
+                msg = f"option '{option}': there is no column '{name}'; the table has {self._values} besides its key."
+                raise InvalidInputError(msg)
+        if len(set(names)) != len(names):
+            msg = f"option '{option}' names a column twice: {list(names)}."
+            raise InvalidInputError(msg)
+        return names
+
+    def _check_order(self, option: str, names: Sequence[str]) -> None:
+        for name in names:
+            data_type = self._schema.field(name).type
+            if not _is_ordered(data_type):
+                msg = f"option '{option}': column '{name}' has type {data_type}; {_FITS[Function.MAX][1]} is needed."
+                raise InvalidInputError(msg)
+
+    def _check_engine(self) -> None:
+        """See that options are given to engines that know them."""
+        options, engine = self._options, self._options.engine
+        aggregates = (Engine.AGGREGATION, Engine.PARTIAL_UPDATE)
+        known: list[tuple[str, bool, Sequence[Engine]]] = [
+            (SEQUENCE_FIELD.name, bool(options.sequence_field), [e for e in Engine if e is not Engine.FIRST_ROW]),
+            (PARTIAL_REMOVE.name, options.partial_remove, [Engine.PARTIAL_UPDATE]),
+            (AGGREGATION_REMOVE.name, options.aggregation_remove, [Engine.AGGREGATION]),
+            (DEFAULT_FUNCTION.name, options.default_function is not None, aggregates),
+        ]
+        for name in options.fields:
+            is_group = split_field_option(name)[1] == SEQUENCE_GROUP
+            known.append((name, True, [Engine.PARTIAL_UPDATE] if is_group else aggregates))
+        for name, is_given, takers in known:
+            if is_given and engine not in takers:
+                words = " or ".join(f"merge-engine='{each}'" for each in takers)
+                msg = f"option '{name}' goes with {words}; this table has '{engine}'. Change one of them."
+                raise InvalidInputError(msg)

@@ -1,0 +1,363 @@
+"""A table's options, parsed once: text comes in, frozen dataclasses go out; after that no option's name is needed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from log_system.kafka.client.client_options import check_client_options, nearest_client_option
+from log_system.kafka.client.secrets import refuse_inline_secrets
+from snapshot.errors import InvalidInputError
+from tablestore.options import specification as specs
+from tablestore.options.declaration import Group as _Group
+from tablestore.options.merge_options import DELIMITER, MergeOptions, is_field_option
+from tablestore.options.specification import (
+    OPTIONS,
+    ChangelogMode,
+    ChangelogProducer,
+    Consistency,
+    ForeignRecords,
+    Headers,
+    KeyFormatName,
+    LogFormatName,
+)
+
+__all__ = [
+    "OPTIONS",
+    "CompactionOptions",
+    "Consistency",
+    "ForeignRecords",
+    "Headers",
+    "KafkaOptions",
+    "KeyFormatName",
+    "LogFormatName",
+    "LogOptions",
+    "MergeOptions",
+    "PublishOptions",
+    "SnapshotOptions",
+    "TableOptions",
+    "WriteOptions",
+    "parse_options",
+]
+
+_KAFKA: Final = "kafka."
+_BY_NAME: Final = {spec.name: spec for spec in OPTIONS}
+
+#: Options of other systems and other kinds of table, and what to write here.
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "connector": "a table of this store has no connector; set log.system=kafka for its log",
+    "topic": "this is the name in a Kafka connector's table; use kafka.topic",
+    "bootstrap.servers": "use kafka.bootstrap.servers",
+    "format": "use log.format",
+    "value.format": "this is the name in a Kafka connector's table; use log.format",
+    "key.format": "this is the name in a Kafka connector's table; use log.key.format",
+    "scan.startup.mode": "this is the name in a Kafka connector's table; use scan_mode of read_stream()",
+    "log.scan": "use scan_mode of read_stream()",
+    "log.changelog-mode": "leave it out: the log holds every change that the table stores",
+    "log.topic": "use kafka.topic",
+    "log.kafka.topic": "use kafka.topic",
+    "log.kafka.bootstrap.servers": "use kafka.bootstrap.servers",
+    "log_system": "use log.system",
+    "buckets": "use bucket",
+    "partial-update.ignore-delete": "use ignore-delete",
+    "first-row.ignore-delete": "use ignore-delete",
+    "deduplicate.ignore-delete": "use ignore-delete",
+    "partial-update.remove-record-on-sequence-group": "there is no such option here; a delete empties the columns of "
+    "its sequence groups, or ignore-delete=true drops it",
+    "sequence.field.sort-order": "the greatest sequence is the newest row here",
+    "snapshot.time-retained": "use snapshot.retention",
+    "snapshot.num-retained.min": "use snapshot.retain-min",
+    "snapshot.num-retained.max": "use snapshot.retain-max",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaOptions(_Group):
+    """Where the log is.
+
+    Attributes:
+        topic: the table's topic.
+        client: librdkafka's options, named without ``kafka.``; credentials are references.
+    """
+
+    topic: str = specs.KAFKA_TOPIC.field
+    client: Mapping[str, str] = field(hash=False)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address of the cluster."""
+        return self.client["bootstrap.servers"]
+
+    def to_properties(self) -> dict[str, str]:
+        """Return the options to store."""
+        return super().to_properties() | {f"{_KAFKA}{name}": value for name, value in self.client.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOptions(_Group):
+    """The log: what may be seen when, how it is written, and how long it is kept.
+
+    ``retention_ms`` is ``None`` where the broker decides, and -1 for ever.
+    """
+
+    kafka: KafkaOptions
+    consistency: Consistency = specs.LOG_CONSISTENCY.field
+    format: LogFormatName = specs.LOG_FORMAT.field
+    changelog_mode: ChangelogMode = specs.LOG_CHANGELOG_MODE.field
+    key_format: KeyFormatName = specs.LOG_KEY_FORMAT.field
+    retention_ms: int | None = field(default=None, metadata={"spec": specs.LOG_RETENTION})
+    compacted: bool = specs.LOG_COMPACTED.field
+    headers: Headers = specs.LOG_HEADERS.field
+    foreign_records: ForeignRecords = specs.LOG_FOREIGN_RECORDS.field
+    truncate_record: bool = specs.LOG_TRUNCATE_RECORD.field
+    transaction_timeout_ms: int = specs.LOG_TRANSACTION_TIMEOUT.field
+    request_timeout_ms: int = specs.LOG_REQUEST_TIMEOUT.field
+    replication_factor: int = specs.LOG_REPLICATION_FACTOR.field
+
+    def to_properties(self) -> dict[str, str]:
+        """Return the options to store."""
+        return {specs.LOG_SYSTEM.name: "kafka"} | super().to_properties()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionOptions(_Group):
+    """When changes are folded into the base; ``ratio`` is changed rows over base rows."""
+
+    auto: bool = specs.COMPACTION_AUTO.field
+    commits: int = specs.COMPACTION_COMMITS.field
+    ratio: float = specs.COMPACTION_RATIO.field
+    min_commits: int = specs.COMPACTION_MIN_COMMITS.field
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotOptions(_Group):
+    """Which snapshots are kept; ``retain_max`` is None where there is no such limit."""
+
+    retention_ms: int = specs.SNAPSHOT_RETENTION.field
+    retain_min: int = specs.SNAPSHOT_RETAIN_MIN.field
+    retain_max: int | None = field(default=None, metadata={"spec": specs.SNAPSHOT_RETAIN_MAX})
+    auto: bool = specs.SNAPSHOT_EXPIRE_AUTO.field
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionOptions(_Group):
+    """When partitions are old; ``expiration_ms`` is None where they never are."""
+
+    expiration_ms: int | None = field(default=None, metadata={"spec": specs.PARTITION_EXPIRATION_TIME})
+    pattern: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_PATTERN})
+    formatter: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_FORMATTER})
+    auto: bool = specs.PARTITION_EXPIRE_AUTO.field
+    check_interval_ms: int = specs.PARTITION_EXPIRATION_CHECK_INTERVAL.field
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(_Group):
+    """How data files are written."""
+
+    target_file_size_bytes: int = specs.WRITE_TARGET_FILE_SIZE.field
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishOptions(_Group):
+    """Who publishes a snapshot, and in how many transactions."""
+
+    driver_rows_max: int = specs.PUBLISH_DRIVER_ROWS_MAX.field
+    transaction_rows_max: int = specs.PUBLISH_TRANSACTION_ROWS_MAX.field
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(_Group):
+    """All options of one table; ``log`` is ``None`` without a log system."""
+
+    buckets: int = specs.BUCKET.field
+    changelog_producer: ChangelogProducer = specs.CHANGELOG_PRODUCER.field
+    consumer_expiration_ms: int | None = field(default=None, metadata={"spec": specs.CONSUMER_EXPIRATION_TIME})
+    log: LogOptions | None = None
+    merge: MergeOptions = field(default_factory=MergeOptions)
+    compaction: CompactionOptions = CompactionOptions()
+    snapshot: SnapshotOptions = SnapshotOptions()
+    partition: PartitionOptions = PartitionOptions()
+    write: WriteOptions = WriteOptions()
+    publish: PublishOptions = PublishOptions()
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether each write looks up the rows it replaces."""
+        return self.changelog_producer is ChangelogProducer.LOOKUP
+
+
+def parse_options(
+    options: Mapping[str, str | int | float | bool],
+    *,
+    log_system: str | None = None,
+    primary_key: Sequence[str],
+) -> TableOptions:
+    """Check a table's options and give them their types.
+
+    Args:
+        options: by name, as in ``docs/reference/options.md``.
+        log_system: the same as option ``log.system``.
+        primary_key: the table's key columns; empty for an append table.
+
+    Raises:
+        InvalidInputError: a name is unknown, a value is wrong or missing, two options contradict each other, or a
+            credential is given inline. The message shows no credential.
+    """
+    given = {name: _text(name, value) for name, value in options.items()}
+    for name in given:
+        _check_name(name)
+    system = _log_system(given.pop(specs.LOG_SYSTEM.name, None), log_system)
+    if system is None:
+        _refuse_without_log(given)
+    table = TableOptions.read(
+        given,
+        log=None if system is None else _read_log(given, primary_key),
+        merge=MergeOptions.of(given),
+        compaction=CompactionOptions.read(given),
+        snapshot=SnapshotOptions.read(given),
+        partition=PartitionOptions.read(given),
+        write=WriteOptions.read(given),
+        publish=PublishOptions.read(given),
+    )
+    table.merge.check_key(primary_key)
+    _check_changelog(table, primary_key)
+    kept = table.snapshot
+    if kept.retain_max is not None and kept.retain_max < kept.retain_min:
+        msg = (
+            f"option 'snapshot.retain-max'={kept.retain_max}: expected at least snapshot.retain-min, which is "
+            f"{kept.retain_min}. Raise the one, or lower the other."
+        )
+        raise InvalidInputError(msg)
+    return table
+
+
+def _check_changelog(table: TableOptions, primary_key: Sequence[str]) -> None:
+    """See that what the log is to hold is known, and that it can hold what is known."""
+    log, looks_up = table.log, table.looks_up
+    msg = ""
+    if looks_up and not primary_key:
+        msg = "changelog-producer='lookup' needs a primary key, by which rows are replaced; this table has none."
+    elif log is None:
+        return
+    elif looks_up and log.consistency is Consistency.EVENTUAL:
+        msg = (
+            "changelog-producer='lookup' needs log.consistency='transactional': what is sent before the commit cannot "
+            "know the rows it will replace. A reader of an 'eventual' log normalizes instead."
+        )
+    elif looks_up and log.format is LogFormatName.JSON:
+        msg = (
+            "changelog-producer='lookup' needs log.format='arrow' or 'debezium-json': 'json' has no place for the row "
+            "before a change."
+        )
+    elif log.changelog_mode is ChangelogMode.UPSERT and (looks_up or not primary_key):
+        why = "changelog-producer='lookup' makes all changes" if looks_up else "this table has no primary key"
+        msg = f"log.changelog-mode='upsert': {why}. Use 'all' or 'auto', or leave it out."
+    elif log.changelog_mode is ChangelogMode.ALL and primary_key and not looks_up:
+        msg = (
+            "log.changelog-mode='all' needs the rows before a change, which nobody knows here. Set "
+            "changelog-producer='lookup', or use 'upsert'."
+        )
+    if not msg and log is not None and log.truncate_record:
+        msg = _why_no_truncate_record(log, looks_up=looks_up)
+    if msg:
+        raise InvalidInputError(msg)
+
+
+def _why_no_truncate_record(log: LogOptions, *, looks_up: bool) -> str:
+    """Say why one record cannot stand for the deletes of many rows; empty where it can."""
+    why = ""
+    if log.consistency is Consistency.EVENTUAL:
+        why = "an 'eventual' log is sent before the commit, and a record for all rows could not be taken back"
+    elif log.compacted:
+        why = "with log.compacted the broker drops a key by its own null value, and would keep all that are gone"
+    elif looks_up:
+        why = "changelog-producer='lookup' says of each row what it was"
+    return f"log.truncate-record=true: {why}. Leave one of the two out." if why else ""
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        # A delimiter may be a space.
+        return value if name.endswith(DELIMITER) else value.strip()
+    if isinstance(value, int | float):
+        return str(value)
+    msg = f"option '{name}': expected text, a number or a boolean, came {type(value).__name__}. Write it as text."
+    raise InvalidInputError(msg)
+
+
+def _check_name(name: str) -> None:
+    if name in _BY_NAME or (name.startswith(_KAFKA) and name not in _ELSEWHERE) or is_field_option(name):
+        return
+    if name in _ELSEWHERE:
+        hint = _ELSEWHERE[name]
+    elif name.startswith("properties."):
+        inner = name.removeprefix("properties.")
+        hint = f"this is the name in a Kafka connector's table; use {_KAFKA}{inner}"
+    elif name.startswith("sink."):
+        hint = "this is an option of a connector's table; writes of this store are exactly-once by themselves"
+    else:
+        close = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.7)
+        near = f"; did you mean '{close[0]}'?" if close else nearest_client_option(name)
+        msg = f"unknown option '{name}'{near or '.'} docs/reference/options.md lists all."
+        raise InvalidInputError(msg)
+    msg = f"unknown option '{name}': {hint}."
+    raise InvalidInputError(msg)
+
+
+def _log_system(option: str | None, argument: str | None) -> str | None:
+    if option is not None and argument is not None and option != argument:
+        msg = f"option 'log.system'='{option}' and the argument log_system='{argument}' have to agree. Leave one out."
+        raise InvalidInputError(msg)
+    system = option if argument is None else argument
+    return None if system is None else specs.LOG_SYSTEM.parse(system)
+
+
+def _refuse_without_log(given: Mapping[str, str]) -> None:
+    for name in given:
+        if name.startswith(("log.", _KAFKA, "publish.")):
+            msg = (
+                f"option '{name}' needs a log system; this table has none. Set log.system=kafka (or "
+                f"log_system='kafka'), or leave the option out."
+            )
+            raise InvalidInputError(msg)
+
+
+def _read_log(given: Mapping[str, str], primary_key: Sequence[str]) -> LogOptions:
+    for spec in (specs.KAFKA_SERVERS, specs.KAFKA_TOPIC):
+        if not given.get(spec.name):
+            msg = f"option '{spec.name}' is required with log.system=kafka: set {spec.type.expected}; nothing came."
+            raise InvalidInputError(msg)
+    client = {
+        name.removeprefix(_KAFKA): text
+        for name, text in given.items()
+        if name.startswith(_KAFKA) and name != specs.KAFKA_TOPIC.name
+    }
+    check_client_options(client)
+    refuse_inline_secrets(client)
+    log = LogOptions.read(given, kafka=KafkaOptions.read(given, client=client))
+    if log.consistency is Consistency.EVENTUAL and not primary_key:
+        msg = (
+            "log.consistency='eventual' needs a primary key; this table has none. Declare one, or use 'transactional'."
+        )
+        raise InvalidInputError(msg)
+    if log.compacted and not primary_key:
+        msg = (
+            "log.compacted=true needs a primary key, by which the broker compacts; this table has none. Declare one, "
+            "or leave log.compacted out."
+        )
+        raise InvalidInputError(msg)
+    if log.compacted and log.format is not LogFormatName.JSON:
+        why = {
+            LogFormatName.ARROW: "'arrow' puts many rows into a record",
+            LogFormatName.DEBEZIUM_JSON: "'debezium-json' has no null value, by which the broker would drop a key",
+        }[log.format]
+        msg = (
+            f"log.compacted=true needs log.format='json', one record a key; {why}. Use 'json', or leave log.compacted "
+            "out."
+        )
+        raise InvalidInputError(msg)
+    return log

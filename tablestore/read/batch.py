@@ -1,0 +1,129 @@
+"""Batch and streaming reads as Spark frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from log_system.kafka.client.access_policy import DEFAULT
+from log_system.kafka.client.secrets import reveal
+from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
+from snapshot.store.table_files import TableFiles
+from tablestore.context import TableContext
+from tablestore.options.read_options import (
+    FORMAT,
+    NEWEST,
+    parse_read_options,
+    parse_schema_choice,
+    timestamp_millis,
+)
+from tablestore.read import anti_join_scan, bitmap_scan
+from tablestore.read.base_table_columns import base_table_columns, shielded
+from tablestore.read.spark_splits import frame_of_splits
+from tablestore.read.split_planner import snapshot_splits
+from tablestore.read.time_travel import Point, between
+
+
+def read(
+    spark: SparkSession,
+    table: TableContext,
+    *,
+    snapshot: int | None,
+    timestamp: datetime | str | int | None,
+    columns: Sequence[str] | None,
+    push_filters: bool = False,
+    tag: str | None = None,
+    schema: str = NEWEST,
+) -> DataFrame:
+    """Read a snapshot: with Spark's own Delta reader where nothing or little has to be merged, else bucket by bucket.
+
+    Args:
+        spark: the session.
+        table: the table.
+        snapshot: the snapshot's id; None for the newest.
+        timestamp: in its place, a time.
+        columns: the columns wanted; None for all.
+        tag: in the snapshot's place, its tag.
+        push_filters: the caller scans the frame once only, so its filters may be applied in the files.
+        schema: ``newest`` for the columns that the table has, ``own`` for those it had in the snapshot.
+
+    Raises:
+        NotFoundError: there is no such snapshot.
+        InvalidInputError: two of snapshot, timestamp and tag are given, a column is unknown, or ``schema`` is neither
+            word.
+    """
+    is_own = parse_schema_choice(schema)
+    files = table.files
+    snapshot = _snapshot_id(files, snapshot, timestamp, tag)
+    spec = files.spec_of(snapshot) if is_own else table.spec
+    names = spec.schema.fieldNames()
+    unknown = [name for name in columns or () if name not in names]
+    if unknown:
+        msg = f"read: unknown columns {unknown}; the table has {names}."
+        raise InvalidInputError(msg)
+    wanted = list(columns) if columns is not None else names
+    # Delta may have forgotten the versions of a snapshot that has expired and is kept by a tag, which lists its files.
+    tagged = snapshot < files.oldest(fresh=False)
+    layout = files.layout(snapshot) if table.spec.has_key or tagged else None
+    if not tagged and (layout is None or not layout.changes):
+        version = snapshot if layout is None else layout.root_version
+        frame = shielded(spark.read.format("delta").option("versionAsOf", version).load(table.path), files)
+        selected = base_table_columns(frame.schema, spec, wanted)
+        if selected is not None:
+            return frame.select(*selected)
+    options = {**source_options(spark, table), "snapshot": str(snapshot), "schema": schema}
+    tasks = parse_read_options(options).tasks
+    if layout is not None and layout.changes:
+        prunable = columns is None or bool(spec.partition_by)
+        found = bitmap_scan.scanned(spark, files, spec, layout, wanted, tasks)
+        if found is None and not tagged and anti_join_scan.is_worth_it(layout, len(wanted), prunable=prunable):
+            found = anti_join_scan.overlaid(spark, files, spec, layout, wanted, tasks)
+        if found is not None:
+            return found
+    if push_filters:
+        pushed = {**options, "columns": "\x1f".join(wanted), "pushFilters": "true"}
+        return spark.read.format(FORMAT).options(**pushed).load().select(*[backquoted(name) for name in wanted])
+    return frame_of_splits(
+        spark, snapshot_splits(files, snapshot, tasks=tasks, columns=wanted, spec=spec), spec, wanted
+    )
+
+
+def _snapshot_id(
+    files: TableFiles, snapshot: int | None, timestamp: datetime | str | int | None, tag: str | None
+) -> int:
+    if (snapshot is not None) + (timestamp is not None) + (tag is not None) > 1:
+        msg = "read: snapshot, timestamp and tag exclude each other; give one."
+        raise InvalidInputError(msg)
+    if timestamp is not None:
+        return files.snapshot_as_of(timestamp_millis(timestamp)).id
+    if tag is not None:
+        return files.tags.get(tag).snapshot.id
+    return files.latest() if snapshot is None else files.snapshot(snapshot).id
+
+
+def read_changes(spark: SparkSession, table: TableContext, from_: Point, to: Point | None) -> DataFrame:
+    """Give the changes after a snapshot, up to another, from the table's files.
+
+    Raises:
+        NotFoundError: there is no such snapshot or tag.
+        DataLostError: changes in between have expired.
+        InvalidInputError: the second comes before the first.
+    """
+    after, through = between(table.files, from_, to)
+    given = {"changesAfter": after, "changesThrough": through, "readChangeFeed": "true"}
+    options = source_options(spark, table) | {name: str(value) for name, value in given.items()}
+    return spark.read.format(FORMAT).options(**options).load()
+
+
+def source_options(spark: SparkSession, table: TableContext) -> dict[str, str]:
+    """Return the options with which ``format("tablestore")`` reads a table."""
+    cores = spark.conf.get("spark.default.parallelism", None) or spark.conf.get(
+        "spark.sql.leafNodeDefaultParallelism", None
+    )
+    tasks = {"tasks": cores} if cores else {}
+    # Spark runs the data source in processes whose environment may differ from this one's.
+    allowed = {"allowReferences": table.allowed.text} if table.allowed.entries != DEFAULT else {}
+    return {"path": table.path, **tasks, **allowed, **reveal(table.runtime)}

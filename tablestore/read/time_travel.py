@@ -1,0 +1,66 @@
+"""Points in a table's history, as users say them: a snapshot's id, a tag, or a time."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from snapshot.errors import DataLostError, InvalidInputError
+from snapshot.records import Snapshot
+from snapshot.store.table_files import TableFiles
+from tablestore.options.read_options import timestamp_millis
+
+Point = int | str | datetime
+"""A snapshot's id; text of one, of a tag or of a time (ISO-8601); or a time."""
+
+
+def snapshot_at(files: TableFiles, point: Point) -> Snapshot:
+    """Find the snapshot that a point means; of a time, the newest that was there.
+
+    Raises:
+        NotFoundError: there is no such snapshot or tag, or it has expired.
+        InvalidInputError: the text is none of an id, a tag or a time.
+    """
+    if isinstance(point, bool) or not isinstance(point, int | str | datetime):
+        msg = f"expected a snapshot's id, a tag's name or a time, came {point!r}."
+        raise InvalidInputError(msg)
+    if isinstance(point, int):
+        return files.snapshot(point)
+    if isinstance(point, datetime):
+        return files.snapshot_as_of(timestamp_millis(point))
+    if point.isdigit():
+        return files.snapshot(int(point))
+    if is_tag(point):
+        return files.tags.get(point).snapshot
+    return files.snapshot_as_of(timestamp_millis(point))
+
+
+def between(files: TableFiles, from_: Point, to: Point | None) -> tuple[int, int]:
+    """Find the snapshots after one point, up to another; without one up to the newest.
+
+    Returns:
+        The snapshot before the first of them, and the last of them.
+
+    Raises:
+        NotFoundError: there is no such snapshot or tag.
+        DataLostError: changes in between have expired.
+        InvalidInputError: the second comes before the first.
+    """
+    after = snapshot_at(files, from_).id
+    through = files.latest() if to is None else snapshot_at(files, to).id
+    if through < after:
+        msg = f"changes: from snapshot {after} to {through}: expected the older one first. Swap them."
+        raise InvalidInputError(msg)
+    oldest = files.oldest(fresh=False)
+    if after + 1 < oldest and after < through:
+        msg = (
+            f"table {files.storage.root!r}: the changes of snapshots {after + 1} to {min(through, oldest - 1)} have "
+            f"expired; those after snapshot {oldest - 1} are there."
+        )
+        raise DataLostError(msg)
+    return after, through
+
+
+def is_tag(text: str) -> bool:
+    """Tell whether a text names a tag, rather than a snapshot or a time, both of which begin with a digit."""
+    return re.match(r"[A-Za-z_]", text) is not None

@@ -1,0 +1,1 @@
+"""What tables and connectors share of Spark: tasks, Python workers, state, checkpoints."""

@@ -1,0 +1,54 @@
+"""Runs work as Spark tasks, one a Spark partition, without anything but DataFrames (so also over Spark Connect)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+
+from snapshot.errors import TableStoreError, error_of
+from tablestore.spark.python_worker import begin_task
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Task = TypeVar("Task")
+_RESULT = "number long, result string, kind string, message string"
+_ARROW = pa.schema([("number", pa.int64()), ("result", pa.string()), ("kind", pa.string()), ("message", pa.string())])
+
+
+def run_tasks(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], str]) -> list[str]:
+    """Run ``work`` on each task, in Spark tasks of their own; Spark repeats those that die.
+
+    An error of ours comes back as data: Spark would repeat a task that another publisher has fenced, which then fences
+    that one's tasks in turn, and would hide the error in one of its own.
+
+    Returns:
+        The results, in the order of the tasks.
+
+    Raises:
+        TableStoreError: what the first task that failed has raised, after all have ended.
+    """
+    if not tasks:
+        return []
+    held = list(tasks)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    told: tuple[str | None, ...] = (work(held[number]), None, None)
+                except TableStoreError as error:
+                    told = (None, error.kind, str(error))
+                names = ("number", "result", "kind", "message")
+                yield pa.RecordBatch.from_pylist([dict(zip(names, (number, *told), strict=True))], schema=_ARROW)
+
+    frame = spark.range(0, len(held), 1, len(held)).mapInArrow(run, _RESULT)
+    found = {row.number: row for row in frame.collect()}
+    in_order = [found[number] for number in range(len(held))]
+    for row in in_order:
+        if row.kind is not None:
+            raise error_of(row.kind, row.message)
+    return [row.result for row in in_order]

@@ -1,0 +1,1 @@
+"""Definitions of tables and views, and what a session sees of them."""

@@ -1,0 +1,204 @@
+"""What ``ALTER TABLE`` makes of a definition, and of the store table behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from log_system.kafka.client.secrets import ClientValue
+from snapshot.errors import InvalidInputError, NotFoundError
+from snapshot.quoting import backquoted
+from snapshot.schema.evolution import (
+    AddColumn,
+    AllowNull,
+    Change,
+    CommentColumn,
+    DropColumn,
+    MoveColumn,
+    RenameColumn,
+    WidenColumn,
+)
+from tablestore.sql.parser.parse import parse_query
+from tablestore.sql.parser.statements import (
+    AlterAdd,
+    AlterDrop,
+    AlterModify,
+    AlterRenameColumn,
+    AlterReset,
+    AlterSet,
+    Column,
+    ColumnPosition,
+    ComputedColumn,
+    CreateTable,
+    PhysicalColumn,
+)
+
+Altered = AlterSet | AlterReset | AlterRenameColumn | AlterAdd | AlterModify | AlterDrop
+
+
+@dataclass(frozen=True)
+class StoreChanges:
+    """What a statement changes of a store table."""
+
+    columns: tuple[Change, ...] = ()
+    options: Mapping[str, ClientValue] = field(default_factory=dict)
+    reset: tuple[str, ...] = ()
+
+
+def altered(made: CreateTable, statement: Altered) -> CreateTable:
+    """Give the definition that a statement makes of one.
+
+    Raises:
+        NotFoundError: there is no such column.
+        InvalidInputError: key, watermark or a computed column needs the column as it is, or a name is taken.
+    """
+    match statement:
+        case AlterSet():
+            return replace(made, options=tuple((dict(made.options) | dict(statement.options)).items()))
+        case AlterReset():
+            return replace(made, options=tuple(pair for pair in made.options if pair[0] not in statement.keys))
+        case AlterAdd():
+            columns = list(made.columns)
+            for column, place in zip(statement.columns, _places(statement), strict=True):
+                columns = _put(made, columns, column, place)
+            return replace(made, columns=tuple(columns))
+        case AlterModify():
+            columns = list(made.columns)
+            for column, place in zip(statement.columns, _places(statement), strict=True):
+                number = _find(made, columns, column.name)
+                columns[number] = column
+                if place is not None:
+                    columns = _put(made, [*columns[:number], *columns[number + 1 :]], column, place)
+            return replace(made, columns=tuple(columns))
+        case AlterDrop():
+            columns = list(made.columns)
+            for name in statement.columns:
+                _check_free(made, columns, name)
+                del columns[_find(made, columns, name)]
+            return replace(made, columns=tuple(columns))
+        case AlterRenameColumn():
+            columns = list(made.columns)
+            number = _find(made, columns, statement.column)
+            _check_free(made, columns, statement.column)
+            columns[number] = replace(columns[number], name=statement.to)
+            return replace(made, columns=tuple(columns))
+
+
+def store_changes(made: CreateTable, statement: Altered) -> StoreChanges:
+    """Give the changes of the store table that a statement asks for; its computed columns are the definition's alone.
+
+    Args:
+        made: the definition before.
+        statement: the statement; `altered` has accepted it.
+    """
+    before = {column.name: column for column in made.columns}
+    match statement:
+        case AlterSet():
+            return StoreChanges(options=dict(statement.options))
+        case AlterReset():
+            return StoreChanges(reset=statement.keys)
+        case AlterRenameColumn():
+            if isinstance(before[statement.column], PhysicalColumn):
+                return StoreChanges((RenameColumn(backquoted(statement.column), statement.to),))
+            return StoreChanges()
+        case AlterDrop():
+            stored = [name for name in statement.columns if isinstance(before[name], PhysicalColumn)]
+            return StoreChanges(tuple(DropColumn(backquoted(name)) for name in stored))
+        case AlterAdd():
+            pairs = zip(statement.columns, _places(statement), strict=True)
+            return StoreChanges(tuple(_added(made, c, place) for c, place in pairs if isinstance(c, PhysicalColumn)))
+        case AlterModify():
+            found: list[Change] = []
+            for column, place in zip(statement.columns, _places(statement), strict=True):
+                found += _modified(made, before[column.name], column, place)
+            return StoreChanges(tuple(found))
+
+
+def _places(statement: AlterAdd | AlterModify) -> tuple[ColumnPosition | None, ...]:
+    return statement.places or (None,) * len(statement.columns)
+
+
+def _put(made: CreateTable, columns: list[Column], column: Column, place: ColumnPosition | None) -> list[Column]:
+    if place is None:
+        return [*columns, column]
+    number = 0 if place.after is None else _find(made, columns, place.after) + 1
+    return [*columns[:number], column, *columns[number:]]
+
+
+def _find(made: CreateTable, columns: list[Column], name: str) -> int:
+    for number, column in enumerate(columns):
+        if column.name == name:
+            return number
+    msg = f"table '{made.name}': there is no column '{name}'; there are {', '.join(each.name for each in columns)}."
+    raise NotFoundError(msg)
+
+
+def _check_free(made: CreateTable, columns: list[Column], name: str) -> None:
+    """See that nothing else in the definition names a column.
+
+    Raises:
+        InvalidInputError: something does.
+    """
+    if name in made.primary_key or (made.watermark and made.watermark.column == name):
+        msg = f"table '{made.name}': column '{name}' is in the PRIMARY KEY or has the WATERMARK; it stays."
+        raise InvalidInputError(msg)
+    if name in made.partitioned_by:
+        msg = f"table '{made.name}': column '{name}' is one of PARTITIONED BY; it stays."
+        raise InvalidInputError(msg)
+    for column in columns:
+        if isinstance(column, ComputedColumn) and column.name != name:
+            tree = parse_query(f"SELECT {column.expression}").tree
+            if any(each.name.lower() == name.lower() for each in tree.find_all(exp.Column)):
+                msg = (
+                    f"table '{made.name}': column '{column.name}' is computed from '{name}'. Drop that first, or say "
+                    "how else it is computed: ALTER TABLE ... MODIFY."
+                )
+                raise InvalidInputError(msg)
+
+
+def _added(made: CreateTable, column: PhysicalColumn, place: ColumnPosition | None) -> AddColumn:
+    if not column.type.nullable:
+        msg = (
+            f"table '{made.name}': column '{column.name}': a column that is added cannot be NOT NULL: the rows there "
+            "are have no value for it."
+        )
+        raise InvalidInputError(msg)
+    first, after = _neighbour(made, place)
+    return AddColumn(backquoted(column.name), column.type.spark, first, after, column.comment)
+
+
+def _modified(made: CreateTable, before: Column, column: Column, place: ColumnPosition | None) -> list[Change]:
+    name = backquoted(column.name)
+    if isinstance(before, PhysicalColumn) is not isinstance(column, PhysicalColumn):
+        msg = f"table '{made.name}': column '{column.name}': a column that is stored and one that is computed are two."
+        raise InvalidInputError(msg)
+    if not isinstance(column, PhysicalColumn) or not isinstance(before, PhysicalColumn):
+        return []
+    found: list[Change] = []
+    if before.type.spark != column.type.spark:
+        found.append(WidenColumn(name, column.type.spark))
+    if before.type.nullable and not column.type.nullable:
+        msg = f"table '{made.name}': column '{column.name}' cannot become NOT NULL: rows there are may have NULL in it."
+        raise InvalidInputError(msg)
+    if not before.type.nullable and column.type.nullable and column.name not in made.primary_key:
+        found.append(AllowNull(name))
+    if before.comment != column.comment:
+        found.append(CommentColumn(name, column.comment))
+    if place is not None:
+        first, after = _neighbour(made, place)
+        found.append(MoveColumn(name, first, after))
+    return found
+
+
+def _neighbour(made: CreateTable, place: ColumnPosition | None) -> tuple[bool, str | None]:
+    """Say where a column goes among those that are stored: a computed one stands for the stored one before it."""
+    if place is None:
+        return False, None
+    before: str | None = None
+    for column in made.columns if place.after is not None else ():
+        before = column.name if isinstance(column, PhysicalColumn) else before
+        if column.name == place.after:
+            return before is None, before
+    return place.after is None, place.after

@@ -1,0 +1,269 @@
+"""What a definition says to the connectors and to the store: columns, options, key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
+
+from log_system.kafka.client.access_policy import VARIABLE, Allowed
+from log_system.kafka.client.secrets import ClientValue
+from snapshot.errors import InvalidInputError
+from tablestore.connectors.kafka.client_properties import check_stored_properties
+from tablestore.connectors.kafka.message_mapping import WRITABLE
+from tablestore.connectors.kafka.partitioners import OWN_PARTITIONERS
+from tablestore.connectors.option_names import (
+    METADATA,
+    PRECISION,
+    PRIMARY_KEY,
+    PROPERTIES,
+    Connector,
+    Side,
+    options_after,
+)
+from tablestore.connectors.table import KafkaTable
+from tablestore.sql.parser.render import is_secret
+from tablestore.sql.parser.statements import ComputedColumn, CreateTable, MetadataColumn, PhysicalColumn
+
+CONNECTOR: Final = "connector"
+LOG_SYSTEM: Final = "log.system"
+SERVERS: Final = "properties.bootstrap.servers"
+PARTITIONER: Final = "sink.partitioner"
+LOG_SERVERS: Final = "kafka.bootstrap.servers"
+Columns = tuple[PhysicalColumn | MetadataColumn, ...]
+#: Options that a connector has and the store has not, by which a forgotten ``'connector'`` shows.
+_OF_CONNECTORS: Final = (
+    "topic",
+    "topic-pattern",
+    "format",
+    "value.format",
+    "key.format",
+    "properties.",
+    "scan.",
+    "sink.",
+)
+
+
+def connector_of(made: CreateTable) -> Connector | None:
+    """Tell which connector a table is of; None for a store table.
+
+    Raises:
+        InvalidInputError: there is no such connector.
+    """
+    given = dict(made.options).get(CONNECTOR)
+    if given is None:
+        return None
+    try:
+        return Connector(str(given))
+    except ValueError:
+        known = ", ".join(f"'{each.value}'" for each in Connector)
+        msg = f"table '{made.name}': option 'connector': expected {known}, or none for a store table; came {given!r}."
+        raise InvalidInputError(msg) from None
+
+
+def stored_columns(made: CreateTable) -> Columns:
+    """Give the columns that come from the connector or the store, in order."""
+    return tuple(column for column in made.columns if not isinstance(column, ComputedColumn))
+
+
+def insertable_columns(made: CreateTable) -> Columns:
+    """Give the columns that ``INSERT INTO`` fills: those that are stored, without virtual metadata."""
+    return tuple(
+        column for column in stored_columns(made) if not (isinstance(column, MetadataColumn) and column.is_virtual)
+    )
+
+
+def schema_of(columns: Columns) -> StructType:
+    """Give columns as Spark knows them."""
+    return StructType([StructField(column.name, column.type.spark, column.type.nullable) for column in columns])
+
+
+def connector_options(made: CreateTable, columns: Columns | None = None) -> dict[str, ClientValue]:
+    """Give a table's options, with what its columns and its key say.
+
+    Args:
+        made: the table.
+        columns: those that are read or written; None for all that are stored.
+    """
+    options: dict[str, ClientValue] = dict(made.options) | {"table.name": made.name}
+    if made.primary_key:
+        options[PRIMARY_KEY] = ",".join(made.primary_key)
+    for column in stored_columns(made) if columns is None else columns:
+        if isinstance(column, MetadataColumn):
+            options[f"{METADATA}{column.name.lower()}"] = column.key
+        if column.type.digits is not None:
+            options[f"{PRECISION}{column.name.lower()}"] = str(column.type.digits)
+    return options
+
+
+def client_options(
+    defined: Mapping[str, ClientValue],
+    given: Mapping[str, ClientValue],
+    allowed: Allowed,
+    mapped: Callable[[str], str],
+) -> dict[str, ClientValue]:
+    """Lay the options that a program gives over those of a definition, which may not do all that a program may.
+
+    Args:
+        defined: options of a connector's table as the definition has them.
+        given: by the program; one that is empty leaves the definition's out.
+        allowed: what the definition may refer to.
+        mapped: gives the addresses under which this session reaches brokers.
+
+    Raises:
+        InvalidInputError: the definition says what only a program may.
+    """
+    given = {name.lower(): value for name, value in given.items()}
+    kept = {name.lower(): value for name, value in defined.items() if name.lower() not in given}
+    options = {**kept, **{name: value for name, value in given.items() if value != ""}}
+    servers = options.get(SERVERS)
+    if isinstance(servers, str):
+        options[SERVERS] = mapped(servers)
+    check_stored_properties(options_after(kept, PROPERTIES), allowed, str(options.get(SERVERS, "")))
+    partitioner = str(kept.get(PARTITIONER, OWN_PARTITIONERS[0]))
+    if partitioner not in OWN_PARTITIONERS and not allowed.covers(f"class:{partitioner}"):
+        msg = (
+            f"option '{PARTITIONER}'='{partitioner}' is in a definition and names Python code, which this program does "
+            f"not allow (allowed: {allowed.text or 'nothing'}). Allow it by {VARIABLE}='class:{partitioner}' in this "
+            f"program's environment or Catalog(..., allow_references=['class:{partitioner}'])."
+        )
+        raise InvalidInputError(msg)
+    return options
+
+
+def check_table(made: CreateTable, allowed: Allowed) -> None:
+    """Check what can be checked without a broker, and without knowing what the table is used for.
+
+    Args:
+        made: the table.
+        allowed: what its options may refer to.
+
+    Raises:
+        InvalidInputError: columns, key, watermark or options are wrong or do not go together.
+    """
+    _check_columns(made)
+    _check_watermark(made)
+    if not made.temporary:
+        _refuse_secrets(made)
+    connector = connector_of(made)
+    if connector is None:
+        _check_store(made)
+        return
+    if made.partitioned_by:
+        msg = f"table '{made.name}': PARTITIONED BY is for store tables; Kafka's partitions are the topic's."
+        raise InvalidInputError(msg)
+    _check_metadata(made)
+    try:
+        options = connector_options(made)
+        KafkaTable.of(connector, options, schema_of(stored_columns(made)))
+        client_options(options, {}, allowed, lambda servers: servers)
+    except InvalidInputError as error:
+        msg = f"table '{made.name}': {error}"
+        raise InvalidInputError(msg) from error
+
+
+def _check_columns(made: CreateTable) -> None:
+    names = [column.name for column in made.columns]
+    if not insertable_columns(made):
+        msg = f"table '{made.name}': a table needs a column that is stored; it has only computed or virtual ones."
+        raise InvalidInputError(msg)
+    lower: dict[str, str] = {}
+    for name in names:
+        if name.lower() in lower:
+            msg = (
+                f"table '{made.name}': columns '{lower[name.lower()]}' and '{name}' are the same to Spark; rename one."
+            )
+            raise InvalidInputError(msg)
+        lower[name.lower()] = name
+    physical = [column.name for column in made.columns if isinstance(column, PhysicalColumn)]
+    for what, wanted in (("PRIMARY KEY", made.primary_key), ("PARTITIONED BY", made.partitioned_by)):
+        for name in wanted:
+            if name not in physical:
+                came = "is no physical column" if name in names else "is no column"
+                msg = f"table '{made.name}': {what}: '{name}' {came}; there are {', '.join(physical)}."
+                raise InvalidInputError(msg)
+        if len(set(wanted)) != len(wanted):
+            msg = f"table '{made.name}': {what} names a column twice: {', '.join(wanted)}."
+            raise InvalidInputError(msg)
+
+
+def _check_watermark(made: CreateTable) -> None:
+    if made.watermark is None:
+        return
+    name = made.watermark.column
+    column = next((column for column in made.columns if column.name == name), None)
+    if column is None:
+        msg = f"table '{made.name}': WATERMARK FOR '{name}': there is no such column."
+        raise InvalidInputError(msg)
+    if isinstance(column, ComputedColumn):
+        msg = (
+            f"table '{made.name}': WATERMARK FOR '{name}': a computed column cannot have it yet; declare the event "
+            "time as a physical or metadata column."
+        )
+        raise InvalidInputError(msg)
+    if not isinstance(column.type.spark, TimestampType | TimestampNTZType):
+        came = column.type.text
+        msg = f"table '{made.name}': WATERMARK FOR '{name}': expected TIMESTAMP or TIMESTAMP_LTZ, came {came}."
+        raise InvalidInputError(msg)
+
+
+def _check_metadata(made: CreateTable) -> None:
+    for column in made.columns:
+        if isinstance(column, MetadataColumn) and column.name in made.primary_key:
+            msg = f"table '{made.name}': PRIMARY KEY: '{column.name}' is metadata; a key is in the message."
+            raise InvalidInputError(msg)
+
+
+def _check_store(made: CreateTable) -> None:
+    for column in made.columns:
+        if isinstance(column, MetadataColumn):
+            msg = f"table '{made.name}': column '{column.name}': METADATA is of connectors: is 'connector' missing?"
+            raise InvalidInputError(msg)
+    for key, _ in made.options:
+        if key.startswith(_OF_CONNECTORS):
+            msg = (
+                f"table '{made.name}': option '{key}' is of the connectors. Give 'connector' = 'kafka' or "
+                "'upsert-kafka'; without it, this is a store table, whose log is set by 'log.system' and 'kafka.*'."
+            )
+            raise InvalidInputError(msg)
+    if made.watermark is not None:
+        msg = f"table '{made.name}': WATERMARK: a store table cannot have it yet. Give it to the query's other source."
+        raise InvalidInputError(msg)
+    if made.temporary:
+        msg = f"table '{made.name}': a store table cannot be TEMPORARY: its rows are kept. Leave the word out."
+        raise InvalidInputError(msg)
+
+
+def _refuse_secrets(made: CreateTable) -> None:
+    for key, value in made.options:
+        if is_secret(key, value):
+            name = key.removeprefix("properties.").removeprefix("kafka.")
+            variable = "".join(letter if letter.isalnum() else "_" for letter in f"KAFKA_{name}".upper())
+            msg = (
+                f"table '{made.name}': option '{key}' holds a credential and definitions are stored: expected a "
+                f"reference, came the credential itself (not shown). Give 'env:{variable}' or 'file:/path/to/file', or "
+                f"leave it out and give it each time: catalog.table('{made.name}', options={{'{key}': ...}}), or "
+                "CREATE TEMPORARY TABLE, which is not stored."
+            )
+            raise InvalidInputError(msg)
+
+
+def check_sink(made: CreateTable) -> None:
+    """Check a connector's table before it is written to.
+
+    Raises:
+        InvalidInputError: it cannot be.
+    """
+    connector = connector_of(made)
+    if connector is None:
+        return
+    columns = insertable_columns(made)
+    for column in columns:
+        if isinstance(column, MetadataColumn) and column.key not in WRITABLE:
+            msg = (
+                f"table '{made.name}': Invalid metadata key '{column.key}' in column '{column.name}': only "
+                f"{' and '.join(WRITABLE)} can be written. Declare the column VIRTUAL."
+            )
+            raise InvalidInputError(msg)
+    KafkaTable.of(connector, connector_options(made, columns), schema_of(columns), Side.SINK)

@@ -1,0 +1,158 @@
+"""The definitions of tables and views, as files in the warehouse.
+
+::
+
+    <warehouse>/_catalog/<name>/00000001.json     the first definition of that name
+                                00000002.json     the next one, or the word that the name is free again
+
+A file is never changed and never replaced: whoever wants to change a definition writes the file after the one that was
+read, if it is absent. So of several at once one wins, on a disk as on an object store, and the others learn it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote, unquote
+
+from snapshot.errors import AlreadyExistsError, ConflictError, CorruptedError
+from snapshot.storage import Storage
+from tablestore.sql.parser.errors import SqlError
+from tablestore.sql.parser.parse import parse
+from tablestore.sql.parser.render import render
+from tablestore.sql.parser.statements import CreateTable, CreateView
+
+FOLDER: Final = "_catalog"
+CHECKPOINTS_FOLDER: Final = "_checkpoints"
+_FORMAT: Final = 1
+_FILE: Final = re.compile(r"(\d{8})\.json")
+_TRIES_MAX: Final = 20
+
+Made = CreateTable | CreateView
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A table or view by name.
+
+    Attributes:
+        made: the statement that makes it.
+        path: folder of a store table, relative to the warehouse; None for others.
+        version: of the definition; 0 where it is kept in the session only.
+    """
+
+    made: Made
+    path: str | None = None
+    version: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.made.name
+
+
+class Definitions:
+    """The definitions of a warehouse."""
+
+    def __init__(self, warehouse: Storage) -> None:
+        """Keep them in ``_catalog``."""
+        self._storage = warehouse.child(FOLDER)
+
+    def get(self, name: str) -> Definition | None:
+        """Give the newest definition of a name; None where there is none."""
+        return self._newest(name)[1]
+
+    def all(self) -> list[Definition]:
+        """Give all definitions, by name."""
+        names = sorted(unquote(folder) for folder in self._storage.names())
+        return [found for found in map(self.get, names) if found is not None]
+
+    def add(self, definition: Definition) -> None:
+        """Keep a definition under a name that is free.
+
+        Raises:
+            AlreadyExistsError: the name is taken.
+        """
+        version, there = self._newest(definition.name)
+        if there is not None or not self._put(definition.name, version + 1, _written(definition)):
+            raise AlreadyExistsError(taken(definition.name))
+
+    def change(self, name: str, change: Callable[[Definition], Definition]) -> Definition | None:
+        """Replace a definition by what becomes of it, as often as others were faster.
+
+        Args:
+            name: of the definition.
+            change: gives the next definition of the same name; called again where somebody else changed it meanwhile.
+
+        Returns:
+            The new definition; None where there is none of that name.
+
+        Raises:
+            ConflictError: others were faster each time.
+        """
+        for _ in range(_TRIES_MAX):
+            version, there = self._newest(name)
+            if there is None:
+                return None
+            changed = change(there)
+            if self._put(name, version + 1, _written(changed)):
+                return replace(changed, version=version + 1)
+        msg = f"'{name}': others changed its definition {_TRIES_MAX} times meanwhile. Try again."
+        raise ConflictError(msg)
+
+    def drop(self, definition: Definition) -> None:
+        """Free a name.
+
+        Raises:
+            ConflictError: the definition is not the newest any more.
+        """
+        if not self._put(definition.name, definition.version + 1, {"format": _FORMAT, "dropped": True}):
+            msg = f"'{definition.name}': its definition was changed meanwhile. Look at it, and try again."
+            raise ConflictError(msg)
+
+    def _put(self, name: str, version: int, content: dict[str, object]) -> bool:
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        return self._storage.put_new(f"{_folder(name)}/{version:08d}.json", text.encode())
+
+    def _newest(self, name: str) -> tuple[int, Definition | None]:
+        versions = [int(found[1]) for file in self._storage.names(_folder(name)) if (found := _FILE.fullmatch(file))]
+        if not versions:
+            return 0, None
+        version = max(versions)
+        file = f"{_folder(name)}/{version:08d}.json"
+        return version, _read(self._storage.path(file), self._storage.read(file) or b"", version)
+
+
+def taken(name: str) -> str:
+    """Say that a name is taken."""
+    return f"'{name}': there is a table or view of this name. Choose another, or say IF NOT EXISTS."
+
+
+def _folder(name: str) -> str:
+    # Dots are quoted too: a name '..' must not leave the folder.
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def _written(definition: Definition) -> dict[str, object]:
+    return {"format": _FORMAT, "ddl": render(definition.made), "path": definition.path}
+
+
+def _read(where: str, data: bytes, version: int) -> Definition | None:
+    try:
+        content = json.loads(data)
+        if content.get("format") != _FORMAT:
+            msg = f"{where}: expected format {_FORMAT}, came {content.get('format')!r}: a newer version wrote it."
+            raise CorruptedError(msg)
+        if content.get("dropped"):
+            return None
+        (made,) = parse(content["ddl"])
+    except (ValueError, KeyError, TypeError, AttributeError, SqlError) as error:
+        msg = f"{where}: this is no definition of a table or view: {error}. Restore the file or remove its folder."
+        raise CorruptedError(msg) from error
+    if not isinstance(made, CreateTable | CreateView):
+        msg = f"{where}: expected CREATE TABLE or CREATE VIEW, came {type(made).__name__}. Restore the file."
+        raise CorruptedError(msg)
+    return Definition(made, content.get("path"), version)

@@ -1,0 +1,258 @@
+"""What ``CREATE``, ``ALTER`` and ``DROP`` do to the definitions, and to the store tables behind them.
+
+Nothing here starts Spark, and tables of the connectors contact no broker.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from log_system.kafka.client.secrets import reveal
+from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from snapshot.storage import Storage
+from tablestore.context import TableContext
+from tablestore.ddl import create_drop
+from tablestore.ddl.alter import alter as change_table
+from tablestore.sql.catalog.alter_table import Altered, StoreChanges, altered, store_changes
+from tablestore.sql.catalog.binding import LOG_SERVERS, LOG_SYSTEM, check_table, connector_of, schema_of, stored_columns
+from tablestore.sql.catalog.create_like import merged
+from tablestore.sql.catalog.definitions import CHECKPOINTS_FOLDER, FOLDER, Definition, taken
+from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.store_tables import as_stored
+from tablestore.sql.catalog.table_references import check_there, tables_in
+from tablestore.sql.parser.statements import AlterRename, CreateTable, CreateView, Drop, PhysicalColumn
+from tablestore.sql.parser.types import FlinkType
+from tablestore.write.open_publisher import open_publisher
+from tablestore.write.writer import Writer
+
+_RESERVED: Final = (FOLDER, CHECKPOINTS_FOLDER)
+Definer = CreateTable | CreateView | Drop | AlterRename | Altered
+
+
+def create_table(scope: Scope, made: CreateTable) -> bool:
+    """Make a table.
+
+    1. Check all that can be checked.
+    2. Keep the definition. A crash after this leaves a store table's name without a table; the next CREATE makes it.
+    3. Make the store table's files, and its topic.
+
+    Returns:
+        Whether it was made; False where it is there and the statement says ``IF NOT EXISTS``.
+    """
+    _check_name(made.name)
+    if made.like is not None:
+        source = scope.definition(made.like.source)
+        if not isinstance(source.made, CreateTable):
+            msg = f"LIKE '{made.like.source}': this is a view; a table can only be like a table."
+            raise InvalidInputError(msg)
+        made = merged(made, source.made)
+    made = _with_key_not_null(replace(made, like=None))
+    # Step 1.
+    check_table(made, scope.allowed)
+    there = scope.find(made.name, temporary=made.temporary)
+    if there is not None and not _is_unfinished(scope, there):
+        if made.if_not_exists:
+            return False
+        raise AlreadyExistsError(taken(made.name))
+    made = replace(made, if_not_exists=False)
+    is_store = connector_of(made) is None
+    # What a crash has left at the path of an unfinished table is cleared up when a table is made there.
+    path = there.path if there is not None else scope.free_path(made.name)
+    definition = Definition(made, path if is_store else None)
+    # Step 2.
+    if there is not None:
+        scope.remove(there)
+    scope.add(definition)
+    # Step 3.
+    if is_store:
+        try:
+            _make_store_table(scope, definition, made)
+        except Exception:
+            # Where somebody else had begun, what is at the path may be theirs: the name stays.
+            if there is None:
+                scope.remove(scope.definition(made.name))
+            raise
+    return True
+
+
+def create_view(scope: Scope, made: CreateView) -> bool:
+    """Keep a view; see `create_table` for what comes back."""
+    _check_name(made.name)
+    if scope.find(made.name, temporary=made.temporary) is not None:
+        if made.if_not_exists:
+            return False
+        raise AlreadyExistsError(taken(made.name))
+    for name in tables_in(made.query):
+        if name == made.name:
+            msg = f"view '{made.name}' would read itself. Choose another name."
+            raise InvalidInputError(msg)
+    check_there(scope, made.query)
+    scope.add(Definition(replace(made, if_not_exists=False)))
+    return True
+
+
+def drop(scope: Scope, dropped: Drop) -> bool:
+    """Remove a table or view.
+
+    A store table's files and topic go first, then its name: a crash between leaves a name without a table, which can be
+    dropped again.
+
+    Returns:
+        Whether it was there.
+    """
+    there = scope.find(dropped.name, temporary=dropped.temporary)
+    if there is None:
+        if dropped.if_exists:
+            return False
+        raise scope.missing(dropped.name)
+    if dropped.is_view is isinstance(there.made, CreateTable):
+        kind = "table" if dropped.is_view else "view"
+        msg = f"'{dropped.name}' is a {kind}: say DROP {kind.upper()}."
+        raise InvalidInputError(msg)
+    # After a crash within a renaming two names have one table, which goes with the last of them.
+    if there.path is not None and not scope.others_at(there):
+        _drop_store_table(scope, there)
+    scope.remove(there)
+    return True
+
+
+def alter(scope: Scope, statement: Altered) -> bool:
+    """Change a table.
+
+    A store table itself is changed first, and then its definition: what a crash between leaves is a definition whose
+    columns are behind the table's, which `Scope.find` puts right.
+
+    Returns:
+        Whether it was there.
+    """
+    there = scope.find(statement.name)
+    if there is None:
+        if statement.if_exists:
+            return False
+        raise scope.missing(statement.name)
+    if not isinstance(there.made, CreateTable):
+        msg = f"'{statement.name}' is a view: DROP VIEW and CREATE VIEW change it."
+        raise InvalidInputError(msg)
+    if there.path is not None:
+        after = altered(there.made, statement)
+        check_table(after, scope.allowed)
+        _alter_store_table(scope, there, store_changes(there.made, statement))
+        scope.change(there, lambda before: _in_words(scope, before, statement, after))
+        return True
+
+    def change(before: Definition) -> Definition:
+        assert isinstance(before.made, CreateTable)
+        changed = altered(before.made, statement)
+        check_table(changed, scope.allowed)
+        return replace(before, made=changed)
+
+    scope.change(there, change)
+    return True
+
+
+def _in_words(scope: Scope, before: Definition, statement: Altered, after: CreateTable) -> Definition:
+    """Give a store table's definition its columns as they are by now, in the words of the statement."""
+    assert isinstance(before.made, CreateTable)
+    try:
+        made = altered(before.made, statement)
+    except (InvalidInputError, NotFoundError):
+        # The definition was behind the table, where the statement went well.
+        made = after
+    return replace(before, made=as_stored(made, Storage.at(scope.place_of(before))))
+
+
+def rename(scope: Scope, renamed: AlterRename) -> bool:
+    """Give a table or view another name; the files of a store table stay where they are.
+
+    The new name is written first: a crash before the old one is freed leaves both, of one table.
+
+    Returns:
+        Whether it was there.
+    """
+    there = scope.find(renamed.name)
+    if there is None:
+        if renamed.if_exists:
+            return False
+        raise scope.missing(renamed.name)
+    if renamed.is_view is isinstance(there.made, CreateTable):
+        msg = f"'{renamed.name}' is a {'table' if renamed.is_view else 'view'}."
+        raise InvalidInputError(msg)
+    _check_name(renamed.to)
+    scope.add(Definition(replace(there.made, name=renamed.to), there.path))
+    scope.remove(there)
+    return True
+
+
+def _check_name(name: str) -> None:
+    if name in _RESERVED:
+        msg = f"'{name}': the warehouse keeps something of its own under this name. Choose another."
+        raise InvalidInputError(msg)
+
+
+def _with_key_not_null(made: CreateTable) -> CreateTable:
+    def not_null(kind: FlinkType) -> FlinkType:
+        return replace(kind, nullable=False)
+
+    columns = tuple(
+        replace(column, type=not_null(column.type))
+        if isinstance(column, PhysicalColumn) and column.name in made.primary_key
+        else column
+        for column in made.columns
+    )
+    return replace(made, columns=columns)
+
+
+def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -> None:
+    given = reveal(dict(made.options))
+    log_system = given.pop(LOG_SYSTEM, None)
+    if LOG_SERVERS in given:
+        given[LOG_SERVERS] = scope.settings.servers(given[LOG_SERVERS])
+    create_drop.create(
+        scope.place_of(definition),
+        schema_of(stored_columns(made)),
+        primary_key=made.primary_key,
+        partition_by=made.partitioned_by,
+        log_system=log_system,
+        options=given,
+        runtime=scope.given_to_store if log_system else {},
+        allowed=scope.allowed,
+    )
+
+
+def _alter_store_table(scope: Scope, there: Definition, changes: StoreChanges) -> None:
+    table = TableContext.open(scope.place_of(there), scope.runtime_of(there), scope.allowed)
+    publisher = open_publisher(table, None)
+    options = {
+        key: scope.settings.servers(value) if key == LOG_SERVERS else value
+        for key, value in reveal(changes.options).items()
+    }
+    try:
+        change_table(
+            table,
+            changes.columns,
+            set_options=options,
+            reset_options=changes.reset,
+            publish=Writer(table, publisher).publish,
+        )
+    finally:
+        if publisher is not None:
+            publisher.discard()
+
+
+def _is_unfinished(scope: Scope, there: Definition) -> bool:
+    """Tell whether a crash has left a name without its store table."""
+    if there.path is None:
+        return False
+    try:
+        TableContext.open(scope.place_of(there), scope.runtime_of(there), scope.allowed)
+    except NotFoundError:
+        return True
+    return False
+
+
+def _drop_store_table(scope: Scope, there: Definition) -> None:
+    # Nothing is left where another DROP, or the CREATE, did not end.
+    with suppress(NotFoundError):
+        create_drop.drop_at(scope.place_of(there), scope.runtime_of(there), scope.allowed)

@@ -1,0 +1,170 @@
+"""What ``SET`` sets, for a session; nothing of it is stored."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from log_system.kafka.client.secrets import MASK, holds_secret
+from snapshot.errors import InvalidInputError
+from tablestore.connectors.spark.partition_watermarks import IDLE_TIMEOUT
+from tablestore.options.value_types import OptionType, choice, duration_or_ms
+
+T = TypeVar("T")
+
+ADDRESSES: Final = "tablestore.addresses"
+MODE: Final = "execution.runtime-mode"
+CHECKPOINTS: Final = "execution.checkpointing.dir"
+NAME: Final = "pipeline.name"
+ZONE: Final = "table.local-time-zone"
+TRIGGER: Final = "tablestore.trigger"
+SPARK: Final = "spark."
+
+#: What Flink has and what stands in its place here.
+_OF_FLINK: Final[Mapping[str, str]] = {
+    "table.exec.sink.upsert-materialize": (
+        "an INSERT is refused where several rows of its query could have one PRIMARY KEY, so that no sink has to "
+        "choose among them. Flink's is a state of all of them, of which the one that came last is written."
+    ),
+}
+_WORD: Final = re.compile(r"[^,=\s]+=[^,=\s]+")
+
+
+#: Settings that Spark, or code below the catalog, reads from Spark's configuration.
+IN_SPARK: Final[Mapping[str, str]] = {ZONE: "spark.sql.session.timeZone", IDLE_TIMEOUT: IDLE_TIMEOUT}
+
+
+def shown(key: str, value: str) -> str:
+    """Give a value as it may be shown."""
+    return MASK if holds_secret(key, value) else value
+
+
+class Mode(StrEnum):
+    """How queries run."""
+
+    STREAMING = "streaming"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True)
+class _Setting:
+    check: Callable[[str], object]
+    expected: str
+    default: str
+
+
+def _option(kind: OptionType[T]) -> Callable[[str], object]:
+    return lambda text: kind.parse(text.strip())
+
+
+def _addresses(text: str) -> Mapping[str, str]:
+    pairs = [pair.strip() for pair in text.split(",") if pair.strip()]
+    if not all(_WORD.fullmatch(pair) for pair in pairs):
+        raise ValueError(text)
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _any(text: str) -> str:
+    if not text.strip():
+        raise ValueError(text)
+    return text
+
+
+def _trigger(text: str) -> Mapping[str, Any]:
+    if text == "available-now":
+        return {"availableNow": True}
+    return {"processingTime": f"{duration_or_ms().parse(text)} milliseconds"}
+
+
+_SETTINGS: Final[Mapping[str, _Setting]] = {
+    MODE: _Setting(_option(choice(Mode)), "'streaming' or 'batch'", Mode.STREAMING),
+    ADDRESSES: _Setting(_addresses, "pairs such as 'localhost:9092=broker:9092, ...=broker:9092'", ""),
+    CHECKPOINTS: _Setting(_any, "a folder", ""),
+    NAME: _Setting(_any, "a name", ""),
+    ZONE: _Setting(_any, "a time zone such as 'Europe/Berlin'", ""),
+    IDLE_TIMEOUT: _Setting(_option(duration_or_ms()), "a duration such as '1 s'", "0"),
+    TRIGGER: _Setting(_trigger, "'available-now', or a duration such as '1 s'", "0"),
+}
+
+
+class Settings:
+    """The settings of one session."""
+
+    def __init__(self) -> None:
+        """Begin with the defaults."""
+        self._given: dict[str, str] = {}
+
+    def check(self, key: str, value: str) -> None:
+        """See that a setting takes a value; of Spark's own only Spark knows.
+
+        Raises:
+            InvalidInputError: there is no such setting, or it does not take this value.
+        """
+        if key.startswith(SPARK):
+            return
+        setting = _SETTINGS[self._known(key)]
+        try:
+            setting.check(value)
+        except ValueError:
+            msg = f"SET '{key}': expected {setting.expected}, came {value!r}."
+            raise InvalidInputError(msg) from None
+
+    def set(self, key: str, value: str) -> None:
+        """Set one that has been checked."""
+        self._given[key] = value
+
+    def reset(self, key: str | None) -> tuple[str, ...]:
+        """Take one back, or all.
+
+        Returns:
+            The names of those that had been set.
+        """
+        if key is not None and not key.startswith(SPARK):
+            self._known(key)
+        names = tuple(self._given) if key is None else tuple(name for name in (key,) if name in self._given)
+        for name in names:
+            del self._given[name]
+        return names
+
+    def get(self, key: str) -> str:
+        """Give one as text."""
+        return self._given.get(key, _SETTINGS[key].default)
+
+    def given(self) -> tuple[tuple[str, str], ...]:
+        """Give those that are set."""
+        return tuple(self._given.items())
+
+    def items(self) -> tuple[tuple[str, str], ...]:
+        """Give all that are known or set, to be shown."""
+        found = {**{name: each.default for name, each in _SETTINGS.items()}, **self._given}
+        return tuple((name, shown(name, found[name])) for name in sorted(found))
+
+    @property
+    def mode(self) -> Mode:
+        """How queries run."""
+        return Mode(self.get(MODE).strip().lower())
+
+    @property
+    def trigger(self) -> Mapping[str, Any]:
+        """Arguments of Spark's trigger."""
+        return _trigger(self.get(TRIGGER))
+
+    def servers(self, text: str) -> str:
+        """Replace addresses of brokers by those that the session maps them to."""
+        mapped = _addresses(self.get(ADDRESSES))
+        return ",".join(mapped.get(each.strip(), each.strip()) for each in text.split(","))
+
+    def _known(self, key: str) -> str:
+        if key in _SETTINGS:
+            return key
+        if key in _OF_FLINK:
+            msg = f"SET '{key}': there is no such setting here: {_OF_FLINK[key]}"
+            raise InvalidInputError(msg)
+        near = difflib.get_close_matches(key, _SETTINGS, n=1, cutoff=0.5)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        msg = f"SET '{key}': there is no such setting.{hint} There are {', '.join(_SETTINGS)} and '{SPARK}*'."
+        raise InvalidInputError(msg)

@@ -1,0 +1,148 @@
+"""Tables as frames: a connector's table, a store table, a view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from log_system.kafka.client.secrets import ClientValue, wrap
+from snapshot.quoting import backquoted
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.system_columns import SEQ
+from tablestore.connectors import read, read_changes, read_stream, write, write_stream
+from tablestore.connectors.option_names import Connector
+from tablestore.connectors.spark.partition_watermarks import read_with_watermark
+from tablestore.sql.catalog.binding import (
+    Columns,
+    check_sink,
+    client_options,
+    connector_of,
+    connector_options,
+    insertable_columns,
+    schema_of,
+    stored_columns,
+)
+from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.parser.dialect import to_spark
+from tablestore.sql.parser.parse import parse_query
+from tablestore.sql.parser.statements import ComputedColumn, CreateTable
+
+
+class ConnectorTable:
+    """A table of a connector, as the catalog knows it. Get one with ``Catalog.table(name)``."""
+
+    def __init__(self, scope: Scope, made: CreateTable, runtime: Mapping[str, object] | None = None) -> None:
+        """Use ``Catalog.table``."""
+        connector = connector_of(made)
+        assert connector is not None, "a store table is opened as a TableStore"
+        self.connector: Connector = connector
+        self._scope = scope
+        self._made = made
+        self._runtime = scope.given_to_connectors | wrap(runtime or {})
+        # What a definition must not say is told when the table is asked for, not when it is read.
+        self._options()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._made.name
+
+    @property
+    def schema(self) -> StructType:
+        """The columns that are stored, without computed ones."""
+        return schema_of(stored_columns(self._made))
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The key columns."""
+        return self._made.primary_key
+
+    def read(self) -> DataFrame:
+        """Read the table up to its present end: rows, of an upsert table one for each key."""
+        frame = read(self._scope.spark, self.connector, self.schema, self._options())
+        return with_computed(frame, self._made)
+
+    def read_stream(self, *, ordered: bool = False) -> DataFrame:
+        """Follow the table; an upsert table's changes have a column ``_change_type`` at the end.
+
+        Args:
+            ordered: whether they have ``_seq`` behind it; see ``read_changes``.
+        """
+        if self.connector is Connector.UPSERT:
+            frame = read_changes(self._scope.spark, self.schema, self._options(), ordered=ordered)
+        else:
+            frame = read_stream(self._scope.spark, self.connector, self.schema, self._options())
+        return with_computed(frame, self._made)
+
+    def read_timed(self) -> DataFrame:
+        """Follow the table with the watermark that its definition declares; see ``read_with_watermark``."""
+        watermark = self._made.watermark
+        assert watermark is not None, "only a table with a watermark is read with it"
+        frame = read_with_watermark(
+            self._scope.spark,
+            self.schema,
+            self._options(),
+            column=watermark.column,
+            delay=f"{watermark.delay_ms} milliseconds",
+        )
+        return with_computed(frame, self._made)
+
+    def write(self, frame: DataFrame) -> None:
+        """Write a frame's rows; see ``tablestore.connectors.write``."""
+        check_sink(self._made)
+        write(frame, self.connector, self._options(self._written(frame)))
+
+    def write_stream(
+        self,
+        frame: DataFrame,
+        *,
+        checkpoint: str,
+        output_mode: str = "append",
+        trigger: Mapping[str, Any] | None = None,
+        query_name: str | None = None,
+        transform: Callable[[DataFrame], DataFrame] | None = None,
+    ) -> StreamingQuery:
+        """Start a query that writes a stream; see ``tablestore.connectors.write_stream``."""
+        check_sink(self._made)
+        # What is made of a micro-batch has the same columns whatever is in it.
+        columns = self._written(frame if transform is None else transform(frame))
+        options = self._options(columns) | {"checkpointlocation": checkpoint}
+        writer = write_stream(frame, self.connector, options, output_mode=output_mode, transform=transform)
+        writer = writer.queryName(query_name) if query_name else writer
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def _written(self, frame: DataFrame) -> Columns:
+        names = {name.lower() for name in frame.columns}
+        return tuple(column for column in insertable_columns(self._made) if column.name.lower() in names)
+
+    def _options(self, columns: Columns | None = None) -> dict[str, ClientValue]:
+        defined = connector_options(self._made, columns)
+        return client_options(defined, self._runtime, self._scope.allowed, self._scope.settings.servers)
+
+    def __repr__(self) -> str:
+        """Show name and connector."""
+        return f"ConnectorTable({self.name!r}, {self.connector.value!r})"
+
+
+def with_computed(frame: DataFrame, made: CreateTable) -> DataFrame:
+    """Put a table's computed columns where it declares them; what the table does not declare stays at the end."""
+    declared = {column.name for column in made.columns}
+    columns = [
+        F.expr(expression_in_spark(column.expression)).alias(column.name)
+        if isinstance(column, ComputedColumn)
+        else F.col(backquoted(column.name))
+        for column in made.columns
+    ]
+    further = [F.col(name) for name in (CHANGE_TYPE, SEQ) if name in frame.columns and name not in declared]
+    return frame.select(*columns, *further)
+
+
+def expression_in_spark(text: str) -> str:
+    """Say an expression of Flink's in Spark's SQL."""
+    (expression,) = parse_query(f"SELECT {text}").tree.expressions
+    return to_spark(expression)

@@ -1,0 +1,218 @@
+"""``DELETE``, ``UPDATE``, ``INSERT OVERWRITE``, ``TRUNCATE TABLE``, ``MERGE INTO``: done at once, on store tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+from sqlglot import exp
+
+from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
+from snapshot.records import Snapshot
+from snapshot.schema.spark_types import can_widen
+from tablestore.dml.conditions import empty, evaluated
+from tablestore.dml.merge_clauses import Action, Clause, Match
+from tablestore.dml.merge_join import SOURCE, TARGET
+from tablestore.sql.catalog.binding import connector_of, insertable_columns
+from tablestore.sql.catalog.results import Result
+from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.inserts import aligned, as_nullable, goes_into
+from tablestore.sql.parser.dialect import to_spark
+from tablestore.sql.parser.errors import error_at
+from tablestore.sql.parser.parse import parse_query
+from tablestore.sql.parser.statements import (
+    Assignments,
+    CreateTable,
+    Delete,
+    Expression,
+    Matching,
+    Merge,
+    MergeClause,
+    Overwrite,
+    PhysicalColumn,
+    Truncate,
+    Update,
+    Verb,
+)
+from tablestore.sql.parser.statements import Column as StatementColumn
+from tablestore.sql.queries.batch_query import batch_frame, open_table
+from tablestore.sql.queries.continuous_query import Plan
+from tablestore.table import TableStore
+
+
+def run_verb(scope: Scope, statement: Verb) -> Result:
+    """Change rows.
+
+    Raises:
+        SqlError: this is no store table.
+        InvalidInputError: a condition or value cannot be evaluated, or does not fit; nothing was written.
+        ConflictError: other writers committed first too often; nothing was written.
+    """
+    match statement:
+        case Delete():
+            table = _store_table(scope, statement.name, statement)
+            made = table.delete(_condition(statement.where, _own(statement)))
+        case Update():
+            table = _store_table(scope, statement.name, statement)
+            on = empty(scope.spark, table.schema)
+            values = _values(statement.assignments, table.schema, on, _own(statement), statement.name)
+            made = table.update(_condition(statement.where, _own(statement)), values)
+        case Truncate():
+            made = _store_table(scope, statement.name, statement).truncate()
+        case Overwrite():
+            made = _overwrite(scope, statement)
+        case Merge():
+            made = _merge(scope, statement)
+    return Result(statement, _told(made))
+
+
+def _told(made: Snapshot | None) -> str:
+    return "nothing to change" if made is None else f"{made.rows} changes, snapshot {made.id}"
+
+
+def _store_table(scope: Scope, name: str, statement: Verb) -> TableStore:
+    """Open the table that a statement changes.
+
+    Raises:
+        NotFoundError: there is none.
+        SqlError: it is a view or a connector's table.
+    """
+    made = scope.definition(name).made
+    connector = connector_of(made) if isinstance(made, CreateTable) else None
+    if not isinstance(made, CreateTable) or connector is not None:
+        what = f"a '{connector.value}' table" if connector is not None else "a view"
+        reason = f"rows of a store table can be changed; '{name}' is {what}"
+        if not statement.place.source:
+            raise InvalidInputError(reason)
+        raise error_at(statement.place.source, statement.place.start, statement.place.end, reason)
+    table = open_table(scope, name)
+    assert isinstance(table, TableStore)
+    return table
+
+
+def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
+    """Overwrite all rows; in a table with partitions, those that are named or that occur in the rows."""
+    table = _store_table(scope, statement.target, statement)
+    made = scope.definition(statement.target).made
+    assert isinstance(made, CreateTable)
+    fixed = {name: value for name, value in statement.partition if value is not None}
+    unknown = [name for name, _ in statement.partition if name not in table.partition_by]
+    if unknown:
+        msg = f"INSERT OVERWRITE '{made.name}': {unknown} are no partition columns; it has {list(table.partition_by)}."
+        raise InvalidInputError(msg)
+    there = {column.name: column for column in insertable_columns(made) if column.name not in fixed}
+    missing = [name for name in statement.columns if name not in there]
+    if missing:
+        msg = f"INSERT OVERWRITE '{made.name}': {missing} are no columns to be filled; there are {list(there)}."
+        raise InvalidInputError(msg)
+    columns = tuple(there[name] for name in statement.columns) if statement.columns else tuple(there.values())
+    told = _values(tuple(fixed.items()), table.schema, empty(scope.spark, StructType()), {}, made.name)
+    values = {
+        name: (F.expr(value) if isinstance(value, str) else value).cast(table.schema[name].dataType)
+        for name, value in told.items()
+    }
+    # What is fixed is not NULL in the end, so that it may be while the rows are laid out.
+    loose = replace(made, columns=tuple(_nullable(c) if c.name in fixed else c for c in made.columns))
+    frame = aligned(Plan(batch_frame(scope, statement.query)), loose, columns).withColumns(values)
+    if not table.partition_by:
+        return table.overwrite(frame)
+    if len(fixed) < len(table.partition_by):
+        return table.overwrite(frame, dynamic=True)
+    where = F.lit(True)
+    for name, value in values.items():
+        where = where & F.col(backquoted(name)).eqNullSafe(value)
+    return table.overwrite(frame, where)
+
+
+def _merge(scope: Scope, statement: Merge) -> Snapshot | None:
+    table = _store_table(scope, statement.name, statement)
+    query = statement.source
+    source = batch_frame(scope, parse_query(f"SELECT * FROM {backquoted(query)}") if isinstance(query, str) else query)
+    names = {statement.name.lower(): TARGET, (statement.alias or statement.name).lower(): TARGET}
+    if statement.source_alias:
+        names[statement.source_alias.lower()] = SOURCE
+    here, there = empty(scope.spark, table.schema).alias(TARGET), empty(scope.spark, source.schema).alias(SOURCE)
+    sides = {
+        Matching.MATCHED: here.crossJoin(there),
+        Matching.NOT_MATCHED: there,
+        Matching.NOT_MATCHED_BY_SOURCE: here,
+    }
+    clauses = [_clause(each, table.schema, sides[each.match], names, statement.name) for each in statement.clauses]
+    return table.merge(source, _said(statement.on, names), clauses)
+
+
+def _clause(clause: MergeClause, schema: StructType, on: DataFrame, names: Mapping[str, str], table: str) -> Clause:
+    match = {
+        Matching.MATCHED: Match.MATCHED,
+        Matching.NOT_MATCHED: Match.NOT_MATCHED,
+        Matching.NOT_MATCHED_BY_SOURCE: Match.NOT_MATCHED_BY_SOURCE,
+    }[clause.match]
+    condition = None if clause.condition is None else _said(clause.condition, names)
+    values = _values(clause.assignments, schema, on, names, table) if clause.assignments else None
+    return Clause(match, Action(clause.action.value.lower()), condition, values)
+
+
+def _own(statement: Delete | Update) -> Mapping[str, str]:
+    """Give the names that stand for the table itself, which its columns do without."""
+    return {statement.name.lower(): "", (statement.alias or statement.name).lower(): ""}
+
+
+def _condition(where: Expression | None, names: Mapping[str, str]) -> str:
+    return "true" if where is None else _said(where, names)
+
+
+def _values(
+    assignments: Assignments, schema: StructType, on: DataFrame, names: Mapping[str, str], table: str
+) -> dict[str, str | Column]:
+    """Give what columns are set to, in types that go into the columns', as ``INSERT INTO`` takes them.
+
+    Raises:
+        InvalidInputError: a type does not, or a column is set twice.
+    """
+    fields = {field.name.lower(): field for field in schema.fields}
+    found: dict[str, str | Column] = {}
+    for name, value in assignments:
+        text = _said(value, names)
+        if name in found:
+            msg = f"table '{table}': column '{name}' is set twice."
+            raise InvalidInputError(msg)
+        found[name] = text
+        field = fields.get(name.lower())
+        if field is None:
+            continue
+        column, came = evaluated(text, on, f"table '{table}': column '{name}'")
+        if can_widen(came, as_nullable(field.dataType)):
+            continue
+        if not goes_into(came, field.dataType):
+            kind = field.dataType.simpleString()
+            msg = f"table '{table}': column '{name}' is {kind}, came {came.simpleString()}. Say CAST(... AS {kind})."
+            raise InvalidInputError(msg)
+        found[name] = column.cast(field.dataType)
+    return found
+
+
+def _said(expression: Expression, names: Mapping[str, str]) -> str:
+    """Say an expression to Spark, with other names for its tables; without one where that is empty."""
+    tree = expression.tree.copy()
+    for column in list(tree.find_all(exp.Column)):
+        parts = column.parts
+        other = names.get(parts[0].name.lower()) if len(parts) > 1 else None
+        if other is None:
+            continue
+        rest: Sequence[exp.Expr] = parts[1:] if other == "" else [exp.to_identifier(other), *parts[1:]]
+        said = exp.Column(**dict(zip(("this", "table", "db", "catalog"), reversed(rest), strict=False)))
+        if column is tree:
+            tree = said
+        else:
+            column.replace(said)
+    return to_spark(tree)
+
+
+def _nullable(column: StatementColumn) -> StatementColumn:
+    if isinstance(column, PhysicalColumn):
+        return replace(column, type=replace(column.type, nullable=True))
+    return column

@@ -1,0 +1,1 @@
+"""SQL texts to statements, and statements to text."""

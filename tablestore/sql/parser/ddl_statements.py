@@ -1,0 +1,294 @@
+"""``CREATE``, ``DROP`` and ``ALTER``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token
+
+from tablestore.sql.parser.query_statements import QueryReader
+from tablestore.sql.parser.statements import (
+    AlterAdd,
+    AlterDrop,
+    AlterModify,
+    AlterRename,
+    AlterRenameColumn,
+    AlterReset,
+    AlterSet,
+    Column,
+    ColumnPosition,
+    ComputedColumn,
+    CreateTable,
+    CreateView,
+    Drop,
+    Like,
+    MetadataColumn,
+    PhysicalColumn,
+    Statement,
+    Strategy,
+    Watermark,
+)
+from tablestore.sql.parser.types import TypeReader
+
+_UNITS_MS: Final[Mapping[str, int]] = {
+    "MILLISECOND": 1,
+    "SECOND": 1_000,
+    "MINUTE": 60_000,
+    "HOUR": 3_600_000,
+    "DAY": 86_400_000,
+}
+PARTS: Final = ("ALL", "CONSTRAINTS", "GENERATED", "METADATA", "OPTIONS", "PARTITIONS", "WATERMARKS")
+"""What ``LIKE`` can include and exclude."""
+_NOT_MADE: Final = ("CATALOG", "DATABASE", "FUNCTION", "MODEL", "MATERIALIZED")
+_OVERWRITABLE: Final = ("ALL", "GENERATED", "METADATA", "OPTIONS", "WATERMARKS")
+
+
+@dataclass
+class _Body:
+    """What has been read between the brackets of ``CREATE TABLE``."""
+
+    columns: list[Column] = field(default_factory=list)
+    primary_key: tuple[str, ...] = ()
+    watermark: Watermark | None = None
+
+
+class DdlReader(TypeReader, QueryReader):
+    """Reads what makes, removes and changes tables and views."""
+
+    def _create(self) -> Statement:
+        temporary = self._take("TEMPORARY")
+        if self._take("TABLE"):
+            return self._create_table(temporary)
+        if self._take("VIEW"):
+            return self._create_view(temporary)
+        if self._is_word("OR", "REPLACE") or self._is_word("OR", "ALTER"):
+            self.raise_error("CREATE OR REPLACE is not supported: DROP it first")
+        if not self._at_end() and self._curr.text.upper() in _NOT_MADE:
+            self.raise_error(f"CREATE {self._curr.text.upper()} is not supported: there are tables and views")
+        what = "TABLE or VIEW"
+        raise self._unexpected(what)
+
+    def _create_table(self, temporary: bool) -> CreateTable:
+        if_not_exists = self._take("IF", "NOT", "EXISTS")
+        name = self._object_name("the name of the table")
+        body = self._body() if self._is_word("(") else _Body()
+        comment = self._text("the comment") if self._take("COMMENT") else None
+        if self._is_word("DISTRIBUTED"):
+            self.raise_error("DISTRIBUTED is not supported: set option 'bucket'")
+        partitioned_by = self._list_of(lambda: self._name("the name of a column")) if self._partitioned() else ()
+        options = self._options() if self._take("WITH") else ()
+        like = self._like() if self._take("LIKE") else None
+        if self._is_word("AS"):
+            self.raise_error("CREATE TABLE AS is not supported: CREATE TABLE, then INSERT INTO ... SELECT")
+        if not body.columns and like is None:
+            self._expected("columns in brackets")
+        return CreateTable(
+            name,
+            tuple(body.columns),
+            body.primary_key,
+            body.watermark,
+            partitioned_by,
+            options,
+            comment,
+            like,
+            if_not_exists,
+            temporary,
+        )
+
+    def _partitioned(self) -> bool:
+        # sqlglot reads PARTITIONED BY as one word.
+        return self._take("PARTITIONED BY") or self._take("PARTITIONED", "BY")
+
+    def _body(self) -> _Body:
+        body = _Body()
+        self._list_of(lambda: self._element(body))
+        return body
+
+    def _element(self, body: _Body) -> None:
+        start = self._curr
+        if self._is_word("WATERMARK", "FOR"):
+            self._advance(2)
+            if body.watermark is not None:
+                self.raise_error("a table has one watermark at most", start)
+            body.watermark = self._watermark()
+        elif self._is_word("CONSTRAINT") or self._is_word("PRIMARY KEY"):
+            if self._take("CONSTRAINT"):
+                self._name("the name of the constraint")
+            if self._is_word("UNIQUE"):
+                self.raise_error("UNIQUE is not supported: a table has a PRIMARY KEY")
+            self._need("PRIMARY KEY")
+            self._set_key(body, self._list_of(lambda: self._name("the name of a column")), start)
+            self._not_enforced(start)
+        else:
+            column, is_key = self._column()
+            if any(column.name == other.name for other in body.columns):
+                self.raise_error(f"column '{column.name}' is declared twice", start)
+            body.columns.append(column)
+            if is_key:
+                self._set_key(body, (column.name,), start)
+
+    def _set_key(self, body: _Body, names: tuple[str, ...], at: Token) -> None:
+        if body.primary_key:
+            self.raise_error("a table has one PRIMARY KEY at most", at)
+        body.primary_key = names
+
+    def _not_enforced(self, start: Token) -> None:
+        if not self._take("NOT", "ENFORCED"):
+            if self._at_end():
+                self._expected("'NOT ENFORCED'")
+            self.raise_error("a PRIMARY KEY has to say NOT ENFORCED: nobody checks rows that others write", start)
+
+    def _column(self) -> tuple[Column, bool]:
+        name = self._name("the name of a column")
+        if self._take("AS"):
+            expression, _ = self._expression("an expression")
+            return ComputedColumn(name, expression, self._comment()), False
+        kind = self._type()
+        if self._take("METADATA"):
+            key = self._text("the metadata's name") if self._take("FROM") else name
+            is_virtual = self._take("VIRTUAL")
+            return MetadataColumn(name, kind, key, is_virtual, self._comment()), False
+        start = self._curr
+        is_key = self._take("PRIMARY KEY")
+        if is_key:
+            self._not_enforced(start)
+        if self._is_word("DEFAULT"):
+            self.raise_error("DEFAULT is not supported: columns that are left out are NULL")
+        return PhysicalColumn(name, kind, self._comment()), is_key
+
+    def _comment(self) -> str | None:
+        return self._text("the comment") if self._take("COMMENT") else None
+
+    def _watermark(self) -> Watermark:
+        """Take what follows ``WATERMARK FOR``."""
+        column = self._name("the name of a column")
+        self._need("AS")
+        start = self._curr
+        text, tree = self._expression(f"{column} - INTERVAL '5' SECOND")
+        delay = _delay_ms(tree, column)
+        if delay is None:
+            self.raise_error(
+                f"a watermark is the column itself or the column less an interval, such as {column} - INTERVAL '5' "
+                f"SECOND; this is neither",
+                start,
+            )
+        return Watermark(column, text, delay)
+
+    def _like(self) -> Like:
+        source = self._object_name("the name of the table to be like")
+        if not self._is_word("("):
+            return Like(source)
+        self._need("(")
+        found: list[tuple[str, Strategy]] = []
+        while not self._take(")"):
+            start = self._curr
+            word = next((each for each in Strategy if self._take(each.value)), None)
+            part = next((each for each in PARTS if word and self._take(each)), None)
+            if word is None or part is None:
+                self._expected("INCLUDING, EXCLUDING or OVERWRITING" if word is None else f"one of {', '.join(PARTS)}")
+            if word is Strategy.OVERWRITING and part not in _OVERWRITABLE:
+                self.raise_error(f"OVERWRITING goes with {', '.join(_OVERWRITABLE)}, not with {part}", start)
+            found.append((part, word))
+        return Like(source, tuple(found))
+
+    def _create_view(self, temporary: bool) -> CreateView:
+        if_not_exists = self._take("IF", "NOT", "EXISTS")
+        name = self._object_name("the name of the view")
+        columns = self._list_of(lambda: self._name("the name of a column")) if self._is_word("(") else ()
+        comment = self._comment()
+        self._need("AS")
+        return CreateView(name, self._query(), columns, comment, if_not_exists, temporary)
+
+    def _drop(self) -> Drop:
+        temporary = self._take("TEMPORARY")
+        is_view = self._take("VIEW")
+        if not is_view and not self._take("TABLE"):
+            self._expected("TABLE or VIEW")
+        if_exists = self._take("IF", "EXISTS")
+        return Drop(self._object_name("the name of what to drop"), is_view, if_exists, temporary)
+
+    def _alter(self) -> Statement:
+        is_view = self._take("VIEW")
+        if not is_view and not self._take("TABLE"):
+            self._expected("TABLE or VIEW")
+        if_exists = self._take("IF", "EXISTS")
+        name = self._object_name(f"the name of the {'view' if is_view else 'table'}")
+        if self._take("RENAME", "TO"):
+            return AlterRename(name, self._object_name("the new name"), is_view, if_exists)
+        if is_view:
+            self._expected("RENAME TO; other changes of a view are DROP VIEW and CREATE VIEW")
+        if self._take("SET"):
+            return AlterSet(name, self._options(), if_exists)
+        if self._take("RESET"):
+            return AlterReset(name, self._list_of(self._key), if_exists)
+        if self._take("RENAME"):
+            column = self._name("the name of a column")
+            self._need("TO")
+            return AlterRenameColumn(name, column, self._name("the new name"), if_exists)
+        if self._take("ADD"):
+            columns, places = self._placed("added to a table")
+            return AlterAdd(name, columns, if_exists, places)
+        if self._take("MODIFY"):
+            columns, places = self._placed("changed")
+            return AlterModify(name, columns, if_exists, places)
+        if self._take("DROP"):
+            return AlterDrop(name, self._dropped_columns(), if_exists)
+        what = "SET, RESET, RENAME, ADD, MODIFY or DROP"
+        raise self._unexpected(what)
+
+    def _placed(self, done: str) -> tuple[tuple[Column, ...], tuple[ColumnPosition | None, ...]]:
+        """Take columns, and where they go; no places where none is said."""
+        self._take("COLUMN")
+        start = self._curr
+        found = self._list_of(self._placed_column) if self._is_word("(") else (self._placed_column(),)
+        if any(is_key for _, is_key, _ in found):
+            self.raise_error(f"a PRIMARY KEY cannot be {done}: make a new table LIKE this one", start)
+        places = tuple(place for _, _, place in found)
+        return tuple(column for column, _, _ in found), places if any(places) else ()
+
+    def _placed_column(self) -> tuple[Column, bool, ColumnPosition | None]:
+        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",), ("WATERMARK", "FOR"))
+        column, is_key = self._column()
+        if self._take("FIRST"):
+            return column, is_key, ColumnPosition()
+        if self._take("AFTER"):
+            return column, is_key, ColumnPosition(self._name("the name of a column"))
+        return column, is_key, None
+
+    def _dropped_columns(self) -> tuple[str, ...]:
+        self._take("COLUMN")
+        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",), ("WATERMARK",), ("PARTITION",))
+        if self._is_word("("):
+            return self._list_of(lambda: self._name("the name of a column"))
+        return (self._name("the name of a column"),)
+
+    def _refuse(self, *phrases: tuple[str, ...]) -> None:
+        for words in phrases:
+            if self._is_word(*words):
+                self.raise_error(f"ALTER TABLE cannot change the {words[0]}: make a new table LIKE this one")
+
+
+def _delay_ms(tree: exp.Expr, column: str) -> int | None:
+    """Read the delay of a watermark; None where it is no such expression."""
+    while isinstance(tree, exp.Paren):
+        tree = tree.this
+    if isinstance(tree, exp.Column):
+        return 0 if tree.name == column and not tree.table else None
+    if not isinstance(tree, exp.Sub) or not isinstance(tree.expression, exp.Interval):
+        return None
+    if not isinstance(tree.this, exp.Column) or tree.this.name != column or tree.this.table:
+        return None
+    number, unit = tree.expression.this, tree.expression.args.get("unit")
+    if not isinstance(number, exp.Literal) or unit is None:
+        return None
+    scale = _UNITS_MS.get(unit.name.upper().removesuffix("S"))
+    digits = number.name.strip()
+    if scale is None or number.args.get("is_string") is not True or len(digits) > 12:
+        return None
+    whole, _, part = digits.partition(".")
+    if not whole.isascii() or not whole.isdigit() or (part and not (part.isascii() and part.isdigit())):
+        return None
+    return round(float(digits) * scale)

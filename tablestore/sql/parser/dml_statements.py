@@ -1,0 +1,179 @@
+"""Reads the statements that change rows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from tablestore.sql.parser.ddl_statements import DdlReader
+from tablestore.sql.parser.statements import (
+    Assignments,
+    Delete,
+    Doing,
+    Expression,
+    Matching,
+    Merge,
+    MergeClause,
+    Overwrite,
+    Place,
+    Query,
+    Truncate,
+    Update,
+    Verb,
+)
+
+_AFTER_NAME: Final = ("WHERE", "SET", "USING", "ON")
+_SUBQUERY: Final = "a query in a condition or value is not supported here: MERGE INTO ... USING (SELECT ...)"
+
+
+class VerbReader(DdlReader):
+    """Reads ``DELETE``, ``UPDATE``, ``INSERT OVERWRITE``, ``TRUNCATE TABLE`` and ``MERGE INTO``."""
+
+    def _verb(self) -> Verb | None:
+        """Read such a statement, if one begins here."""
+        if self._take("INSERT", "OVERWRITE"):
+            return self._overwrite()
+        if self._take("DELETE"):
+            return self._delete()
+        if self._take("UPDATE"):
+            return self._update()
+        if self._take("TRUNCATE"):
+            return self._truncate()
+        return self._merge() if self._take("MERGE") else None
+
+    def _delete(self) -> Delete:
+        self._need("FROM")
+        name, alias, place = self._target()
+        return Delete(name, self._where(), alias, place)
+
+    def _update(self) -> Update:
+        name, alias, place = self._target()
+        self._need("SET")
+        assignments = self._assignments()
+        return Update(name, assignments, self._where(), alias, place)
+
+    def _truncate(self) -> Truncate:
+        self._need("TABLE")
+        start = self._curr
+        return Truncate(self._object_name("the name of the table"), self._place(start))
+
+    def _overwrite(self) -> Overwrite:
+        self._take("INTO")
+        self._take("TABLE")
+        start = self._curr
+        target = self._object_name("the name of the table")
+        place = self._place(start)
+        partition = self._list_of(self._partition_value) if self._take("PARTITION") else ()
+        names = self._list_of(lambda: self._name("the name of a column")) if self._names_follow() else ()
+        return Overwrite(target, self._query(), names, partition, place)
+
+    def _merge(self) -> Merge:
+        self._need("INTO")
+        name, alias, place = self._target()
+        self._need("USING")
+        source = self._source_rows()
+        source_alias = self._alias() or (source if isinstance(source, str) else "")
+        self._need("ON")
+        condition = self._value("a condition")
+        clauses = []
+        while self._take("WHEN"):
+            clauses.append(self._clause())
+        if not clauses:
+            self._expected("WHEN MATCHED or WHEN NOT MATCHED")
+        return Merge(name, source, condition, tuple(clauses), alias, source_alias, place)
+
+    def _target(self) -> tuple[str, str, Place]:
+        start = self._curr
+        name = self._object_name("the name of the table")
+        return name, self._alias(), self._place(start)
+
+    def _alias(self) -> str:
+        """Take another name for a table, if one follows."""
+        if self._take("AS"):
+            return self._name("another name for the table")
+        is_end = self._at_end() or any(map(self._is_word, _AFTER_NAME))
+        return "" if is_end else self._name("another name for the table")
+
+    def _place(self, start: Token) -> Place:
+        return Place(self.sql, start.start, self._prev.end + 1)
+
+    def _where(self) -> Expression | None:
+        return self._value("a condition") if self._take("WHERE") else None
+
+    def _value(self, what: str) -> Expression:
+        start = self._curr
+        text, tree = self._expression(what)
+        if tree.find(exp.Query, exp.Subquery):
+            self.raise_error(_SUBQUERY, start)
+        return Expression(text, tree)
+
+    def _assignments(self) -> Assignments:
+        found = [self._assignment()]
+        while self._take(","):
+            found.append(self._assignment())
+        return tuple(found)
+
+    def _assignment(self) -> tuple[str, Expression]:
+        start = self._curr
+        name = self._name("the name of a column")
+        if not self._at_end() and self._curr.token_type == TokenType.DOT:
+            self.raise_error("set a column by its name alone; a field of a row cannot be set by itself", start)
+        self._need("=")
+        return name, self._value(f"what column '{name}' is set to")
+
+    def _partition_value(self) -> tuple[str, Expression | None]:
+        name = self._name("the name of a partition column")
+        return name, self._value(f"the value of '{name}'") if self._take("=") else None
+
+    def _source_rows(self) -> str | Query:
+        """Take the name of a table or view, or a query in brackets."""
+        if not self._take("("):
+            return self._object_name("the name of a table or view, or a query in brackets")
+        start = self._curr
+        tree = self._parse_statement()
+        if not isinstance(tree, exp.Query | exp.Values):
+            self.raise_error("expected a query: SELECT, VALUES or WITH", start)
+        self._check_tree(tree, start)
+        text = self._source(start)
+        self._need(")")
+        return Query(text, tree)
+
+    def _clause(self) -> MergeClause:
+        start = self._curr
+        match = Matching.MATCHED
+        if self._take("NOT", "MATCHED"):
+            match = Matching.NOT_MATCHED
+            if self._take("BY", "SOURCE"):
+                match = Matching.NOT_MATCHED_BY_SOURCE
+            else:
+                self._take("BY", "TARGET")
+        else:
+            self._need("MATCHED")
+        condition = self._value("a condition") if self._take("AND") else None
+        self._need("THEN")
+        action, assignments = self._done(match)
+        return MergeClause(match, action, condition, assignments, self._place(start))
+
+    def _done(self, match: Matching) -> tuple[Doing, Assignments]:
+        if match is Matching.NOT_MATCHED:
+            self._need("INSERT")
+            return Doing.INSERT, () if self._take("*") else self._inserted()
+        if self._take("DELETE"):
+            return Doing.DELETE, ()
+        if not self._take("UPDATE"):
+            self._expected("UPDATE SET or DELETE")
+        self._need("SET")
+        if match is Matching.MATCHED and self._take("*"):
+            return Doing.UPDATE, ()
+        return Doing.UPDATE, self._assignments()
+
+    def _inserted(self) -> Assignments:
+        names = self._list_of(lambda: self._name("the name of a column"))
+        self._need("VALUES")
+        start = self._curr
+        values = self._list_of(lambda: self._value("a value"))
+        if len(names) != len(values):
+            self.raise_error(f"{len(names)} columns are named, and {len(values)} values given", start)
+        return tuple(zip(names, values, strict=True))

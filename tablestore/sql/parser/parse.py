@@ -1,0 +1,238 @@
+"""The door: a text becomes statements, or an error that says where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from tablestore.sql.parser.dialect import Flink
+from tablestore.sql.parser.dml_statements import VerbReader
+from tablestore.sql.parser.errors import SqlError, error_at
+from tablestore.sql.parser.statements import (
+    Describe,
+    Explain,
+    Insert,
+    Query,
+    ResetOption,
+    Select,
+    SetOption,
+    ShowCreate,
+    ShowTables,
+    Statement,
+    StatementSet,
+)
+from tablestore.sql.parser.token_reader import SyntaxFaultError
+
+_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+#: As much of a text as has nothing open at its end.
+_CLOSED: Final = re.compile(r"(?:--[^\n]*+|/\*.*?\*/|'(?:[^']|'')*+'|`(?:[^`]|``)*+`|(?!--|/\*)[^'`])*+", re.DOTALL)
+_HINTS: Final = "hints are not supported: set options with ALTER TABLE ... SET, or make a table LIKE this one"
+_DOUBLE_QUOTE: Final = "a double quote means nothing here: strings stand in single quotes, names in backquotes"
+_STATEMENTS: Final = (
+    "CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT, DELETE, UPDATE, TRUNCATE, MERGE, EXECUTE STATEMENT SET, SELECT, "
+    "VALUES, WITH, EXPLAIN, SET, RESET"
+)
+_REFUSED: Final[Mapping[str, str]] = {
+    "USE": "a warehouse is one database",
+    "CALL": "maintenance is done by TableStore.open(...) in Python",
+    "ANALYZE": "there are no statistics to compute",
+    "ADD": "Python packages are installed, not added",
+    "LOAD": "there are no modules",
+}
+_NOT_SHOWN: Final[Mapping[str, str]] = {
+    "COLUMNS": "say DESCRIBE and the name of the table",
+    "PARTITIONS": "say SELECT * FROM t$partitions, of a store table t",
+    "JOBS": "'jobs' at the prompt lists the queries that it has started",
+    "DATABASES": "a warehouse is one database",
+    "CATALOGS": "a warehouse is one catalog",
+    "FUNCTIONS": "functions are Spark's",
+    "MODULES": "there are no modules",
+    "JARS": "there is nothing to load",
+}
+_DETAILS: Final = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "PLAN_ADVICE")
+_QUERY_STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
+
+
+class FlinkParser(VerbReader):
+    """Reads statements, one after another."""
+
+    def statements(self, tokens: list[Token], text: str) -> tuple[Statement, ...]:
+        """Read all statements of a text."""
+        self.reset()
+        self.sql, self._tokens, self._tokens_size, self._index = text, tokens, len(tokens), -1
+        self._advance()
+        found: list[Statement] = []
+        while self._curr:
+            if self._take(";"):
+                continue
+            found.append(self._statement())
+            if not self._at_end():
+                self._expected("';' or the end of the text")
+        return tuple(found)
+
+    def _statement(self) -> Statement:  # noqa: C901, PLR0911 - one line a statement reads best as a list
+        if self._curr.token_type in _QUERY_STARTS:
+            return Select(self._query())
+        if self._take("CREATE"):
+            return self._create()
+        if self._take("DROP"):
+            return self._drop()
+        if self._take("ALTER"):
+            return self._alter()
+        if (verb := self._verb()) is not None:
+            return verb
+        if self._take("INSERT"):
+            return self._insert()
+        if self._take("SHOW"):
+            return self._show()
+        if self._take("DESCRIBE") or self._take("DESC"):
+            return self._describe()
+        if self._take("EXPLAIN"):
+            return self._explain()
+        if self._take("EXECUTE"):
+            return self._statement_set() if self._is_word("STATEMENT") else self._insert_after_execute()
+        if self._take("BEGIN", "STATEMENT", "SET"):
+            self._need(";")
+            return StatementSet(self._inserts())
+        if self._take("SET"):
+            return self._set()
+        if self._take("RESET"):
+            return ResetOption(None if self._at_end() else self._key())
+        word = self._curr.text.upper()
+        if word in _REFUSED and self._curr.token_type not in {TokenType.STRING, TokenType.IDENTIFIER}:
+            self.raise_error(f"{word} is not supported: {_REFUSED[word]}")
+        what = f"a statement ({_STATEMENTS})"
+        raise self._unexpected(what)
+
+    def _show(self) -> Statement:
+        if self._take("TABLES"):
+            return ShowTables()
+        if self._take("VIEWS"):
+            return ShowTables(views_only=True)
+        if not self._take("CREATE"):
+            word = "" if self._at_end() else self._curr.text.upper()
+            if word in _NOT_SHOWN:
+                self.raise_error(f"SHOW {word} is not supported: {_NOT_SHOWN[word]}")
+            self._expected("TABLES, VIEWS, CREATE TABLE or CREATE VIEW")
+        is_view = self._take("VIEW")
+        if not is_view and not self._take("TABLE"):
+            self._expected("TABLE or VIEW")
+        return ShowCreate(self._object_name(f"the name of a {'view' if is_view else 'table'}"), is_view)
+
+    def _describe(self) -> Describe:
+        self._take("TABLE")
+        if self._is_word("EXTENDED") and self._next and self._next.token_type != TokenType.SEMICOLON:
+            self.raise_error("EXTENDED is not supported: say DESCRIBE, and SELECT * FROM t$options")
+        return Describe(self._object_name("the name of a table or view"))
+
+    def _explain(self) -> Explain:
+        if not self._take("PLAN", "FOR") and any(map(self._is_word, _DETAILS)):
+            self.raise_error("details of EXPLAIN are not supported: say EXPLAIN and the statement")
+        start = self._curr
+        if self._is_word("STATEMENT", "SET", "BEGIN"):
+            return Explain(self._statement_set())
+        explained = None if self._at_end() else self._statement()
+        if not isinstance(explained, Select | Insert | StatementSet):
+            self.raise_error("EXPLAIN goes with SELECT, INSERT INTO and STATEMENT SET", start or None)
+        return Explain(explained)
+
+    def _insert_after_execute(self) -> Statement:
+        self._need("INSERT")
+        return self._insert()
+
+    def _statement_set(self) -> StatementSet:
+        self._need("STATEMENT", "SET", "BEGIN")
+        return StatementSet(self._inserts())
+
+    def _inserts(self) -> tuple[Insert, ...]:
+        found: list[Insert] = []
+        while not self._take("END"):
+            if self._take(";"):
+                continue
+            if not self._take("INSERT"):
+                self._expected("INSERT INTO or END")
+            found.append(self._insert())
+        if not found:
+            self.raise_error("a STATEMENT SET without an INSERT INTO", self._prev)
+        return tuple(found)
+
+    def _set(self) -> SetOption:
+        if self._at_end():
+            return SetOption()
+        key = self._key()
+        self._need("=")
+        return SetOption(key, self._text(f"the value of '{key}'"))
+
+
+Flink.Parser = FlinkParser
+
+
+def parse(text: str) -> tuple[Statement, ...]:
+    """Read a text.
+
+    Args:
+        text: statements with ``;`` between them, and comments.
+
+    Returns:
+        The statements, in order; none where there is nothing but comments.
+
+    Raises:
+        SqlError: the text is no statements of this dialect, or one of them is not supported; says where and what to do.
+    """
+    parser = FlinkParser(dialect=Flink())
+    try:
+        tokens = _tokens(text)
+        return parser.statements(tokens, text)
+    except SyntaxFaultError as fault:
+        raise error_at(text, fault.start, fault.end, fault.reason) from None
+    except RecursionError:
+        at = parser._curr or parser._prev  # noqa: SLF001 - where it was is known to nobody else
+        raise error_at(text, *_span(at), "nested too deeply; write it in several views") from None
+    except (ParseError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, SqlError):
+            raise
+        # sqlglot is made to accept much, and stumbles here and there over what is no SQL at all.
+        at = parser._curr or parser._prev  # noqa: SLF001 - as above
+        raise error_at(text, *_span(at), "this cannot be read as SQL") from None
+
+
+def parse_query(text: str) -> Query:
+    """Read one query.
+
+    Raises:
+        SqlError: it is none.
+    """
+    statements = parse(text)
+    if len(statements) != 1 or not isinstance(statements[0], Select):
+        raise error_at(text, 0, len(text), "expected one query")
+    return statements[0].query
+
+
+def _span(token: Token | None) -> tuple[int, int]:
+    return (token.start, token.end + 1) if token else (0, 0)
+
+
+def _tokens(text: str) -> list[Token]:
+    try:
+        tokens: list[Token] = Flink().tokenize(text)
+    except TokenError as error:
+        closed = _CLOSED.match(text)
+        at = closed.end() if closed else 0
+        raise error_at(
+            text, at, at + 1, f"a {'comment' if text[at : at + 1] == '/' else 'quote'} is not closed"
+        ) from error
+    for token in tokens:
+        if token.token_type == TokenType.HINT:
+            raise error_at(text, token.start, token.end + 1, _HINTS)
+        if token.text == '"' and text[token.start] == '"':
+            raise error_at(text, token.start, token.start + 1, _DOUBLE_QUOTE)
+    gaps = zip([0, *(token.end + 1 for token in tokens)], [*(token.start for token in tokens), len(text)], strict=True)
+    for start, end in gaps:
+        for comment in _COMMENT.finditer(text, start, end):
+            if comment[0].startswith("/*+"):
+                raise error_at(text, comment.start(), comment.start() + 3, _HINTS)
+    return tokens

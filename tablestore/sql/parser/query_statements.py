@@ -1,0 +1,155 @@
+"""``SELECT``, ``VALUES`` and expressions, which sqlglot reads; and what of them is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from tablestore.sql.parser.error_location import RefusedError
+from tablestore.sql.parser.statements import Insert, Query
+from tablestore.sql.parser.token_reader import Reader
+from tablestore.sql.parser.window_types import ARGUMENTS, WindowKind, Windows, microseconds, modern
+
+_STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
+_WINDOWS: Final = frozenset(WindowKind)
+_STATEMENTS: Final = (exp.Command, exp.DDL, exp.DML, exp.Drop, exp.Set, exp.Use)
+
+
+class QueryReader(Reader):
+    """Reads queries and what writes them."""
+
+    def _query(self) -> Query:
+        start = self._curr
+        if self._at_end() or start.token_type not in _STARTS:
+            self._expected("SELECT, VALUES or WITH")
+        tree = self._parse_statement()
+        if not isinstance(tree, exp.Query | exp.Values):
+            self.raise_error("expected a query: SELECT, VALUES or WITH", start)
+        if not self._at_end() and not self._is_word("END"):
+            self._expected("the end of the statement")
+        self._check_tree(tree, start)
+        try:
+            modern(tree)
+        except RefusedError as error:
+            self.raise_error(error.reason, start)
+        return Query(self._source(start), tree, self.sql)
+
+    def _expression(self, what: str) -> tuple[str, exp.Expr]:
+        start = self._curr
+        tree = None if self._at_end() else self._parse_disjunction()
+        if tree is None or self._curr == start:
+            self._expected(what)
+        self._check_tree(tree, start)
+        return self._source(start), tree
+
+    def _check_tree(self, tree: exp.Expr, start: Token) -> None:
+        """Refuse what sqlglot lets pass, and what is not done here."""
+        for node in tree.walk():
+            if isinstance(node, exp.Select) and not node.expressions:
+                self.raise_error("a SELECT without columns: name them, or say *", start)
+            if isinstance(node, _STATEMENTS) and not isinstance(node, exp.Query):
+                self.raise_error("expected a query and nothing else in it", start)
+            if isinstance(node, exp.Placeholder | exp.Parameter):
+                self.raise_error("parameters are not supported: write the value", start)
+            if isinstance(node, exp.DataType) and node.this in {exp.DType.TIMESTAMPTZ, exp.DType.TIME}:
+                self.raise_error(f"type {node.this.value} is not supported: use TIMESTAMP or TIMESTAMP_LTZ", start)
+            if isinstance(node, exp.MatchRecognize):
+                self.raise_error("MATCH_RECOGNIZE is not supported: Spark has nothing like it", start)
+
+    def _parse_table(self, *args: object, **named: object) -> exp.Expr | None:
+        """Read table functions over time windows, which sqlglot does not know."""
+        index = self._index
+        is_wrapped = self._take("TABLE", "(")
+        word = self._curr.text.upper() if self._curr else ""
+        if word in _WINDOWS and self._next and self._next.token_type == TokenType.L_PAREN:
+            return self._window_table(WindowKind(word), is_wrapped=is_wrapped)
+        self._retreat(index)
+        return super()._parse_table(*args, **named)  # type: ignore[arg-type]  # handed through as they come
+
+    def _window_table(self, kind: WindowKind, *, is_wrapped: bool) -> exp.Table:
+        """Read ``TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL ...)``, with names of arguments or without."""
+        self._advance()
+        self._need("(")
+        given: dict[str, int] = {}
+        table, column = "", ""
+        partition: tuple[str, ...] = ()
+        start = self._curr
+        while not self._take(")"):
+            name = self._argument_name()
+            if self._take("TABLE"):
+                start, table = self._curr, self._object_name("the name of a table")
+                # To sqlglot these two words are one.
+                partition = self._partition() if self._take("PARTITION BY") else ()
+            elif self._take("DESCRIPTOR"):
+                (column,) = self._list_of(lambda: self._name("the name of a column"))
+            else:
+                wanted = [each for each in ARGUMENTS[kind] if each not in given]
+                at = self._curr
+                interval = self._parse_disjunction()
+                if not wanted or (name and name not in wanted) or interval is None:
+                    self.raise_error(f"{kind} takes TABLE t, DESCRIPTOR(column), {', '.join(ARGUMENTS[kind])}", at)
+                given[name or wanted[0]] = self._microseconds(interval, at)
+            if not self._is_word(")"):
+                self._need(",")
+        required = [each for each in ARGUMENTS[kind] if each != "OFFSET" and each not in given]
+        if not table or not column or required:
+            missing = ["TABLE t"] * (not table) + ["DESCRIPTOR(column)"] * (not column) + required
+            self.raise_error(f"{kind}: {', '.join(missing)} is missing", self._prev)
+        if is_wrapped:
+            self._need(")")
+        made = exp.Table(this=exp.to_identifier(table, quoted=True).update_positions(start))
+        alias = self._parse_table_alias()
+        if alias is not None:
+            made.set("alias", alias)
+        return self._windows(kind, column, given, partition, start).put(made)
+
+    def _windows(
+        self, kind: WindowKind, column: str, given: Mapping[str, int], partition: tuple[str, ...], at: Token
+    ) -> Windows:
+        size = given.get("SIZE", given.get("GAP", 0))
+        step = given.get("SLIDE", given.get("STEP", size))
+        if size <= 0 or step <= 0 or (kind in {WindowKind.HOP, WindowKind.CUMULATE} and step > size):
+            self.raise_error(f"{kind}: expected times above zero, and no step longer than the window", at)
+        if kind is WindowKind.CUMULATE and size % step:
+            self.raise_error("CUMULATE: the window has to be a multiple of its step", at)
+        return Windows(kind, column, size, step, given.get("OFFSET", 0), partition)
+
+    def _argument_name(self) -> str:
+        if not (self._next and self._next.text == "=>"):
+            return ""
+        name = self._name("the name of an argument").upper()
+        self._need("=>")
+        return name
+
+    def _partition(self) -> tuple[str, ...]:
+        if self._is_word("("):
+            return self._list_of(lambda: self._name("the name of a column"))
+        names = [self._name("the name of a column")]
+        while self._is_word(",") and self._next and self._next.text.upper() != "DESCRIPTOR" and self._index + 2 < len(self._tokens) and self._tokens[self._index + 2].text != "=>":  # fmt: skip  # noqa: E501
+            self._need(",")
+            names.append(self._name("the name of a column"))
+        return tuple(names)
+
+    def _microseconds(self, interval: exp.Expr, at: Token) -> int:
+        try:
+            return microseconds(interval)
+        except RefusedError as error:
+            self.raise_error(error.reason, at)
+
+    def _insert(self) -> Insert:
+        if self._is_word("OVERWRITE"):
+            self.raise_error("INSERT OVERWRITE stands by itself: it cannot be explained or be one of a set")
+        self._need("INTO")
+        target = self._object_name("the name of the table")
+        if self._is_word("PARTITION"):
+            self.raise_error("PARTITION (...) is not supported: give the partition columns as columns")
+        names = self._list_of(lambda: self._name("the name of a column")) if self._names_follow() else ()
+        return Insert(target, self._query(), names)
+
+    def _names_follow(self) -> bool:
+        """Tell whether a bracket begins names of columns; it may begin a query."""
+        is_open = bool(self._curr) and self._curr.token_type == TokenType.L_PAREN
+        return is_open and not (self._next and self._next.token_type in _STARTS)

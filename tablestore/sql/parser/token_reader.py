@@ -1,0 +1,186 @@
+"""What all statements are made of: names, strings, numbers, lists, options; and where an error is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, NoReturn, TypeVar
+
+from sqlglot.errors import ParseError
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import Token, TokenType
+
+from log_system.kafka.client.secrets import ClientValue, wrap
+from tablestore.sql.parser.errors import masked
+
+T = TypeVar("T")
+
+_WORD: Final = re.compile(r"[^\W\d][\w$]*")
+_BARE_KEY: Final = re.compile(r"[\w.\-]+")
+#: sqlglot shows its own object where it means a word.
+_INTERNAL: Final = re.compile(r"(?: but got)? ?<Token token_type.*", re.DOTALL)
+ELLIPSIS: Final = "..."
+LEFT_OUT: Final = "'...' stands for something that the text leaves out; write it there"
+
+
+class SyntaxFaultError(ParseError):
+    """A place in the text where something else was expected; becomes an `SqlError` at the door.
+
+    Attributes:
+        reason: what was expected.
+        start: offset of the place.
+        end: offset behind it.
+    """
+
+    def __init__(self, reason: str, start: int, end: int) -> None:
+        super().__init__(reason)
+        self.reason, self.start, self.end = reason, start, end
+
+
+class Reader(SparkParser):
+    """sqlglot's parser with the small parts of Flink's statements."""
+
+    def _warn_unsupported(self) -> None:
+        """Say nothing: what sqlglot takes as a mere command is refused with an error."""
+
+    def raise_error(self, message: str, token: Token | None = None) -> NoReturn:
+        """Raise an error, sqlglot's own too, with the offset of its place."""
+        raise self._fault(message, token)
+
+    def _fault(self, message: str, token: Token | None = None) -> SyntaxFaultError:
+        message = _INTERNAL.sub("", message)
+        at = token or self._curr
+        if at and self.sql[at.start : at.start + 3] == ELLIPSIS:
+            return SyntaxFaultError(LEFT_OUT, at.start, at.start + 3)
+        if token is None and self._at_end():
+            end = self._prev.end + 1 if self._prev else 0
+            start = self._curr.start if self._curr else max(end, len(self.sql.rstrip()))
+            reason = f"unexpected end of statement: {message[0].lower()}{message[1:]}"
+            return SyntaxFaultError(reason, start, start + 1)
+        return SyntaxFaultError(message, at.start, at.end + 1)
+
+    def _unexpected(self, what: str) -> SyntaxFaultError:
+        """Say that something else was expected at the present word."""
+        came = "" if self._at_end() else f", came {self._shown(self._curr)}"
+        return self._fault(f"expected {what}{came}")
+
+    def _expected(self, what: str) -> NoReturn:
+        raise self._unexpected(what)
+
+    def _shown(self, token: Token) -> str:
+        text = masked(self.sql)[token.start : token.end + 1]
+        return text if text.startswith("'") else f"'{text}'"
+
+    def _at_end(self) -> bool:
+        return not self._curr or self._curr.token_type == TokenType.SEMICOLON
+
+    def _is_word(self, *words: str) -> bool:
+        """Tell whether these words come next, without taking them; words in quotes are none."""
+        index = self._index
+        for offset, word in enumerate(words):
+            token = self._tokens[index + offset] if index + offset < len(self._tokens) else None
+            if token is None or token.token_type in {TokenType.STRING, TokenType.IDENTIFIER}:
+                return False
+            if token.text.upper() != word:
+                return False
+        return True
+
+    def _take(self, *words: str) -> bool:
+        """Take these words, if they come next."""
+        if not self._is_word(*words):
+            return False
+        self._advance(len(words))
+        return True
+
+    def _need(self, *words: str) -> None:
+        """Take these words, which have to come next."""
+        for word in words:
+            if not self._take(word):
+                self._expected(f"'{word}'")
+
+    def _name(self, what: str) -> str:
+        """Take a name: in backquotes anything, else a word. No word is reserved where a name has to be."""
+        token = self._curr
+        is_quoted = bool(token) and token.token_type == TokenType.IDENTIFIER
+        is_word = bool(token) and token.token_type != TokenType.STRING and _WORD.fullmatch(token.text)
+        if self._at_end() or not (is_quoted or is_word):
+            self._expected(what)
+        if is_quoted and not token.text:
+            self.raise_error(f"expected {what}, came an empty name")
+        self._advance()
+        return str(token.text)
+
+    def _object_name(self, what: str) -> str:
+        """Take the name of a table or view; names of databases before it are refused."""
+        start, name = self._curr, self._name(what)
+        if self._curr.token_type == TokenType.DOT:
+            self.raise_error(f"a warehouse is one database: give {what} without the names before it", start)
+        return name
+
+    def _text(self, what: str) -> str:
+        """Take a string."""
+        token = self._curr
+        if self._at_end() or token.token_type != TokenType.STRING:
+            self._expected(f"{what} in single quotes")
+        self._advance()
+        return str(token.text)
+
+    def _number_of(self, what: str) -> int:
+        """Take a whole number."""
+        token = self._curr
+        if self._at_end() or token.token_type != TokenType.NUMBER or not re.fullmatch(r"[0-9]{1,4}", token.text):
+            self._expected(what)
+        self._advance()
+        return int(token.text)
+
+    def _list_of(self, item: Callable[[], T]) -> tuple[T, ...]:
+        """Take ``(item, ...)`` with at least one."""
+        self._need("(")
+        items = [item()]
+        while self._take(","):
+            items.append(item())
+        if not self._take(")"):
+            self._expected("',' or ')'")
+        return tuple(items)
+
+    def _key(self) -> str:
+        """Take the name of an option: in quotes, or bare as the pages' prose has it (``scan.startup.mode``)."""
+        token = self._curr
+        if self._at_end():
+            self._expected("an option's name in single quotes")
+        if token.token_type == TokenType.STRING:
+            if not token.text.strip():
+                self.raise_error("an option's name is empty; its name has been left out")
+            self._advance()
+            return str(token.text)
+        while not self._at_end() and _BARE_KEY.fullmatch(self._curr.text):
+            self._advance()
+            if not self._is_connected():
+                break
+        key = self.sql[token.start : self._prev.end + 1] if self._prev and self._index else ""
+        if self._curr == token or not _BARE_KEY.fullmatch(key) or not key[0].isalpha():
+            self.raise_error(f"expected an option's name in single quotes, came {self._shown(token)}", token)
+        return key
+
+    def _option(self) -> tuple[str, str]:
+        key = self._key()
+        self._need("=")
+        return key, self._text(f"the value of option '{key}'")
+
+    def _options(self) -> tuple[tuple[str, ClientValue], ...]:
+        """Take ``('key' = 'value', ...)``, in which no key comes twice."""
+        seen: set[str] = set()
+
+        def one() -> tuple[str, str]:
+            token = self._curr
+            pair = self._option()
+            if pair[0] in seen:
+                self.raise_error(f"option '{pair[0]}' is given twice", token)
+            seen.add(pair[0])
+            return pair
+
+        return tuple(wrap(dict(self._list_of(one))).items())
+
+    def _source(self, start: Token) -> str:
+        """Give the text from a word to the one before the present."""
+        return self.sql[start.start : self._prev.end + 1]

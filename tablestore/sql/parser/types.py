@@ -1,0 +1,262 @@
+"""Flink's types and what they are on Spark.
+
+Spark's ``TIMESTAMP`` is with local time zone and Flink's is without, and Spark's have six digits where Flink's say how
+many; so a column keeps Flink's own words beside Spark's type.
+
+Types as columns declare them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+from sqlglot.tokenizer_core import TokenType
+
+from snapshot.quoting import backquoted
+from tablestore.sql.parser.token_reader import Reader
+
+_SIMPLE: Final[dict[str, DataType]] = {
+    "STRING": StringType(),
+    "BYTES": BinaryType(),
+    "BOOLEAN": BooleanType(),
+    "TINYINT": ByteType(),
+    "SMALLINT": ShortType(),
+    "INT": IntegerType(),
+    "BIGINT": LongType(),
+    "FLOAT": FloatType(),
+    "DOUBLE": DoubleType(),
+    "DATE": DateType(),
+}
+_SIZED: Final[dict[str, DataType]] = {
+    "CHAR": StringType(),
+    "VARCHAR": StringType(),
+    "BINARY": BinaryType(),
+    "VARBINARY": BinaryType(),
+}
+_TIMESTAMPS: Final[dict[str, DataType]] = {"TIMESTAMP": TimestampNTZType(), "TIMESTAMP_LTZ": TimestampType()}
+SYNONYMS: Final = {"INTEGER": "INT", "DEC": "DECIMAL", "NUMERIC": "DECIMAL"}
+"""Other words of Flink's for the same types."""
+UNSUPPORTED: Final = {
+    "TIME": "Spark's tables cannot hold it; use TIMESTAMP or STRING",
+    "INTERVAL": "intervals cannot be columns; use BIGINT",
+    "MULTISET": "Spark has none; use MAP<T, INT>",
+    "RAW": "it belongs to Java classes; use BYTES",
+    "VARIANT": "it is not there yet; use STRING",
+    "NULL": "a column needs the type of its values",
+}
+"""Flink's types that have no place here, and what to use instead."""
+PRECISION_MAX: Final = 6
+KNOWN: Final = (*_SIMPLE, *_SIZED, *_TIMESTAMPS, "DECIMAL", "ARRAY", "MAP", "ROW")
+
+
+@dataclass(frozen=True)
+class FlinkType:
+    """A type as declared.
+
+    Attributes:
+        text: in Flink's words, spelled one way, without ``NOT NULL``.
+        spark: Spark's type for it.
+        nullable: whether ``NOT NULL`` is missing.
+        digits: of a second, where it is a timestamp.
+    """
+
+    text: str
+    spark: DataType
+    nullable: bool = True
+    digits: int | None = None
+
+    @property
+    def declared(self) -> str:
+        """The type as a column declares it."""
+        return self.text if self.nullable else f"{self.text} NOT NULL"
+
+
+def plain(name: str, sizes: tuple[int, ...]) -> FlinkType:
+    """Make a type without types in it.
+
+    Args:
+        name: Flink's word, in capitals.
+        sizes: the numbers in brackets.
+
+    Raises:
+        ValueError: there is no such type with such numbers; the message says what there is.
+    """
+    name = SYNONYMS.get(name, name)
+    if name in UNSUPPORTED:
+        msg = f"type {name} is not supported: {UNSUPPORTED[name]}"
+        raise ValueError(msg)
+    if name in _TIMESTAMPS:
+        return _timestamp(name, sizes)
+    if name == "DECIMAL":
+        return _decimal(sizes)
+    if name in _SIZED:
+        if len(sizes) > 1 or (sizes and sizes[0] < 1):
+            msg = f"type {name} takes one length from 1, came {_listed(sizes)}"
+            raise ValueError(msg)
+        return FlinkType(f"{name}({sizes[0] if sizes else 1})", _SIZED[name])
+    if name not in _SIMPLE:
+        msg = f"there is no type {name}; there are {', '.join(KNOWN)}"
+        raise ValueError(msg)
+    if sizes:
+        msg = f"type {name} takes no numbers, came {_listed(sizes)}"
+        raise ValueError(msg)
+    return FlinkType(name, _SIMPLE[name])
+
+
+def array_of(element: FlinkType) -> FlinkType:
+    """Make ``ARRAY<element>``."""
+    return FlinkType(f"ARRAY<{element.declared}>", ArrayType(element.spark, element.nullable))
+
+
+def map_of(key: FlinkType, value: FlinkType) -> FlinkType:
+    """Make ``MAP<key, value>``."""
+    return FlinkType(f"MAP<{key.declared}, {value.declared}>", MapType(key.spark, value.spark, value.nullable))
+
+
+def row_of(fields: tuple[tuple[str, FlinkType], ...]) -> FlinkType:
+    """Make ``ROW<name type, ...>``."""
+    inner = ", ".join(f"{backquoted(name)} {kind.declared}" for name, kind in fields)
+    return FlinkType(f"ROW<{inner}>", StructType([StructField(n, k.spark, k.nullable) for n, k in fields]))
+
+
+def of_spark(data_type: DataType, *, nullable: bool = True) -> FlinkType:
+    """Say a type of Spark's in Flink's words.
+
+    Raises:
+        ValueError: Flink has none.
+    """
+    found: FlinkType | None = None
+    if isinstance(data_type, DecimalType):
+        found = _decimal((data_type.precision, data_type.scale))
+    elif isinstance(data_type, ArrayType):
+        found = array_of(of_spark(data_type.elementType, nullable=data_type.containsNull))
+    elif isinstance(data_type, MapType):
+        found = map_of(
+            of_spark(data_type.keyType, nullable=False),
+            of_spark(data_type.valueType, nullable=data_type.valueContainsNull),
+        )
+    elif isinstance(data_type, StructType):
+        found = row_of(tuple((f.name, of_spark(f.dataType, nullable=f.nullable)) for f in data_type.fields))
+    else:
+        names = [name for name, each in (_SIMPLE | _TIMESTAMPS).items() if type(each) is type(data_type)]
+        if not names:
+            msg = f"there is no word of Flink's for {data_type.simpleString()}"
+            raise ValueError(msg)
+        found = plain(names[0], ())
+    return replace(found, nullable=nullable)
+
+
+def _timestamp(name: str, sizes: tuple[int, ...]) -> FlinkType:
+    digits = sizes[0] if sizes else PRECISION_MAX
+    if len(sizes) > 1 or digits > PRECISION_MAX:
+        msg = f"type {name} has 0 to {PRECISION_MAX} digits of a second here, as Spark has; came {_listed(sizes)}"
+        raise ValueError(msg)
+    return FlinkType(f"{name}({digits})", _TIMESTAMPS[name], digits=digits)
+
+
+def _decimal(sizes: tuple[int, ...]) -> FlinkType:
+    precision, scale = (*sizes, 0, 0)[:2] if sizes else (10, 0)
+    if len(sizes) > 2 or not 1 <= precision <= 38 or scale > precision:
+        msg = f"type DECIMAL takes a precision from 1 to 38 and a scale up to it, came {_listed(sizes)}"
+        raise ValueError(msg)
+    return FlinkType(f"DECIMAL({precision}, {scale})", DecimalType(precision, scale))
+
+
+def _listed(sizes: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, sizes))})"
+
+
+class TypeReader(Reader):
+    """Reads Flink's types."""
+
+    def _type(self) -> FlinkType:
+        """Take a type, with ``NOT NULL`` where it is there."""
+        kind = self._with_nullability(self._type_alone())
+        while self._take("ARRAY"):
+            kind = self._with_nullability(array_of(kind))
+        return kind
+
+    def _with_nullability(self, kind: FlinkType) -> FlinkType:
+        if self._take("NOT", "NULL"):
+            return FlinkType(kind.text, kind.spark, False, kind.digits)
+        self._take("NULL")
+        return kind
+
+    def _type_alone(self) -> FlinkType:
+        token = self._curr
+        if (
+            self._at_end()
+            or token.token_type in {TokenType.STRING, TokenType.IDENTIFIER}
+            or not token.text[0].isalpha()
+        ):
+            self._expected("a type such as STRING, BIGINT or TIMESTAMP(3)")
+        self._advance()
+        # sqlglot reads DOUBLE PRECISION as one word.
+        name = token.text.upper().split()[0]
+        if name == "ARRAY":
+            return array_of(*self._between(1))
+        if name == "MAP":
+            return map_of(*self._between(2))
+        if name == "ROW":
+            return row_of(self._fields())
+        if name == "DOUBLE":
+            self._take("PRECISION")
+        sizes = self._list_of(lambda: self._number_of("a number")) if self._is_word("(") else ()
+        if name == "TIMESTAMP" and self._take("WITH", "LOCAL", "TIME", "ZONE"):
+            name = "TIMESTAMP_LTZ"
+        elif name == "TIMESTAMP" and self._is_word("WITH", "TIME", "ZONE"):
+            self.raise_error("TIMESTAMP WITH TIME ZONE is not supported: use TIMESTAMP_LTZ, an instant", token)
+        elif name == "TIMESTAMP":
+            self._take("WITHOUT", "TIME", "ZONE")
+        try:
+            return plain(name, sizes)
+        except ValueError as error:
+            self.raise_error(str(error), token)
+
+    def _between(self, count: int) -> tuple[FlinkType, ...]:
+        """Take ``<type, ...>``."""
+        self._need("<")
+        kinds = [self._type()]
+        while len(kinds) < count:
+            self._need(",")
+            kinds.append(self._type())
+        self._need(">")
+        return tuple(kinds)
+
+    def _fields(self) -> tuple[tuple[str, FlinkType], ...]:
+        """Take ``<name type, ...>`` or the same in round brackets."""
+        if self._is_word("("):
+            return self._list_of(self._field_of_row)
+        self._need("<")
+        fields = [self._field_of_row()]
+        while self._take(","):
+            fields.append(self._field_of_row())
+        self._need(">")
+        return tuple(fields)
+
+    def _field_of_row(self) -> tuple[str, FlinkType]:
+        name, kind = self._name("the name of a field"), self._type()
+        if self._curr and self._curr.token_type == TokenType.STRING:
+            self._advance()
+        return name, kind

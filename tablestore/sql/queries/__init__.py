@@ -1,0 +1,1 @@
+"""Batch and continuous queries as Spark frames."""

@@ -1,0 +1,255 @@
+"""A SELECT over rows that are only added: Spark's own operators, in its own SQL."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampNTZType
+from sqlglot import exp
+
+from snapshot.quoting import backquoted
+from snapshot.schema.system_columns import SEQ
+from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
+from tablestore.connectors.spark.partition_watermarks import instant
+from tablestore.spark.normalize import holds_map
+from tablestore.sql.parser.window_types import WindowKind
+from tablestore.sql.queries.batch_query import over
+from tablestore.sql.queries.distinct_aggregates import (
+    MARK,
+    ROWS,
+    counter,
+    expand_distinct,
+    groups_of,
+    has_distinct,
+    key_name,
+)
+from tablestore.sql.queries.qualify import kept_groups, output_names, own_nodes, qualified
+from tablestore.sql.queries.query_inputs import Parts, QueryInput
+from tablestore.sql.queries.relation import Groups, Relation, distinct, of_groups, of_rows
+from tablestore.sql.queries.unsupported import BATCH, check_not_final, refuse
+from tablestore.sql.queries.windows import over_windows
+
+KEPT: Final = "_kept"
+"""Name of the column that says whether HAVING keeps a group."""
+
+
+def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
+    """Plan a SELECT.
+
+    Args:
+        spark: the session.
+        tree: the SELECT, with the names of frames.
+        parts: what it reads; of none of it rows change.
+
+    Raises:
+        RefusedError: it cannot be had as a continuous query.
+    """
+    is_outer = _check_joins(tree, parts)
+    frames = parts.frames()
+    if len(parts.endless) > 1:
+        tree, frames = _with_instants(qualified(tree, parts.sources()), parts)
+    chained = any(each.relation.chained for each in parts.inputs) or (len(parts.endless) > 1 and not is_outer)
+    final = is_outer or any(each.relation.final for each in parts.inputs)
+    over_time = _windows(spark, tree, parts, frames, chained)
+    if over_time is not None:
+        return distinct(over_time) if tree.args.get("distinct") else over_time
+    if is_grouped(tree):
+        check_not_final(tree.expressions[0], final)
+        made = of_groups(*_grouped(spark, tree, parts, frames, chained))
+    else:
+        rows = tree.copy()
+        rows.set("distinct", None)
+        made = of_rows(over(spark, rows, frames), chained=chained, final=final)
+    return distinct(made) if tree.args.get("distinct") else made
+
+
+def is_grouped(select: exp.Select) -> bool:
+    """Tell whether a SELECT gives groups instead of rows."""
+    return (
+        select.args.get("group") is not None
+        or select.args.get("having") is not None
+        or any(isinstance(node, exp.AggFunc) for node in own_nodes(select))
+    )
+
+
+def prepared(select: exp.Select) -> tuple[exp.Select, tuple[str, ...]]:
+    """Name the outputs of a grouped query by their numbers, with what HAVING says beside them.
+
+    Returns:
+        The query, and the names of its outputs.
+    """
+    made = select.copy()
+    outputs = [each.this if isinstance(each, exp.Alias) else each for each in made.expressions]
+    names = tuple(f"_output_{number}" for number in range(len(outputs)))
+    named = [exp.alias_(each.copy(), name, quoted=True) for each, name in zip(outputs, names, strict=True)]
+    having = made.args.get("having")
+    if having is not None:
+        named.append(exp.alias_(exp.func("COALESCE", having.this.copy(), exp.false()), KEPT))
+        made.set("having", None)
+    made.set("expressions", named)
+    made.set("distinct", None)
+    return made, names
+
+
+def _grouped(
+    spark: SparkSession, tree: exp.Select, parts: Parts, frames: dict[str, DataFrame], chained: bool
+) -> tuple[Groups, tuple[int, ...] | None]:
+    said = qualified(tree, parts.sources())
+    groups = groups_of(said)
+    made, outputs = prepared(said)
+    keys = tuple(key_name(number) for number in range(len(groups)))
+    kept = KEPT if said.args.get("having") is not None else None
+    counted = exp.alias_(exp.Count(this=exp.Star()), SEQ)
+    if has_distinct(made):
+        taken = expand_distinct(made)
+        outer = taken.outer.select(*(exp.column(key) for key in keys), counted)
+        frame = over(spark, outer, {ROWS: _exploded(spark, made, frames)})
+        chained = True
+    else:
+        made = made.select(*(exp.alias_(group.copy(), key) for group, key in zip(groups, keys, strict=True)), counted)
+        frame = over(spark, made, frames)
+    return Groups(frame, output_names(said), outputs, keys, kept, chained), kept_groups(said, groups)
+
+
+def _windows(
+    spark: SparkSession, tree: exp.Select, parts: Parts, frames: dict[str, DataFrame], chained: bool
+) -> Relation | None:
+    """Plan groups over windows of time, which come when the watermark has passed; None where there are none."""
+    part = next((each for each in parts.inputs if each.windows is not None), None)
+    if part is None or part.windows is None:
+        return None
+    said = qualified(tree, parts.sources())
+    if not is_grouped(said) and part.windows.kind is not WindowKind.SESSION:
+        return of_rows(over(spark, said, frames), chained=chained, final=part.relation.final)
+    groups_of(said)
+    if not over_windows(said, part.alias, part.windows):
+        return None
+    for node in own_nodes(said):
+        if isinstance(node, exp.AggFunc) and isinstance(node.this, exp.Distinct):
+            why = "Spark counts them wrongly; use APPROX_COUNT_DISTINCT, or INSERT the rows INTO a table and group that"
+            refuse(node, f"{node.sql('spark')} in windows", why)
+    said.set("distinct", None)
+    return of_rows(over(spark, said, frames), chained=chained, final=True)
+
+
+def _exploded(spark: SparkSession, select: exp.Select, frames: dict[str, DataFrame]) -> DataFrame:
+    """Make the rows of which distinct counts are sums.
+
+    Spark would read the sources once for each branch. Where all branches begin with the same exchange, it makes that
+    once and the others read it again. For this they may differ neither in columns nor in filters below it: it names
+    all columns, and rows without a value are left out behind it only, at the price of one row a group in state.
+    """
+    taken = expand_distinct(select)
+    rows = over(spark, taken.inner, frames)
+    kinds = {field.name: field.dataType for field in rows.schema}
+    if not any(map(holds_map, kinds.values())):
+        # With one distinct count, and no other column, this is what dropping duplicates asks for.
+        rows = rows.repartition(*(F.col(name) for name in rows.columns))
+
+    columns = [*taken.keys, *taken.plain, *(name for names in taken.distinct for name in names)]
+
+    def branch(frame: DataFrame, kept: tuple[str, ...], mark: int | None, own: int | None) -> DataFrame:
+        own_columns = {*taken.keys, *kept}
+        chosen = [
+            (F.col(name) if name in own_columns else F.lit(None)).cast(kinds[name]).alias(name) for name in columns
+        ]
+        chosen.append(F.lit(mark).cast("bigint").alias(MARK))
+        numbers = range(len(taken.distinct))
+        chosen += [F.lit(1 if number == own else None).cast("bigint").alias(counter(number)) for number in numbers]
+        return frame.select(*chosen)
+
+    branches = [branch(rows, taken.plain, 1, None)]
+    for number, names in enumerate(taken.distinct):
+        there = reduce(lambda one, other: one & other, (F.col(name).isNotNull() for name in names))
+        new = rows.select(*taken.keys, *names).dropDuplicates().where(there)
+        branches.append(branch(new, names, None, number))
+    return reduce(DataFrame.union, branches)
+
+
+def _with_instants(select: exp.Select, parts: Parts) -> tuple[exp.Select, dict[str, DataFrame]]:
+    """Say the bounds of time in ON by instants, since Spark understands no others when it forgets rows.
+
+    Args:
+        select: spelled out; it is changed.
+        parts: what it reads.
+
+    Returns:
+        The SELECT, and its frames, which have an instant beside each time without a zone that has a watermark.
+    """
+    frames, instants = parts.frames(), {}
+    for part in parts.endless:
+        for field in frames[part.key].schema:
+            if WATERMARK in field.metadata and isinstance(field.dataType, TimestampNTZType):
+                name = f"_instant_{field.name}"
+                time = instant(F.col(backquoted(field.name)), field.dataType).alias(name, metadata={WATERMARK: 0})
+                # Spark wants one mark a stream, so that the time itself loses it.
+                bare = F.col(backquoted(field.name)).alias(field.name, metadata={"instant": name})
+                frames[part.key] = frames[part.key].withColumn(name, time).withColumn(field.name, bare)
+                instants[part.alias, field.name] = name
+    for join in select.args.get("joins") or []:
+        for column in list(join.args["on"].find_all(exp.Column)) if join.args.get("on") else []:
+            if (column.table, column.name) in instants:
+                column.set("this", exp.to_identifier(instants[column.table, column.name], quoted=True))
+    return select, frames
+
+
+def _check_joins(tree: exp.Select, parts: Parts) -> bool:
+    """Refuse joins of endless tables that would never give a row, or keep no state that is right.
+
+    Returns:
+        Whether one is an outer join, of which rows come when a watermark has passed.
+
+    Raises:
+        RefusedError: with what to do instead.
+    """
+    by_place = {id(each.place): each for each in parts.inputs}
+    is_outer = False
+    seen = [each for each in parts.inputs if tree.args.get("from_") and each.place is tree.args["from_"].this]
+    for join in tree.args.get("joins") or []:
+        part = by_place.get(id(join.this))
+        before = [each for each in seen if each.relation.endless]
+        if part is None or not (part.relation.endless and before):
+            _check_static(join, part, before)
+            seen += [part] if part is not None else []
+            continue
+        seen.append(part)
+        what = f"JOIN of '{before[0].alias}' and '{part.alias}'"
+        if join.args.get("using"):
+            refuse(part.place, f"USING in a {what}", "say ON")
+        if join.method or join.kind not in {"", "INNER", "CROSS", "OUTER"}:
+            refuse(part.place, f"a {join.method or join.kind} {what}", "say INNER, LEFT, RIGHT or FULL JOIN ... ON")
+        condition = join.args.get("on") or tree.args.get("where")
+        if condition is None or condition.find(exp.EQ) is None:
+            why = f"both have no end, and each row would meet every other; give an equality, or {BATCH}"
+            refuse(part.place, f"a {what} without an equality", why)
+        if join.side:
+            is_outer = True
+            timed = all(_has_watermark(each.relation.rows) for each in (before[0], part))
+            if not timed or condition is None or condition.find(exp.Between, exp.GT, exp.GTE, exp.LT, exp.LTE) is None:
+                why = (
+                    "a row has no partner only when none can come any more; give both tables a WATERMARK and ON a "
+                    "BETWEEN of their times, or make an INNER JOIN"
+                )
+                refuse(part.place, f"a {join.side} {what} without bounds of time", why)
+    return is_outer
+
+
+def _check_static(join: exp.Join, part: QueryInput | None, before: list[QueryInput]) -> None:
+    """Refuse an outer join that would need all rows of an endless table to be there."""
+    goes_on = part is not None and part.relation.endless
+    whole = {"RIGHT": bool(before), "FULL": bool(before) or goes_on, "LEFT": goes_on}.get(join.side, False)
+    if whole or (goes_on and join.kind in {"SEMI", "ANTI"}):
+        name = join.this.alias or join.this.name
+        why = f"whether a row has no partner is known only when all are there; {BATCH}"
+        refuse(
+            join.this,
+            f"a {join.side or join.kind} JOIN with '{name}', in which all rows of a table with an end stay,",
+            why,
+        )
+
+
+def _has_watermark(frame: DataFrame | None) -> bool:
+    return frame is not None and any(WATERMARK in field.metadata for field in frame.schema)

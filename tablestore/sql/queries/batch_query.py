@@ -1,0 +1,196 @@
+"""Queries as frames: tables become views of a moment, and Spark does the rest."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from sqlglot import exp
+
+from log_system.kafka.client.secrets import wrap
+from snapshot.errors import InvalidInputError, NotFoundError
+from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed
+from tablestore.sql.catalog.table_references import check_there, is_inside, tables_in
+from tablestore.sql.parser.dialect import to_spark
+from tablestore.sql.parser.error_location import RefusedError, placed
+from tablestore.sql.parser.errors import SqlError
+from tablestore.sql.parser.statements import CreateTable, CreateView, Query
+from tablestore.sql.parser.window_types import WindowKind, names_of, windows_of
+from tablestore.sql.queries.qualify import Source, qualified
+from tablestore.sql.queries.windows import MARK, over_windows, windowed
+from tablestore.table import TableStore
+
+#: Views in views, and what may be read by itself through definitions that were changed.
+DEPTH_MAX = 32
+#: Where in its own text Spark has found it, which nobody sees.
+_PLACE_IN_SPARK: Final = re.compile(r";? line \d+,? pos \d+$")
+
+
+def batch_frame(scope: Scope, query: Query, depth: int = 0) -> DataFrame:
+    """Give the rows of a query over what is there now.
+
+    Raises:
+        NotFoundError: it reads a table that does not exist.
+        InvalidInputError: Spark does not understand it.
+    """
+    check_there(scope, query)
+    frames = {name: batch_table(scope, name, depth) for name in tables_in(query)}
+    try:
+        return over(scope.spark, *_with_times(query.tree, frames))
+    except RefusedError as error:
+        raise placed(error, query) from None
+
+
+def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr, dict[str, DataFrame]]:
+    """Put frames with windows in the places of tables that a query has windows over; lookups become joins."""
+    tree, frames = tree.copy(), dict(frames)
+    for number, table in enumerate(list(tree.find_all(exp.Table))):
+        version = table.args.get("version")
+        if version is not None:
+            if not isinstance(version.expression, exp.Column | exp.Anonymous):
+                reason = "a snapshot of the past is read by catalog.table(name).read(timestamp=...), not in SQL yet."
+                raise RefusedError(table, reason)
+            # What a lookup finds is what is there now.
+            table.set("version", None)
+        windows = windows_of(table)
+        if windows is None:
+            continue
+        alias, key = table.alias or table.name, f"{table.name}@{number}"
+        frames[key] = windowed(frames[table.name], windows, table).drop(MARK)
+        table.set("this", exp.to_identifier(key, quoted=True))
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+        select = table.find_ancestor(exp.Select)
+        if windows.kind is WindowKind.SESSION and select is not None:
+            said = qualified(select, {alias.lower(): Source(alias, names_of(tuple(frames[key].columns), windows))})
+            over_windows(said, alias, windows)
+            tree = said if select is tree else tree
+            select.replace(said)
+    return tree, frames
+
+
+def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
+    """Give the rows of a table or view that are there now, or of what is inside a table, such as ``t$snapshots``."""
+    if is_inside(scope, name):
+        return _inside(scope, name)
+    made = scope.definition(name).made
+    if isinstance(made, CreateView):
+        check_depth(made, depth)
+        with within_view(made):
+            frame = batch_frame(scope, made.query, depth + 1)
+        return frame.toDF(*names_of_view(made, frame.columns))
+    table = open_table(scope, name)
+    return with_computed(table.read(), made) if isinstance(table, TableStore) else table.read()
+
+
+def _inside(scope: Scope, name: str) -> DataFrame:
+    """Give what ``table$what`` names.
+
+    Raises:
+        InvalidInputError: a table of a connector has nothing inside.
+    """
+    table, _, what = name.rpartition("$")
+    opened = open_table(scope, table)
+    if not isinstance(opened, TableStore):
+        msg = f"'{name}': '{table}' is a table of a connector; only store tables can be looked into."
+        raise InvalidInputError(msg)
+    return opened.inspect.of(what)
+
+
+@contextmanager
+def within_view(made: CreateView) -> Iterator[None]:
+    """Say of an error's place that it is in a view's text."""
+    try:
+        yield
+    except SqlError as error:
+        msg = f"view '{made.name}': {error}"
+        raise InvalidInputError(msg) from error
+    except NotFoundError as error:
+        msg = f"view '{made.name}': {error}"
+        raise NotFoundError(msg) from error
+
+
+def check_depth(made: CreateView, depth: int) -> None:
+    """Refuse a view that reads itself.
+
+    Raises:
+        InvalidInputError: it does, through others.
+    """
+    if depth > DEPTH_MAX:
+        msg = f"view '{made.name}' reads itself, through others. DROP it, and CREATE it over tables."
+        raise InvalidInputError(msg)
+
+
+def names_of_view(made: CreateView, given: Sequence[str]) -> Sequence[str]:
+    """Give the names of a view's columns.
+
+    Raises:
+        InvalidInputError: its query gives another number of columns than it has names.
+    """
+    if made.columns and len(made.columns) != len(given):
+        msg = f"view '{made.name}' has {len(made.columns)} columns, its query gives {len(given)}. CREATE it anew."
+        raise InvalidInputError(msg)
+    return made.columns or given
+
+
+def open_table(scope: Scope, name: str, options: Mapping[str, object] | None = None) -> ConnectorTable | TableStore:
+    """Open a table of either kind.
+
+    Raises:
+        InvalidInputError: this is a view.
+    """
+    definition = scope.definition(name)
+    if not isinstance(definition.made, CreateTable):
+        msg = f"'{name}' is a view: read it by SELECT * FROM `{name}`."
+        raise InvalidInputError(msg)
+    if definition.path is None:
+        return ConnectorTable(scope, definition.made, options)
+    runtime = scope.runtime_of(definition) | wrap(options or {})
+    return TableStore.open(
+        scope.spark, scope.place_of(definition), options=runtime, allow_references=scope.allowed.entries
+    )
+
+
+def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Run a query over frames that stand for its tables.
+
+    Raises:
+        RefusedError: Spark does not understand it.
+    """
+    tree = tree.copy()
+    # Names that nobody else uses, so that the session's own views stay as they are.
+    views = {name: f"_{uuid.uuid4().hex}" for name in frames}
+    for table in list(tree.find_all(exp.Table)):
+        if table.name in views and isinstance(table.this, exp.Identifier):
+            if not table.alias:
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
+            table.set("this", exp.to_identifier(views[table.name], quoted=True))
+    try:
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(views[name])
+        return spark.sql(to_spark(tree))
+    except (AnalysisException, ParseException) as error:
+        message = str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
+        for name, view in views.items():
+            # Parts of a FROM are numbered behind an @.
+            message = message.replace(view, name.partition("@")[0])
+        raise RefusedError(_named_in(error, tree), _PLACE_IN_SPARK.sub("", message)) from error
+    finally:
+        for view in views.values():
+            spark.catalog.dropTempView(view)
+
+
+def _named_in(error: PySparkException, tree: exp.Expr) -> exp.Expr | None:
+    """Find the column or function of a query that Spark's error is about."""
+    parameters = error.getMessageParameters() or {}
+    wanted = parameters.get("objectName") or parameters.get("routineName") or ""
+    name = wanted.replace("`", "").rpartition(".")[2].lower()
+    return next(
+        (each for each in tree.find_all(exp.Column, exp.Anonymous) if name and each.name.lower() == name),
+        None,
+    )

@@ -1,0 +1,293 @@
+"""Queries over endless tables: what can be had, as frames that go on; what cannot, refused by name.
+
+A continuous query's result is right at the end of each micro-batch, or it is refused: nothing is answered that later
+rows would make wrong. A query is planned from the inside out: each table, view and query in FROM becomes a `Relation`,
+of which rows are only added, or change; ``append_query.py`` plans a SELECT over the former, ``updating_query.py`` over
+the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from sqlglot import exp
+
+from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.table_references import check_there, tables_in
+from tablestore.sql.parser.error_location import RefusedError, placed
+from tablestore.sql.parser.statements import CreateTable, CreateView, Query
+from tablestore.sql.parser.window_types import names_of, windows_of
+from tablestore.sql.queries import append_query, updating_query
+from tablestore.sql.queries.batch_query import batch_frame, check_depth, names_of_view, over, within_view
+from tablestore.sql.queries.lookup_joins import looked_up, take_lookups
+from tablestore.sql.queries.query_inputs import Parts, QueryInput
+from tablestore.sql.queries.relation import APPEND, UPDATE, Relation, distinct, of_rows, tidied, union
+from tablestore.sql.queries.sources import is_endless, source
+from tablestore.sql.queries.unsupported import BATCH, check_endless, check_not_final, refuse
+from tablestore.sql.queries.windows import windowed
+
+_CHECK: Final = "spark.sql.streaming.unsupportedOperationCheck"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A query's result, ready to be shown or written.
+
+    Attributes:
+        frame: the rows; they go on where it is a streaming one.
+        mode: ``append``, or ``update`` where rows change.
+        chained: whether Spark's check has to be off when it is started.
+        changes: whether the last column says what each row does to the result.
+        transform: what is still to be done with the rows of each micro-batch.
+        shape: a frame, not to be run, with the columns that ``each`` gives.
+    """
+
+    frame: DataFrame
+    mode: str = APPEND
+    chained: bool = False
+    changes: bool = False
+    transform: Callable[[DataFrame], DataFrame] | None = None
+    shape: DataFrame | None = None
+
+
+def plan(scope: Scope, query: Query) -> Plan:
+    """Plan a query whose result is shown: where rows change, with the rows that they replace.
+
+    Raises:
+        InvalidInputError: it cannot be had as a continuous query; says where, why, and what to do instead.
+    """
+    found = relation(scope, query)
+    if found.rows is not None:
+        return Plan(found.rows, chained=found.chained, transform=found.each, shape=found.shape)
+    return Plan(found.changes(), UPDATE, chained=True, changes=True)
+
+
+def plan_into(found: Relation, key: tuple[int, ...]) -> Plan | None:
+    """Plan a result that goes into a table where rows replace each other by key.
+
+    Args:
+        found: the result.
+        key: positions of the columns that become the table's key.
+
+    Returns:
+        Upserts and deletes; None where several rows of the result could have one key.
+    """
+    if found.rows is not None:
+        return Plan(found.rows, chained=found.chained, transform=found.each, shape=found.shape)
+    if found.key is None or not set(found.key) <= set(key):
+        return None
+    if found.latest is not None and set(found.key) == set(key):
+        frame = found.latest()
+        return Plan(frame, UPDATE, found.chained, changes=len(frame.columns) > len(found.names))
+    changes = found.changes()
+    if set(found.key) != set(key):
+        names = [f"_{number}" for number in range(len(found.names))]
+        marked = changes.toDF(*names, changes.columns[-1])
+        changes = tidied(marked, [names[number] for number in key]).toDF(*changes.columns)
+    return Plan(changes, UPDATE, chained=True, changes=True)
+
+
+@contextmanager
+def allowed(spark: SparkSession, chained: bool) -> Iterator[None]:
+    """Let a chain of stateful operators start, whose result is right though Spark cannot know it."""
+    if not chained:
+        yield
+        return
+    before = spark.conf.get(_CHECK, "true") or "true"
+    spark.conf.set(_CHECK, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_CHECK, before)
+
+
+def relation(scope: Scope, query: Query, depth: int = 0, *, timed: bool = False) -> Relation:
+    """Plan a query, of which it is not yet known where its result goes.
+
+    Args:
+        scope: what the session sees.
+        query: the query.
+        depth: in how many views it is.
+        timed: whether the watermarks of its tables are needed, for something that it is part of.
+
+    Raises:
+        InvalidInputError: it cannot be had as a continuous query; says where, why, and what to do instead.
+    """
+    check_there(scope, query)
+    if not any(is_endless(scope, name) for name in tables_in(query)):
+        return of_rows(batch_frame(scope, query))
+    try:
+        return _Planner(scope, query, depth, timed or _needs_time(scope, query)).of(query.tree, {})
+    except RefusedError as error:
+        raise placed(error, query) from None
+
+
+def _needs_time(scope: Scope, query: Query) -> bool:
+    """Tell whether a query looks at the time of rows: windows do, and joins of endless tables.
+
+    A watermark makes a source of each partition, so that queries that need none do without.
+    """
+    # What is looked up has no time.
+    tables = [table for table in query.tree.find_all(exp.Table) if table.args.get("version") is None]
+    if any(windows_of(table) is not None for table in tables):
+        return True
+    own = {cte.alias for cte in query.tree.find_all(exp.CTE)}
+    going_on = [each for each in tables if each.name in own or is_endless(scope, each.name)]
+    return query.tree.find(exp.Join) is not None and len(going_on) > 1
+
+
+class _Planner:
+    """Plans one query; each of its tables is read once, however often it is named."""
+
+    def __init__(self, scope: Scope, query: Query, depth: int, timed: bool) -> None:
+        self._scope, self._query, self._depth, self._timed = scope, query, depth, timed
+        self._tables: dict[str, Relation] = {}
+
+    def of(self, tree: exp.Expr, known: Mapping[str, Relation]) -> Relation:
+        """Plan a query or a part of it.
+
+        Args:
+            tree: the query.
+            known: what ``WITH`` names.
+        """
+        known = self._with(tree, known)
+        if isinstance(tree, exp.Subquery):
+            return self.of(tree.this, known)
+        if isinstance(tree, exp.SetOperation):
+            return self._set_operation(tree, known)
+        if isinstance(tree, exp.Select):
+            return self._select(tree, known)
+        return of_rows(over(self._scope.spark, tree, {}))
+
+    def _with(self, tree: exp.Expr, known: Mapping[str, Relation]) -> Mapping[str, Relation]:
+        clause = tree.args.get("with_")
+        if clause is None:
+            return known
+        if clause.args.get("recursive"):
+            refuse(clause, "WITH RECURSIVE", BATCH)
+        known = dict(known)
+        for each in clause.expressions:
+            made = self.of(each.this, known)
+            known[each.alias] = _named(made, each.args["alias"], each)
+        return known
+
+    def _set_operation(self, tree: exp.SetOperation, known: Mapping[str, Relation]) -> Relation:
+        check_endless(tree)
+        if not isinstance(tree, exp.Union) or tree.args.get("by_name"):
+            refuse(tree.expression, tree.key.upper(), f"only UNION and UNION ALL; {BATCH}", tree.key.upper())
+        first, second = self.of(tree.this, known), self.of(tree.expression, known)
+        if first.each is not None or second.each is not None:
+            refuse(tree.expression, "UNION of what looks rows up", "INSERT each INTO the table by itself", "UNION")
+        if len(first.names) != len(second.names):
+            reason = f"UNION: the first query has {len(first.names)} columns, the second {len(second.names)}."
+            raise RefusedError(tree.expression, reason, "UNION")
+        if first.endless != second.endless:
+            why = "the rows of the table that has one would be added again and again. Put them INTO the other table"
+            refuse(tree.expression, "UNION of a table that has an end and one that has none", why, "UNION")
+        if tree.args.get("distinct") or not (first.grows and second.grows):
+            check_not_final(tree.expression, first.final or second.final)
+        both = union(first, second)
+        return distinct(both) if tree.args.get("distinct") else both
+
+    def _select(self, tree: exp.Select, known: Mapping[str, Relation]) -> Relation:
+        made = tree.copy()
+        made.set("with_", None)
+        looked = take_lookups(self._scope, made, self._query)
+        parts = self._parts(made, known, set(looked))
+        spark = self._scope.spark
+        if not looked and not any(each.relation.endless for each in parts.inputs):
+            return of_rows(over(spark, made, parts.frames()))
+        check_endless(made)
+        if looked:
+            return looked_up(self._scope, made, parts, looked)
+        if all(each.relation.grows for each in parts.inputs):
+            return append_query.select(spark, made, parts)
+        return updating_query.select(spark, made, parts)
+
+    def _parts(self, select: exp.Select, known: Mapping[str, Relation], taken: set[str]) -> Parts:
+        """Plan what a SELECT reads, and put names of frames in its place; some it has taken already."""
+        found: list[QueryInput] = []
+        clause = select.args.get("from_")
+        nodes = [clause.this] if clause is not None else []
+        nodes += [join.this for join in select.args.get("joins") or []]
+        for number, node in enumerate(nodes):
+            made = None if node.name in taken else self._source(node, known)
+            if made is None:
+                continue
+            if made.each is not None:
+                why = "INSERT its result INTO a table and read that"
+                refuse(node, f"'{node.alias or node.name}', which looks rows up, as part of a query", why)
+            alias = node.alias or node.name
+            key = f"{alias}@{number}"
+            place = exp.to_table("x")
+            place.set("this", exp.to_identifier(key, quoted=True))
+            place.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+            place.this.meta.update(_place_of(node))
+            node.replace(place)
+            found.append(QueryInput(alias, key, made, place, windows_of(node)))
+        taken = taken | {each.key for each in found}
+        inner: dict[str, DataFrame] = {}
+        for table in select.find_all(exp.Table):
+            if table.name in taken or not isinstance(table.this, exp.Identifier):
+                continue
+            made = known.get(table.name) or self._table(table.name)
+            if made.rows is None or made.endless:
+                refuse(table, f"a query over '{table.name}' within an expression", "the table has no end; join it")
+            inner[table.name] = made.rows
+        return Parts(tuple(found), inner)
+
+    def _source(self, node: exp.Expr, known: Mapping[str, Relation]) -> Relation | None:
+        """Plan a part of FROM; None for what Spark reads by itself, such as VALUES."""
+        alias = node.args.get("alias")
+        if isinstance(node, exp.Subquery):
+            return _named(self.of(node, known), alias, node)
+        if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
+            return None
+        for part in ("sample", "pivots", "joins", "version"):
+            if node.args.get(part):
+                refuse(node, {"joins": "a join in brackets"}.get(part, part.upper()), BATCH)
+        made = known.get(node.name) or self._table(node.name)
+        windows = windows_of(node)
+        if windows is None:
+            return _named(made, alias, node)
+        if made.rows is None:
+            why = "a row could be taken back when its window is over; count them by FLOOR(time TO MINUTE), say, instead"
+            refuse(node, f"a window over '{node.name}', whose rows change,", why)
+        return replace(made, names=names_of(made.names, windows), rows=windowed(made.rows, windows, node))
+
+    def _table(self, name: str) -> Relation:
+        """Plan a table or view of the catalog."""
+        if name not in self._tables:
+            self._tables[name] = self._planned(name)
+        return self._tables[name]
+
+    def _planned(self, name: str) -> Relation:
+        made = self._scope.definition(name).made
+        if isinstance(made, CreateTable):
+            return source(self._scope, made, timed=self._timed)
+        return self._view(made)
+
+    def _view(self, made: CreateView) -> Relation:
+        check_depth(made, self._depth)
+        with within_view(made):
+            planned = relation(self._scope, made.query, self._depth + 1, timed=self._timed)
+        return planned.renamed(names_of_view(made, planned.names))
+
+
+def _place_of(node: exp.Expr) -> dict[str, object]:
+    return next((dict(each.meta) for each in node.walk() if "start" in each.meta), {})
+
+
+def _named(made: Relation, alias: exp.Expr | None, node: exp.Expr) -> Relation:
+    """Give a relation the names of columns that stand behind its alias."""
+    names = [each.name for each in alias.args.get("columns") or []] if alias is not None else []
+    if not names:
+        return made
+    if len(names) != len(made.names):
+        reason = f"'{node.alias}' has {len(made.names)} columns, and {len(names)} names are given."
+        raise RefusedError(node, reason)
+    return made.renamed(names)

@@ -1,0 +1,232 @@
+"""Exact aggregates of distinct values over an endless table: how the query is taken apart.
+
+Spark refuses distinct aggregates on streams (and counts wrongly where its check is off). What it does right is dropping
+duplicates, and sums. So each row becomes a *plain* row, and for each list of distinct values one more row, which is
+dropped where a row of the same group and values has been before. Then all of them are summed: a plain row counts one
+for ``COUNT(*)``, a distinct one for its ``COUNT(DISTINCT ...)``. A row has NULL in what is not its own.
+
+What is here is text in, text out; ``continuous_query.py`` makes frames of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
+
+from tablestore.sql.parser.error_location import RefusedError
+from tablestore.sql.queries.unsupported import BATCH
+
+ROWS: Final = "_exploded"
+MARK: Final = "_plain"
+#: Aggregates of one argument that take no notice of NULL, so that they need not be told which rows are plain.
+_SIMPLE: Final = (exp.Count, exp.Sum, exp.Min, exp.Max, exp.Avg)
+
+
+@dataclass(frozen=True)
+class ExpandedQuery:
+    """A grouped query, taken apart.
+
+    Attributes:
+        inner: gives a row for each of the table's: ``keys``, then ``plain``, then all of ``distinct``.
+        keys: names of the columns to group by.
+        plain: names of the arguments of aggregates without DISTINCT.
+        distinct: for each list of distinct values, the names of its columns.
+        outer: the query over ``ROWS``, which has ``keys``, ``plain``, all of ``distinct``, `MARK`, and a `counter` for
+            each list of distinct values.
+    """
+
+    inner: exp.Select
+    keys: tuple[str, ...]
+    plain: tuple[str, ...]
+    distinct: tuple[tuple[str, ...], ...]
+    outer: exp.Select
+
+
+def counter(number: int) -> str:
+    """Name the column that counts distinct values: 1 in their own rows, NULL in others."""
+    return f"_distinct_{number}"
+
+
+def has_distinct(select: exp.Select) -> bool:
+    """Tell whether a query has an aggregate over distinct values."""
+    return any(isinstance(aggregate.this, exp.Distinct) for aggregate in select.find_all(exp.AggFunc))
+
+
+def groups_of(select: exp.Select) -> list[exp.Expr]:
+    """Give what a query groups by.
+
+    Raises:
+        InvalidInputError: by more than expressions, or by the number of a column.
+    """
+    group = select.args.get("group")
+    if group is None:
+        return []
+    others = [name for name, value in group.args.items() if value and name != "expressions"]
+    others += [each.key for each in group.expressions if isinstance(each, exp.Cube | exp.Rollup | exp.GroupingSets)]
+    if others:
+        what = others[0].upper()
+        msg = f"GROUP BY {what} is not supported in a continuous query: INSERT each grouping by itself, or {BATCH}."
+        raise RefusedError(group, msg, "GROUP")
+    found: list[exp.Expr] = list(group.expressions)
+    for each in found:
+        if isinstance(each, exp.Literal):
+            msg = f"GROUP BY {each.sql()}: name the column instead of its number."
+            raise RefusedError(each, msg)
+    return found
+
+
+def key_name(number: int) -> str:
+    """Name the column of what a query groups by."""
+    return f"_key_{number}"
+
+
+def outputs_over(select: exp.Select, said: Callable[[exp.Expr], exp.Expr]) -> list[exp.Expr]:
+    """Say the columns of a query over other rows, under the names that they have."""
+    outputs: list[exp.Expr] = []
+    for number, each in enumerate(select.expressions):
+        name = each.alias_or_name or f"EXPR${number}"
+        inner = each.this if isinstance(each, exp.Alias) else each
+        outputs.append(exp.alias_(said(inner.copy()), name, quoted=True))
+    return outputs
+
+
+def said_over(
+    node: exp.Expr, groups: Sequence[exp.Expr], aggregate: Callable[[exp.AggFunc | exp.Filter], exp.Expr]
+) -> exp.Expr:
+    """Say an expression over groups, from its top down: what is grouped by is a column, an aggregate what it becomes.
+
+    Raises:
+        RefusedError: a column that is not grouped by.
+    """
+    for number, group in enumerate(groups):
+        if node == group:
+            return exp.column(key_name(number))
+    if isinstance(node, exp.AggFunc | exp.Filter):
+        return aggregate(node)
+    if isinstance(node, exp.Column):
+        raise RefusedError(node, f"column '{node.sql('spark')}' is neither in GROUP BY nor in an aggregate.")
+    for name, value in list(node.args.items()):
+        if isinstance(value, exp.Expr):
+            node.set(name, said_over(value, groups, aggregate))
+        elif isinstance(value, list):
+            said = [said_over(each, groups, aggregate) if isinstance(each, exp.Expr) else each for each in value]
+            node.set(name, said)
+    return node
+
+
+def expand_distinct(select: exp.Select) -> ExpandedQuery:
+    """Take a grouped query apart.
+
+    Args:
+        select: without HAVING, ORDER BY or LIMIT.
+
+    Raises:
+        InvalidInputError: an aggregate that cannot be had this way, or a column that is not grouped by.
+    """
+    groups = groups_of(select)
+    keys = tuple(key_name(number) for number in range(len(groups)))
+    plain: dict[exp.Expr, str] = {}
+    distinct: dict[tuple[exp.Expr, ...], tuple[str, ...]] = {}
+
+    outputs = outputs_over(select, lambda node: said_over(node, groups, lambda agg: _aggregate(agg, plain, distinct)))
+    arguments = [argument for each in distinct for argument in each]
+    names = [name for each in distinct.values() for name in each]
+    inner = select.copy()
+    inner.set("group", None)
+    pairs = [*zip(groups, keys, strict=True), *plain.items(), *zip(arguments, names, strict=True)]
+    inner.set("expressions", [exp.alias_(each.copy(), name, quoted=True) for each, name in pairs])
+    outer = exp.Select(expressions=outputs).from_(exp.to_table(ROWS))
+    if keys:
+        outer = outer.group_by(*(exp.column(key) for key in keys))
+    return ExpandedQuery(inner, keys, tuple(plain.values()), tuple(distinct.values()), outer)
+
+
+def _aggregate(
+    node: exp.AggFunc | exp.Filter,
+    plain: dict[exp.Expr, str],
+    distinct: dict[tuple[exp.Expr, ...], tuple[str, ...]],
+) -> exp.Expr:
+    condition, inside = condition_of(node)
+    argument = inside.this
+    if isinstance(argument, exp.Distinct):
+        return _distinct(node, inside, only_where(condition, argument.expressions), distinct)
+    of_all = isinstance(inside, exp.Count) and isinstance(argument, exp.Star | exp.Literal)
+    if of_all and condition is None:
+        return _count(MARK)
+    if isinstance(inside, _SIMPLE) and argument is not None and not inside.args.get("expressions"):
+        (value,) = only_where(condition, [exp.Literal.number(1) if of_all else argument])
+        return _over(inside, plain.setdefault(value, f"_argument_{len(plain)}"))
+    return _among_plain_rows(node, inside, condition, plain)
+
+
+def _distinct(
+    node: exp.Expr, inside: exp.Expr, values: list[exp.Expr], distinct: dict[tuple[exp.Expr, ...], tuple[str, ...]]
+) -> exp.Expr:
+    if not isinstance(inside, _SIMPLE) or (len(values) > 1 and not isinstance(inside, exp.Count)):
+        msg = (
+            f"{node.sql('spark')} is not supported in a continuous query: of distinct values COUNT, SUM and AVG are. "
+            f"{BATCH}."
+        )
+        raise RefusedError(node, msg)
+    names = distinct.setdefault(tuple(values), tuple(f"_value_{len(distinct)}_{n}" for n in range(len(values))))
+    if isinstance(inside, exp.Count):
+        return _count(counter(list(distinct).index(tuple(values))))
+    return _over(inside, names[0])
+
+
+def _among_plain_rows(
+    node: exp.Expr, inside: exp.Expr, condition: exp.Expr | None, plain: dict[exp.Expr, str]
+) -> exp.Expr:
+    """Say any other aggregate: its arguments are columns, and it is of plain rows alone."""
+    if inside.find(exp.Order, exp.Distinct, exp.Query):
+        msg = (
+            f"{node.sql('spark')} is not supported beside aggregates of distinct values in a continuous query. Put it "
+            "into a query of its own."
+        )
+        raise RefusedError(node, msg)
+
+    def named(value: exp.Expr) -> exp.Expr:
+        # What is the same for all rows, such as a percentage, has to stay what it is.
+        if value.find(exp.Column) is None:
+            return value.copy()
+        return exp.column(plain.setdefault(value, f"_argument_{len(plain)}"))
+
+    made = inside.copy()
+    for name, value in inside.args.items():
+        if isinstance(value, exp.Expr):
+            made.set(name, named(value))
+        elif isinstance(value, list):
+            made.set(name, [named(each) if isinstance(each, exp.Expr) else each for each in value])
+    kept: exp.Expr = exp.column(MARK).is_(exp.null()).not_()
+    if condition is not None:
+        kept = exp.and_(kept, named(condition))
+    return exp.Filter(this=made, expression=exp.Where(this=kept))
+
+
+def condition_of(node: exp.Expr) -> tuple[exp.Expr | None, exp.Expr]:
+    """Give the condition under which an aggregate takes a row, and the aggregate without it."""
+    condition, inside = (node.expression.this, node.this) if isinstance(node, exp.Filter) else (None, node)
+    if isinstance(inside, exp.CountIf):
+        condition = inside.this if condition is None else exp.and_(condition, inside.this)
+        inside = exp.Count(this=exp.Star())
+    return condition, inside
+
+
+def only_where(condition: exp.Expr | None, values: Sequence[exp.Expr]) -> list[exp.Expr]:
+    """Make values NULL where a condition does not hold."""
+    if condition is None:
+        return list(values)
+    return [exp.Case().when(condition.copy(), value.copy()) for value in values]
+
+
+def _over(aggregate: exp.Expr, name: str) -> exp.Expr:
+    made = aggregate.copy()
+    made.set("this", exp.column(name))
+    return made
+
+
+def _count(name: str) -> exp.Expr:
+    return exp.func("COALESCE", exp.Sum(this=exp.column(name)), exp.cast(exp.Literal.number(0), "BIGINT"))

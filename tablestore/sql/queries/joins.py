@@ -1,0 +1,238 @@
+"""Joins of tables of which one at least changes.
+
+By both tables' keys, a join is a group: each key has the newest row of either side, and gives one row or none; the
+state is as large as the tables. By other columns an inner join of signed rows is Spark's own join of streams: two
+changes meet once, and the product of their signs says whether they add the pair or take it back; the state is as large
+as the changes, of which Spark forgets none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from sqlglot import exp
+
+from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.schema.system_columns import SEQ
+from tablestore.sql.queries.qualify import output_names
+from tablestore.sql.queries.query_inputs import Parts, QueryInput
+from tablestore.sql.queries.relation import Groups, Relation, of_groups, settled, signed, tidied
+from tablestore.sql.queries.unsupported import BATCH, refuse
+
+JOINED: Final = "_joined"
+_SIDES: Final = {"": "INNER", "INNER": "INNER", "LEFT": "LEFT", "RIGHT": "RIGHT", "FULL": "FULL"}
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """What has been joined so far.
+
+    Attributes:
+        relation: whose columns are called by numbers.
+        names: of these columns, by the table's alias and the column in the query.
+        same: pairs of columns of a full join, either of which may be NULL, and the column that is both.
+    """
+
+    relation: Relation
+    names: dict[tuple[str, str], str]
+    same: tuple[tuple[tuple[str, str], tuple[str, str], str], ...] = ()
+
+
+def joined(select: exp.Select, parts: Parts) -> tuple[exp.Select, QueryInput]:
+    """Join what a SELECT reads into one.
+
+    Args:
+        select: spelled out.
+        parts: what it reads, two or more.
+
+    Returns:
+        The SELECT over the join, and the join.
+
+    Raises:
+        RefusedError: this join cannot be had; says what to do instead.
+    """
+    for part in parts.inputs:
+        if not part.relation.endless:
+            why = (
+                f"what '{part.alias}' holds may have changed when a row is taken back; put it INTO a store table first"
+            )
+            refuse(part.place, f"a join of '{part.alias}', which has an end, and a table whose rows change", why)
+    joins = select.args.get("joins") or []
+    if len(parts.inputs) != len(joins) + 1:
+        refuse(select.expressions[0], "VALUES or a function of tables beside tables whose rows change", BATCH)
+    made = select.copy()
+    made.set("expressions", [exp.alias_(_bare(each), name, quoted=True) for each, name in zip(made.expressions, output_names(select), strict=True)])  # fmt: skip  # noqa: E501
+    first = parts.inputs[0]
+    found = _Joined(first.relation, {(first.alias, name): name for name in first.relation.names})
+    conditions: list[exp.Expr] = []
+    for join, part in zip(joins, parts.inputs[1:], strict=True):
+        found, left_over = _join(found, join, part)
+        conditions += left_over
+    place = exp.to_table(JOINED)
+    place.set("this", exp.to_identifier(JOINED, quoted=True))
+    made.set("joins", None)
+    made.set("from_", exp.From(this=place))
+    for condition in conditions:
+        made = made.where(condition.copy())
+    return _over(made, found), QueryInput(JOINED, JOINED, found.relation, place)
+
+
+def _bare(output: exp.Expr) -> exp.Expr:
+    return output.this.copy() if isinstance(output, exp.Alias) else output.copy()
+
+
+def _over(select: exp.Select, found: _Joined) -> exp.Select:
+    """Say columns of tables as columns of the join."""
+
+    def said(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Coalesce):
+            pair = {_name(each) for each in (node.this, *node.expressions)}
+            for one, other, both in found.same:
+                if pair == {one, other}:
+                    return exp.column(both, table=JOINED, quoted=True)
+        name = _name(node)
+        if name is not None and name in found.names:
+            return exp.column(found.names[name], table=JOINED, quoted=True)
+        return node
+
+    made = select.transform(said)
+    assert isinstance(made, exp.Select), "a SELECT stays one"
+    return made
+
+
+def _name(node: exp.Expr) -> tuple[str, str] | None:
+    return (node.table, node.name) if isinstance(node, exp.Column) else None
+
+
+def _join(left: _Joined, join: exp.Join, part: QueryInput) -> tuple[_Joined, list[exp.Expr]]:
+    """Join one more table; gives what of the condition is left to be asked afterwards."""
+    side = _SIDES.get(join.side or join.kind)
+    method = join.method or ("" if not join.args.get("using") else "USING")
+    if side is None or method:
+        what = f"{method or join.kind or join.side} JOIN"
+        refuse(part.place, f"{what} of tables whose rows change", "say INNER, LEFT, RIGHT or FULL JOIN ... ON", "JOIN")
+    equal, others = _equalities(join.args.get("on"), left, part)
+    if not equal:
+        refuse(part.place, f"a join with '{part.alias}' without an equality of columns of both", "give one", "JOIN")
+    by_left = {one for one, _ in equal}
+    by_right = {other for _, other in equal}
+    key, key_right = left.relation.key, part.relation.key
+    is_key = key is not None and by_left == {left.relation.names[n] for n in key}
+    is_key_right = key_right is not None and by_right == {part.relation.names[n] for n in key_right}
+    if is_key and is_key_right and left.relation.ordered and part.relation.ordered and not (others and side != "INNER"):
+        return _by_key(left, part, equal, side), others
+    if side != "INNER":
+        why = (
+            "only an inner join can be, or one by the keys of both. INSERT both INTO one table by the columns of each, "
+            f"or {BATCH}"
+        )
+        refuse(part.place, f"a {side} JOIN with '{part.alias}' by other columns than the keys", why, "JOIN")
+    return _by_columns(left, part, equal), others
+
+
+def _equalities(
+    condition: exp.Expr | None, left: _Joined, part: QueryInput
+) -> tuple[list[tuple[str, str]], list[exp.Expr]]:
+    """Part a condition into equal columns, left and right, and the rest."""
+    equal: list[tuple[str, str]] = []
+    others: list[exp.Expr] = []
+    for each in condition.flatten() if isinstance(condition, exp.And) else [condition] if condition else []:
+        inner = each.unnest()
+        names = [_name(inner.this), _name(inner.expression)] if isinstance(inner, exp.EQ) else []
+        one = next((left.names[name] for name in names if name is not None and name in left.names), None)
+        other = next((name[1] for name in names if name is not None and name[0] == part.alias), None)
+        if one is not None and other is not None:
+            equal.append((one, other))
+        else:
+            others.append(each)
+    return equal, others
+
+
+def _by_key(left: _Joined, part: QueryInput, equal: list[tuple[str, str]], side: str) -> _Joined:
+    right = part.relation
+    keys = [f"_key_{number}" for number in range(len(equal))]
+
+    def rows(relation: Relation, names: list[str], number: int) -> DataFrame:
+        assert relation.ordered is not None, "rows by key have an order"
+        changes = relation.ordered()
+        changes = changes.where(F.col(CHANGE_TYPE) != RowKind.UPDATE_BEFORE.change_type)
+        numbered = changes.toDF(*(f"c{n}" for n in range(len(relation.names))), CHANGE_TYPE, SEQ)
+        places = [relation.names.index(name) for name in names]
+        lives = (F.col(CHANGE_TYPE) != RowKind.DELETE.change_type).alias("live")
+        row = F.struct(lives, *(f"c{n}" for n in range(len(relation.names))))
+        whole = reduce(Column.__and__, [F.col(f"c{n}").isNotNull() for n in places])
+        return numbered.select(
+            *(F.col(f"c{place}").alias(key) for place, key in zip(places, keys, strict=True)),
+            # NULL equals nothing, though it makes one group.
+            F.when(whole, F.lit(-1)).otherwise(F.lit(number)).alias("_apart"),
+            F.struct(F.lit(number).alias("side"), row.alias("row"), F.col(SEQ).alias("at")).alias(f"_{number}"),
+        )
+
+    one = rows(left.relation, [name for name, _ in equal], 0)
+    other = rows(right, [name for _, name in equal], 1)
+    both = one.unionByName(other, allowMissingColumns=True)
+    newest = [F.max_by(F.col(f"_{n}.row"), F.col(f"_{n}.at")).alias(f"_row_{n}") for n in (0, 1)]
+    groups = both.groupBy(*keys, "_apart").agg(*newest, F.count(F.lit(1)).alias(SEQ))
+    lives = [F.coalesce(F.col(f"_row_{n}.live"), F.lit(False)) for n in (0, 1)]
+    kept = {"INNER": lives[0] & lives[1], "LEFT": lives[0], "RIGHT": lives[1], "FULL": lives[0] | lives[1]}[side]
+    total = len(left.relation.names)
+    outputs = [f"_{n}" for n in range(total + len(right.names))]
+    values = [
+        F.when(lives[0], F.col(f"_row_0.c{n}")) if n < total else F.when(lives[1], F.col(f"_row_1.c{n - total}"))
+        for n in range(len(outputs))
+    ]
+    frame = groups.select(
+        *keys, "_apart", *(v.alias(o) for v, o in zip(values, outputs, strict=True)), kept.alias("_kept"), SEQ
+    )
+    names = {name: outputs[left.relation.names.index(column)] for name, column in left.names.items()}
+    names |= {(part.alias, column): outputs[total + n] for n, column in enumerate(right.names)}
+    # The column that is the key: of an inner join of either side, of an outer one of the side that is whole.
+    same: list[tuple[tuple[str, str], tuple[str, str], str]] = []
+    for key, (one_name, other_name) in zip(keys, equal, strict=True):
+        lefts = [name for name, column in left.names.items() if column == one_name]
+        if side in {"INNER", "LEFT"}:
+            names |= dict.fromkeys(lefts, key)
+        if side in {"INNER", "RIGHT"}:
+            names[part.alias, other_name] = key
+        same += [(name, (part.alias, other_name), key) for name in lefts]
+    found = Groups(frame, (*keys, *outputs), (*keys, *outputs), (*keys, "_apart"), "_kept")
+    return _Joined(of_groups(found, range(len(keys))), names, tuple(same))
+
+
+def _by_columns(left: _Joined, part: QueryInput, equal: list[tuple[str, str]]) -> _Joined:
+    right = part.relation
+    total = len(left.relation.names)
+    outputs = [f"_{n}" for n in range(total + len(right.names))]
+    one = signed(left.relation.changes().toDF(*outputs[:total], CHANGE_TYPE)).drop(CHANGE_TYPE)
+    other = signed(right.changes().toDF(*outputs[total:], CHANGE_TYPE)).drop(CHANGE_TYPE)
+    one, other = one.withColumnRenamed("_sign", "_sign_0"), other.withColumnRenamed("_sign", "_sign_1")
+    pairs = [(outputs[left.relation.names.index(a)], outputs[total + right.names.index(b)]) for a, b in equal]
+    met = one.join(other, reduce(Column.__and__, [F.col(a) == F.col(b) for a, b in pairs]), "inner")
+    added = F.col("_sign_0") * F.col("_sign_1") > 0
+    kind = F.when(added, RowKind.INSERT.change_type).otherwise(RowKind.DELETE.change_type)
+    changes = met.select(*outputs, kind.alias(CHANGE_TYPE))
+    key = _key_of_pairs(left.relation, right, equal)
+
+    def changelog() -> DataFrame:
+        # A micro-batch may add and take back pairs of rows that no longer are when it ends.
+        net = settled(changes)
+        return net if key is None else tidied(net, [outputs[n] for n in key])
+
+    names = {name: outputs[left.relation.names.index(column)] for name, column in left.names.items()}
+    names |= {(part.alias, column): outputs[total + n] for n, column in enumerate(right.names)}
+    return _Joined(Relation(tuple(outputs), changelog=changelog, key=key, chained=True), names)
+
+
+def _key_of_pairs(left: Relation, right: Relation, equal: list[tuple[str, str]]) -> tuple[int, ...] | None:
+    if left.key is None or right.key is None:
+        return None
+    total = len(left.names)
+    if {right.names[n] for n in right.key} <= {other for _, other in equal}:
+        return left.key
+    if {left.names[n] for n in left.key} <= {one for one, _ in equal}:
+        return tuple(total + n for n in right.key)
+    return (*left.key, *(total + n for n in right.key))

@@ -1,0 +1,136 @@
+"""Lookups: ``JOIN t FOR SYSTEM_TIME AS OF s.proctime``, a stream's rows with what a store table holds when they come.
+
+Spark plans a table that stands still once for a query. So the stream's rows are joined micro-batch by micro-batch, each
+with the newest snapshot of its moment; what has been written is not corrected when the table changes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from sqlglot import exp
+
+from tablestore.sql.catalog.binding import connector_of
+from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.table_frames import with_computed
+from tablestore.sql.catalog.table_references import tables_in
+from tablestore.sql.parser.dialect import PROCTIME
+from tablestore.sql.parser.statements import ComputedColumn, CreateTable, Query
+from tablestore.sql.queries.append_query import is_grouped
+from tablestore.sql.queries.batch_query import over
+from tablestore.sql.queries.query_inputs import Parts, QueryInput
+from tablestore.sql.queries.relation import Relation
+from tablestore.sql.queries.unsupported import BATCH, refuse
+from tablestore.table import TableStore
+
+_INSTEAD: Final = "INSERT its result INTO a table and read that"
+
+
+def lookups_in(select: exp.Select) -> list[exp.Join]:
+    """Give the joins of a SELECT that look rows up."""
+    return [join for join in select.args.get("joins") or [] if join.this.args.get("version") is not None]
+
+
+def take_lookups(scope: Scope, select: exp.Select, query: Query) -> dict[str, exp.Table]:
+    """Put names of frames in place of the tables that are looked up.
+
+    Args:
+        scope: what the session sees.
+        select: the query; it is changed.
+        query: the whole of which it is part.
+
+    Returns:
+        The tables, by these names.
+
+    Raises:
+        RefusedError: what is looked up is no store table, or the moment is not the present.
+    """
+    found: dict[str, exp.Table] = {}
+    for number, join in enumerate(lookups_in(select)):
+        table = join.this
+        what = f"'{table.name}' FOR SYSTEM_TIME AS OF"
+        made = scope.definition(table.name).made
+        if not isinstance(made, CreateTable) or connector_of(made) is not None:
+            refuse(table, what, "only store tables can be looked up; INSERT it INTO one")
+        moment = table.args["version"].expression
+        if not _is_proctime(scope, moment, query):
+            why = "only the present can be looked up: give a column AS PROCTIME(), or join the tables"
+            refuse(moment, f"{what} a time that is not PROCTIME()", why)
+        if (join.side or join.kind or "INNER") not in {"INNER", "LEFT"}:
+            refuse(table, f"a {join.side or join.kind} JOIN with what is looked up", "say INNER or LEFT JOIN")
+        key = f"{table.name}@lookup{number}"
+        place = exp.to_table("x")
+        place.set("this", exp.to_identifier(key, quoted=True))
+        place.set("alias", exp.TableAlias(this=exp.to_identifier(table.alias or table.name, quoted=True)))
+        table.replace(place)
+        found[key] = table
+    return found
+
+
+def looked_up(scope: Scope, select: exp.Select, parts: Parts, tables: dict[str, exp.Table]) -> Relation:
+    """Plan a SELECT that looks rows up.
+
+    Raises:
+        RefusedError: it does more than Spark can do with a micro-batch.
+    """
+    stream = _stream(select, parts)
+    assert stream.relation.rows is not None, "rows are only added"
+
+    def joined(batch: DataFrame) -> DataFrame:
+        frames = {key: _newest(scope, batch, table.name) for key, table in tables.items()}
+        return over(batch.sparkSession, select, {**parts.frames(), **frames, stream.key: batch})
+
+    # What it gives is known without a row: what is looked up has its columns at any moment.
+    shape = joined(stream.relation.rows)
+    return Relation(
+        tuple(shape.columns), stream.relation.rows, chained=stream.relation.chained, each=joined, shape=shape
+    )
+
+
+def _stream(select: exp.Select, parts: Parts) -> QueryInput:
+    at = select.expressions[0]
+    if is_grouped(select) or select.args.get("distinct"):
+        refuse(at, "an aggregate or DISTINCT over what is looked up", _INSTEAD)
+    if len(parts.endless) != 1:
+        refuse(at, "a lookup beside a join of endless tables", _INSTEAD)
+    (stream,) = parts.endless
+    if not stream.relation.grows:
+        why = (
+            "a row would be taken back as another than it was added; join the tables without FOR SYSTEM_TIME AS OF, or "
+            f"{BATCH}"
+        )
+        refuse(stream.place, f"a lookup for '{stream.alias}', whose rows change,", why)
+    return stream
+
+
+def _newest(scope: Scope, batch: DataFrame, name: str) -> DataFrame:
+    definition = scope.definition(name)
+    assert isinstance(definition.made, CreateTable), "it was one when the query was planned"
+    # A micro-batch has a session of its own, in which all that is joined with it has to be.
+    table = TableStore.open(
+        batch.sparkSession,
+        scope.place_of(definition),
+        options=scope.runtime_of(definition),
+        allow_references=scope.allowed.entries,
+    )
+    return with_computed(table.read(), definition.made)
+
+
+def _is_proctime(scope: Scope, moment: exp.Expr, query: Query) -> bool:
+    if isinstance(moment, exp.Anonymous):
+        return moment.name.upper() == PROCTIME
+    return isinstance(moment, exp.Column) and moment.name.lower() in _proctimes(scope, query)
+
+
+def _proctimes(scope: Scope, query: Query) -> set[str]:
+    """Give the names of columns that are the present, in all that a query reads."""
+    found: set[str] = set()
+    for name in tables_in(query):
+        made = scope.definition(name).made
+        if not isinstance(made, CreateTable):
+            found |= _proctimes(scope, made.query)
+            continue
+        computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
+        found |= {each.name.lower() for each in computed if each.expression.upper().replace(" ", "") == f"{PROCTIME}()"}
+    return found

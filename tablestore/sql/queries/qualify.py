@@ -1,0 +1,129 @@
+"""A SELECT spelled out: stars as columns, each column with its table, parts of the query by the names of frames.
+
+Text in, text out, so that what is done with a query's rows need not guess what a name means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from tablestore.sql.parser.error_location import RefusedError
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table of a FROM.
+
+    Attributes:
+        alias: by which the query names it.
+        names: of its columns.
+    """
+
+    alias: str
+    names: tuple[str, ...]
+
+    def has(self, name: str) -> bool:
+        """Tell whether it has a column; Spark does not tell capitals from small letters."""
+        return name.lower() in {each.lower() for each in self.names}
+
+
+def own_nodes(select: exp.Select) -> Iterator[exp.Expr]:
+    """Give the parts of a SELECT that are not parts of a query within it."""
+    return select.walk(prune=lambda node: isinstance(node, exp.Query) and node is not select)
+
+
+def qualified(select: exp.Select, sources: Mapping[str, Source]) -> exp.Select:
+    """Spell a SELECT out.
+
+    Args:
+        select: the query.
+        sources: its tables, by their aliases in small letters.
+
+    Raises:
+        RefusedError: a column that is in several tables, or a table that is not there.
+    """
+    made = select.copy()
+    outputs: list[exp.Expr] = []
+    for each in made.expressions:
+        outputs += _columns_of(each, sources) if each.is_star and not each.find(exp.AggFunc) else [each]
+    made.set("expressions", outputs)
+    aliases = {each.alias.lower(): each.this for each in outputs if isinstance(each, exp.Alias)}
+    for node in list(own_nodes(made)):
+        if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
+            _qualify(node, sources, aliases)
+    for part in ("group", "having"):
+        clause = made.args.get(part)
+        for node in list(clause.walk()) if clause is not None else []:
+            if isinstance(node, exp.Column) and not node.table and node.name.lower() in aliases:
+                node.replace(aliases[node.name.lower()].copy())
+    return made
+
+
+def _columns_of(star: exp.Expr, sources: Mapping[str, Source]) -> list[exp.Expr]:
+    if any(star.args.get(part) or (isinstance(star.this, exp.Star) and star.this.args.get(part)) for part in ("except_", "replace", "rename")):  # fmt: skip  # noqa: E501
+        raise RefusedError(star, "* EXCEPT and * REPLACE are not supported in a continuous query: name the columns.")
+    table = star.table if isinstance(star, exp.Column) else ""
+    if table and table.lower() not in sources:
+        raise RefusedError(star, f"'{table}.*': there is no table '{table}' in FROM.")
+    chosen = [sources[table.lower()]] if table else list(sources.values())
+    return [
+        exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(source.alias, quoted=True))
+        for source in chosen
+        for name in source.names
+    ]
+
+
+def _qualify(column: exp.Column, sources: Mapping[str, Source], aliases: Mapping[str, exp.Expr]) -> None:
+    if column.table:
+        source = sources.get(column.table.lower())
+        if source is not None:
+            # One way to write it, so that equal columns are equal.
+            column.set("table", exp.to_identifier(source.alias, quoted=True))
+            name = next((each for each in source.names if each.lower() == column.name.lower()), column.name)
+            _named(column, name)
+        return
+    found = [source for source in sources.values() if source.has(column.name)]
+    if len(found) > 1 and column.name.lower() not in aliases:
+        tables = " and ".join(f"'{each.alias}'" for each in found)
+        raise RefusedError(column, f"column '{column.name}' is in {tables}; say of which.")
+    if len(found) == 1:
+        name = next(each for each in found[0].names if each.lower() == column.name.lower())
+        _named(column, name)
+        column.set("table", exp.to_identifier(found[0].alias, quoted=True))
+
+
+def _named(column: exp.Column, name: str) -> None:
+    places = dict(column.this.meta)
+    column.set("this", exp.to_identifier(name, quoted=True))
+    column.this.meta.update(places)
+
+
+def kept_key(select: exp.Select, keys: Mapping[str, tuple[str, ...]]) -> tuple[int, ...] | None:
+    """Give where the columns of a key are among the outputs; None where one is not there.
+
+    Args:
+        select: spelled out.
+        keys: for each table the names of its key's columns.
+    """
+    outputs = [each.this if isinstance(each, exp.Alias) else each for each in select.expressions]
+    places = {
+        (each.table.lower(), each.name.lower()): number
+        for number, each in reversed(list(enumerate(outputs)))
+        if isinstance(each, exp.Column)
+    }
+    wanted = [(table, name.lower()) for table, names in keys.items() for name in names]
+    return tuple(places[each] for each in wanted) if all(each in places for each in wanted) else None
+
+
+def kept_groups(select: exp.Select, groups: Sequence[exp.Expr]) -> tuple[int, ...] | None:
+    """Give where what is grouped by is among the outputs; None where one is not there."""
+    outputs = [each.this if isinstance(each, exp.Alias) else each for each in select.expressions]
+    return tuple(outputs.index(group) for group in groups) if all(group in outputs for group in groups) else None
+
+
+def output_names(select: exp.Select) -> tuple[str, ...]:
+    """Give the names of a query's columns, as Flink names those that have none."""
+    return tuple(each.alias_or_name or f"EXPR${number}" for number, each in enumerate(select.expressions))

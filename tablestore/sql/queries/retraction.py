@@ -1,0 +1,130 @@
+"""Aggregates over rows that are also taken back: how the query is taken apart.
+
+A row comes with a sign: +1 where it is added, -1 where it is taken back. COUNT, SUM and AVG are sums of what each row
+weighs times its sign, so a row that is taken back is as if it had never been. Of distinct values each one is counted
+first, and only its coming and going goes on.
+
+What is here is text in, text out; `groups` makes frames of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sqlglot import exp
+
+from tablestore.sql.parser.error_location import RefusedError
+from tablestore.sql.queries.distinct_aggregates import (
+    ROWS,
+    condition_of,
+    groups_of,
+    key_name,
+    only_where,
+    outputs_over,
+    said_over,
+)
+
+
+class Sum(StrEnum):
+    """Aggregates that can take a row back."""
+
+    COUNT = "COUNT"
+    SUM = "SUM"
+    AVG = "AVG"
+
+
+_SUMS: Final = {exp.Count: Sum.COUNT, exp.Sum: Sum.SUM, exp.Avg: Sum.AVG}
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregate.
+
+    Attributes:
+        sum: which one.
+        arguments: names of its arguments in ``RetractableQuery.inner``; none of ``COUNT(*)``.
+        distinct: whether it is over distinct values.
+        node: as written.
+    """
+
+    sum: Sum
+    arguments: tuple[str, ...]
+    distinct: bool
+    node: exp.Expr
+
+
+@dataclass(frozen=True)
+class RetractableQuery:
+    """A grouped query, taken apart.
+
+    Attributes:
+        inner: gives a row for each of the table's: ``keys``, then the arguments of aggregates.
+        keys: names of the columns to group by.
+        aggregates: by the names that ``outer`` has for them.
+        outer: the query over ``ROWS``, which has ``keys`` and ``aggregates``.
+    """
+
+    inner: exp.Select
+    keys: tuple[str, ...]
+    aggregates: dict[str, Aggregate]
+    outer: exp.Select
+
+
+def retract(select: exp.Select) -> RetractableQuery:
+    """Take a grouped query apart.
+
+    Args:
+        select: spelled out, without HAVING, ORDER BY, LIMIT or DISTINCT.
+
+    Raises:
+        RefusedError: an aggregate that cannot take rows back, or a column that is not grouped by.
+    """
+    groups = groups_of(select)
+    keys = tuple(key_name(number) for number in range(len(groups)))
+    arguments: dict[exp.Expr, str] = {}
+    found: dict[str, Aggregate] = {}
+
+    def aggregated(node: exp.AggFunc | exp.Filter) -> exp.Expr:
+        made = _aggregate(node, arguments)
+        for name, each in found.items():
+            if (each.sum, each.arguments, each.distinct) == (made.sum, made.arguments, made.distinct):
+                return exp.column(name)
+        name = f"_aggregate_{len(found)}"
+        found[name] = made
+        return exp.column(name)
+
+    outputs = outputs_over(select, lambda node: said_over(node, groups, aggregated))
+    inner = select.copy()
+    inner.set("group", None)
+    pairs = [*zip(groups, keys, strict=True), *arguments.items()]
+    named = [exp.alias_(each.copy(), name, quoted=True) for each, name in pairs]
+    inner.set("expressions", named or [exp.alias_(exp.Literal.number(1), "_one")])
+    outer = exp.Select(expressions=outputs).from_(exp.to_table(ROWS))
+    return RetractableQuery(inner, keys, found, outer)
+
+
+def _aggregate(node: exp.AggFunc | exp.Filter, arguments: dict[exp.Expr, str]) -> Aggregate:
+    condition, inside = condition_of(node)
+    kind = next((found for each, found in _SUMS.items() if type(inside) is each), None)
+    if kind is None:
+        raise RefusedError(node, f"{node.sql('spark')} {_why(inside)}")
+    distinct = isinstance(inside.this, exp.Distinct)
+    of_all = isinstance(inside.this, exp.Star | exp.Literal)
+    values: list[exp.Expr] = inside.this.expressions if distinct else [inside.this, *inside.expressions]
+    if of_all:
+        values = [] if condition is None else [exp.Literal.number(1)]
+    if kind is not Sum.COUNT and len(values) != 1:
+        raise RefusedError(node, f"{node.sql('spark')} is not supported in a continuous query: it takes one argument.")
+    values = only_where(condition, values)
+    names = tuple(arguments.setdefault(value, f"_argument_{len(arguments)}") for value in values)
+    return Aggregate(kind, names, distinct, node)
+
+
+def _why(node: exp.Expr) -> str:
+    what = "is not supported in a continuous query over rows that change"
+    instead = "INSERT the rows INTO a store table and ask it in batch mode: SET 'execution.runtime-mode' = 'batch'"
+    if isinstance(node, exp.Min | exp.Max):
+        return f"{what}: when the row that holds it is taken back, the next one would have to be known. {instead}."
+    return f"{what}; COUNT, SUM and AVG are, of DISTINCT values too. {instead}."

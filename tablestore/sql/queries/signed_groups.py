@@ -1,0 +1,159 @@
+"""Groups over signed rows, in Spark's own state: what `retract` has taken apart, as frames.
+
+Each row weighs something in each sum: its value, times its sign. A group is one native aggregate over these weights.
+Of distinct values each is a group of its own first; only its coming and going is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegralType, LongType, StructType
+
+from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.schema.system_columns import SEQ
+from tablestore.spark.normalize import changelog
+from tablestore.sql.parser.error_location import RefusedError
+from tablestore.sql.queries.retraction import Aggregate, RetractableQuery, Sum
+
+LIVE = "_live"
+"""Name of the column that says whether a group has rows."""
+_TAG, _SIGN, _ROWS, _EACH = "_tag", "_sign", "_rows", "_each"
+_DECIMAL_MAX = 38
+
+
+def grouped(rows: DataFrame, parts: RetractableQuery) -> DataFrame:
+    """Group signed rows.
+
+    Args:
+        rows: the columns of ``parts.inner`` and ``_change_type``; streaming.
+        parts: the query.
+
+    Returns:
+        Its keys, its aggregates, `LIVE`, and ``_seq``, which grows with each micro-batch that changes a group. The
+        query runs in output mode ``update``, with Spark's check of stateful chains off.
+
+    Raises:
+        RefusedError: SUM or AVG of what has no exact sum.
+    """
+    kinds = {field.name: field.dataType for field in rows.schema}
+    for each in parts.aggregates.values():
+        _check(each, kinds)
+    signed = rows.withColumn(_SIGN, _sign()).drop(CHANGE_TYPE)
+    plain = {_weights(name): each for name, each in parts.aggregates.items() if not each.distinct}
+    weights = _weighed(plain, kinds)
+    weights[_ROWS] = F.col(_SIGN)
+    distinct = list(dict.fromkeys(each.arguments for each in parts.aggregates.values() if each.distinct))
+    if distinct:
+        signed, weights = _counted(signed, parts.keys, weights, distinct)
+    for name, each in parts.aggregates.items():
+        if each.distinct:
+            tag = F.col(_TAG) == distinct.index(each.arguments) + 1
+            weights |= {part: F.when(tag, weight) for part, weight in _weighed({_weights(name): each}, kinds).items()}
+    sums = [F.sum(weight).alias(name) for name, weight in weights.items()]
+    groups = signed.groupBy(*parts.keys).agg(*sums, F.count(F.lit(1)).alias(SEQ))
+    # Without GROUP BY there is one group, with rows or without.
+    live = F.coalesce(F.col(_ROWS), F.lit(0)) > 0 if parts.keys else F.lit(True)
+    results = [_result(name, each, kinds).alias(name) for name, each in parts.aggregates.items()]
+    return groups.select(*parts.keys, *results, live.alias(LIVE), SEQ)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Names of the two sums that an aggregate is made of: of values, and of how many there are."""
+
+    value: str
+    count: str
+
+
+def _weights(name: str) -> _Weights:
+    return _Weights(f"{name}_value", f"{name}_count")
+
+
+def _sign() -> Column:
+    added = F.col(CHANGE_TYPE).isin(RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
+    return F.when(added, F.lit(1)).otherwise(F.lit(-1)).cast("bigint")
+
+
+def _check(each: Aggregate, kinds: dict[str, DataType]) -> None:
+    if each.sum is Sum.COUNT:
+        return
+    kind = kinds[each.arguments[0]]
+    if not isinstance(kind, IntegralType | DecimalType):
+        msg = (
+            f"{each.node.sql('spark')} over rows that change is not supported of {kind.simpleString()}, from which a "
+            "value cannot be taken away exactly. CAST it to a DECIMAL, such as DECIMAL(18, 4)."
+        )
+        raise RefusedError(each.node, msg)
+
+
+def _weighed(aggregates: dict[_Weights, Aggregate], kinds: dict[str, DataType]) -> dict[str, Column]:
+    """Say what a signed row weighs in each sum."""
+    found: dict[str, Column] = {}
+    for names, each in aggregates.items():
+        there = reduce(Column.__and__, [F.col(name).isNotNull() for name in each.arguments], F.lit(True))
+        found[names.count] = F.when(there, F.col(_SIGN))
+        if each.sum is not Sum.COUNT:
+            value = F.col(each.arguments[0])
+            value = value if isinstance(kinds[each.arguments[0]], DecimalType) else value.cast("bigint")
+            found[names.value] = F.when(F.col(_SIGN) > 0, value).otherwise(-value)
+    return found
+
+
+def _result(name: str, each: Aggregate, kinds: dict[str, DataType]) -> Column:
+    """Make an aggregate of its sums, in the type that Spark gives it."""
+    names = _weights(name)
+    count = F.coalesce(F.col(names.count), F.lit(0).cast("bigint"))
+    if each.sum is Sum.COUNT:
+        return count
+    kind = kinds[each.arguments[0]]
+    if isinstance(kind, DecimalType):
+        wider = 10 if each.sum is Sum.SUM else 4
+        scale = kind.scale if each.sum is Sum.SUM else min(kind.scale + 4, _DECIMAL_MAX)
+        wanted: DataType = DecimalType(min(kind.precision + wider, _DECIMAL_MAX), scale)
+    else:
+        wanted = LongType() if each.sum is Sum.SUM else DoubleType()
+    value = F.col(names.value)
+    if each.sum is Sum.AVG:
+        value = (value if isinstance(kind, DecimalType) else value.cast("double")) / count
+    return F.when(count > 0, value.cast(wanted))
+
+
+def _counted(
+    signed: DataFrame, keys: tuple[str, ...], weights: dict[str, Column], distinct: list[tuple[str, ...]]
+) -> tuple[DataFrame, dict[str, Column]]:
+    """Count each distinct value in its group, and pass on when it comes and goes.
+
+    A row becomes several: one with the tag 0, which carries its weights, and one for each list of distinct arguments
+    that has no NULL, with the tag of the list. Groups of the former change by what is added to their sums, of the
+    latter by being there or not.
+
+    Returns:
+        Signed rows: keys, tag, arguments that are distinct, weights; and what each weighs now.
+    """
+    kinds = {field.name: field.dataType for field in signed.select(*(w.alias(n) for n, w in weights.items())).schema}
+    values = list(dict.fromkeys(name for names in distinct for name in names))
+
+    def row(tag: int, names: tuple[str, ...]) -> Column:
+        fields = [F.lit(tag).alias(_TAG), F.col(_SIGN).alias(_SIGN)]
+        fields += [(F.col(v) if v in names else F.lit(None).cast(signed.schema[v].dataType)).alias(v) for v in values]
+        fields += [(w if tag == 0 else F.lit(None).cast(kinds[n])).alias(n) for n, w in weights.items()]
+        there = reduce(Column.__and__, [F.col(name).isNotNull() for name in names], F.lit(True))
+        return F.when(there, F.struct(*fields))
+
+    several = F.array(row(0, ()), *(row(number + 1, names) for number, names in enumerate(distinct)))
+    each = signed.select(*keys, F.explode(several).alias(_EACH)).where(F.col(_EACH).isNotNull())
+    each = each.select(*keys, *(F.col(f"{_EACH}.{name}").alias(name) for name in (_TAG, _SIGN, *values, *weights)))
+    key = [*keys, _TAG, *values]
+    sums = each.groupBy(*key).agg(
+        *(F.sum(name).alias(name) for name in weights), F.sum(_SIGN).alias(_SIGN), F.count(F.lit(1)).alias(SEQ)
+    )
+    there = (F.col(_TAG) == 0) | (F.col(_SIGN) > 0)
+    kind = F.when(there, RowKind.INSERT.change_type).otherwise(RowKind.DELETE.change_type)
+    records = sums.withColumn(CHANGE_TYPE, kind)
+    schema = StructType([field for field in records.schema if field.name in {*key, *weights}])
+    changes = changelog(records, schema, key).withColumn(_SIGN, _sign()).drop(CHANGE_TYPE)
+    return changes, {name: F.when(F.col(_SIGN) > 0, F.col(name)).otherwise(-F.col(name)) for name in weights}

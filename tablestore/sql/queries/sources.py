@@ -1,0 +1,99 @@
+"""Tables of the catalog as a continuous query reads them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
+from tablestore.options.specification import Consistency
+from tablestore.spark.normalize import changelog
+from tablestore.sql.catalog.binding import connector_of
+from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.table_frames import with_computed
+from tablestore.sql.catalog.table_references import check_there, is_inside, tables_in
+from tablestore.sql.parser.parse import parse_query
+from tablestore.sql.parser.statements import ComputedColumn, CreateTable
+from tablestore.sql.queries.batch_query import DEPTH_MAX, batch_table, open_table, within_view
+from tablestore.sql.queries.relation import Relation, first_and_last_of, last_of, of_changes, of_rows
+from tablestore.sql.queries.unsupported import is_momentary
+from tablestore.table import TableStore
+
+
+def is_endless(scope: Scope, name: str, depth: int = 0) -> bool:
+    """Tell whether a table goes on, or a view reads one that does."""
+    if is_inside(scope, name):
+        return False
+    made = scope.definition(name).made
+    if isinstance(made, CreateTable):
+        return _goes_on(made)
+    with within_view(made):
+        check_there(scope, made.query)
+    # A view that reads itself is told where it is planned.
+    return depth < DEPTH_MAX and any(is_endless(scope, each, depth + 1) for each in tables_in(made.query))
+
+
+def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
+    """Plan a table: of one with a key its changes, with the rows that they replace.
+
+    Args:
+        scope: what the session sees.
+        made: the table.
+        timed: whether the watermark of its definition is needed.
+    """
+    if not _goes_on(made):
+        return of_rows(batch_table(scope, made.name, 0))
+    table = open_table(scope, made.name)
+    if not isinstance(table, TableStore):
+        has_watermark = timed and made.watermark is not None and not made.primary_key
+        frame = table.read_timed() if has_watermark else table.read_stream(ordered=bool(made.primary_key))
+        return _of_key_table(frame, made) if made.primary_key else of_rows(frame)
+    if not made.primary_key:
+        return of_rows(with_computed(_added(table.read_stream(), made.name), made))
+    return _of_key_table(with_computed(_changes_of(table), made), made)
+
+
+def _added(changes: DataFrame, name: str) -> DataFrame:
+    """Take the changes of a table without a key as rows that are added; a query that meets another change fails.
+
+    Hardly any such table is ever deleted from, and a query that had to expect it could not have windows, MIN or MAX.
+    """
+    msg = (
+        f"table '{name}' has no PRIMARY KEY, so that this query counts on rows being added only; rows were deleted or "
+        "updated. Begin the query anew (DROP and CREATE the table it goes into, or SET 'pipeline.name'), or give the "
+        "table a PRIMARY KEY."
+    )
+    is_added = F.col(CHANGE_TYPE) == RowKind.INSERT.change_type
+    return changes.where(F.when(is_added, F.lit(True)).otherwise(F.raise_error(F.lit(msg)).cast("boolean"))).drop(
+        CHANGE_TYPE
+    )
+
+
+def _changes_of(table: TableStore) -> DataFrame:
+    """Read the changes of a store table, at most one for each key of a micro-batch."""
+    changes, key = table.read_stream(), table.primary_key
+    log = table.options.log
+    if log is not None and log.consistency is Consistency.EVENTUAL:
+        return changes
+    order = F.col(COMMIT_VERSION)
+    if table.options.looks_up:
+        # Its changes hold what they replace; several snapshots of a micro-batch may change one key.
+        return first_and_last_of(changes, key, order).withColumn(SEQ, order)
+    return changelog(last_of(changes, key, order).withColumn(SEQ, order), table.schema, key, carried=(SEQ,))
+
+
+def _of_key_table(changes: DataFrame, made: CreateTable) -> Relation:
+    names = [column.name for column in made.columns]
+    computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
+    momentary = frozenset(each.name for each in computed if is_momentary(parse_query(f"SELECT {each.expression}").tree))
+    found = of_changes(changes, [names.index(name) for name in made.primary_key])
+    return replace(found, momentary=momentary)
+
+
+def _goes_on(made: CreateTable) -> bool:
+    if connector_of(made) is None:
+        return True
+    return str(dict(made.options).get("scan.bounded.mode", "unbounded")).lower() == "unbounded"

@@ -1,0 +1,87 @@
+"""A SELECT over rows that change, by signed rows."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from sqlglot import exp
+
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.system_columns import SEQ
+from tablestore.sql.queries.append_query import KEPT, is_grouped, prepared
+from tablestore.sql.queries.batch_query import over
+from tablestore.sql.queries.distinct_aggregates import ROWS, groups_of
+from tablestore.sql.queries.joins import joined
+from tablestore.sql.queries.qualify import kept_groups, kept_key, output_names, own_nodes, qualified
+from tablestore.sql.queries.query_inputs import Parts, QueryInput
+from tablestore.sql.queries.relation import Groups, Relation, distinct, of_changes, of_groups, tidied
+from tablestore.sql.queries.retraction import retract
+from tablestore.sql.queries.signed_groups import LIVE, grouped
+from tablestore.sql.queries.unsupported import BATCH, check_not_final, check_repeatable, refuse
+
+
+def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
+    """Plan a SELECT.
+
+    Args:
+        spark: the session.
+        tree: the SELECT, with the names of frames.
+        parts: what it reads; of at least one of it rows change.
+
+    Raises:
+        RefusedError: it cannot be had as a continuous query.
+    """
+    check_repeatable(tree)
+    check_not_final(tree.expressions[0], any(each.relation.final for each in parts.inputs))
+    for clause in ("laterals", "connect", "match", "pivots"):
+        if tree.args.get(clause):
+            refuse(tree.expressions[0], f"{clause.upper()} over rows that change", BATCH)
+    said = qualified(tree, parts.sources())
+    times = {(each.alias, name) for each in parts.inputs for name in each.relation.momentary}
+    for node in own_nodes(said):
+        if isinstance(node, exp.Column) and (node.table, node.name) in times:
+            refuse(node, f"column '{node.name}', a time of reading, of rows that change,", "leave it out")
+    if len(parts.inputs) > 1 or said.args.get("joins"):
+        said, part = joined(said, parts)
+    else:
+        (part,) = parts.inputs
+    made = _grouped(spark, said, part) if is_grouped(said) else _rows(spark, said, part)
+    return distinct(made) if tree.args.get("distinct") else made
+
+
+def _rows(spark: SparkSession, said: exp.Select, part: QueryInput) -> Relation:
+    names = output_names(said)
+    source = part.relation
+    key = None
+    if source.key is not None:
+        key = kept_key(said, {part.alias.lower(): tuple(source.names[position] for position in source.key)})
+    rows = said.copy()
+    rows.set("distinct", None)
+    outputs = [each.this if isinstance(each, exp.Alias) else each for each in rows.expressions]
+    own = [f"_output_{number}" for number in range(len(outputs))]
+    rows.set("expressions", [exp.alias_(each.copy(), name) for each, name in zip(outputs, own, strict=True)])
+    # An order of the changes goes on where each row is still told by its key.
+    ordered = source.ordered if key is not None else None
+    carried = [CHANGE_TYPE] if ordered is None else [CHANGE_TYPE, SEQ]
+    changes = source.changes() if ordered is None else ordered()
+    rows = rows.select(*(exp.column(name, table=part.alias, quoted=True) for name in carried))
+    frame = over(spark, rows, {part.key: changes})
+    if key is not None and said.args.get("where") is not None:
+        # An update may have come in or gone out.
+        frame = tidied(frame, [own[position] for position in key])
+    return of_changes(frame.toDF(*names, *carried), key)
+
+
+def _grouped(spark: SparkSession, said: exp.Select, part: QueryInput) -> Relation:
+    made, outputs = prepared(said)
+    taken = retract(made)
+    changes = {part.key: part.relation.changes()}
+    rows = over(spark, taken.inner.select(exp.column(CHANGE_TYPE, table=part.alias, quoted=True)), changes)
+    groups = grouped(rows, taken)
+    outer = taken.outer.select(*(exp.column(name) for name in (*taken.keys, LIVE, SEQ)))
+    frame = over(spark, outer, {ROWS: groups})
+    kept = F.col(LIVE) & F.col(KEPT) if KEPT in frame.columns else F.col(LIVE)
+    can_go = bool(taken.keys) or KEPT in frame.columns
+    frame = frame.withColumn(KEPT, kept).drop(LIVE)
+    found = Groups(frame, output_names(said), outputs, taken.keys, KEPT if can_go else None)
+    return of_groups(found, kept_groups(said, groups_of(said)))

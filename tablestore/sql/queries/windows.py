@@ -1,0 +1,108 @@
+"""Windows of time: ``TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE))`` and its kin, as frames.
+
+Flink's windows are columns, ``window_start`` and ``window_end``; a query that groups by both gives each group once,
+when the watermark passes its end. Spark does the same where it groups by a column that carries a watermark, which is
+put beside them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampNTZType, TimestampType
+from sqlglot import exp
+
+from snapshot.quoting import backquoted
+from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
+from tablestore.connectors.spark.partition_watermarks import instant
+from tablestore.sql.parser.error_location import RefusedError
+from tablestore.sql.parser.window_types import END, START, TIME, WindowKind, Windows
+from tablestore.sql.queries.unsupported import refuse
+
+MARK: Final = "_window_mark"
+"""Name of the hidden column by which Spark tells when a window is over."""
+
+
+def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
+    """Add to each row its windows; a row that is in several becomes several.
+
+    Returns:
+        The frame's columns, ``window_start``, ``window_end``, ``window_time``, and `MARK`. Of sessions, which only a
+        group has, nothing is added.
+
+    Raises:
+        RefusedError: the time is no timestamp, or the frame goes on and has no watermark there.
+    """
+    field = next((each for each in frame.schema if each.name.lower() == windows.column.lower()), None)
+    if field is None or not isinstance(field.dataType, TimestampType | TimestampNTZType):
+        what = "there is no such column" if field is None else f"it is {field.dataType.simpleString()}"
+        raise RefusedError(node, f"DESCRIPTOR({windows.column}): expected a column of type TIMESTAMP; {what}.")
+    if frame.isStreaming and WATERMARK not in field.metadata:
+        why = (
+            "without it no window is ever over; declare "
+            f"WATERMARK FOR {backquoted(windows.column)} AS ... in CREATE TABLE"
+        )
+        refuse(node, f"a window over '{windows.column}', which has no watermark,", why)
+    if windows.kind is WindowKind.SESSION:
+        return frame
+    time = F.col(backquoted(windows.column))
+    columns = [F.col(backquoted(name)) for name in frame.columns]
+    slide = windows.step_us if windows.kind is WindowKind.HOP else windows.size_us
+    whole = F.window(time, _said(windows.size_us), _said(slide), _said(windows.offset_us))
+    made = frame.select(*columns, whole.alias("_window"))
+    made = made.select(*columns, F.col("_window.start").alias(START), F.col("_window.end").alias(END))
+    if windows.kind is WindowKind.CUMULATE:
+        # From the end of the step that a row is in, a window ends with each step.
+        step = F.window(time, _said(windows.step_us), _said(windows.step_us), _said(windows.offset_us))
+        made = made.select(*columns, START, END, step.alias("_step"))
+        ends = F.sequence(F.col("_step.end"), F.col(END), F.expr(f"INTERVAL '{windows.step_us / 1e6:f}' SECOND"))
+        made = made.select(*columns, START, F.explode(ends).alias(END))
+    over = instant(F.col(END), field.dataType)
+    last = F.col(END) - F.expr("INTERVAL '0.001' SECOND")
+    return made.select(*columns, START, END, last.alias(TIME), over.alias(MARK, metadata={WATERMARK: 0}))
+
+
+def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
+    """Make a grouped query one over windows, where it groups by both ends of them; tells whether it does.
+
+    Args:
+        select: spelled out; it is changed.
+        alias: of the table with windows.
+        windows: what they are.
+
+    Raises:
+        RefusedError: sessions that are not grouped by as they are declared.
+    """
+    group = select.args.get("group")
+    by: list[exp.Expr] = list(group.expressions) if group is not None else []
+    ends = [each for each in by if isinstance(each, exp.Column) and each.table == alias and each.name in {START, END}]
+    whole = {each.name for each in ends} == {START, END}
+    if windows.kind is not WindowKind.SESSION:
+        if whole:
+            select.args["group"].append("expressions", exp.column(MARK, table=alias, quoted=True))
+        return whole
+    others = {each.name for each in by if isinstance(each, exp.Column) and each not in ends}
+    if not whole or others != set(windows.partition) or len(by) != len(ends) + len(others):
+        wanted = ", ".join([*windows.partition, START, END])
+        refuse(select.expressions[0], "a SESSION window that is not grouped by", f"say GROUP BY {wanted}")
+    gap = exp.Literal.string(_said(windows.size_us))
+    time = exp.column(windows.column, table=alias, quoted=True)
+    session = exp.Anonymous(this="SESSION_WINDOW", expressions=[time, gap])
+    select.args["group"].set("expressions", [*(each for each in by if each not in ends), session])
+    for column in list(select.find_all(exp.Column)):
+        if column.table == alias and column.name in {START, END, TIME}:
+            if column.find_ancestor(exp.Order) is not None:
+                # What is sorted is the result, which has the column by its name.
+                column.replace(exp.column(column.name))
+                continue
+            made: exp.Expr = exp.column("start" if column.name == START else "end", table="session_window")
+            if column.name == TIME:
+                made = exp.Paren(this=exp.Sub(this=made, expression=exp.Interval(this=exp.Literal.string("0.001"), unit=exp.var("SECOND"))))  # fmt: skip  # noqa: E501
+            column.replace(exp.alias_(made, column.name) if column.parent is select else made)
+    return True
+
+
+def _said(microseconds: int) -> str:
+    return f"{microseconds} microseconds"

@@ -1,0 +1,247 @@
+"""``Catalog``: tables by name, and SQL."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import redirect_stdout
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from log_system.kafka.client.access_policy import Allowed
+from log_system.kafka.client.secrets import wrap
+from snapshot.errors import InvalidInputError
+from snapshot.storage import Storage
+from tablestore.sql.catalog import execute_ddl, show
+from tablestore.sql.catalog.results import Result
+from tablestore.sql.catalog.session_scope import GiveSpark, Scope
+from tablestore.sql.catalog.settings import Mode
+from tablestore.sql.catalog.table_frames import ConnectorTable
+from tablestore.sql.dml import run_verb
+from tablestore.sql.inserts import insert, insert_all
+from tablestore.sql.parser.parse import parse
+from tablestore.sql.parser.statements import (
+    AlterAdd,
+    AlterDrop,
+    AlterModify,
+    AlterRename,
+    AlterRenameColumn,
+    AlterReset,
+    AlterSet,
+    CreateTable,
+    CreateView,
+    Delete,
+    Describe,
+    Drop,
+    Explain,
+    Insert,
+    Merge,
+    Overwrite,
+    Query,
+    ResetOption,
+    Select,
+    SetOption,
+    ShowCreate,
+    ShowTables,
+    Statement,
+    StatementSet,
+    Truncate,
+    Update,
+)
+from tablestore.sql.queries.batch_query import batch_frame, open_table
+from tablestore.sql.queries.continuous_query import Plan, allowed, plan
+from tablestore.table import TableStore
+
+
+class Catalog:
+    """Tables of a warehouse, and SQL over them.
+
+    The definitions are files in the warehouse, so any number of processes may use it at once. Temporary tables and
+    settings are of this object alone. Statements that only define need no Spark.
+    """
+
+    def __init__(
+        self,
+        spark: GiveSpark,
+        warehouse: str | os.PathLike[str],
+        *,
+        settings: Mapping[str, str] | None = None,
+        options: Mapping[str, object] | None = None,
+        allow_references: Iterable[str] | None = None,
+    ) -> None:
+        """Open a warehouse.
+
+        Args:
+            spark: a session (see ``tablestore.session``), or what makes one when it is first needed.
+            warehouse: folder of definitions and store tables; a local path or the URL of an object store.
+            settings: as ``SET`` takes them.
+            options: Kafka client options that are not stored, for all tables: ``properties.*`` for those of the
+                connectors, ``kafka.*`` for store tables. Some can only be given so, such as ``ssl.engine.location``.
+            allow_references: what options of definitions and tables may refer to, such as
+                ``["env:ORDERS_*", "file:/etc/kafka/*", "class:my.Partitioner"]``; by default what
+                ``TABLESTORE_ALLOWED_REFERENCES`` says. See ``docs/reference/options.md``.
+        """
+        options = wrap(options or {})
+        self._scope = Scope(spark, Storage.at(warehouse), options, Allowed.of(allow_references))
+        for key, value in (settings or {}).items():
+            self._set(SetOption(key, value))
+
+    def sql(self, text: str) -> Result:
+        """Run a text, and give what its last statement gives.
+
+        Raises:
+            SqlError: the text cannot be read; none of it was run.
+        """
+        result: Result | None = None
+        for result in self.run(text):  # noqa: B007 - the last one is wanted
+            pass
+        if result is None:
+            msg = "expected a statement, came a text without any."
+            raise InvalidInputError(msg)
+        return result
+
+    def run(self, text: str) -> Iterator[Result]:
+        """Run a text statement by statement, as they are asked for; all of it is read first.
+
+        Raises:
+            SqlError: the text cannot be read; none of it was run.
+        """
+        statements = parse(text)
+        return map(self.execute, statements)
+
+    def execute(self, statement: Statement) -> Result:
+        """Run a statement that has been read."""
+        scope = self._scope
+        match statement:
+            case ShowTables():
+                return show.show_tables(scope, statement)
+            case ShowCreate():
+                return show.show_create(scope, statement)
+            case Describe():
+                return show.describe(scope, statement)
+            case SetOption():
+                return self._set(statement)
+            case ResetOption():
+                return self._reset(statement)
+            case Insert() | StatementSet():
+                return self._insert(statement)
+            case Select():
+                planned = self._planned(statement.query)
+                return Result(
+                    statement,
+                    frame=planned.frame,
+                    output_mode=planned.mode,
+                    chained=planned.chained,
+                    each=planned.transform,
+                )
+            case Explain():
+                return Result(statement, columns=("plan",), rows=tuple((text,) for text in self._explained(statement)))
+            case Delete() | Update() | Truncate() | Overwrite() | Merge():
+                return run_verb(scope, statement)
+            case _:
+                return self._define(statement)
+
+    def _define(self, statement: execute_ddl.Definer) -> Result:
+        scope = self._scope
+        match statement:
+            case CreateTable():
+                done = execute_ddl.create_table(scope, statement)
+                return Result(statement, _done(done, f"table '{statement.name}' was made", "it is there already"))
+            case CreateView():
+                done = execute_ddl.create_view(scope, statement)
+                return Result(statement, _done(done, f"view '{statement.name}' was made", "it is there already"))
+            case Drop():
+                return Result(statement, _done(execute_ddl.drop(scope, statement), f"'{statement.name}' was dropped"))
+            case AlterRename():
+                done = execute_ddl.rename(scope, statement)
+                return Result(statement, _done(done, f"'{statement.name}' is called '{statement.to}' now"))
+            case AlterSet() | AlterReset() | AlterAdd() | AlterModify() | AlterDrop() | AlterRenameColumn():
+                return Result(
+                    statement, _done(execute_ddl.alter(scope, statement), f"table '{statement.name}' was changed")
+                )
+
+    def _insert(self, statement: Insert | StatementSet) -> Result:
+        if isinstance(statement, StatementSet):
+            queries = insert_all(self._scope, statement)
+            return Result(statement, f"{len(queries)} queries were started", queries=queries)
+        query = insert(self._scope, statement)
+        message = f"rows were written into '{statement.target}'" if query is None else "a query was started"
+        return Result(statement, message, queries=() if query is None else (query,))
+
+    def _planned(self, query: Query) -> Plan:
+        if self._scope.settings.mode is Mode.BATCH:
+            return Plan(batch_frame(self._scope, query))
+        return plan(self._scope, query)
+
+    def _explained(self, statement: Explain) -> list[str]:
+        explained = statement.statement
+        inserts = explained.inserts if isinstance(explained, StatementSet) else (explained,)
+        texts = []
+        for each in inserts:
+            text = io.StringIO()
+            with redirect_stdout(text):
+                planned = self._planned(each.query)
+                (planned.frame if planned.shape is None else planned.shape).explain()
+            texts.append(text.getvalue().strip())
+        return texts
+
+    def follow(self, result: Result, show_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        """Follow the rows of a continuous SELECT.
+
+        Args:
+            result: of the SELECT; its ``frame`` is a streaming one.
+            show_batch: called with the rows of each micro-batch, and its number. In output mode ``update`` the last
+                column, ``_change_type``, says what each row does to the result: ``insert``, ``update_preimage`` (the
+                row as it was), ``update_postimage``, ``delete``.
+
+        Raises:
+            InvalidInputError: the result has no such frame.
+        """
+        if result.frame is None or not result.frame.isStreaming:
+            msg = "follow: expected the result of a SELECT that has no end; collect the frame of others."
+            raise InvalidInputError(msg)
+        each = result.each
+
+        def show(frame: DataFrame, number: int) -> None:
+            show_batch(frame if each is None else each(frame), number)
+
+        writer = result.frame.writeStream.outputMode(result.output_mode).foreachBatch(show)
+        with allowed(self._scope.spark, result.chained):
+            return writer.trigger(**self._scope.settings.trigger).start()
+
+    def table(self, name: str, *, options: Mapping[str, object] | None = None) -> ConnectorTable | TableStore:
+        """Give a table, to be read and written in Python.
+
+        Args:
+            name: of the table.
+            options: what is not stored with it, such as ``properties.sasl.password`` (``kafka.*`` of a store table).
+
+        Returns:
+            A `TableStore`, or the table of a connector, which has ``read``, ``read_stream``, ``write`` and
+            ``write_stream`` too.
+
+        Raises:
+            NotFoundError: there is no such table.
+            InvalidInputError: this is a view.
+        """
+        return open_table(self._scope, name, wrap(options or {}))
+
+    def tables(self) -> list[str]:
+        """Give the names of all tables and views."""
+        return [each.name for each in self._scope.all()]
+
+    def _set(self, statement: SetOption) -> Result:
+        if statement.key is None:
+            return show.show_settings(self._scope, statement)
+        self._scope.set(statement.key, statement.value or "")
+        return Result(statement, f"'{statement.key}' is set")
+
+    def _reset(self, statement: ResetOption) -> Result:
+        names = self._scope.reset(statement.key)
+        return Result(statement, f"taken back: {', '.join(names) or 'nothing'}")
+
+
+def _done(done: bool, what: str, otherwise: str = "there is none") -> str:
+    return what if done else otherwise

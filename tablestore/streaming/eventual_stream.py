@@ -1,0 +1,250 @@
+"""The streaming read of an eventual log: a Spark source whose offsets are Kafka's, since nothing waits for a snapshot.
+
+It begins with the rows of a snapshot (``full``) or of a saved state, or at offsets, and then reads all that is in
+the log, committed or not. The log converges (see ``publisher/eventual_publisher.py``), so what is read and folded by
+key converges too.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from log_system.kafka.client.cluster import Cluster
+from log_system.kafka.client.topic import topic_id
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.published_positions import is_another
+from log_system.kafka.reader.tail_reader import read_tail
+from snapshot.errors import DataLostError, InvalidInputError
+from snapshot.merge.deduplicate import last_of_few
+from snapshot.merge.merge_reader import MergeReader
+from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
+from tablestore.options.read_options import ReadOptions, ScanMode
+from tablestore.read.spark_splits import ReadSplit
+from tablestore.read.split_planner import initial_splits
+from tablestore.read.splits import Split
+from tablestore.streaming.change_feed import BEFORE_FULL
+from tablestore.streaming.saved_state import saved_splits, saved_state
+from tablestore.streaming.snapshot_stream import Offset, SnapshotStream
+
+_FEW_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class TailSplit:
+    """What one log partition holds between two offsets; ``fold`` keeps the last record of each key."""
+
+    log: KafkaLog
+    partition: int
+    start: int
+    end: int
+    fold: bool
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the changes with ``_kind``, ``_seq`` and ``_commit_timestamp``; ``_commit_version`` is NULL."""
+        batches = read_tail(self.log, self.partition, self.start, self.end, newest=self.fold)
+        for batch in self._folded(batches) if self.fold else batches:
+            yield batch.append_column(COMMIT_VERSION, pa.nulls(batch.num_rows, pa.int64()))
+
+    def _folded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        few: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            few.append(batch)
+            size += batch.nbytes
+            if size > _FEW_BYTES:
+                with MergeReader(self.log.schema, self.log.primary_key) as engine:
+                    yield from engine.last_per_key(chain(few, batches))
+                return
+        if few:
+            yield from last_of_few(self.log.primary_key, pa.Table.from_batches(few)).to_batches()
+
+
+@dataclass(frozen=True)
+class NumberedSplit:
+    """Rows of a snapshot, older than any record of the log."""
+
+    rows: Split
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with ``_seq``."""
+        for batch in self.rows.read():
+            yield batch.append_column(SEQ, pa.repeat(pa.scalar(-1, pa.int64()), batch.num_rows))
+
+
+class EventualStream(SnapshotStream):
+    """Reads the log as far as it goes.
+
+    An offset holds the table's id, ``offsets`` (the Kafka offset in each partition) and ``snapshot``, which is
+    ``BEFORE_FULL`` until the rows of a snapshot have been read.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Read the table at ``options.path`` as rows of ``schema``.
+
+        Raises:
+            InvalidInputError: the read is limited by snapshots, which an eventual log does not keep apart.
+        """
+        super().__init__(options, schema)
+        if options.snapshots_max is not None:
+            msg = (
+                f"option 'maxSnapshotsPerTrigger': table {options.path!r} has log.consistency='eventual', whose log "
+                "does not keep snapshots apart; use 'maxRowsPerTrigger'."
+            )
+            raise InvalidInputError(msg)
+        given = {"until": options.until, "until-timestamp": options.until_ms, "consumer": options.consumer}
+        for name, value in given.items():
+            if value is not None:
+                msg = (
+                    f"option {name!r}: table {options.path!r} has log.consistency='eventual', whose stream does not "
+                    "keep snapshots apart. Leave it out."
+                )
+                raise InvalidInputError(msg)
+        assert self._table.log is not None
+        self._log = self._table.log
+        # One connection for all questions: each micro-batch asks three.
+        self._cluster = Cluster(self._log.client)
+        self._asked = [(self._log.topic, partition) for partition in range(self._log.partitions)]
+        self._ends: list[int] | None = None
+        self._admin: Any = None
+
+    def initialOffset(self) -> Offset:
+        """Give where a new query begins."""
+        mode = self._options.scan_mode
+        if mode is ScanMode.FULL:
+            return self._at(BEFORE_FULL, [], "")
+        if mode is ScanMode.LATEST:
+            return self._at(0, self._log_ends(), self._topic_id())
+        if mode is ScanMode.EARLIEST:
+            return self._at(0, self._log_starts(), self._topic_id())
+        return self._at(0, *self._ends_of(self._begin()))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where an ``availableNow`` run ends."""
+        self._target = self._table.newest_visible()
+        self._ends = self._log_ends()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Give the log's end, or as much of the way there as the read limit allows, counted in offsets.
+
+        Raises:
+            DataLostError: the topic was created again since the query read it.
+            NotFoundError: the topic was deleted.
+            TableReplacedError: the query has read another table, which was at this path before.
+        """
+        if self._watch is not None:
+            # What is asked of a topic that is gone waits a while for it to come back.
+            self._watch.look()
+        if self._snapshot(start) == BEFORE_FULL:
+            if self._options.state is not None:
+                saved = saved_state(self._options.state, self._table.spec)
+                return self._at(saved.snapshot, saved.offsets, saved.topic or self._topic_id())
+            newest = self._table.newest_visible() if self._target is None else self._target
+            return self._at(newest, *self._ends_of(newest))
+        ends = self._ends or self._log_ends()
+        begun = start["offsets"]
+        if any(end < old for end, old in zip(ends, begun, strict=True)):
+            self._check_topic(start)
+        # A marker of a transaction may be visible later than what stands before it.
+        ends = [max(end, old) for end, old in zip(ends, begun, strict=True)]
+        if isinstance(limit, ReadMaxRows):
+            ends = _limited(begun, ends, limit.max_rows)
+        return self._at(start["snapshot"], ends, start.get("topic") or self._topic_id())
+
+    def reportLatestOffset(self) -> Offset:
+        """Give the log's end, for the query's progress."""
+        return self._at(self._table.newest_visible(), self._log_ends(), "")
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Plan a micro-batch.
+
+        Raises:
+            DataLostError: the log's retention has passed where the query stopped, or the topic was made anew.
+            TableReplacedError: the query has read another table, which was at this path before.
+        """
+        if self._snapshot(start) == BEFORE_FULL:
+            if self._options.state is not None:
+                return [ReadSplit(part) for part in saved_splits(self._options.state, self._table.spec)]
+            files = self._table.files
+            seeds = initial_splits(files, files.snapshot(self._snapshot(end)), tasks=self._options.tasks)
+            return [ReadSplit(NumberedSplit(part)) for part in seeds]
+        ranges = [(p, *pair) for p, pair in enumerate(zip(start["offsets"], end["offsets"], strict=True))]
+        ranges = [each for each in ranges if each[1] < each[2]]
+        if ranges:
+            self._check_topic(end)
+            first = self._log_starts()
+            lost = [p for p, begun, _ in ranges if first[p] > begun]
+            if lost:
+                msg = (
+                    f"table {self._table.path!r}: the log's retention has passed offsets that this query has not read "
+                    f"(partitions {lost}). Start a new query with scan_mode='full'."
+                )
+                raise DataLostError(msg)
+        return [ReadSplit(TailSplit(self._log, *each, fold=self._options.normalize)) for each in ranges]
+
+    def _log_starts(self) -> list[int]:
+        found = self._cluster.earliest(self._asked)
+        return [found[each] for each in self._asked]
+
+    def _log_ends(self) -> list[int]:
+        found = self._cluster.latest(self._asked, "read_committed")
+        return [found[each] for each in self._asked]
+
+    def _topic_id(self) -> str:
+        if self._admin is None:
+            self._admin = self._log.client.admin()
+        return topic_id(self._log.client, self._log.topic, self._admin)
+
+    def _check_topic(self, offset: Offset) -> None:
+        """Check that the topic is still the one whose offsets a query has read.
+
+        A topic that was made anew counts them, and the order of changes with them, from 0 again: the query would pass
+        over all that comes until its old offset is reached, and take newer changes for older ones.
+
+        Raises:
+            DataLostError: it is another topic of the same name.
+        """
+        read, found = offset.get("topic", ""), self._topic_id()
+        if is_another(read, found):
+            msg = (
+                f"table {self._table.path!r}: topic {self._log.topic!r} was deleted and made anew since this query "
+                f"read it: expected the topic with id {read}, got one with id {found}. What the query has not read of "
+                "it is gone. See that repair() has published the table's rows again, then start a new query, with a "
+                "new checkpoint and scan_mode='full'."
+            )
+            raise DataLostError(msg)
+
+    def _ends_of(self, snapshot: int) -> tuple[list[int], str]:
+        entry = self._table.index.get(snapshot)
+        if entry is None:
+            msg = (
+                f"table {self._table.path!r}: snapshot {snapshot} has no entry in the log index, so where it ends in "
+                "the log is not known. Start with scan_mode='full', or call recover() to rebuild the entry."
+            )
+            raise DataLostError(msg)
+        return list(entry.ends), entry.topic or self._topic_id()
+
+    def _at(self, snapshot: int, offsets: Sequence[int], topic: str) -> Offset:
+        found: dict[str, Any] = self._offset(snapshot)
+        return found | {"offsets": list(offsets), "topic": topic}
+
+
+def _limited(begun: Sequence[int], ends: Sequence[int], rows_max: int) -> list[int]:
+    """Share a number of offsets out to partitions, as evenly as what they hold allows, at least one in all."""
+    left, found = rows_max, list(begun)
+    waiting = [(end - start, partition) for partition, (start, end) in enumerate(zip(begun, ends, strict=True))]
+    heapq.heapify(waiting)
+    while waiting:
+        held, partition = heapq.heappop(waiting)
+        share = min(held, -(-left // (len(waiting) + 1)))
+        found[partition] += share
+        left -= share
+    return found

@@ -1,0 +1,199 @@
+"""The streaming read: a Spark source whose offsets are snapshot ids.
+
+An offset is the last snapshot that has been read, so a micro-batch holds whole snapshots and a restart goes on exactly
+where the checkpoint says. -1 stands for "nothing yet, begin with a full snapshot". Beside it stands the id of the
+table, since one that is made anew at the same path counts its snapshots from 0 again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from log_system.gate import limited
+from log_system.kafka.client.topic import TopicWatch
+from snapshot.errors import ConflictError, InvalidInputError, TableReplacedError
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.spark_types import arrow_schema
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
+from tablestore.context import TableContext
+from tablestore.options.read_options import ReadOptions
+from tablestore.read.spark_splits import ReadSplit
+from tablestore.read.splits import as_feed
+from tablestore.spark.python_worker import begin_task
+from tablestore.streaming.change_feed import BEFORE_FULL, Feed
+from tablestore.streaming.consumers import ConsumerProgress
+
+Offset = dict[str, Any]
+"""``snapshot``, the id of the last snapshot read, and ``table``, the id of the table."""
+
+
+def feed_schema(spec: TableSpec) -> StructType:
+    """Give the columns of a change feed (those of Delta's): the table's, then what happened to the row, and when.
+
+    A delete holds its key and, in formats that carry no more, NULL elsewhere.
+    """
+    columns = [
+        StructField(f.name, f.dataType, f.nullable or (spec.has_key and f.name not in spec.primary_key))
+        for f in spec.schema.fields
+    ]
+    return StructType(
+        [
+            *columns,
+            StructField(CHANGE_TYPE, StringType()),
+            StructField(COMMIT_VERSION, LongType()),
+            StructField(COMMIT_TIMESTAMP, TimestampType()),
+        ]
+    )
+
+
+class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a table's snapshots as they become visible, from the log or, without one, from the table's files."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Read the table at ``options.path`` as rows of ``schema``.
+
+        Raises:
+            InvalidInputError: a key table is read without the columns that tell deletes from inserts.
+            ConflictError: the table's columns were changed while the query began.
+        """
+        self._options = options
+        self._table = TableContext.open(options.path, options.runtime, options.allowed)
+        if self._table.spec.has_key and CHANGE_TYPE not in schema.fieldNames():
+            msg = (
+                f"table {options.path!r} has a primary key, so its stream holds updates and deletes; "
+                f"set option 'readChangeFeed'='true' to get {CHANGE_TYPE!r}, or use TableStore.read_stream()."
+            )
+            raise InvalidInputError(msg)
+        missing = [n for n in schema.fieldNames() if n not in (*self._table.spec.arrow.names, *RESERVED)]
+        if missing:
+            msg = f"table {options.path!r}: columns {missing} were renamed or dropped just now; start the query again."
+            raise ConflictError(msg)
+        self._schema: pa.Schema = arrow_schema(schema)
+        self._feed = Feed(self._table, tasks=options.tasks)
+        self._target: int | None = None
+        self._until: int | None = options.until
+        self._first: int | None = None
+        log = self._table.log
+        self._watch = None if log is None else TopicWatch(log.client, log.topic, log.topic_id)
+        name = options.consumer
+        self._progress = None if name is None else ConsumerProgress(self._table, name)
+
+    def initialOffset(self) -> Offset:
+        """Give where a new query begins."""
+        # Spark asks again for the first micro-batch, when a named consumer may already be known.
+        if self._first is None:
+            begun = None if self._progress is None else self._progress.begun()
+            self._first = self._begin() if begun is None else begun
+        return self._offset(self._first)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Give the limit that the read's options ask for."""
+        if self._options.rows_max is not None:
+            return ReadMaxRows(self._options.rows_max)
+        # Of the limits Spark knows, files are the nearest to snapshots.
+        limit = self._options.snapshots_max
+        return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where an ``availableNow`` run ends."""
+        self._target = self._newest()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Give the newest snapshot the next micro-batch may hold; a read limit never parts a snapshot.
+
+        Raises:
+            DataLostError: the topic was created again.
+            NotFoundError: the topic was deleted.
+            TableReplacedError: the query has read another table, which was at this path before.
+        """
+        after = self._snapshot(start)
+        if self._watch is not None:
+            # Nothing is published into a topic that is gone, so nothing would ever become visible.
+            self._watch.look()
+        through = self._newest() if self._target is None else self._target
+        if self._progress is not None:
+            # What a query asks to go on from, it has read and committed.
+            if after == BEFORE_FULL:
+                self._progress.begin(through)
+            else:
+                self._progress.read(after)
+        if after == BEFORE_FULL:
+            return self._offset(through)
+        if through <= after:
+            return start
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        snapshots = None if isinstance(limit, ReadAllAvailable) else self._options.snapshots_max
+        return self._offset(limited(after, through, self._feed.rows, rows_max=rows, snapshots_max=snapshots))
+
+    def commit(self, end: Offset) -> None:
+        """Hear that the query has committed a micro-batch."""
+        if self._progress is not None and self._snapshot(end) != BEFORE_FULL:
+            self._progress.read(self._snapshot(end))
+
+    def reportLatestOffset(self) -> Offset:
+        """Give the newest visible snapshot, for the query's progress."""
+        return self._offset(self._newest())
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Plan a micro-batch.
+
+        Raises:
+            DataLostError: neither the log nor the table holds all of its snapshots any more.
+            TableReplacedError: the query has read another table, which was at this path before.
+        """
+        after, through = self._snapshot(start), self._snapshot(end)
+        if after == through:
+            return []
+        return [ReadSplit(part) for part in self._feed.parts(after, through)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one part, in a task."""
+        begin_task()
+        assert isinstance(partition, ReadSplit)
+        return as_feed(partition.part.read(), self._schema)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Carry to tasks only what ``read`` needs."""
+        return {"_schema": self._schema}
+
+    def _newest(self) -> int:
+        """Give the newest snapshot that the query may read: visible, and not after the one it ends with."""
+        newest, time = self._table.newest_visible(), self._options.until_ms
+        if self._until is not None or time is None:
+            return newest if self._until is None else min(newest, self._until)
+        if self._table.files.snapshot(newest).timestamp_ms <= time:
+            return newest
+        # A snapshot after that time is there, so which is the last before it no longer changes.
+        self._until = self._table.files.snapshot_as_of(time).id
+        return min(newest, self._until)
+
+    def _begin(self) -> int:
+        options = self._options
+        return self._feed.begin(
+            options.scan_mode, snapshot=options.snapshot, timestamp_ms=options.timestamp_ms, tag=options.tag
+        )
+
+    def _offset(self, snapshot: int) -> Offset:
+        return {"snapshot": snapshot, "table": self._table.spec.table_id}
+
+    def _snapshot(self, offset: Offset) -> int:
+        if offset["table"] != self._table.spec.table_id:
+            msg = (
+                f"table {self._table.path!r} was dropped and created again since this query read it last. "
+                "Start a new query, with a new checkpoint."
+            )
+            raise TableReplacedError(msg)
+        return int(offset["snapshot"])

@@ -1,0 +1,103 @@
+"""Streaming reads of a table: options are checked, then Spark's source is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from snapshot.errors import InvalidInputError
+from snapshot.storage import Storage
+from snapshot.store.table_files import TableFiles
+from snapshot.store.tags import check_name
+from tablestore.context import TableContext
+from tablestore.options.read_options import FORMAT, ScanMode, parse_read_options, timestamp_millis
+from tablestore.read.batch import source_options
+from tablestore.read.time_travel import Point, is_tag
+from tablestore.spark.normalize import normalize as normalized
+from tablestore.streaming.saved_state import saved_state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """What ``TableStore.read_stream`` was asked for; see there."""
+
+    scan_mode: str
+    snapshot: int | None
+    timestamp: datetime | str | int | None
+    tag: str | None
+    until: Point | None
+    consumer: str | None
+    max_rows: int | None
+    max_snapshots: int | None
+    normalize: bool | None
+    state: str | None
+
+
+def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> DataFrame:
+    """Follow a table's changes; the options are checked now, not when the query starts.
+
+    What an eventual log gives goes through the normalize operator, unless that is switched off.
+
+    Raises:
+        InvalidInputError: an option is wrong, or two do not go together.
+    """
+    given = {
+        "scan-mode": wanted.scan_mode,
+        "snapshot": wanted.snapshot,
+        "timestamp": None if wanted.timestamp is None else timestamp_millis(wanted.timestamp),
+        "maxRowsPerTrigger": wanted.max_rows,
+        "maxSnapshotsPerTrigger": wanted.max_snapshots,
+        "tag": wanted.tag,
+        "consumer": wanted.consumer,
+        **_until(table.files, wanted.until),
+    }
+    if wanted.consumer is not None:
+        check_name(wanted.consumer, "consumer")
+    if wanted.tag is not None:
+        table.files.tags.get(wanted.tag)
+    options = source_options(spark, table) | {k: str(v) for k, v in given.items() if v is not None}
+    options["readChangeFeed"] = "true"
+    parse_read_options(options)
+    if wanted.normalize and not table.is_eventual:
+        msg = (
+            f"read_stream: normalize=True goes with log.consistency='eventual'; table {table.path!r} is transactional, "
+            "so its stream has no repeats. Leave it out."
+        )
+        raise InvalidInputError(msg)
+    if table.is_eventual and wanted.max_snapshots is not None:
+        msg = "read_stream: max_snapshots does not go with log.consistency='eventual'; use max_rows."
+        raise InvalidInputError(msg)
+    if table.is_eventual and (wanted.until is not None or wanted.consumer is not None):
+        msg = (
+            "read_stream: until and consumer do not go with log.consistency='eventual', whose stream does not keep "
+            "snapshots apart. Leave them out."
+        )
+        raise InvalidInputError(msg)
+    normalizes = table.is_eventual if wanted.normalize is None else wanted.normalize
+    if wanted.state is not None:
+        if not normalizes or wanted.scan_mode != ScanMode.FULL:
+            msg = (
+                "read_stream: state is that of a normalized stream, with which it begins; it goes with "
+                "log.consistency='eventual', and neither with normalize=False nor with another scan_mode than 'full'."
+            )
+            raise InvalidInputError(msg)
+        options["state"] = Storage.at(wanted.state).root
+        saved_state(options["state"], table.spec)
+    if not normalizes:
+        return spark.readStream.format(FORMAT).options(**options).load()
+    options["normalize"] = "true"
+    records = spark.readStream.format(FORMAT).options(**options).load()
+    return normalized(records, table.spec, goes_on=wanted.state is not None)
+
+
+def _until(files: TableFiles, until: Point | None) -> dict[str, object]:
+    """Say where a stream ends: at a snapshot, which may be yet to come, or at a time, which may be, too."""
+    if until is None:
+        return {}
+    if isinstance(until, str) and is_tag(until):
+        until = files.tags.get(until).snapshot.id
+    if isinstance(until, int) or (isinstance(until, str) and until.isdigit()):
+        return {"until": int(until)}
+    return {"until-timestamp": timestamp_millis(until)}

@@ -1,0 +1,1 @@
+"""The write path: prepare, stage, commit, publish, index; and recovery."""

@@ -1,0 +1,238 @@
+"""Adopts what another Delta writer did to the rows of a table: its commits say nothing of the changes that they make.
+
+A ``DELETE``, ``UPDATE``, ``MERGE``, ``RESTORE`` or overwrite by another tool takes files out and brings others in. What
+that changed is the difference between the rows of the two, as multisets. One commit of ours lists it as its own changes
+and records up to which version it speaks for (``tablestore-adopted``); those versions count as no changes from then on.
+So the log, streams and ``verify`` are given the same changes in the same order, and log = table holds again with the
+snapshot of that commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from snapshot.delta.log import Commit, DataFile
+from snapshot.errors import ConflictError, DataLostError, InvalidInputError, NotFoundError
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.system_columns import relabelled, with_kind
+from snapshot.staging.bucket_difference import FilesDifference
+from snapshot.staging.parquet_writer import ParquetFiles, removed_on_error
+from snapshot.staging.stage import CHANGES
+from snapshot.store.changes import listed
+from snapshot.store.commit import ATTEMPTS_MAX
+from snapshot.store.table_files import ADOPTED, TableFiles
+from tablestore.context import TableContext
+from tablestore.options.table_options import LogFormatName
+from tablestore.read.split_planner import base_file
+from tablestore.write.take_over_backoff import newest as newest_published
+
+logger = logging.getLogger("tablestore")
+
+KIND_OF_SNAPSHOT = "adopt"
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What a commit of adoption says.
+
+    Attributes:
+        snapshot: the snapshot that it made.
+        published: versions of other writers whose changes are its changes.
+        skipped: versions that were left out on demand, and what they did.
+        rows: how many changes it has.
+    """
+
+    snapshot: int
+    published: tuple[int, ...]
+    skipped: tuple[str, ...]
+    rows: int
+
+
+@dataclass
+class _Staged:
+    files: list[DataFile] = field(default_factory=list)
+    deletes: int = 0
+
+
+def adopt(table: TableContext, skip: Collection[int] = ()) -> Adoption | None:
+    """Adopt what other Delta writers did to the rows of a table since its last snapshot that is in the log.
+
+    1. Find their commits. Where there is none, nothing is done.
+    2. Compare the files that each took out with those that it brought in, and write what differs as changes.
+       A crash leaves a file that nothing points at.
+    3. Commit that. A crash after it leaves a snapshot that recovery publishes.
+
+    Args:
+        table: the table.
+        skip: versions of other writers whose changes are left out: neither log nor streams are given them.
+
+    Returns:
+        What was done; None where there was nothing to do.
+
+    Raises:
+        InvalidInputError: a version to skip is none of another writer that waits for it, or the log's format cannot say
+            that rows are gone.
+        DataLostError: files that were taken out are gone, so what they held can only be skipped.
+        CorruptedError: rows of a table with a key were changed.
+        ConflictError: other writers committed first too often.
+    """
+    files = table.files
+    for _ in range(ATTEMPTS_MAX):
+        # Step 1.
+        through = files.latest()
+        waiting = _waiting(table, through)
+        _check_waits(files, skip, {found.version for found in waiting})
+        if not waiting:
+            return None
+        # Step 2.
+        wanted = [found for found in waiting if found.version not in skip]
+        staged = _stage(table, wanted)
+        # Step 3.
+        skipped = tuple(_told(files, found) for found in waiting if found.version in skip)
+        versions = tuple(found.version for found in wanted)
+        facts = listed(changed=staged.files)
+        info = {"kind": KIND_OF_SNAPSHOT, "commit": f"{uuid.uuid4().hex}:1", "adopts": versions, "skips": skipped}
+        try:
+            files.log.commit(through + 1, add=(), info={**info, **facts}, transactions=[(ADOPTED, through)])
+        except ConflictError:
+            files.storage.delete(*(file.path for file in staged.files))
+            continue
+        for each in skipped:
+            logger.warning("%s: %s; log and streams are not given what it changed.", files.storage.root, each)
+        return Adoption(through + 1, versions, skipped, facts["rows"])
+    msg = f"{files.storage.root}: other writers committed first {ATTEMPTS_MAX} times in a row; try again."
+    raise ConflictError(msg)
+
+
+def _waiting(table: TableContext, through: int) -> list[Commit]:
+    """Find other writers' commits whose changes nobody has published or adopted, oldest first."""
+    files = table.files
+    first = 0 if table.log is None else newest_published(table.index) + 1
+    if first > through:
+        return []
+    first = max(first, files.oldest(fresh=False), (files.log.transaction_version(ADOPTED, fresh=False) or 0) + 1)
+    found = [each for each in files.log.commits(through, first) if files.needs_adoption(each)]
+    return found[::-1]
+
+
+def _check_waits(files: TableFiles, skip: Collection[int], waiting: Collection[int]) -> None:
+    others = sorted(set(skip) - set(waiting))
+    if others:
+        what = f"of {sorted(waiting)}" if waiting else "of none, since no version waits to be published"
+        msg = (
+            f"{files.storage.root}: skip: expected versions of other Delta writers that wait to be published, some "
+            f"{what}; got {others}. Nothing was changed."
+        )
+        raise InvalidInputError(msg)
+
+
+def _stage(table: TableContext, found: Sequence[Commit]) -> _Staged:
+    """Write what versions changed into files of changes."""
+    files, staged = table.files, _Staged()
+    writer = ParquetFiles(
+        files.storage,
+        with_kind(files.spec.physical),
+        prefix="adopted",
+        folder=CHANGES,
+        target_bytes=table.options.write.target_file_size_bytes,
+    )
+    with removed_on_error({0: writer}, files.storage):
+        for batch in _difference(files, found).changes():
+            kinds = batch.column(batch.schema.get_field_index(KIND)).to_numpy()
+            staged.deletes += int((kinds == RowKind.DELETE).sum())
+            writer.write(relabelled(batch, with_kind(files.spec.physical)))
+        _check_says_deletes(table, found, staged.deletes)
+        staged.files = writer.close()
+    return staged
+
+
+def _difference(files: TableFiles, found: Sequence[Commit]) -> FilesDifference:
+    """Plan the comparison of what versions took out with what they brought in.
+
+    A file that one of them brought in and another took out is not looked at, nor is one that came back.
+
+    Raises:
+        CorruptedError: the table has a key, so others may not change its rows.
+        InvalidInputError: a version has deletion vectors.
+        DataLostError: a file that was taken out is not known any more, or gone.
+    """
+    gone: dict[str, tuple[DataFile, Commit]] = {}
+    come: dict[str, DataFile] = {}
+    for each in found:
+        if files.spec.has_key:
+            files.changes(each.version, 1)
+        if each.deletion_vectors:
+            msg = (
+                f"{files.storage.root}: version {each.version} has deletion vectors, which are not read. {_skip(each)}"
+            )
+            raise InvalidInputError(msg)
+        known = _before(files, each)
+        for path in each.removed:
+            if come.pop(path, None) is None:
+                gone[path] = known[path], each
+        for file in each.added:
+            if gone.pop(file.path, None) is None:
+                come[file.path] = file
+    for file, taken in gone.values():
+        if not files.storage.exists(file.path):
+            path = files.storage.path(file.path)
+            msg = f"{path}: version {taken.version} took this file out, and it is gone (VACUUM?). {_skip(taken)}"
+            raise DataLostError(msg)
+    return FilesDifference(
+        files.storage,
+        files.spec,
+        tuple(base_file(files, file) for file, _ in gone.values()),
+        tuple(base_file(files, file) for file in come.values()),
+    )
+
+
+def _before(files: TableFiles, found: Commit) -> dict[str, DataFile]:
+    """Return the files that there were before a version, by their paths.
+
+    Raises:
+        DataLostError: they are not known any more.
+    """
+    try:
+        before = {file.path: file for file in files.log.files(found.version - 1)}
+    except NotFoundError:
+        before = {}
+    if not before.keys() >= set(found.removed):
+        msg = f"{files.storage.root}: what version {found.version} took out is not known any more. {_skip(found)}"
+        raise DataLostError(msg)
+    return before
+
+
+def _check_says_deletes(table: TableContext, found: Sequence[Commit], deletes: int) -> None:
+    log = table.options.log
+    if deletes and log is not None and log.format is LogFormatName.JSON:
+        msg = (
+            f"{table.path}: versions {[each.version for each in found]} delete rows, and log.format='json' names a row "
+            f"that is gone by its primary key, which this table has none of. {_skip(*found)}"
+        )
+        raise InvalidInputError(msg)
+
+
+def _skip(*found: Commit) -> str:
+    versions = [each.version for each in found]
+    options = " ".join(f"--skip-version {version}" for version in versions)
+    return (
+        f"Leave it out of the log by recover(skip_foreign={versions}) or 'tablestore recover {options}'. Nothing was "
+        "changed."
+    )
+
+
+def _told(files: TableFiles, found: Commit) -> str:
+    """Say what a version did that is left out."""
+    added = sum(max(file.rows, 0) for file in found.added)
+    try:
+        before = _before(files, found)
+        rows = f" of {sum(max(before[path].rows, 0) for path in found.removed):,} rows"
+    except (DataLostError, InvalidInputError):
+        rows = ""
+    return (
+        f"version {found.version} ({found.operation or 'no operation given'}) took {len(found.removed)} files{rows} "
+        f"out and brought {len(found.added)} files of {added:,} rows in"
+    )

@@ -1,0 +1,139 @@
+"""What an eventual log has wrong, and the changes that make it right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.reader.tail_reader import read_tail, tail_schema
+from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
+from snapshot.merge.merge_reader import MergeReader
+from snapshot.merge.numbered_columns import columns_of, keys_of, load_numbered, same_key, same_row
+from snapshot.records import ChangeSet
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.adapter import Adapter
+from snapshot.schema.physical_names import Columns
+from snapshot.schema.spec import TableSpec
+from snapshot.store.table_files import TableFiles
+from tablestore.read.split_planner import lookup_in
+
+SAID = "_said"
+"""int8: row kind of the log's last word on the key; NULL where it says nothing."""
+AT = "_at"
+"""int64: where that record is, as ``_seq`` of ``read_tail``; NULL likewise."""
+FRESH = "_fresh"
+"""bool: whether one of the unsettled snapshots changed the key."""
+_MEMORY = "256MB"
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """Compares the log with the newest snapshot, key by key, within DuckDB's bounded memory.
+
+    A repair scans the bucket's files once, however few keys it looks up.
+    """
+
+    files: TableFiles
+    log: KafkaLog
+
+    def unsettled(self, snapshot: int) -> Sequence[ChangeSet]:
+        """Give the changes of a snapshot and of every later one that is committed, in order."""
+        newest = self.files.latest()
+        return [self.files.changes(each, self.log.partitions) for each in range(snapshot, newest + 1)]
+
+    def wrong(
+        self, partition: int, start: int, end: int, unsettled: Sequence[ChangeSet], *, whole: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the committed value, or a delete, of each key on which the log's last word is another.
+
+        Args:
+            partition: the log partition, which is the bucket.
+            start: offset from which the log is read.
+            end: offset at which that ends.
+            unsettled: snapshots whose keys must have their last word between the two.
+            whole: every key of the bucket must.
+
+        Yields:
+            The table's columns, then ``_kind``.
+        """
+        for batch in self.differences(partition, start, end, unsettled, whole=whole):
+            yield batch.select([name for name in batch.schema.names if name not in (SAID, AT, FRESH)])
+
+    def differences(
+        self,
+        partition: int,
+        start: int,
+        end: int,
+        unsettled: Sequence[ChangeSet],
+        *,
+        whole: bool = False,
+        snapshot: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Give what ``wrong`` gives, and what the log says instead; compare with ``snapshot``, or with the newest.
+
+        1. Read the log between the offsets and keep each key's last word.
+        2. Add the keys of the unsettled snapshots: what was sent before the range may have been undone since.
+        3. Look all these keys up in the newest snapshot.
+        4. Give what differs.
+
+        Yields:
+            The table's columns, ``_kind``, ``_said``, ``_at`` and ``_fresh``.
+        """
+        # Records of an eventual log are of any age: what they lack of the table's columns is NULL.
+        files = self.files.refreshed()
+        spec, log = files.spec, self.log.under(files.change_schema)
+        with spilling("repair-", memory_limit=_MEMORY) as session, errors_mapped("repair"):
+            # Step 1.
+            with MergeReader(spec.arrow, spec.primary_key) as engine:
+                last = engine.last_per_key(read_tail(log, partition, start, end, newest=True))
+                load_numbered(session, "seen", tail_schema(log), last)
+            # Step 2.
+            load_numbered(session, "changed", files.change_schema, _changes(unsettled, partition, spec.change_columns))
+            keys = ", ".join(keys_of(spec))
+            session.execute(f"CREATE TEMP TABLE keys AS SELECT {keys} FROM seen UNION SELECT {keys} FROM changed")
+            if not whole and session.sql("SELECT count(*) FROM keys").fetchall() == [(0,)]:
+                return
+            # Step 3.
+            _look_up(files, session, partition, snapshot, whole=whole)
+            # Step 4.
+            told = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(FRESH, pa.bool_())]
+            schema = pa.schema([*files.change_schema, *told])
+            yield from read(session, _differences(spec), [], schema)
+
+
+def _look_up(
+    files: TableFiles, session: duckdb.DuckDBPyConnection, bucket: int, snapshot: int | None, *, whole: bool
+) -> None:
+    """Make the table ``alive`` of the committed rows whose keys are asked for, or of all."""
+    lookup = lookup_in(files, files.latest() if snapshot is None else snapshot)
+    keys = None if whole else session.sql("SELECT * FROM keys").to_arrow_table()
+    load_numbered(session, "alive", files.spec.arrow, lookup.rows(bucket, keys))
+
+
+def _changes(unsettled: Sequence[ChangeSet], bucket: int, wanted: Columns) -> Iterator[pa.RecordBatch]:
+    for changes in unsettled:
+        yield from map(Adapter(changes.columns, wanted), changes.batches(bucket, 0))
+
+
+def _differences(spec: TableSpec) -> str:
+    """Write the query of what the log lacks: rows that it has not, or otherwise, and keys that it should not have."""
+    columns, keys = columns_of(spec), keys_of(spec)
+    kind, seq = f"seen.c{len(columns)}", f"seen.c{len(columns) + 1}"
+    deleted = ", ".join(f"keys.{c}" if c in keys else f"NULL AS {c}" for c in columns)
+    fresh = f"EXISTS (SELECT 1 FROM changed WHERE {{}}) AS {FRESH}"
+    return f"""
+        SELECT {", ".join(f"alive.{c}" for c in columns)}, {RowKind.UPDATE_AFTER:d}::TINYINT AS {KIND},
+            {kind} AS {SAID}, {seq} AS {AT}, {fresh.format(same_key(keys, "changed", "alive"))}
+        FROM alive LEFT JOIN seen ON {same_key(keys, "alive", "seen")}
+        WHERE {kind} IS NULL OR {kind} = {RowKind.DELETE:d} OR NOT ({same_row(spec, "alive", "seen")})
+        UNION ALL
+        SELECT {deleted}, {RowKind.DELETE:d}::TINYINT AS {KIND},
+            {kind} AS {SAID}, {seq} AS {AT}, {fresh.format(same_key(keys, "changed", "keys"))}
+        FROM keys ANTI JOIN alive ON {same_key(keys, "keys", "alive")}
+        LEFT JOIN seen ON {same_key(keys, "keys", "seen")}
+        WHERE {kind} IS DISTINCT FROM {RowKind.DELETE:d}
+    """

@@ -1,0 +1,145 @@
+"""Doors that kill: wrap the store's doors to the outside so that a process dies, by SIGKILL, at a named point.
+
+A point is ``<call>:before`` or ``<call>:after``. Production code has no hooks; these replace methods in a process that
+exists only to be killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from log_system.index import LogIndex
+from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.publisher import partition_tasks as publishing_tasks
+from log_system.kafka.publisher import transactional_publisher as publishing
+from log_system.kafka.publisher.eager_producer import KafkaLogSink
+from log_system.kafka.publisher.eventual_publisher import EventualPublisher
+from snapshot.delta.log import DeltaLog
+from snapshot.staging.file_rewriter import FileRewriter
+from snapshot.staging.parquet_writer import ParquetFiles
+from snapshot.staging.stage import Stager
+from snapshot.storage import Storage
+from snapshot.store.changes import SnapshotChanges
+from snapshot.store.table_files import TableFiles
+from tablestore.ddl import create_drop
+from tablestore.maintenance import compact as compacting
+from tablestore.write import reconcile as mending
+
+PRODUCER_CALLS = {
+    "init": "init_transactions",
+    "begin": "begin_transaction",
+    "produce": "produce",
+    "flush": "flush",
+    "offsets": "send_offsets_to_transaction",
+    "end": "commit_transaction",
+}
+CALLS = ("stage", "commit", *PRODUCER_CALLS, "index")
+POINTS = tuple(f"{call}:{side}" for call in CALLS for side in ("before", "after"))
+"""The points of a write at which CI kills a writer; the matrix knows more."""
+
+
+class KillPoint:
+    """Acts when a point is reached for the ``hit``-th time; by default it kills this process."""
+
+    def __init__(self, point: str, hit: int, act: Callable[[], None] | None = None) -> None:
+        """Wait for ``point``."""
+        self._point = point
+        self._left = hit
+        self._act = act or _die
+
+    def pass_by(self, point: str) -> None:
+        """Say that a point is reached."""
+        if point != self._point:
+            return
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Producer:
+    """A real producer behind doors that kill."""
+
+    def __init__(self, producer: Any, trap: KillPoint) -> None:
+        self._producer = producer
+        self._trap = trap
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._producer, name)
+        for call, real in PRODUCER_CALLS.items():
+            if real == name:
+                return _guarded(method, call, self._trap)
+        return method
+
+    def __len__(self) -> int:
+        return len(self._producer)
+
+
+def set_trap(trap: KillPoint) -> None:
+    """Put doors that kill into this process."""
+    for owner, name, call in (
+        # Write.
+        (Stager, "stage", "stage"),
+        (FileRewriter, "stage", "stage"),
+        (ParquetFiles, "_finish_file", "file"),
+        (DeltaLog, "transaction_version", "find"),
+        (DeltaLog, "commit_at", "read-commit"),
+        (SnapshotChanges, "_read", "read-file"),
+        (LogIndex, "put", "index"),
+        # ``Storage.put`` makes a file whole by renaming it.
+        (Path, "replace", "rename"),
+        # Publish.
+        (publishing, "register", "register"),
+        (publishing, "tasks_token", "token"),
+        (publishing_tasks, "group_positions", "register"),
+        (publishing_tasks, "tasks_token", "token"),
+        # Eventual: staging tasks send, and the owner settles.
+        (KafkaLogSink, "close", "sent"),
+        (EventualPublisher, "_repair", "repair"),
+        (EventualPublisher, "mend", "mend"),
+        (mending, "_look_up", "look-up"),
+        # Compact.
+        (compacting, "_merge_bucket", "merge"),
+        (TableFiles, "trim", "trim"),
+        # Alter and expire.
+        (DeltaLog, "alter", "alter"),
+        (LogIndex, "delete", "index-delete"),
+        # Create and drop.
+        (create_drop, "_note", "intent"),
+        (create_drop, "_ensure_topic", "topic"),
+        (create_drop, "delete_topic", "delete-topic"),
+        (create_drop, "delete_groups", "delete-groups"),
+        (create_drop, "_remove_files", "remove-files"),
+        (Storage, "delete_tree", "delete-tree"),
+        (Storage, "delete", "delete-file"),
+    ):
+        setattr(owner, name, _guarded(vars(owner)[name], call, trap))
+    DeltaLog.create = staticmethod(_guarded(DeltaLog.create, "make-delta", trap))  # type: ignore[method-assign,assignment]
+    commit = DeltaLog.commit
+    DeltaLog.commit = lambda *args, **kwargs: _guarded(commit, _kind(kwargs), trap)(*args, **kwargs)  # type: ignore[method-assign]
+    make = KafkaClient.producer
+    KafkaClient.producer = lambda *args, **kwargs: _Producer(make(*args, **kwargs), trap)  # type: ignore[method-assign,assignment,return-value]
+
+
+def _kind(named: dict[str, Any]) -> str:
+    """Name a Delta commit: a snapshot's, a compaction's into the root, or the one that drops folded changes."""
+    if named.get("info", {}).get("kind") != "compact":
+        return "commit"
+    return "fold" if named.get("data_change", True) else "drop-folded"
+
+
+def _guarded(method: Any, call: str, trap: KillPoint) -> Any:
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        trap.pass_by(f"{call}:before")
+        result = method(*args, **kwargs)
+        trap.pass_by(f"{call}:after")
+        return result
+
+    return guarded

@@ -1,0 +1,246 @@
+"""Promise 7: a broker that hangs, dies or forgets ends in recovery, or in an error in bounded time; nothing is lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from log_system.kafka.client.cluster import Cluster, Partition
+from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.topic import latest_offsets
+from log_system.kafka.publisher.partition_sender import Sender
+from log_system.kafka.reader import snapshot_reader
+from log_system.local_kafka.owned import LocalKafka
+from snapshot.errors import CorruptedError, DataLostError
+from tablestore.write import take_over_backoff
+from tablestore.write.recovery import PublishPendingError
+from tests.crash.processes.batch_writer import run
+from tests.harness.faults import Crash, failing
+from tests.harness.local_writes import Change, drain, fold, rows_of, write
+from tests.harness.plain_topics import make_topic
+from tests.harness.table_harness import PARTITIONS, TableHarness, changes
+
+pytestmark = pytest.mark.crash
+CONTEXT = multiprocessing.get_context("forkserver")
+EAGER = {
+    # How often the broker looks for transactions that have timed out, and for records to compact.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "log.cleaner.backoff.ms": "200",
+}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalKafka]:
+    """Yield a broker that tests may stop and kill; each leaves it running."""
+    with LocalKafka(properties=EAGER) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def rig(broker: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
+    made = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic(), {"log__transaction-timeout": "2 s"})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hurried(broker: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
+    """A table whose writers wait for two seconds where they wait for twenty by default."""
+    options = {"log__transaction-timeout": "2 s", "log__request-timeout": "2 s"}
+    made = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic(), options)
+    yield made
+    made.close()
+
+
+def test_a_broker_that_stops_answering_within_a_transaction_is_given_up_and_nothing_is_lost(
+    broker: LocalKafka, hurried: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = hurried
+    writer = rig.writer()
+    write(writer, changes(1))
+    real = Sender.send
+
+    def send_and_stop(self: Sender, *args: object) -> int:
+        queued = real(self, *args)  # type: ignore[arg-type]
+        os.kill(broker.pid, signal.SIGSTOP)
+        return queued
+
+    monkeypatch.setattr(Sender, "send", send_and_stop)
+    begin = time.monotonic()
+    try:
+        with pytest.raises(PublishPendingError, match=r"snapshot 2 is committed but not yet in the log.*recover"):
+            write(writer, changes(2))
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    assert time.monotonic() - begin < 12
+    monkeypatch.undo()
+    write(writer, changes(3))
+    rig.audit()
+
+
+def test_a_broker_that_refuses_connections_is_named_and_recovered_from(
+    broker: LocalKafka, hurried: TableHarness
+) -> None:
+    rig = hurried
+    writer = rig.writer()
+    write(writer, changes(1))
+    broker.kill()
+    try:
+        with pytest.raises(PublishPendingError, match=f"'{broker.bootstrap_servers}' is running"):
+            write(writer, changes(2))
+    finally:
+        broker.start()
+    assert rig.recover() == [2]
+    rig.audit()
+
+
+def test_a_question_waits_for_a_leader_that_comes_back(tmp_path: Path) -> None:
+    """The controller takes a broker for dead whose heart beats less often than it looks, again and again."""
+    kafka = LocalKafka(data_dir=tmp_path / "kafka")
+    with kafka:
+        make_topic(kafka.bootstrap_servers, "moves", partitions=2)
+    ill = {"broker.session.timeout.ms": "600", "broker.heartbeat.interval.ms": "1500"}
+    asked: list[Partition] = [("moves", 0), ("moves", 1)]
+    with LocalKafka(data_dir=tmp_path / "kafka", properties=ill) as kafka:
+        cluster = Cluster(KafkaClient({"bootstrap.servers": kafka.bootstrap_servers}))
+        until = time.monotonic() + 6
+        while time.monotonic() < until:
+            assert cluster.latest(asked, "read_committed") == dict.fromkeys(asked, 0)
+        broker_log = (kafka.data_dir / "broker.log").read_text()
+    assert broker_log.count("Fencing broker 1") > 1
+
+
+def test_a_coordinator_that_has_forgotten_everything_is_taught_by_headers_and_index(
+    broker: LocalKafka, rig: TableHarness
+) -> None:
+    rig.write(1, 2)
+    rig.commit(3)
+    with failing(type(rig.table.index), "put"), pytest.raises(Crash):
+        rig.recover()
+    rig.commit(4)
+    broker.kill()
+    for pattern in ("__consumer_offsets-*", "__transaction_state-*"):
+        for folder in (broker.data_dir / "data").glob(pattern):
+            for file in folder.glob("0*"):
+                file.unlink()
+    broker.start()
+    assert rig.recover() == [3, 4]
+    rig.write(5)
+    rig.audit()
+
+
+def test_a_publish_that_outlasts_the_transaction_timeout_names_the_option(
+    rig: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(take_over_backoff, "PATIENCE_SECONDS_MAX", 3.0)
+    writer = rig.writer()
+    write(writer, changes(1))
+    real = Sender.position
+
+    def late(self: Sender) -> object:
+        time.sleep(1.5)
+        return real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, "position", late)
+        with pytest.raises(PublishPendingError, match=r"log\.transaction-timeout.*Nothing is lost"):
+            write(writer, changes(2))
+    write(writer, changes(3))
+    rig.audit()
+
+
+def stable(rig: TableHarness) -> bool:
+    """Tell whether read-committed readers may read to the very end."""
+    every, committed = (latest_offsets(rig.log.client, rig.topic, read_committed=c) for c in (False, True))
+    return every == committed
+
+
+@pytest.mark.parametrize("timeout", ["2 s", "10 min"])
+def test_a_transaction_left_hanging_by_a_killed_writer_holds_readers_back_until_its_timeout_or_recover(
+    broker: LocalKafka, tmp_path: Path, topic: Callable[[], str], timeout: str
+) -> None:
+    rig = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic(), {"log__transaction-timeout": timeout})
+    process = CONTEXT.Process(target=run, args=(str(rig.path), "writer", range(1), 12, "flush:after", 1))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert not stable(rig)
+    assert drain(rig.servers, rig.topic, PARTITIONS) == [[], []]
+    if timeout != "2 s":
+        rig.recover()
+    until = time.monotonic() + 30
+    while not stable(rig):
+        assert time.monotonic() < until, "readers are held back for ever"
+        time.sleep(0.05)
+    rig.recover()
+    rig.audit()
+
+
+def compact_log(rig: TableHarness) -> None:
+    """Let the broker compact the topic, and wait until records are gone."""
+    before = sum(map(len, drain(rig.servers, rig.topic, PARTITIONS)))
+    settings = {"cleanup.policy": "compact", "segment.ms": "100", "max.compaction.lag.ms": "100"}
+    entries = [ConfigEntry(n, v, incremental_operation=AlterConfigOpType.SET) for n, v in settings.items()]
+    resource = ConfigResource(ResourceType.TOPIC, rig.topic, incremental_configs=entries)
+    for future in rig.admin.incremental_alter_configs([resource]).values():
+        future.result()
+    time.sleep(0.2)
+    rig.write(4)
+    until = time.monotonic() + 20
+    while sum(map(len, drain(rig.servers, rig.topic, PARTITIONS))) >= before + 10:
+        assert time.monotonic() < until, "the broker compacts nothing"
+        time.sleep(0.2)
+
+
+def test_a_strangers_record_among_compacted_ones_is_named_where_each_record_names_its_snapshot(
+    broker: LocalKafka, tmp_path: Path, topic: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = TableHarness(
+        tmp_path / "t", broker.bootstrap_servers, topic(), {"log__compacted": True, "log__headers": "all"}
+    )
+    assert "cannot tell another producer's records" not in caplog.text
+    rig.write(1)
+    with rig.stranger() as producer:
+        for partition in range(PARTITIONS):
+            producer.produce(rig.topic, b'{"id": 99, "v": "stranger"}', b'{"id": 99}', partition)
+    rig.write(2, 3)
+    compact_log(rig)
+    # Fewer records are left than the index counts, so only what they say of themselves tells of the stranger's.
+    fed, left = fed_and_left(rig)
+    assert fed == [(3, *c) for c in changes(3) if c in left]
+    with pytest.raises(CorruptedError, match=r"offset \d+: the record does not name snapshot 2.*ACL"):
+        rig.feed(compacted=True)
+    rig.close()
+
+
+def fed_and_left(rig: TableHarness) -> tuple[list[tuple[int, int, str | None]], list[Change]]:
+    """Give what our reader reads of snapshot 3 and what the log holds, at a moment when nothing is compacted."""
+    left = remaining(rig)
+    while True:
+        fed, before, left = rig.feed(after=2, through=3, compacted=True), left, remaining(rig)
+        if left == before:
+            return fed, left
+
+
+def remaining(rig: TableHarness) -> list[Change]:
+    return [change for partition in drain(rig.servers, rig.topic, PARTITIONS) for change in partition]
+
+
+def test_records_that_a_changed_policy_compacted_away_are_missed_by_readers_and_the_rest_folds_to_the_table(
+    rig: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.write(1, 2, 3)
+    compact_log(rig)
+    monkeypatch.setattr(snapshot_reader, "ANSWER_SECONDS", 5.0)
+    with pytest.raises(DataLostError, match="deleted or compacted"):
+        rig.feed(through=3)
+    rig.write(5)
+    log = drain(rig.servers, rig.topic, PARTITIONS)
+    assert fold(c for partition in log for c in partition) == rows_of(rig.table)

@@ -1,0 +1,190 @@
+"""Promise 7: a fault of the topic ends in recovery, or in an error that says what is lost and what to do."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+from log_system.kafka import published_positions
+from log_system.local_kafka.owned import LocalKafka
+from snapshot.errors import CorruptedError, DataLostError, NotFoundError, UnavailableError
+from tablestore.audit.report import DifferenceKind
+from tablestore.audit.verify import verify
+from tablestore.write.recovery import PublishPendingError
+from tests.harness.faults import Crash, failing
+from tests.harness.local_writes import drain, publisher_of, write
+from tests.harness.spark_tables import delete_records
+from tests.harness.table_harness import PARTITIONS, TableHarness, changes
+
+pytestmark = pytest.mark.crash
+LARGE = {"publish__driver_rows_max": 3, "publish__transaction_rows_max": 2}
+
+
+@pytest.fixture(params=[{}, LARGE], ids=["small", "large"])
+def any_size(
+    request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> Iterator[TableHarness]:
+    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic(), request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
+    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
+    yield made
+    made.close()
+
+
+def test_a_deleted_topic_is_named_and_nothing_is_written(rig: TableHarness) -> None:
+    rig.write(1, 2)
+    rig.delete_topic()
+    with pytest.raises(NotFoundError, match=f"no topic '{rig.topic}'.*files hold every row"):
+        rig.write(3)
+    assert rig.table.files.latest() == 2
+
+
+def test_a_topic_deleted_under_a_writer_that_runs_is_named_and_the_snapshot_is_said_to_be_committed(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    rig = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic(), {"log__request-timeout": "2 s"})
+    writer = rig.writer()
+    write(writer, changes(1))
+    rig.delete_topic()
+    pending = f"snapshot 2 is committed but not yet in the log.*{rig.topic}"
+    with pytest.raises(PublishPendingError, match=pending) as caught:
+        write(writer, changes(2))
+    assert isinstance(caught.value.__cause__, NotFoundError)
+
+
+def test_a_topic_made_anew_is_lost_data_for_new_writers_and_gets_no_records(rig: TableHarness) -> None:
+    rig.write(1, 2)
+    rig.remake_topic()
+    for _ in range(2):
+        with pytest.raises(DataLostError, match=r"published up to offset .*but it ends at 0.*repair\(\) publishes"):
+            rig.write(3)
+    assert rig.table.files.latest() == 2
+    assert drain(rig.servers, rig.topic, PARTITIONS) == [[], []]
+
+
+def test_a_topic_made_anew_under_a_writer_that_runs_shows_none_of_its_records(any_size: TableHarness) -> None:
+    writer = any_size.writer()
+    write(writer, changes(1))
+    write(writer, changes(2))
+    any_size.remake_topic()
+    pending = r"snapshot 3 is committed but not yet in the log.*was made anew"
+    with pytest.raises(PublishPendingError, match=pending) as caught:
+        write(writer, changes(3))
+    assert isinstance(caught.value.__cause__, DataLostError)
+    any_size.close()
+    with pytest.raises(DataLostError, match="was made anew"):
+        any_size.recover()
+    assert drain(any_size.servers, any_size.topic, PARTITIONS) == [[], []]
+
+
+def test_a_topic_made_anew_with_fewer_partitions_is_refused(rig: TableHarness) -> None:
+    rig.write(1)
+    rig.remake_topic(partitions=1)
+    with pytest.raises(DataLostError, match="was made anew"):
+        rig.recover()
+
+
+def test_more_partitions_change_nothing_and_are_noticed(rig: TableHarness, caplog: pytest.LogCaptureFixture) -> None:
+    writer = rig.writer()
+    write(writer, changes(1))
+    made = rig.admin.create_partitions([NewPartitions(rig.topic, 4)])
+    made[rig.topic].result()
+    write(writer, changes(2))
+    rig.write(3)
+    rig.audit()
+    assert drain(rig.servers, rig.topic, 4)[2:] == [[], []]
+    assert f"topic '{rig.topic}' has 4 partitions, the table 2 buckets" in caplog.text
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["register", "index-only"])
+def test_after_retention_has_emptied_the_log_it_goes_on_where_it_was(rig: TableHarness, forgotten: bool) -> None:
+    rig.write(1, 2)
+    delete_records(rig.servers, rig.topic, dict.fromkeys(range(PARTITIONS), -1))
+    if forgotten:
+        rig.forget_groups()
+    publisher = publisher_of(rig.table)
+    publisher.take_over()
+    assert publisher.newest == 2
+    publisher.discard()
+    assert rig.recover() == []
+    rig.write(3)
+    log = drain(rig.servers, rig.topic, PARTITIONS)
+    assert sorted(c for partition in log for c in partition) == sorted(changes(3))
+    with pytest.raises(DataLostError, match=r"log.retention"):
+        rig.feed(0)
+
+
+def test_a_strangers_records_are_never_read_as_ours(rig: TableHarness) -> None:
+    rig.write(1)
+    key, value = json.dumps({"id": 1}).encode(), json.dumps({"id": 1, "v": "stranger"}).encode()
+    with rig.stranger() as producer:
+        for partition in range(PARTITIONS):
+            producer.produce(rig.topic, value, key, partition)
+    rig.write(2)
+    rig.forget_groups()
+    rig.table.index.delete([1, 2])
+    rig.recover()
+    log = drain(rig.servers, rig.topic, PARTITIONS)
+    assert sorted(c for p in log for c in p if c[1] != "stranger") == sorted([*changes(1), *changes(2)])
+    assert rig.feed(through=1) == [(1, *change) for change in changes(1)]
+    with pytest.raises(CorruptedError, match=r"Another producer writes to this topic.*ACL"):
+        rig.feed(1)
+
+
+def test_a_compacted_topic_whose_records_name_no_snapshot_is_warned_of_and_verify_finds_strangers(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic(), {"log__compacted": True})
+    assert "cannot tell another producer's records" in caplog.text
+    rig.write(1)
+    with rig.stranger() as producer:
+        producer.produce(rig.topic, json.dumps({"id": 1, "v": "stranger"}).encode(), b'{"id": 1}', 0)
+    rig.write(2)
+    assert {difference.kind for difference in verify(rig.table).differences} == {DifferenceKind.EXTRA}
+    rig.close()
+
+
+def test_a_strangers_open_transaction_hides_nothing_from_recovery(rig: TableHarness) -> None:
+    rig.write(1)
+    with rig.stranger(f"stranger-{rig.topic}") as producer:
+        for partition in range(PARTITIONS):
+            producer.produce(rig.topic, b"{}", b"{}", partition)
+        producer.flush(20)
+        rig.commit(2)
+        with failing(type(rig.table.index), "put"), pytest.raises(Crash):
+            rig.recover()
+        rig.forget_groups()
+        end_it = threading.Timer(1.5, producer.abort_transaction)
+        end_it.start()
+        assert rig.recover() == [2]
+        end_it.join()
+    rig.audit()
+
+
+def test_an_open_transaction_that_never_ends_is_an_error_that_says_how_to_end_it(
+    rig: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published_positions, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("tablestore.write.take_over_backoff.ATTEMPTS_MAX", 2)
+    rig.write(1)
+    with rig.stranger(f"stranger-{rig.topic}") as producer:
+        producer.produce(rig.topic, b"{}", b"{}", 0)
+        producer.flush(20)
+        rig.write(2)
+        rig.forget_groups()
+        rig.table.index.delete([2])
+        with pytest.raises(UnavailableError, match=r"transaction may be open.*--find-hanging"):
+            rig.recover()
+        producer.abort_transaction()
+    assert rig.recover() == [2]
+    rig.audit()

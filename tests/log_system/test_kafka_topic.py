@@ -1,0 +1,170 @@
+"""A table's topic on a real broker: made once, checked, measured, removed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.topic import (
+    check_topic,
+    delete_topic,
+    describe_topic,
+    earliest_offsets,
+    ensure_topic,
+    latest_offsets,
+)
+from log_system.local_kafka.owned import LocalKafka
+from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnavailableError
+
+WANTED: dict[str, Any] = {"partitions": 3, "retention_ms": None, "compacted": False}
+
+
+@pytest.fixture
+def client(kafka: LocalKafka) -> KafkaClient:
+    return KafkaClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+
+@pytest.fixture
+def name(client: KafkaClient) -> Iterator[str]:
+    topic = f"topic-{time.time_ns()}"
+    yield topic
+    delete_topic(client, topic)
+
+
+def write(client: KafkaClient, topic: str, count: int) -> None:
+    producer = client.producer(None)
+    for number in range(count):
+        producer.produce(topic, str(number).encode(), partition=0)
+    assert producer.flush(20) == 0
+
+
+def test_a_topic_is_made_once_and_is_ready_at_once(client: KafkaClient, name: str) -> None:
+    assert ensure_topic(client, name, **WANTED)
+    shape = describe_topic(client, name)
+
+    assert shape is not None
+    assert (shape.partitions, shape.led, shape.compacted) == (3, 3, False)
+    assert not ensure_topic(client, name, **WANTED)
+    check_topic(client, name, partitions=3, compacted=False)
+
+
+def test_of_several_creators_at_once_one_makes_the_topic_and_all_succeed(client: KafkaClient, name: str) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        made = list(pool.map(lambda _: ensure_topic(client, name, **WANTED), range(6)))
+
+    assert sorted(made) == [False] * 5 + [True]
+
+
+@pytest.mark.parametrize(("retention_ms", "kept_ms"), [(3_600_000, 3_600_000), (-1, -1)])
+def test_retention_is_set_when_asked_for(client: KafkaClient, name: str, retention_ms: int, kept_ms: int) -> None:
+    ensure_topic(client, name, partitions=1, retention_ms=retention_ms, compacted=False)
+    shape = describe_topic(client, name)
+
+    assert shape is not None
+    assert shape.retention_ms == kept_ms
+
+
+@pytest.mark.parametrize("retention_ms", [None, 3_600_000, -1])
+def test_a_compacted_topic_is_compacted_whatever_its_retention(
+    client: KafkaClient, name: str, retention_ms: int | None
+) -> None:
+    ensure_topic(client, name, partitions=1, retention_ms=retention_ms, compacted=True)
+
+    check_topic(client, name, partitions=1, compacted=True, retention_ms=retention_ms)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"partitions": 4}, ("'bucket'", "4 buckets", "it has 3", "bucket=3")),
+        ({"compacted": True}, ("log.compacted", "cleanup.policy=compact", "it has delete")),
+        ({"retention_ms": 5_000}, ("log.retention", "retention.ms=5000", "it has ")),
+    ],
+)
+def test_a_topic_of_another_shape_is_refused(
+    client: KafkaClient, name: str, other: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    ensure_topic(client, name, **WANTED)
+
+    for call in (ensure_topic, check_topic):
+        with pytest.raises(InvalidInputError) as caught:
+            call(client, name, **{**WANTED, **other})
+        assert all(word in str(caught.value) for word in words), str(caught.value)
+        assert name in str(caught.value)
+
+
+def test_a_topic_with_records_of_somebody_else_is_refused_unless_allowed(client: KafkaClient, name: str) -> None:
+    ensure_topic(client, name, **WANTED)
+    write(client, name, 2)
+
+    with pytest.raises(AlreadyExistsError, match=name):
+        ensure_topic(client, name, **WANTED)
+    assert not ensure_topic(client, name, **WANTED, allow_existing_nonempty=True)
+
+
+def test_more_copies_than_brokers_is_refused_and_makes_nothing(client: KafkaClient, name: str) -> None:
+    with pytest.raises(InvalidInputError, match="replication"):
+        ensure_topic(client, name, **WANTED, replication_factor=9)
+
+    assert describe_topic(client, name) is None
+
+
+def test_a_missing_topic_is_named_by_its_option_and_not_made_by_looking(client: KafkaClient, name: str) -> None:
+    for look in (
+        lambda: check_topic(client, name, partitions=1, compacted=False),
+        lambda: earliest_offsets(client, name),
+        lambda: latest_offsets(client, name, read_committed=True),
+    ):
+        with pytest.raises(NotFoundError, match=rf"kafka\.topic.*{name}"):
+            look()
+    assert describe_topic(client, name) is None
+
+
+def test_a_deleted_topic_is_gone_and_can_be_made_again(client: KafkaClient, name: str) -> None:
+    ensure_topic(client, name, **WANTED)
+
+    assert delete_topic(client, name)
+    assert describe_topic(client, name) is None
+    assert not delete_topic(client, name)
+    assert ensure_topic(client, name, **WANTED)
+
+
+def test_offsets_of_each_partition(client: KafkaClient, name: str) -> None:
+    ensure_topic(client, name, **WANTED)
+    write(client, name, 5)
+
+    assert earliest_offsets(client, name) == {0: 0, 1: 0, 2: 0}
+    assert latest_offsets(client, name, read_committed=False) == {0: 5, 1: 0, 2: 0}
+
+
+def test_an_open_transaction_ends_what_is_committed(client: KafkaClient, name: str) -> None:
+    ensure_topic(client, name, **WANTED)
+    write(client, name, 2)
+    producer = client.producer(f"tx-{name}")
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(name, b"open", partition=0)
+    producer.flush(20)
+
+    assert latest_offsets(client, name, read_committed=True)[0] == 2
+    assert latest_offsets(client, name, read_committed=False)[0] == 3
+    producer.commit_transaction(20)
+
+    # The broker answers a commit once it is decided and writes the marker, which takes an offset, a moment later.
+    until = time.monotonic() + 10
+    while latest_offsets(client, name, read_committed=True)[0] != 4:
+        assert time.monotonic() < until
+
+
+def test_an_unreachable_broker_is_reported_within_ten_seconds() -> None:
+    began = time.monotonic()
+
+    with pytest.raises(UnavailableError, match=r"kafka\.bootstrap\.servers='127\.0\.0\.1:1'"):
+        ensure_topic(KafkaClient({"bootstrap.servers": "127.0.0.1:1"}), "orders", **WANTED)
+
+    assert time.monotonic() - began < 10

@@ -1,0 +1,318 @@
+"""Index, streams and consumers belong to one table and one topic, whatever is made later under the same names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from log_system.kafka import published_positions
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.kafka.reader import log_scan
+from log_system.local_kafka.owned import LocalKafka
+from snapshot.errors import DataLostError, TableReplacedError, UnavailableError
+from snapshot.schema.system_columns import COMMIT_VERSION
+from tablestore import open_local
+from tablestore.audit.repair import repair
+from tablestore.ddl import create_drop
+from tablestore.ddl.alter import alter
+from tablestore.maintenance.expire_snapshots import commit_expiry
+from tablestore.options.read_options import parse_read_options
+from tablestore.streaming.change_feed import Feed
+from tablestore.streaming.consumers import ConsumerProgress, Consumers
+from tablestore.streaming.eventual_stream import EventualStream
+from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
+from tablestore.write.open_publisher import open_publisher
+from tablestore.write.recovery import LogMovedError
+from tablestore.write.writer import Writer
+from tests.harness.faults import Crash, failing
+from tests.harness.local_writes import drain, make_table, publisher_of, write
+from tests.harness.spark_tables import delete_records
+from tests.harness.table_harness import PARTITIONS, TableHarness, changes
+
+
+@pytest.fixture
+def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
+    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def eventual(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
+    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic(), {"log__consistency": "eventual"})
+    yield made
+    made.close()
+
+
+def replace_table(rig: TableHarness, *batches: int) -> None:
+    """Drop the table and make another at its path, with the same topic and as many snapshots as batches."""
+    create_drop.drop(rig.table)
+    make_table(rig.path, rig.servers, rig.topic, compaction__auto=False)
+    rig.write(*batches)
+
+
+def mend(rig: TableHarness) -> Any:
+    table = rig.table
+    publisher = open_publisher(table, None)
+    assert publisher is not None
+    try:
+        return repair(table, publisher)
+    finally:
+        publisher.discard()
+
+
+def stream_of(rig: TableHarness, kind: type[SnapshotStream] = SnapshotStream, **more: str) -> SnapshotStream:
+    options = {"path": str(rig.path), "readChangeFeed": "true", **more}
+    return kind(parse_read_options(options), feed_schema(rig.table.spec))
+
+
+# A table that was dropped and created again.
+
+
+@pytest.mark.parametrize("batches", [(), (21, 22), (21, 22, 23)], ids=["shorter", "as-long", "longer"])
+def test_a_tail_that_outlives_its_table_says_so_and_reads_nothing_of_the_next(
+    rig: TableHarness, batches: tuple[int, ...]
+) -> None:
+    rig.write(1, 2)
+    tail = open_local(rig.path).tail(scan_mode="earliest", poll_seconds=0.05)
+    assert sum(next(tail).num_rows for _ in range(1)) == 20
+    replace_table(rig, *batches)
+    with pytest.raises(TableReplacedError, match="dropped and created again"):
+        next(tail)
+
+
+def test_a_stream_that_outlives_its_table_or_begins_again_from_its_checkpoint_says_so(rig: TableHarness) -> None:
+    rig.write(1)
+    running = stream_of(rig, consumer="c")
+    start = running.latestOffset(running.initialOffset(), ReadAllAvailable())
+    running.latestOffset(start, ReadAllAvailable())
+    assert (found := Consumers(rig.table.files.storage).get("c")) is not None
+    assert found.table == rig.table.spec.table_id
+    replace_table(rig, 21, 22, 23)
+    with pytest.raises(TableReplacedError, match="anew"):
+        running.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(TableReplacedError, match="new checkpoint"):
+        stream_of(rig).latestOffset(start, ReadAllAvailable())
+    with pytest.raises(TableReplacedError, match="anew"):
+        running.commit(running._offset(1) | {"snapshot": 2})
+    assert Consumers(rig.table.files.storage).get("c") is None
+
+
+def test_a_consumer_of_the_table_before_is_neither_gone_on_with_nor_kept(rig: TableHarness) -> None:
+    rig.write(1, 2)
+    Consumers(rig.table.files.storage).put("c", 1, table="another")
+    progress = ConsumerProgress(rig.table, "c")
+    assert progress.begun() is None
+    progress.read(2)
+    assert progress.begun() == 2
+
+
+def test_a_publisher_that_outlives_its_table_publishes_nothing_and_leaves_the_next_ones_index_alone(
+    rig: TableHarness,
+) -> None:
+    rig.write(1, 2)
+    old = rig.table
+    publisher = publisher_of(old)
+    publisher.take_over()
+    rig.commit(3)
+    changed = old.files.published(3, PARTITIONS)
+    kept = rig.path.parent / "old"
+    shutil.copytree(rig.path, kept)
+    replace_table(rig, 21, 22)
+    entries = {p.name: p.read_text() for p in (rig.path / "_log").glob("*.json")}
+    log = drain(rig.servers, rig.topic, PARTITIONS)
+    with pytest.raises(TableReplacedError, match=r"expected an entry of table .*Open the table anew"):
+        Writer(old, publisher).publish(3)
+    # One that has looked before the table was replaced, and goes on after it.
+    shutil.copytree(kept / "_changes", rig.path / "_changes", dirs_exist_ok=True)
+    with pytest.raises(TableReplacedError):
+        publisher._list(changed)
+    publisher.discard()
+    assert {p.name: p.read_text() for p in (rig.path / "_log").glob("*.json")} == entries
+    assert drain(rig.servers, rig.topic, PARTITIONS) == log
+
+
+# A topic that was deleted and made anew.
+
+
+def test_an_eventual_stream_whose_topic_was_made_anew_fails_and_skips_nothing(eventual: TableHarness) -> None:
+    rig = eventual
+    rig.write(1, 2, 3)
+    stream = stream_of(rig, EventualStream, **{"scan-mode": "earliest"})
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert start["topic"]
+    rig.close()
+    rig.delete_topic()
+    assert mend(rig).ok
+    again = stream_of(rig, EventualStream)
+    for reader in (stream, again):
+        with pytest.raises(DataLostError, match=r"deleted and made anew since this query.*new checkpoint"):
+            reader.latestOffset(start, ReadAllAvailable())
+    # Once the new topic is longer than the one before, its end tells nothing.
+    rig.write(*range(4, 10))
+    end = again.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLostError, match="deleted and made anew"):
+        again.partitions(start, end)
+
+
+def test_an_offset_of_an_eventual_stream_from_before_topics_were_named_goes_on(eventual: TableHarness) -> None:
+    eventual.write(1)
+    stream = stream_of(eventual, EventualStream, **{"scan-mode": "earliest"})
+    start = {name: value for name, value in stream.initialOffset().items() if name != "topic"}
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert end["topic"]
+    assert len(stream.partitions(start, end)) == PARTITIONS
+
+
+def test_entries_of_a_topic_that_is_no_more_are_read_from_files(
+    rig: TableHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.write(1, 2)
+    rig.remake_topic()
+    with rig.stranger() as producer:
+        for partition in range(PARTITIONS):
+            for _ in range(30):
+                producer.produce(rig.topic, json.dumps({"id": 1, "v": "other"}).encode(), b'{"id": 1}', partition)
+    assert rows_of(rig, 0, 2) == sorted([(1, *c) for c in changes(1)] + [(2, *c) for c in changes(2)])
+    assert "deleted and made anew after snapshots 1 to 2" in caplog.text
+    with pytest.raises(DataLostError, match=r"expected the topic with id .*repair\(\)"):
+        rig.write(3)
+    assert rig.table.files.latest() == 2
+
+
+def rows_of(rig: TableHarness, after: int, through: int) -> list[tuple[int, int, str | None]]:
+    parts = Feed(rig.table).parts(after, through)
+    rows = [row for part in parts for batch in part.read() for row in batch.to_pylist()]
+    return sorted((row[COMMIT_VERSION], row["id"], row["v"]) for row in rows)
+
+
+# What retention or an open transaction hides.
+
+
+@pytest.mark.parametrize("by", ["recover", "repair"])
+def test_an_entry_rebuilt_after_retention_had_passed_one_partition_is_read_from_files(
+    rig: TableHarness, caplog: pytest.LogCaptureFixture, by: str
+) -> None:
+    rig.write(1, 2, 3)
+    kept = rig.table.index.get(2)
+    assert kept is not None
+    delete_records(rig.servers, rig.topic, {0: kept.ends[0]})
+    rig.table.index.delete([2, 3])
+    if by == "recover":
+        assert rig.recover() == [2, 3]
+    else:
+        assert mend(rig).ok
+    entry = rig.table.index.get(2)
+    assert entry is not None
+    assert [(p.rows > 0, p.records > 0) for p in entry.partitions] == [(True, False), (True, True)]
+    assert rows_of(rig, 1, 3) == [(n, *change) for n in (2, 3) for change in changes(n)]
+    assert "does not hold snapshot 2 in partitions [0]" in caplog.text
+
+
+def test_repair_concludes_nothing_while_an_open_transaction_hides_the_log(
+    rig: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_scan, "_SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(published_positions, "ANSWER_SECONDS", 1.0)
+    writer = rig.writer()
+    writer.recover_once()
+    with rig.stranger(f"stranger-{rig.topic}") as producer:
+        for partition in range(PARTITIONS):
+            producer.produce(rig.topic, b"{}", b"{}", partition)
+        producer.flush(20)
+        write(writer, changes(1))
+        write(writer, changes(2))
+        rig.close()
+        for witnesses in ("all", "register", "none"):
+            if witnesses != "all":
+                rig.table.index.delete([0, 1, 2])
+            if witnesses == "none":
+                rig.forget_groups()
+            with pytest.raises(UnavailableError, match=r"transaction.*--find-hanging"):
+                mend(rig)
+        producer.abort_transaction()
+    assert mend(rig).ok
+    rig.audit()
+
+
+# A publisher that was asleep, and one whose log has moved.
+
+
+@pytest.mark.parametrize("oldest", [2, 3], ids=["the-one-before-expired", "it-expired"])
+def test_a_publisher_asleep_before_its_index_entry_does_not_write_it_over(rig: TableHarness, oldest: int) -> None:
+    rig.write(1)
+    rig.commit(2)
+    table = rig.table
+    publisher = publisher_of(table)
+    publisher.take_over()
+    changed = table.files.published(2, PARTITIONS)
+    with failing(KafkaPublisher, "_list"), pytest.raises(Crash):
+        publisher.publish(changed)
+    publisher._register = list(publisher.positions())
+    rig.recover()
+    rig.write(3)
+    rig.forget_groups()
+    before = rig.table.index.get(2)
+    commit_expiry(rig.table.files, oldest)
+    rig.table.index.delete(list(range(oldest)))
+    publisher._list(changed)
+    assert rig.table.index.get(2) == (before if oldest == 2 else None)
+    publisher.discard()
+
+
+def test_a_snapshot_committed_after_the_log_moved_goes_to_the_new_brokers_only(rig: TableHarness) -> None:
+    rig.write(1)
+    moved = rig.servers.replace("127.0.0.1", "localhost")
+    assert moved != rig.servers
+    writer = rig.writer()
+    write(writer, changes(2))
+    with (
+        AfterRefresh(writer, lambda: move(rig, moved)),
+        pytest.raises(LogMovedError, match="the log is at 'localhost"),
+    ):
+        write(writer, changes(3))
+    assert rig.table.log is not None
+    assert rig.table.log.client.bootstrap_servers == moved
+    assert rig.recover() == [4]
+    reopening = Writer(rig.table, publisher_of(rig.table), lambda table: open_publisher(table, None))
+    write(reopening, changes(5))
+    with AfterRefresh(reopening, lambda: move(rig, rig.servers)):
+        write(reopening, changes(6))
+    assert rig.table.newest_visible() == rig.table.files.latest() == 7
+    reopening.discard()
+    rig.audit()
+
+
+def move(rig: TableHarness, servers: str) -> None:
+    """Have another handle name other brokers."""
+    table = rig.table
+    other = Writer(table, publisher_of(table), lambda table: open_publisher(table, None))
+    alter(table, set_options={"kafka.bootstrap.servers": servers}, publish=other.publish)
+    other.discard()
+
+
+class AfterRefresh:
+    """Do something right after a writer has refreshed its table, before it commits."""
+
+    def __init__(self, writer: Writer, act: Callable[[], None]) -> None:
+        self._writer, self._act = writer, act
+
+    def __enter__(self) -> None:
+        real, done = self._writer.stager, []
+
+        def stager(*args: Any, **kwargs: Any) -> Any:
+            found = real(*args, **kwargs)
+            if not done:
+                done.append(self._act())
+            return found
+
+        self._writer.stager = stager  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        del self._writer.stager

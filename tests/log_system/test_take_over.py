@@ -1,0 +1,40 @@
+"""A producer that takes its transactional id over is connected to a broker before it asks for the coordinator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from log_system.kafka.client import connect
+from log_system.kafka.client.connect import KafkaClient, take_over
+
+
+class Heard(confluent_kafka.Producer):
+    """Keeps which broker answered each question; -1 is an address of ``bootstrap.servers``."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.answered_by: list[int] = []
+
+    def list_topics(self, *given: Any, **named: Any) -> Any:
+        found = super().list_topics(*given, **named)
+        self.answered_by.append(found.orig_broker_id)
+        return found
+
+
+def test_the_last_answer_before_a_take_over_is_of_a_broker_that_is_known(
+    kafka: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "Producer", Heard)
+    answers: list[list[int]] = []
+    # As a rule some first answer comes from an address soon.
+    while len(answers) < 10 or (max(map(len, answers)) == 1 and len(answers) < 200):
+        producer = KafkaClient({"bootstrap.servers": kafka.bootstrap_servers}).producer("take-over")
+        take_over(producer, 30)
+        assert isinstance(producer, Heard)
+        answers.append(producer.answered_by)
+    assert all(before == -1 for *others, _ in answers for before in others)
+    assert [last for *_, last in answers if last < 0] == []
+    assert max(map(len, answers)) > 1

@@ -1,0 +1,96 @@
+"""DuckDB within the program: Ctrl-C in the midst of a query, and what is left of it when Python ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from log_system.formats import thread_duckdb as module
+from log_system.formats.thread_duckdb import Duck
+from snapshot.merge.duckdb_engine import errors_mapped, load, spilling
+
+_HELD = """
+import threading
+import pyarrow as pa
+from log_system.formats import duck as module
+from log_system.formats.thread_duckdb import Duck
+
+opened = threading.Event()
+
+def hold():
+    duck = Duck("64MB")
+    print(duck.run("SELECT n FROM t", t=pa.RecordBatch.from_pydict({"n": [1]})).to_pylist())
+    opened.set()
+    threading.Event().wait()
+
+threading.Thread(target=hold, daemon=True).start()
+opened.wait()
+"""
+
+
+def test_one_that_a_thread_holds_when_python_ends_says_nothing() -> None:
+    run = subprocess.run([sys.executable, "-c", _HELD], capture_output=True, text=True, timeout=60, check=True)
+    assert (run.stdout, run.stderr) == ("[{'n': 1}]\n", "")
+
+
+def test_a_process_that_ran_tasks_says_nothing_when_it_ends() -> None:
+    """Tasks set apart what is loaded from Python's collection, DuckDB among it."""
+    tasks = "import duckdb; from tablestore.spark.python_worker import begin_task; begin_task(); begin_task()"
+    run = subprocess.run([sys.executable, "-c", tasks], capture_output=True, text=True, timeout=60, check=True)
+    assert (run.stdout, run.stderr) == ("", "")
+
+
+@contextmanager
+def ctrl_c_after(seconds: float) -> Iterator[None]:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupted)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_ctrl_c_ends_a_query_and_the_next_one_runs() -> None:
+    duck, one = Duck("64MB"), pa.RecordBatch.from_pydict({"n": [1]})
+    assert duck.run("SELECT n FROM t", t=one).to_pylist() == [{"n": 1}]
+    with ctrl_c_after(0.1), pytest.raises(KeyboardInterrupt):
+        duck.run("SELECT sum(n * i) FROM t, range(1000000000000) r(i)", t=one)
+    assert duck.run("SELECT n FROM t", t=one).to_pylist() == [{"n": 1}]
+
+
+def test_ctrl_c_while_a_table_is_registered_leaves_none_half_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB asks for the columns when a table is registered: Python runs, and a signal may arrive there."""
+    duck, one = Duck("64MB"), pa.RecordBatch.from_pydict({"n": [1]})
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Slot, "__arrow_c_stream__", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            duck.run("SELECT n FROM t", t=one)
+    assert duck.run("SELECT n FROM t", t=one).to_pylist() == [{"n": 1}]
+
+
+def test_ctrl_c_in_the_midst_of_a_merge_is_no_corruption() -> None:
+    """DuckDB tells of it as of invalid input, which would be taken for a damaged file."""
+    schema = pa.schema([("n", pa.int64())])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"n": [1]}, schema=schema)
+        raise KeyboardInterrupt
+
+    with spilling("test-", memory_limit="64MB") as session, pytest.raises(KeyboardInterrupt), errors_mapped("merge"):
+        load(session, "t", schema, batches())
+
+
+def test_invalid_input_that_speaks_of_an_interrupt_stays_an_error() -> None:
+    with spilling("test-", memory_limit="64MB") as session, pytest.raises(duckdb.ConversionException):
+        session.execute("SELECT CAST('failed: KeyboardInterrupt' AS INT)")

@@ -1,0 +1,73 @@
+"""Promise 2: a publisher that sleeps within a transaction while another takes over publishes nothing when it wakes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from log_system.local_kafka.owned import LocalKafka
+from tablestore.context import TableContext
+from tablestore.write.recovery import recover
+from tablestore.write.writer import Writer
+from tests.crash.processes.batch_writer import changes_of, run
+from tests.harness.local_writes import drain, make_table, publisher_of, write
+from tests.harness.table_audit import assert_log_is_table
+
+pytestmark = pytest.mark.crash
+PARTITIONS = 2
+ROWS = 24
+PATIENCE_SECONDS = 120
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.crash.processes.batch_writer"])
+SMALL: dict[str, Any] = {}
+LARGE: dict[str, Any] = {"publish__driver_rows_max": 5, "publish__transaction_rows_max": 4}
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("point", ["begin:after", "produce:after", "flush:after", "offsets:after", "end:before"])
+def test_a_zombie_publishes_nothing(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], point: str, size: dict[str, Any]
+) -> None:
+    path, name = tmp_path / "t", topic()
+    make_table(path, kafka.bootstrap_servers, name, **size)
+    # Two transactions of a new table say first that there are no tasks; for a large snapshot a third, whose they are.
+    hit = {"produce": 3, "flush": 1}.get(point.partition(":")[0], 3) + bool(size)
+    zombie = CONTEXT.Process(target=run, args=(str(path), "zombie", range(1), ROWS, point, hit), kwargs={"stop": True})
+    zombie.start()
+    try:
+        wait_until_stopped(zombie.pid)
+        table = TableContext.open(str(path))
+        assert table.files.latest() == 1, "the zombie was to fall asleep while it publishes"
+        publisher = publisher_of(table)
+        published = recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        assert [entry.snapshot for entry in published] == [1]
+        write(Writer(table, publisher), changes_of(7, ROWS))
+        before = drain(kafka.bootstrap_servers, name, PARTITIONS)
+    finally:
+        if zombie.is_alive() and zombie.pid is not None:
+            os.kill(zombie.pid, signal.SIGCONT)
+    zombie.join(PATIENCE_SECONDS)
+    assert zombie.exitcode == 0, "the zombie was to find its snapshot published"
+    assert drain(kafka.bootstrap_servers, name, PARTITIONS) == before
+    assert_log_is_table(path, kafka.bootstrap_servers, name, PARTITIONS)
+    # The owner was not disturbed.
+    assert publisher.owns_log
+    write(Writer(table, publisher), changes_of(8, ROWS))
+    publisher.discard()
+    assert_log_is_table(path, kafka.bootstrap_servers, name, PARTITIONS)
+
+
+def wait_until_stopped(pid: int | None) -> None:
+    """Wait until a process sleeps by SIGSTOP."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    stat = Path(f"/proc/{pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < until, "the point was never reached"
+        time.sleep(0.02)

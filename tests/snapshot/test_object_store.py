@@ -1,0 +1,172 @@
+"""On an object store: commits are put if absent, and nothing needs a rename or a lock.
+
+The store is a server of the S3 protocol on loopback.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import s3fs
+from moto.server import ThreadedMotoServer
+
+from snapshot.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from snapshot.storage import Storage
+from tablestore import open_local
+from tablestore.context import TableContext
+from tablestore.ddl import create_drop
+from tablestore.maintenance.compact import compact
+from tablestore.maintenance.expire_snapshots import expire, rules_of
+from tablestore.write.writer import Writer
+from tests.harness.local_writes import SCHEMA, rows_of, run_here, write
+from tests.harness.lossy_proxy import LossyProxy, drop_next
+from tests.harness.table_harness import changes
+
+
+def serve(mine: Connection) -> None:
+    """Serve until told to stop. In a process of its own, since delta-rs waits with Python's lock held."""
+    logging.disable()
+    running: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    # Everything goes by the proxy, which drops an answer where a test asks for that.
+    mine.send(LossyProxy(*running.get_host_and_port()).port)
+    mine.poll(None)
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    """Return the address of a store."""
+    context = multiprocessing.get_context("spawn")
+    theirs, mine = context.Pipe()
+    process = context.Process(target=serve, args=(mine,), daemon=True)
+    process.start()
+    yield f"http://127.0.0.1:{theirs.recv()}"
+    theirs.send("stop")
+    process.join()
+
+
+@pytest.fixture
+def lake(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket; fsspec and delta-rs learn from the environment where it is."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": store, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    bucket = f"lake-{uuid.uuid4().hex[:8]}"
+    s3fs.S3FileSystem().mkdir(bucket)
+    yield f"s3://{bucket}"
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def make(path: str, key: tuple[str, ...]) -> TableContext:
+    options = {"bucket": "2"}
+    return create_drop.create(path, SCHEMA, primary_key=key, partition_by=(), log_system=None, options=options)
+
+
+def test_a_table_is_made_written_compacted_and_read(lake: str) -> None:
+    path = f"{lake}/a/orders"
+    table = make(path, ("id",))
+    with pytest.raises(AlreadyExistsError):
+        make(path, ("id",))
+    writer = Writer(table, None)
+    for number in range(1, 23):
+        assert write(writer, changes(number)).id == number
+    assert rows_of(TableContext.open(path)) == dict(changes(22))
+    assert rows_of(table, 7) == dict(changes(7))
+    assert compact(TableContext.open(path), run_here).id == 23
+    write(writer, changes(24))
+    assert rows_of(TableContext.open(path)) == dict(changes(24))
+    found = {row["id"]: row["v"] for row in open_local(path).to_arrow().to_pylist()}
+    assert found == dict(changes(24))
+
+
+@pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
+def test_answers_to_commits_that_are_lost_lose_no_file(lake: str, key: tuple[str, ...]) -> None:
+    """The client repeats a PUT whose answer was lost, and is told that the object exists."""
+    path, endpoint = f"{lake}/orders", os.environ["AWS_ENDPOINT_URL"]
+    writer = Writer(make(path, key), None)
+    for number in range(1, 4):
+        if number == 2:
+            drop_next(endpoint, "_delta_log/")
+        assert write(writer, [(number, "v")]).id == number
+    for entry in ("_delta_log/", "_changes/_delta_log/") if key else ("_delta_log/",):
+        drop_next(endpoint, entry)
+    assert compact(TableContext.open(path), run_here) is not None
+    drop_next(endpoint, "_delta_log/")
+    table = TableContext.open(path)
+    assert expire(table, rules_of(table, timedelta(0), 1)).oldest == 4
+    assert write(writer, [(9, "after")]) is not None
+    assert sorted(open_local(path).to_arrow()["id"].to_pylist()) == [1, 2, 3, 9]
+
+
+def test_a_listing_is_never_answered_from_what_was_seen_before(lake: str) -> None:
+    storage, other = Storage.at(f"{lake}/folder"), Storage.at(f"{lake}/folder")
+    assert other.names() == []
+    assert not other.exists("one.json")
+    writer = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
+    writer.pipe_file(f"{lake}/folder/one.json", b"1")
+    assert other.names() == ["one.json"]
+    assert other.exists("one.json")
+    writer.rm_file(f"{lake}/folder/one.json")
+    assert storage.names() == other.names() == []
+    assert not other.exists("one.json")
+
+
+def test_a_store_that_does_not_answer_is_unavailable(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make(f"{lake}/orders", ("id",))
+    writer = Writer(table, None)
+    write(writer, [(1, "v")])
+    s3fs.S3FileSystem.clear_instance_cache()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(UnavailableError, match="cannot be read"):
+        Storage.at(f"{lake}/orders").read("_log/_intent")
+
+
+def test_several_writers_at_once_lose_nothing(lake: str) -> None:
+    path = f"{lake}/orders"
+    make(path, ("id",))
+
+    def work(name: int) -> list[int]:
+        writer = Writer(TableContext.open(path), None)
+        found = [write(writer, [(name, f"{number}"), (100 * name + number, "row")]) for number in range(5)]
+        return [snapshot.id for snapshot in found]
+
+    with ThreadPoolExecutor(3) as pool:
+        snapshots = [each for ids in pool.map(work, (1, 2, 3)) for each in ids]
+    assert sorted(snapshots) == list(range(1, 16))
+    rows = {100 * name + number: "row" for name in (1, 2, 3) for number in range(5)}
+    assert rows_of(TableContext.open(path)) == rows | dict.fromkeys((1, 2, 3), "4")
+
+
+def test_snapshots_expire_and_a_dropped_table_leaves_nothing(lake: str) -> None:
+    path = f"{lake}/orders"
+    table = make(path, ("id",))
+    writer = Writer(table, None)
+    for number in range(1, 6):
+        write(writer, changes(number))
+    compact(TableContext.open(path), run_here)
+    for number in range(7, 10):
+        write(writer, changes(number))
+    table = TableContext.open(path)
+    report = expire(table, rules_of(table, timedelta(0), 3))
+    assert (report.oldest, report.data_files > 0) == (7, True)
+    table = TableContext.open(path)
+    assert rows_of(table) == dict(changes(9))
+    assert rows_of(table, 8) == dict(changes(8))
+    with pytest.raises(NotFoundError):
+        rows_of(table, 6)
+    create_drop.drop(table)
+    assert s3fs.S3FileSystem().find(lake) == []

@@ -1,0 +1,253 @@
+"""Schema change as users see it: verbs of ``TableStore`` on Spark, with a log, streams, old snapshots and strangers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DoubleType
+
+from snapshot.errors import ConflictError, InvalidInputError
+from snapshot.schema.evolution import AddColumn, DropColumn
+from tablestore import TableStore
+from tablestore.datasource import TableStoreDataSource
+from tablestore.write.writer import Writer
+from tests.harness.local_writes import drain_raw
+from tests.harness.spark_tables import AVAILABLE, Follower, frame, log_options, state
+
+DDL = "id bigint, n int, v string, s struct<x: int, y: string>"
+ROWS = [(1, 1, "a", (1, "p")), (2, 2, "b", (2, "q"))]
+OWN = [{"id": i, "n": n, "v": v, "s": {"x": x, "y": y}} for i, n, v, (x, y) in ROWS]
+OLD = [
+    {"s": {"new": None, "x": x, "z": z}, "id": i, "n": n, "w": None, "text": v, "v": None} for i, n, v, (x, z) in ROWS
+]
+BIG = 1 << 40
+NEW = {"s": {"new": "n", "x": BIG, "z": "r"}, "id": 3, "n": BIG, "w": 0.5, "text": "c", "v": 7}
+
+
+def table_of(rows: DataFrame) -> list[dict[str, Any]]:
+    return sorted((row.asDict(recursive=True) for row in rows.collect()), key=lambda row: row["id"])
+
+
+def make(spark: SparkSession, path: Path, kafka: Any, topic: str, *, key: bool, log_format: str) -> TableStore:
+    options = log_options(kafka.bootstrap_servers, topic, log__format=log_format, compaction__auto=False)
+    keys = ["id"] if key else []
+    made = TableStore.create(spark, path, DDL, primary_key=keys, log_system="kafka", options=options)
+    made.write(frame(spark, ROWS, DDL))
+    return made
+
+
+def change(table: TableStore) -> None:
+    added = table.add_column("w", "double", after="n", comment="why")
+    assert (added.operation, added.rows) == ("alter", 0)
+    table.widen_column("n", "bigint")
+    table.rename_column("v", "text")
+    table.add_column("v", "int")
+    table.rename_column("s.y", "z")
+    table.add_column("s.new", "string", first=True)
+    table.widen_column("s.x", "bigint")
+    table.move_column("s", first=True)
+    expected = "struct<s:struct<new:string,x:bigint,z:string>,id:bigint,n:bigint,w:double,text:string,v:int>"
+    assert table.schema.simpleString() == expected
+
+
+@pytest.mark.parametrize(("key", "log_format"), [(True, "json"), (False, "arrow")])
+def test_a_table_through_all_changes(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Callable[[], str], key: bool, log_format: str
+) -> None:
+    name = topic()
+    table = make(spark, tmp_path / "t", kafka, name, key=key, log_format=log_format)
+    follower = Follower(tmp_path / "cp", table.read_stream)
+    assert len(follower.rows()) == 2
+    if key:
+        table.compact()
+    first = table.snapshots()[0].id
+    change(table)
+    assert table_of(table.read()) == OLD
+    assert table_of(table.read(snapshot=first)) == OLD
+    assert table_of(table.read(snapshot=first, schema="own")) == OWN
+    assert table_of(table.read(columns=["v", "id"])) == [{"v": None, "id": 1}, {"v": None, "id": 2}]
+
+    table.write(spark.createDataFrame([NEW], table.schema))
+    assert table_of(table.read()) == [*OLD, NEW]
+    # The stream was stopped before the changes, and goes on with the columns of now.
+    (read,) = follower.follow()
+    assert [row[:6] for row in read] == [(("n", BIG, "r"), 3, BIG, 0.5, "c", 7)]
+
+    table.compact()
+    assert table_of(table.read()) == [*OLD, NEW]
+    assert table_of(table.read(snapshot=first, schema="own")) == OWN
+    assert table_of(TableStore.open(spark, table.path).read().where("text = 'a' and n = 1 and s.x = 1")) == OLD[:1]
+
+    dropped = table.alter(DropColumn("v"), DropColumn("s.new"), AddColumn("d", DoubleType()))
+    assert table_of(table.read()) == [without(row) for row in [*OLD, NEW]]
+    assert table_of(table.read(snapshot=dropped.id - 1, schema="own")) == [*OLD, NEW]
+    check_root(spark, table, compacted=key)
+    check_log(table, kafka, name, tmp_path / "cp2", log_format)
+
+
+def check_root(spark: SparkSession, table: TableStore, *, compacted: bool) -> None:
+    """Strangers open the root: columns have the names they are stored by, those of the last compaction."""
+    names = ["n", "v", "v_2"] if compacted else ["n", "v"]
+    expected = [row[: len(names)] for row in [(1, "a", None), (2, "b", None), (BIG, "c", 7)]]
+    by_rust = DeltaTable(table.path).to_pyarrow_table().sort_by("id").to_pylist()
+    assert [tuple(row[name] for name in names) for row in by_rust] == expected
+    by_spark = spark.read.format("delta").load(table.path).orderBy("id").collect()
+    assert [tuple(row[name] for name in names) for row in by_spark] == expected
+
+
+def check_log(table: TableStore, kafka: Any, topic: str, checkpoint: Path, log_format: str) -> None:
+    """Each record has the names and types of its own snapshot, and is read with those of now."""
+    if log_format == "json":
+        values = [json.loads(m.value()) for held in drain_raw(kafka.bootstrap_servers, topic, 2) for m in held]
+        assert sorted(values, key=lambda row: row["id"]) == [*OWN, NEW]
+    again = Follower(checkpoint, lambda: table.read_stream(scan_mode="earliest")).rows()
+    names = table.schema.fieldNames()
+    seen = sorted((dict(zip(names, row, strict=False)) for row in again), key=lambda row: row["id"])
+    assert [(row["id"], row["text"], row["n"], row["s"].z, row["d"]) for row in seen] == [
+        (1, "a", 1, "p", None),
+        (2, "b", 2, "q", None),
+        (3, "c", BIG, "r", None),
+    ]
+    assert table.verify().ok
+    assert table.repair().ok
+
+
+def without(row: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in row.items() if name != "v"}
+    return kept | {"s": {k: v for k, v in row["s"].items() if k != "new"}, "d": None}
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> TableStore:
+    """A key table without a log: two rows of ``(id, n, v)``."""
+    made = TableStore.create(spark, tmp_path / "t", "id bigint, n int, v string", primary_key=["id"])
+    made.write(frame(spark, [(1, 1, "a"), (2, 2, "b")], "id bigint, n int, v string"))
+    return made
+
+
+@contextmanager
+def meanwhile(do: Callable[[], object]) -> Iterator[None]:
+    """Do something between the next staging of rows and their commit."""
+    real, done = Writer.write_staged, []
+
+    def write_staged(self: Writer, *args: Any, **kwargs: Any) -> Any:
+        if not done:
+            done.append(do())
+        return real(self, *args, **kwargs)
+
+    Writer.write_staged = write_staged  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Writer.write_staged = real  # type: ignore[method-assign]
+
+
+def test_a_writer_finds_out_that_columns_were_changed_while_it_staged(spark: SparkSession, table: TableStore) -> None:
+    other = TableStore.open(spark, table.path)
+    rows = frame(spark, [(3, 3, "c")], "id bigint, n int, v string")
+    with meanwhile(lambda: other.alter(AddColumn("w", DoubleType(), first=True))):
+        table.write(rows)
+    assert table_of(table.read())[2] == {"w": None, "id": 3, "n": 3, "v": "c"}
+    with meanwhile(lambda: other.drop_column("v")), pytest.raises(InvalidInputError, match=r"unknown \['v'\]"):
+        table.write(rows)
+    # Spark stages for its data source in tasks, and commits later, in a process of its own.
+    sink = TableStoreDataSource({"path": table.path}).writer(table.schema, overwrite=False)
+    staged = sink.write(iter(spark.createDataFrame([(4.5, 4, 4)], table.schema).toArrow().to_batches()))
+    other.add_column("x", "int")
+    with pytest.raises(ConflictError, match="its columns were changed"):
+        sink.commit([staged])
+    sink.abort([staged])
+    assert [row["id"] for row in table_of(table.read())] == [1, 2, 3]
+    # Who wrote before a column was added goes on.
+    frame(spark, [(4, 4)], "id bigint, n int").write.format("tablestore").mode("append").save(table.path)
+    assert table_of(table.read())[3] == {"w": None, "id": 4, "n": 4, "x": None}
+
+
+def test_merging_the_schema_of_a_frame(spark: SparkSession, table: TableStore) -> None:
+    before = state(table)
+    with pytest.raises(InvalidInputError, match=r"expected int, came string"):
+        table.write(frame(spark, [(3, "x", 1)], "id bigint, n string, new int"), merge_schema=True)
+    rows = frame(spark, [(3, BIG, (1,))], "id bigint, n bigint, s struct<x: int>")
+    table.write(rows, merge_schema=True)
+    assert table_of(table.read())[2] == {"id": 3, "n": BIG, "v": None, "new": None, "s": {"x": 1}}
+    wider = frame(spark, [(3, 1, "z", 1, (1, "y"))], "id bigint, n int, v string, new int, s struct<x: int, y: string>")
+    table.write(wider, merge_schema=True)
+    assert table_of(table.read())[2]["s"] == {"x": 1, "y": "y"}
+    assert [s.operation for s in table.snapshots(4)] == ["upsert", "alter", "upsert", "alter"]
+    assert before[0] == table.snapshots()[-1].id + 1
+
+
+def test_a_running_stream_keeps_its_columns_or_says_that_it_cannot(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    options = log_options(kafka.bootstrap_servers, topic())
+    ddl = "id bigint, n int, v string"
+    table = TableStore.create(spark, tmp_path / "t", ddl, primary_key=["id"], log_system="kafka", options=options)
+    table.write(frame(spark, [(1, 1, "a")], ddl))
+    seen: list[tuple[Any, ...]] = []
+    query = (
+        table.read_stream()
+        .writeStream.foreachBatch(lambda batch, _: seen.extend(tuple(row)[:3] for row in batch.collect()))
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        table.alter(AddColumn("w", DoubleType(), first=True), DropColumn("v"))
+        table.rename_column("n", "m")
+        table.write(frame(spark, [(2.5, 2, 2)], "w double, id bigint, m int"))
+        query.processAllAvailable()
+        assert seen == [(1, 1, "a"), (2, 2, None)]
+        table.widen_column("m", "bigint")
+        table.write(frame(spark, [(3.5, 3, BIG)], "w double, id bigint, m bigint"))
+        with pytest.raises(PySparkException, match="start it again"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    again = table.read_stream().writeStream.foreachBatch(lambda b, _: seen.extend(tuple(r)[:3] for r in b.collect()))
+    again.option("checkpointLocation", str(tmp_path / "cp")).trigger(**AVAILABLE).start().awaitTermination()
+    assert seen[2:] == [(3.5, 3, BIG)]
+
+
+def test_options_change_or_are_refused_by_name(spark: SparkSession, table: TableStore) -> None:
+    other = TableStore.open(spark, table.path)
+    table.set_options({"compaction.commits": 3, "write.target-file-size": "1 mb"})
+    assert (other.options.compaction.commits, other.options.write.target_file_size_bytes) == (3, 1 << 20)
+    before = state(table)
+    for wrong, words in [
+        ({"bucket": 4}, "'bucket' cannot change after create"),
+        ({"log.format": "arrow"}, "'log.format' cannot change"),
+        ({"compaction.commit": 4}, "did you mean 'compaction.commits'"),
+        ({"compaction.commits": 0}, "1 or more"),
+        ({"log.headers": "all"}, "needs a log system"),
+    ]:
+        with pytest.raises(InvalidInputError, match=words):
+            table.set_options(wrong)
+    assert state(table) == before
+    assert table.set_options({"compaction.commits": "3"}) is None
+    table.reset_options("compaction.commits")
+    assert other.options.compaction.commits == 100
+
+
+def test_what_cannot_be_changed_is_refused_before_anything_is_written(spark: SparkSession, table: TableStore) -> None:
+    before = state(table)
+    for wrong in (
+        lambda: table.drop_column("id"),
+        lambda: table.rename_column("n", "v"),
+        lambda: table.add_column("_kind", "int"),
+        lambda: table.add_column("x", "interval day"),
+        lambda: table.add_column("x", "nonsense"),
+        lambda: table.widen_column("n", "smallint"),
+        lambda: table.alter(AddColumn("x", DoubleType()), DropColumn("nix")),
+    ):
+        with pytest.raises(InvalidInputError):
+            wrong()
+    assert state(table) == before

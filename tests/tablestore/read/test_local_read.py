@@ -1,0 +1,418 @@
+"""A table read without Spark: the rows of each snapshot, and its changes as they become visible."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+from log_system.local_kafka.owned import LocalKafka
+from snapshot.errors import DataLostError, InvalidInputError, NotFoundError, TableReplacedError
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.evolution import AddColumn, DropColumn, RenameColumn
+from snapshot.schema.json_types import arrow_columns, sql_columns
+from snapshot.schema.system_columns import SEQ
+from snapshot.staging.stage import change_file_schema
+from tablestore import open_local
+from tablestore.context import TableContext
+from tablestore.ddl import create_drop
+from tablestore.ddl.alter import alter
+from tablestore.local import tail
+from tablestore.local.split_threads import read_splits
+from tablestore.maintenance.change_tags import make_tag
+from tablestore.maintenance.compact import compact
+from tablestore.write.writer import Writer
+from tests.harness.local_writes import Change, fold_into, make_table, publisher_of, rows_of, run_here, write
+
+COLUMNS = (
+    StructType()
+    .add("id", "long", nullable=False)
+    .add("name", "string")
+    .add("price", "double")
+    .add("small", "float")
+    .add("day", "date")
+    .add("at", "timestamp")
+    .add("place", StructType().add("city", "string").add("zip code", "integer"))
+    .add("region", "string")
+)
+CITIES = ("Bern", "Ulm", None)
+
+
+def row(number: int, version: int) -> dict[str, Any]:
+    odd = number % 7
+    return {
+        "id": number,
+        "name": None if odd == 0 else f"n{number * (version + 1)}",
+        "price": float("nan") if odd == 1 else float("inf") if odd == 2 else number / 4 - version,
+        "small": None if odd == 3 else float("nan") if odd == 4 else number / 8,
+        "day": dt.date(2020, 1, 1) + dt.timedelta(days=number),
+        "at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC) + dt.timedelta(hours=number),
+        "place": None if odd == 5 else {"city": CITIES[number % 3], "zip code": number},
+        "region": f"r{number % 3}",
+    }
+
+
+def put(writer: Writer, rows: list[dict[str, Any]], kind: RowKind = RowKind.UPDATE_AFTER) -> None:
+    spec = writer._table.spec
+    more = [{KIND: int(kind), SEQ: n} if spec.has_key else {} for n in range(len(rows))]
+    schema = change_file_schema(spec) if spec.has_key else spec.arrow
+    batch = pa.RecordBatch.from_pylist([{**r, **m} for r, m in zip(rows, more, strict=True)], schema=schema)
+    assert writer.write_by(lambda stager: stager.stage([batch], 0), None)
+
+
+@pytest.fixture(scope="module", params=["key", "key, partitions", "append"])
+def written(request, tmp_path_factory) -> tuple[TableContext, list[dict[int, dict[str, Any]]]]:
+    """A table with compacted and changed rows, and the rows of each snapshot by its id."""
+    path = str(tmp_path_factory.mktemp("local") / "t")
+    has_key, partitions = request.param != "append", ["region"] if "," in request.param else []
+    keys = ["id", "region"] if partitions else ["id"]
+    options = {"bucket": 3, "compaction.auto": "false"} if has_key else {}
+    table = create_drop.create(path, COLUMNS, primary_key=keys if has_key else [], partition_by=partitions, log_system=None, options=options)  # fmt: skip  # noqa: E501
+    writer, now, states = Writer(table, None), {}, [{}]
+
+    def step(numbers: range, version: int) -> None:
+        put(writer, [row(number, version) for number in numbers])
+        now.update({number: row(number, version) for number in numbers})
+        states.append(dict(now))
+
+    step(range(400), 0)
+    if has_key:
+        compact(table, run_here)
+        while table.files.latest() >= len(states):
+            states.append(dict(now))
+        step(range(100, 200), 1)
+        put(writer, [row(number, 9) for number in range(150, 250)], RowKind.DELETE)
+        for number in range(150, 250):
+            del now[number]
+        states.append(dict(now))
+    step(range(400, 450), 2)
+    return table, states
+
+
+def comparable(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(json.dumps(each, default=str) for each in rows)
+
+
+def test_the_rows_of_every_snapshot_are_there(written) -> None:
+    table, states = written
+    local = open_local(table.path)
+    assert local.schema == table.spec.arrow
+    for snapshot, rows in enumerate(states):
+        found = local.to_arrow(snapshot=snapshot)
+        assert found.schema == local.schema
+        assert comparable(found.to_pylist()) == comparable(list(rows.values()))
+        assert local.count(snapshot=snapshot) == len(rows)
+    newest = local.snapshots()[0]
+    assert newest.id == len(states) - 1
+    assert local.count(snapshot=newest.time + dt.timedelta(minutes=1)) == len(states[-1])
+    assert local.to_arrow(["price", "id"]).column_names == ["price", "id"]
+    assert sum(batch.num_rows for batch in local.to_batches(["region"])) == len(states[-1])
+
+
+FILTERS = (
+    "id = 17",
+    "id BETWEEN 90 AND 210 AND name LIKE '%5%'",
+    "ID in (1, 2, 160, 420) or name is null",
+    "price > 40",
+    "NOT price > 40",
+    "small <= 2.5",
+    "place.city = 'Ulm' AND place.\"zip code\" > 100",
+    "place IS NULL",
+    "day >= DATE '2020-05-01' AND \"at\" < TIMESTAMPTZ '2020-01-10 00:00:00+00'",
+    "\"at\" >= '2020-01-12T00:00:00Z'",
+    "region = 'r1' AND length(name) = 3",
+    "coalesce(name, 'none') = 'none' AND id > 100",
+    "TRUE",
+)
+
+
+@pytest.mark.parametrize("text", FILTERS)
+def test_filters_keep_what_duckdb_keeps_of_the_whole(written, text: str) -> None:
+    table, states = written
+    local = open_local(table.path)
+    whole = pa.Table.from_pylist(list(states[-1].values()), schema=local.schema)
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        expected = connection.from_arrow(whole).filter(text).to_arrow_table().cast(whole.schema).to_pylist()
+    assert comparable(local.to_arrow(filter=text).to_pylist()) == comparable(expected)
+    assert local.count(text) == len(expected)
+    assert sorted(local.to_arrow(["id"], text).column("id").to_pylist()) == sorted(each["id"] for each in expected)
+
+
+def test_a_relation_reads_its_snapshot_each_time_it_is_asked(written) -> None:
+    table, states = written
+    local = open_local(table.path)
+    with duckdb.connect() as connection:
+        relation = local.to_duckdb(connection, columns=["region", "id"], filter="id < 100")
+        for _ in range(2):
+            found = relation.aggregate("region, count(*) AS n, sum(id)::BIGINT AS s", "region").order("region")
+            ids = [number for number in states[-1] if number < 100]
+            expected = [
+                (f"r{n}", len(mine), sum(mine)) for n in range(3) for mine in [[each for each in ids if each % 3 == n]]
+            ]
+            assert found.fetchall() == expected
+        both = connection.sql("SELECT count(*) FROM relation AS a JOIN relation AS b USING (id)")
+        assert both.fetchall() == [(len(ids),)]
+    assert local.to_duckdb(snapshot=0).fetchall() == []
+    assert local.to_duckdb(columns=["id"]).limit(3).fetchall() != []
+
+
+def test_what_is_wrong_is_named(written, tmp_path: Path) -> None:
+    local = open_local(written[0].path)
+    for text, match in [
+        ("price >", "expected a condition"),
+        ("id = 1) OR (TRUE", "expected a condition"),
+        ("nothing = 1", "there is no column 'nothing'"),
+        ("place.nothing = 1", "DuckDB does not take it"),
+        ("id = 'x'", "DuckDB does not take it"),
+        ("sum(id) > 1", "an aggregate cannot stand"),
+        ("id IN (SELECT 1)", "a query cannot stand"),
+        ("upper(id, 1) = 2", "arguments"),
+    ]:
+        with pytest.raises(InvalidInputError, match=match):
+            local.to_batches(filter=text)
+    with pytest.raises(InvalidInputError, match="Could not convert string"):
+        local.to_arrow(filter="CAST(name AS INTEGER) = 1")
+    with pytest.raises(InvalidInputError, match="columns: expected some of"):
+        local.to_arrow(["id", "id"])
+    with pytest.raises(NotFoundError, match="there is no snapshot 99"):
+        local.to_arrow(snapshot=99)
+    with pytest.raises(NotFoundError, match="missing"):
+        local.count(snapshot="missing")
+    with pytest.raises(NotFoundError, match="there is no table"):
+        open_local(tmp_path / "none")
+    with pytest.raises(NotFoundError, match="99"):
+        local.changes(0, 99)
+    with pytest.raises(InvalidInputError, match="older one first"):
+        local.changes(1, 0)
+    with pytest.raises(InvalidInputError, match="expected one of snapshots"):
+        local.inspect("nothing")
+    with pytest.raises(InvalidInputError, match="needs option 'snapshot'"):
+        local.tail(scan_mode="from-snapshot")
+    files = written[0].files
+    layout = files.layout(files.latest())
+    paths = [files.storage.path(f.path) for f in layout.base] + [files.log.storage.path(f.path) for f in layout.changes]
+    first = Path(paths[0])
+    moved = first.rename(tmp_path / "lost.parquet")
+    try:
+        with pytest.raises(DataLostError):
+            local.to_arrow()
+    finally:
+        moved.rename(first)
+
+
+def test_a_reader_that_stops_early_leaves_no_thread_behind() -> None:
+    class Endless:
+        def read(self) -> Iterator[pa.RecordBatch]:
+            while True:
+                yield pa.RecordBatch.from_pylist([{"a": 1}])
+
+    class Failing:
+        def read(self) -> Iterator[pa.RecordBatch]:
+            yield pa.RecordBatch.from_pylist([{"a": 1}])
+            msg = "gone"
+            raise DataLostError(msg)
+
+    batches = read_splits([Endless(), Endless()], 2)
+    next(batches)
+    batches.close()
+    with pytest.raises(DataLostError, match="gone"):
+        list(read_splits([Endless(), Failing()], 2))
+    assert not [each for each in threading.enumerate() if each.name.startswith("tablestore-read")]
+
+
+TAILED = {
+    "json": {},
+    "arrow": {"log.format": "arrow"},
+    "debezium": {"log.format": "debezium-json", "changelog-producer": "lookup"},
+    "eventual": {"log.consistency": "eventual"},
+    "append": {},
+    "no log": {},
+}
+FIRST: list[Change] = [(n, f"a{n}") for n in range(20)]
+SECOND: list[Change] = [(3, None), (4, "b"), (30, "new")]
+THIRD: list[Change] = [(5, "c"), (30, None)]
+
+
+def folded(batches: list[pa.RecordBatch]) -> tuple[dict[int, str], list[int]]:
+    """Fold changes in the order in which they came; give the snapshots in the same order."""
+    rows = [each for batch in batches for each in batch.to_pylist()]
+    changes = [(r["id"], None if r["_change_type"] == "delete" else r["v"]) for r in rows if r["_change_type"] != "update_preimage"]  # fmt: skip  # noqa: E501
+    return fold_into({}, changes), [r["_commit_version"] for r in rows]
+
+
+def assert_tags_name_snapshots(table: TableContext) -> None:
+    local = open_local(table.path)
+    make_tag(table, "first", 1)
+    tailed = folded(list(local.tail(tag="first", follow=False)))
+    assert tailed[1]
+    assert tailed == folded(list(local.changes("first", 2)))
+    assert local.count(snapshot="first") == local.count(snapshot=1) == len(FIRST)
+    assert local.inspect("snapshots").column("snapshot_id").to_pylist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("kind", TAILED)
+def test_changes_come_whole_in_order_and_only_when_they_are_visible(
+    kind: str, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    options = {name.replace(".", "__").replace("-", "_"): value for name, value in TAILED[kind].items()}
+    path = tmp_path / "t"
+    if kind == "no log":
+        table = create_drop.create(str(path), StructType().add("id", "long").add("v", "string"), primary_key=["id"], partition_by=[], log_system=None, options={"bucket": 2})  # fmt: skip  # noqa: E501
+        publisher = None
+    else:
+        table = make_table(path, kafka.bootstrap_servers, topic(), key=kind != "append", **options)
+        publisher = publisher_of(table)
+    writer = Writer(table, publisher)
+    steps = [FIRST, [(40, "x")], [(41, "y")]] if kind == "append" else [FIRST, SECOND, THIRD]
+    for step in steps[:2]:
+        write(writer, step)
+    local = open_local(path)
+    expected = rows_of(table)
+
+    batches = list(local.tail(scan_mode="earliest", follow=False))
+    rows, order = folded(batches)
+    assert rows == expected
+    assert order == sorted(order)
+    assert set(order) == {1, 2}
+    assert batches[0].schema == local.feed_schema
+    assert folded(list(local.changes(1)))[1] == [2] * len([1 for each in order if each == 2])
+    assert folded(list(local.tail(scan_mode="full", follow=False)))[0] == expected
+    assert list(local.tail(follow=False)) == []
+    assert_tags_name_snapshots(table)
+
+    got: list[pa.RecordBatch] = []
+    ready = threading.Event()
+
+    def follow() -> None:
+        for batch in open_local(path).tail(snapshot=2, poll_seconds=0.02):
+            got.append(batch)
+            if 3 in batch.column("_commit_version").to_pylist():
+                return
+            ready.set()
+
+    reader = threading.Thread(target=follow, daemon=True)
+    reader.start()
+    assert ready.wait(30)
+    if publisher is not None and kind != "eventual":
+        # Committed, and not published: nobody sees it until somebody publishes it.
+        write(Writer(table, None), steps[2])
+        assert list(local.tail(snapshot=3, follow=False)) == []
+        reader.join(0.3)
+        assert reader.is_alive()
+        Writer(table, publisher).recover_once()
+    else:
+        write(writer, steps[2])
+    reader.join(30)
+    assert not reader.is_alive()
+    assert folded(batches + [b for b in got if 3 in b.column("_commit_version").to_pylist()])[0] == rows_of(table)
+    if publisher is not None:
+        publisher.discard()
+
+
+def test_columns_that_were_changed_are_those_of_now(tmp_path: Path) -> None:
+    """One handle, from before; rows and changes from before and after, fields of structs included."""
+    table = create_drop.create(
+        str(tmp_path / "t"), COLUMNS, primary_key=["id"], partition_by=[], log_system=None, options={"bucket": 2}
+    )
+    local = open_local(table.path)
+    put(Writer(table, None), [row(number, 0) for number in range(50)])
+    ulm = sum(each["place"] is not None and each["place"]["city"] == "Ulm" for each in (row(n, 0) for n in range(50)))
+    assert local.count("place.city = 'Ulm'") == ulm
+    changes = [RenameColumn("place.city", "town"), RenameColumn("price", "cost"), DropColumn("small")]
+    alter(table, [*changes, AddColumn("note", StringType())], publish=lambda _: None)
+    now = table.refreshed()
+    later = [row(number, 1) for number in range(50, 60)]
+    for each in later:
+        each["cost"], each["note"] = each.pop("price"), "new"
+        each["place"] = each["place"] and {"town": "Ulm", "zip code": 1}
+        del each["small"]
+    put(Writer(now, None), later)
+
+    assert local.count("place.town = 'Ulm' AND id < 50") == ulm
+    found = local.to_arrow(["id", "note"], "place.town = 'Ulm' AND id >= 50")
+    assert found.column_names == ["id", "note"]
+    assert set(found.column("note").to_pylist()) == {"new"}
+    assert local.schema.names == ["id", "name", "cost", "day", "at", "place", "region", "note"]
+    assert local.count("cost > 5") == local.to_arrow(filter="cost > 5").num_rows > 0
+    tailed = [each for batch in local.tail(scan_mode="earliest", follow=False) for each in batch.to_pylist()]
+    assert len(tailed) == 60
+    assert {each["place"]["town"] for each in tailed if each["place"]} == {"Bern", "Ulm", None}
+    with pytest.raises(InvalidInputError, match="'small'"):
+        local.count("small > 1")
+
+
+def test_a_table_that_is_made_anew_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "_LOOK_SECONDS", 0.0)
+
+    def make() -> TableContext:
+        return create_drop.create(
+            str(tmp_path / "t"), COLUMNS, primary_key=["id"], partition_by=[], log_system=None, options={}
+        )
+
+    lifecycle_table = make()
+    following = open_local(tmp_path / "t").tail(poll_seconds=0)
+    create_drop.drop(lifecycle_table)
+    make()
+    with pytest.raises(TableReplacedError, match="dropped and created again"):
+        next(following)
+
+
+def test_neither_spark_nor_java_is_needed(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> None:
+    table = make_table(tmp_path / "t", kafka.bootstrap_servers, topic())
+    publisher = publisher_of(table)
+    write(Writer(table, publisher), FIRST)
+    publisher.discard()
+    text = f"""
+import sys, tablestore
+table = tablestore.open_local({table.path!r})
+assert table.to_arrow(filter="id < 5").num_rows == 5
+assert table.to_duckdb().aggregate("count(*)").fetchall() == [(20,)]
+assert sum(batch.num_rows for batch in table.tail(scan_mode="earliest", follow=False)) == 20
+assert len(table.snapshots()) == 2
+print(sorted(name for name in sys.modules if name.split(".")[0] in ("pyspark", "py4j")))
+"""
+    nowhere = {"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([sys.executable, "-c", text], env=nowhere, capture_output=True, text=True, timeout=120, check=False)  # fmt: skip  # noqa: E501
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "[]"
+
+
+def test_public_names_are_not_hidden_by_the_modules_of_their_name() -> None:
+    text = "import tablestore.session, tablestore; from tablestore import session; assert callable(session), session; assert session is tablestore.session; import sys; assert callable(sys.modules['tablestore.session'].session)"  # noqa: E501
+    ran = subprocess.run([sys.executable, "-c", text], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=120, check=False)  # fmt: skip  # noqa: E501
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_schema_is_the_one_that_spark_gives() -> None:
+    inner = StructType().add("x", "decimal(20,3)").add("y", "timestamp_ntz", nullable=False)
+    nested = (
+        StructType()
+        .add("a", ArrayType(MapType(StringType(), inner, valueContainsNull=False)), metadata={"comment": "é"})
+        .add("b", "boolean", nullable=False)
+        .add("t", "byte")
+        .add("s", "short")
+        .add("d", "decimal(38,18)")
+        .add("e", "decimal")
+        .add("raw", "binary")
+        .add("c", "string collate UNICODE")
+    )
+    for schema in (COLUMNS, nested):
+        found = arrow_columns(schema.json())
+        expected = to_arrow_schema(schema, timezone="UTC")
+        assert found.equals(expected, check_metadata=True)
+    assert sql_columns(nested.json())[0] == ("a", "array<map<string,struct<x:decimal(20,3),y:timestamp_ntz>>>", True)
+    with pytest.raises(ValueError, match="day to second"):
+        arrow_columns(StructType().add("i", "interval day to second").json())

@@ -1,0 +1,100 @@
+"""Ctrl-C and SIGTERM, sent to real processes: one line, no traceback, and a handle that goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.table_harness import TableHarness
+
+pytestmark = pytest.mark.crash
+ENV = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "160"}
+SQL = (
+    "CREATE TABLE t (a INT, b STRING); CREATE TABLE u (a INT, b STRING); INSERT INTO t VALUES (1, 'x'); "
+    "INSERT INTO u SELECT a, b FROM t"
+)
+NOISE = ("%3|", "|FAIL|")
+WRITES = """
+import sys
+import threading
+from tablestore.context import OpenedTable
+from tablestore.write.writer import Writer
+from tests.harness.local_writes import publisher_of, write
+
+table = OpenedTable.open(sys.argv[1])
+writer = Writer(table, publisher_of(table))
+done = interrupted = 0
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+print("ready", flush=True)
+while True:
+    try:
+        if done >= 15 and over.is_set():
+            break
+        write(writer, [(n, f"{done}.{n}") for n in range(50)])
+        done += 1
+    except KeyboardInterrupt:
+        interrupted += 1
+print(done, interrupted, flush=True)
+"""
+
+
+def started(*command: str) -> subprocess.Popen[str]:
+    """Start a process in a group of its own, as a terminal does."""
+    return subprocess.Popen(
+        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env=ENV, cwd=Path.cwd(),
+        start_new_session=True,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_streaming_insert_of_the_command_line_ends_in_one_line(tmp_path: Path, number: signal.Signals) -> None:
+    with started("-c", "from tablestore.cli import app; app()", "sql", "-w", str(tmp_path / "w"), "-e", SQL) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("Running"):
+                break
+        time.sleep(3)
+        if number == signal.SIGINT:
+            # The terminal sends it to every process of the group.
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert out.strip().splitlines() == ["Stopped. The same INSERT goes on where it was."]
+    # PySpark and py4j may find Spark gone and print where they were, so tracebacks of theirs are not looked at.
+    assert not [word for word in NOISE if word in err], err
+    assert process.returncode == 0
+
+
+def test_a_handle_goes_on_after_ctrl_c_in_the_midst_of_writes(
+    kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    rig, dice = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic()), random.Random(7)
+    with started("-c", WRITES, str(rig.path)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        # It goes on until its input ends, so each signal finds it at work.
+        for _ in range(8):
+            time.sleep(dice.uniform(0.05, 0.4))
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    done, interrupted = map(int, out.split())
+    assert done >= 15
+    assert interrupted > 0
+    assert not [word for word in NOISE if word in err], err
+    rig.recover()
+    rig.audit()
+    rig.close()

@@ -1,0 +1,307 @@
+"""An eventual log's stream is a true changelog: repeats fold away, and each change names the row it replaces."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from log_system.kafka.reader.tail_reader import read_tail
+from snapshot.errors import InvalidInputError
+from tablestore import TableStore
+from tablestore.context import TableContext
+from tablestore.streaming.eventual_stream import TailSplit, _limited
+from tablestore.write.writer import Writer
+from tests.harness.faults import Crash, failing
+from tests.harness.local_writes import make_table, publisher_of, write
+from tests.harness.spark_tables import AVAILABLE, changes, frame, make, rows, shuffle_partitions
+
+Emitted = tuple[Any, Any, str]
+
+
+@pytest.fixture(autouse=True)
+def _few_tasks(spark: SparkSession) -> Iterator[None]:
+    with shuffle_partitions(spark, 1):
+        yield
+
+
+class Auditor:
+    """Follows a changelog, with a checkpoint, and refuses every illegal change."""
+
+    def __init__(self, checkpoint: Path, source: Callable[[], DataFrame]) -> None:
+        self._checkpoint, self._source = checkpoint, source
+        self.table: dict[Any, Any] = {}
+        self.state_rows = 0
+        self.state_bytes = 0
+
+    def follow(self) -> list[list[Emitted]]:
+        """Run the query until it has caught up; give what each micro-batch emitted."""
+        found: list[list[Emitted]] = []
+        query = (
+            self._source()
+            .writeStream.foreachBatch(lambda b, _: found.append([tuple(row)[:3] for row in b.collect()]))
+            .outputMode("update")
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(**AVAILABLE)
+            .start()
+        )
+        query.awaitTermination()
+        for progress in query.recentProgress:
+            self.state_rows = sum(each.numRowsTotal for each in progress.stateOperators) or self.state_rows
+            for each in progress.stateOperators:
+                # Nothing is on disk yet: what a micro-batch has changed is flushed later.
+                self.state_bytes = each.memoryUsedBytes
+        for batch in found:
+            self._apply(batch)
+        return [batch for batch in found if batch]
+
+    def _apply(self, batch: list[Emitted]) -> None:
+        waiting: dict[Any, Any] = {}
+        for key, value, kind in batch:
+            if kind == "insert":
+                assert key not in self.table, f"{key} is inserted and there"
+                self.table[key] = value
+            elif kind == "update_preimage":
+                assert self.table[key] == value, f"the preimage of {key} is {value}, {self.table[key]} was emitted"
+                waiting[key] = value
+            elif kind == "update_postimage":
+                assert waiting.pop(key) != value, f"{key} is updated to what it was"
+                self.table[key] = value
+            else:
+                assert self.table.pop(key) == value, f"the delete of {key} carries {value}"
+        assert not waiting
+
+
+class Feeder:
+    """Puts records into a table's log by hand."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._producer, self._topic = Producer({"bootstrap.servers": servers}), topic
+
+    def send(self, *records: tuple[int, str | None]) -> None:
+        """Send (key, value as JSON text or None)."""
+        for key, value in records:
+            text = None if value is None else f'{{"id":{key},"v":{value}}}'
+            self._producer.produce(self._topic, text, f'{{"id":{key}}}', partition=0)
+        assert self._producer.flush(30) == 0
+
+
+VECTOR = [(1, '"a"'), (1, '"a"'), (1, '"b"'), (1, None), (1, None), (2, None), (1, '"c"'), (3, "null")]
+EMITTED = [
+    [(1, "a", "insert")],
+    [(1, "a", "update_preimage"), (1, "b", "update_postimage")],
+    [(1, "b", "delete")],
+    [(1, "c", "insert")],
+    [(3, None, "insert")],
+]
+
+
+def test_b52_the_vectors_of_flinks_operator(spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any) -> None:
+    """`eventual`: the read folds repeats as Flink does."""
+    name = topic()
+    table = make(spark, tmp_path / "t", kafka.bootstrap_servers, name, log__consistency="eventual", bucket=1)
+    feeder = Feeder(kafka.bootstrap_servers, name)
+    feeder.send(*VECTOR[:4])
+    auditor = Auditor(tmp_path / "c", lambda: table.read_stream(max_rows=1))
+    seen = auditor.follow()
+    # The query stops and goes on, with a repeat of what it has seen.
+    feeder.send(*VECTOR[4:])
+    assert seen + auditor.follow() == EMITTED
+    feeder.send((1, '"c"'), (3, "null"))
+    assert auditor.follow() == []
+    # Within one micro-batch a key's changes fold into one.
+    feeder.send((1, '"d"'), (1, '"e"'), (3, None), (3, "null"), (4, '"x"'), (4, None))
+    whole = Auditor(tmp_path / "c", table.read_stream)
+    whole.table = auditor.table
+    assert sorted(whole.follow()[0]) == [(1, "c", "update_preimage"), (1, "e", "update_postimage")]
+
+
+def test_b53_a_full_scan_seeds_the_state_and_follows_the_table_through_aborted_batches(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
+) -> None:
+    """The state holds each key once, and survives restarts of the query."""
+    # The arrow format has many rows to an offset.
+    options = {"log__consistency": "eventual", "log__format": "arrow"}
+    table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), **options)
+    table.write(frame(spark, [(k, "a") for k in range(6)]))
+    table.write(changes(spark, [(0, None, "delete"), (1, "b", "insert")]))
+    auditor = Auditor(tmp_path / "c", table.read_stream)
+    (seeds,) = auditor.follow()
+    assert {kind for _, _, kind in seeds} == {"insert"}
+    assert auditor.table == rows(table.read())
+    # A repeat of seeded rows emits nothing; an update of one knows what it replaces.
+    table.write(frame(spark, [(2, "a"), (3, "z")]))
+    assert [sorted(b) for b in auditor.follow()] == [[(3, "a", "update_preimage"), (3, "z", "update_postimage")]]
+    opened = TableContext.open(table.path)
+    dying = Writer(opened, publisher_of(opened))
+    with failing(Writer, "publish"), pytest.raises(Crash):
+        write(dying, [(4, "committed")])
+    before_commit = table_rows(spark, table)
+    with failing(type(opened.files.log), "commit"), pytest.raises(Crash):
+        write(Writer(opened, None), [(1, None), (5, "wrong"), (9, "wrong")])
+    auditor.follow()
+    assert auditor.table[9] == "wrong", "records are to be seen before their commit"
+    table.recover()
+    auditor.follow()
+    assert auditor.table == rows(table.read()) == before_commit
+    assert auditor.state_rows == 6, "the state holds each key once, also 9, which is gone"
+
+
+def test_deleted_keys_stay_in_the_state_until_a_new_checkpoint(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
+) -> None:
+    table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), log__consistency="eventual")
+    table.write(frame(spark, [(k, "a") for k in range(20)]))
+    auditor = Auditor(tmp_path / "c", table.read_stream)
+    auditor.follow()
+    table.write(changes(spark, [(k, None, "delete") for k in range(15)]))
+    auditor.follow()
+    assert (len(auditor.table), auditor.state_rows) == (5, 20)
+    assert auditor.state_bytes > 0, "the size of the state is not reported"
+    anew = Auditor(tmp_path / "c2", table.read_stream)
+    anew.follow()
+    assert anew.table == auditor.table
+    assert anew.state_rows == 5
+
+
+def table_rows(spark: SparkSession, table: TableStore) -> dict[Any, Any]:
+    return rows(TableStore.open(spark, table.path).read())
+
+
+def test_a_query_killed_within_a_batch_repeats_and_loses_nothing(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
+) -> None:
+    table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), log__consistency="eventual")
+    table.write(frame(spark, [(1, "a"), (2, "a")]))
+    auditor = Auditor(tmp_path / "c", table.read_stream)
+    auditor.follow()
+    table.write(changes(spark, [(1, "b", "insert"), (2, None, "delete")]))
+    auditor.follow()
+    # The last micro-batch is done again: its commit is taken from the checkpoint.
+    commits = sorted((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
+    commits[-1].unlink()
+    (tmp_path / "c" / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    auditor.table = {1: "a", 2: "a"}
+    auditor.follow()
+    assert auditor.table == {1: "b"}
+
+
+def test_b52_normalize_is_in_the_plan_of_an_eventual_table_alone(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The operator is in the plan of an `eventual` table, and of no other."""
+    eventual = make(spark, tmp_path / "e", kafka.bootstrap_servers, topic(), log__consistency="eventual")
+    transactional = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic())
+    for stream, is_there in (
+        (eventual.read_stream(), True),
+        (eventual.read_stream(normalize=False), False),
+        (transactional.read_stream(), False),
+    ):
+        stream.explain()
+        assert ("_normalize" in capsys.readouterr().out) is is_there
+    assert eventual.read_stream().dtypes == transactional.read_stream().dtypes
+    with pytest.raises(InvalidInputError, match=r"goes with log\.consistency='eventual'"):
+        transactional.read_stream(normalize=True)
+    with pytest.raises(InvalidInputError, match="use max_rows"):
+        eventual.read_stream(max_snapshots=1)
+    with pytest.raises(PySparkException, match="output mode"):
+        eventual.read_stream().writeStream.format("noop").outputMode("append").start()
+
+
+def test_without_normalize_each_record_passes_as_it_is(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
+) -> None:
+    name = topic()
+    table = make(spark, tmp_path / "t", kafka.bootstrap_servers, name, log__consistency="eventual", bucket=1)
+    Feeder(kafka.bootstrap_servers, name).send((1, '"a"'), (1, '"a"'), (2, None))
+    found: list[Any] = []
+    query = (
+        table.read_stream(normalize=False, scan_mode="earliest")
+        .writeStream.foreachBatch(lambda b, _: found.extend(tuple(row)[:4] for row in b.collect()))
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(**AVAILABLE)
+        .start()
+    )
+    query.awaitTermination()
+    assert found == [
+        (1, "a", "update_postimage", None),
+        (1, "a", "update_postimage", None),
+        (2, None, "delete", None),
+    ]
+
+
+def test_what_a_key_holds_is_compared_whatever_its_type(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
+) -> None:
+    ddl = "`a b` string, m map<string, int>, s struct<x: double, l: array<map<int, string>>>, id2 int"
+    table = TableStore.create(
+        spark, tmp_path / "t", ddl, primary_key=["a b", "id2"], log_system="kafka",
+        options={"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic(), "bucket": 2,
+                 "log.consistency": "eventual"},
+    )  # fmt: skip
+    row = ("k", {"x": 1}, (float("nan"), [{1: "a"}]), 1)
+    table.write(spark.createDataFrame([row], ddl))
+    found: list[Any] = []
+
+    def follow() -> list[Any]:
+        found.clear()
+        query = (
+            table.read_stream(scan_mode="earliest")
+            .writeStream.foreachBatch(lambda b, _: found.extend(b.collect()))
+            .outputMode("update")
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(**AVAILABLE)
+            .start()
+        )
+        query.awaitTermination()
+        return [(r["_change_type"], r["m"]) for r in found]
+
+    assert follow() == [("insert", {"x": 1})]
+    table.write(spark.createDataFrame([row], ddl))
+    assert follow() == []
+    table.write(spark.createDataFrame([("k", {"x": 2}, row[2], 1)], ddl))
+    assert follow() == [("update_preimage", {"x": 1}), ("update_postimage", {"x": 2})]
+
+
+@pytest.mark.parametrize(
+    ("begun", "ends", "rows_max", "expected"),
+    [
+        ([0, 0], [10, 10], 4, [2, 2]),
+        ([0, 0], [1, 10], 6, [1, 5]),
+        ([5, 5], [5, 10], 1, [5, 6]),
+        ([5, 5], [5, 5], 9, [5, 5]),
+        ([0, 0, 0], [9, 9, 9], 2, [1, 1, 0]),
+    ],
+)
+def test_a_limit_is_shared_out(begun: list[int], ends: list[int], rows_max: int, expected: list[int]) -> None:
+    assert _limited(begun, ends, rows_max) == expected
+
+
+@pytest.mark.parametrize("held", [1, 3, 100_000])
+def test_of_records_that_are_replaced_within_a_micro_batch_the_last_ones_count(
+    kafka: Any, tmp_path: Path, topic: Any, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    name = topic()
+    table = make_table(tmp_path / "t", kafka.bootstrap_servers, name, log__consistency="eventual", bucket=1)
+    assert table.log is not None
+    dice = random.Random(held)
+    sent = [(dice.randrange(9), None if dice.random() < 0.3 else f'"{n}"') for n in range(200)]
+    Feeder(kafka.bootstrap_servers, name).send(*sent)
+    # Few records fit, so that a key is in several pieces; and records come a few at a time.
+    monkeypatch.setattr("log_system.kafka.reader.tail_reader._HELD_RECORDS", held)
+    monkeypatch.setattr("log_system.kafka.client.range_reader._FIRST_RECORDS", 7)
+    monkeypatch.setattr("log_system.kafka.client.range_reader._BATCH_RECORDS", 7)
+    found = [row for batch in TailSplit(table.log, 0, 0, len(sent), fold=True).read() for row in batch.to_pylist()]
+    last = {key: None if text is None else text.strip('"') for key, text in sent}
+    assert {row["id"]: row["v"] for row in found} == last
+    assert len(found) == len(last)
+    whole = [row for batch in TailSplit(table.log, 0, 0, len(sent), fold=False).read() for row in batch.to_pylist()]
+    assert found == [row for n, row in enumerate(whole) if row["id"] not in {later["id"] for later in whole[n + 1 :]}]
+    newest = list(read_tail(table.log, 0, 0, len(sent), newest=True))
+    assert (sum(batch.num_rows for batch in newest) == len(last)) is (held > len(sent))

@@ -1,0 +1,199 @@
+"""Promise 4: the streaming source, asked the way Spark asks, gives whole, published snapshots and nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from log_system.local_kafka.owned import LocalKafka
+from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.system_columns import COMMIT_VERSION
+from tablestore.context import TableContext
+from tablestore.options.read_options import parse_read_options
+from tablestore.streaming.snapshot_stream import BEFORE_FULL, SnapshotStream, feed_schema
+from tablestore.write.recovery import recover
+from tablestore.write.writer import Writer
+from tests.harness.local_writes import make_table, publisher_of, write
+from tests.harness.spark_tables import delete_records
+
+PARTITIONS = 2
+ALL = ReadAllAvailable()
+
+
+class Source:
+    """A table with three published snapshots of 4, 2 and 3 changes, and streams over it."""
+
+    def __init__(self, table: TableContext) -> None:
+        self.table = table
+        self.publisher = publisher_of(table)
+        self.writer = Writer(table, self.publisher)
+        write(self.writer, [(1, "a"), (2, "b"), (3, "c"), (4, "d")])
+        write(self.writer, [(1, None), (2, "x")])
+        write(self.writer, [(5, "e"), (6, "f"), (7, "g")])
+
+    def stream(self, **options: object) -> SnapshotStream:
+        named = {name.replace("_", "-"): str(value) for name, value in options.items()}
+        given = parse_read_options({"path": self.table.path, "readChangeFeed": "true", **named})
+        return SnapshotStream(given, feed_schema(self.table.spec))
+
+    def batches(self, stream: SnapshotStream, limit: ReadLimit = ALL) -> list[list[tuple[int, int, str, Any]]]:
+        """Run the stream as Spark does until nothing is left; each micro-batch as (snapshot, id, change type, v)."""
+        start, found = stream.initialOffset(), []
+        while (end := stream.latestOffset(start, limit)) != start:
+            found.append(self.rows(stream, start, end))
+            start = end
+        return found
+
+    def rows(self, stream: SnapshotStream, start: dict[str, int], end: dict[str, int]) -> list[Any]:
+        read = [batch for part in stream.partitions(start, end) for batch in stream.read(part)]
+        rows = [row for batch in read for row in batch.to_pylist()]
+        return sorted((row[COMMIT_VERSION], row["id"], row[CHANGE_TYPE], row["v"]) for row in rows)
+
+
+@pytest.fixture(params=["json", "arrow"])
+def source(request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Any:
+    made = Source(make_table(tmp_path / "t", kafka.bootstrap_servers, topic(), log__format=request.param))
+    yield made
+    made.publisher.discard()
+
+
+def snapshots(batches: list[list[Any]]) -> list[list[int]]:
+    return [sorted({row[0] for row in batch}) for batch in batches]
+
+
+def test_g17_full_begins_with_the_rows_and_goes_on_with_every_change_after_them(source: Source) -> None:
+    """A new stream is the snapshot and then every change after it, without overlap."""
+    stream = source.stream()
+    first = stream.latestOffset(stream.initialOffset(), ALL)
+    assert stream.initialOffset()["snapshot"] == BEFORE_FULL
+    rows = source.rows(stream, stream.initialOffset(), first)
+    assert [row[1:] for row in rows] == [
+        (2, "insert", "x"), (3, "insert", "c"), (4, "insert", "d"),
+        (5, "insert", "e"), (6, "insert", "f"), (7, "insert", "g"),
+    ]  # fmt: skip
+    write(source.writer, [(3, None)])
+    assert [row[:3] for row in source.rows(stream, first, stream.latestOffset(first, ALL))] == [(4, 3, "delete")]
+
+
+def test_earliest_gives_every_change_once(source: Source) -> None:
+    batches = source.batches(source.stream(scan_mode="earliest"))
+    assert [row[:3] for batch in batches for row in batch] == [
+        (1, 1, "update_postimage"), (1, 2, "update_postimage"), (1, 3, "update_postimage"), (1, 4, "update_postimage"),
+        (2, 1, "delete"), (2, 2, "update_postimage"),
+        (3, 5, "update_postimage"), (3, 6, "update_postimage"), (3, 7, "update_postimage"),
+    ]  # fmt: skip
+
+
+def test_latest_gives_only_what_comes_after(source: Source) -> None:
+    stream = source.stream(scan_mode="latest")
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, ALL) == start
+    assert stream.partitions(start, start) == []
+    write(source.writer, [(9, "z")])
+    assert snapshots([source.rows(stream, start, stream.latestOffset(start, ALL))]) == [[4]]
+
+
+def test_from_snapshot_begins_with_its_changes(source: Source) -> None:
+    assert snapshots(source.batches(source.stream(scan_mode="from-snapshot", snapshot=2))) == [[2, 3]]
+    with pytest.raises(NotFoundError, match="from snapshot 0 to 4"):
+        source.stream(scan_mode="from-snapshot", snapshot=9).initialOffset()
+
+
+def test_from_timestamp_begins_with_the_first_snapshot_that_is_not_older(source: Source) -> None:
+    time = source.table.files.snapshot(3).timestamp_ms
+    assert snapshots(source.batches(source.stream(scan_mode="from-timestamp", timestamp=time)))[0][-1] == 3
+    assert source.batches(source.stream(scan_mode="from-timestamp", timestamp=time + 60_000)) == []
+
+
+def test_a_limit_on_rows_never_parts_a_snapshot(source: Source) -> None:
+    stream = source.stream(scan_mode="earliest")
+    assert snapshots(source.batches(stream, ReadMaxRows(1))) == [[1], [2], [3]]
+    assert snapshots(source.batches(stream, ReadMaxRows(5))) == [[1], [2, 3]]
+    assert snapshots(source.batches(stream, ReadMaxRows(6))) == [[1, 2], [3]]
+
+
+def test_a_limit_on_snapshots_holds(source: Source) -> None:
+    stream = source.stream(scan_mode="earliest", maxSnapshotsPerTrigger=2)
+    assert snapshots(source.batches(stream, stream.getDefaultReadLimit())) == [[1, 2], [3]]
+
+
+def test_available_now_ends_where_it_was_told(source: Source) -> None:
+    stream = source.stream(scan_mode="earliest")
+    stream.prepareForTriggerAvailableNow()
+    write(source.writer, [(9, "z")])
+    assert snapshots(source.batches(stream)) == [[1, 2, 3]]
+
+
+def test_a_committed_snapshot_is_not_seen_before_it_is_published(source: Source) -> None:
+    stream = source.stream(scan_mode="latest")
+    start = stream.initialOffset()
+    write(Writer(source.table, None), [(9, "z")])
+    assert stream.latestOffset(start, ALL) == start
+    recover(source.table.files, source.publisher, source.table.index, buckets=PARTITIONS)
+    assert stream.latestOffset(start, ALL)["snapshot"] == 4
+
+
+def expire_log(source: Source) -> None:
+    log, entry = source.table.log, source.table.index.get(2)
+    assert log is not None
+    assert entry is not None
+    delete_records(log.client.bootstrap_servers, log.topic, dict(enumerate(entry.ends)))
+
+
+def test_where_the_logs_retention_has_passed_the_files_are_read_and_that_is_said(
+    source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = source.batches(source.stream(scan_mode="earliest"))
+    expire_log(source)
+    with caplog.at_level(logging.WARNING, "tablestore"):
+        assert [[row[:3] for row in b] for b in source.batches(source.stream(scan_mode="earliest"))] == [
+            [row[:3] for row in b] for b in wanted
+        ]
+    assert "the log's retention has passed snapshots 1 to 3" in caplog.text
+    assert snapshots(source.batches(source.stream(scan_mode="from-snapshot", snapshot=3))) == [[3]]
+
+
+def test_a_gap_that_nothing_can_fill_is_an_error(source: Source) -> None:
+    expire_log(source)
+    stream = source.stream(scan_mode="latest")
+    end = stream.initialOffset()
+    changes = Path(source.table.path) / "_changes"
+    DeltaTable(changes).create_checkpoint()
+    (changes / "_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(DataLostError, match="Start a new query with scan_mode='full'"):
+        stream.partitions({**end, "snapshot": 0}, end)
+
+
+def test_without_the_columns_of_the_change_feed_a_key_table_is_refused(source: Source) -> None:
+    with pytest.raises(InvalidInputError, match="readChangeFeed"):
+        SnapshotStream(parse_read_options({"path": source.table.path}), source.table.spec.schema)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scan-mode": "newest"}, "expected one of full, latest, earliest, from-snapshot, from-timestamp"),
+        ({"scan-mode": "from-snapshot"}, "needs option 'snapshot'"),
+        ({"scan-mode": "latest", "snapshot": "3"}, "goes with 'scan-mode'='from-snapshot'"),
+        ({"snapshot": "1", "timestamp": "2024-01-01"}, "exclude each other"),
+        ({"maxRowsPerTrigger": "0"}, "at least 1"),
+        ({"maxRowPerTrigger": "5"}, "did you mean 'maxRowsPerTrigger'"),
+        ({"readChangeFeed": "yes"}, "expected true or false"),
+        ({"timestamp": "yesterday"}, "ISO-8601"),
+    ],
+)
+def test_a_wrong_read_option_says_what_to_do(options: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        parse_read_options({"path": "t", **options})
+
+
+def test_a_read_needs_a_path() -> None:
+    with pytest.raises(InvalidInputError, match="option 'path' is required"):
+        parse_read_options({})

@@ -1,0 +1,118 @@
+"""Publishers keep out of each other's way: who was fenced leaves its snapshot to an owner that makes progress."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from log_system.index import IndexEntry, LogIndex
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.local_kafka.owned import LocalKafka
+from snapshot.storage import Storage
+from tablestore.write.take_over_backoff import TakeOverBackoff
+from tests.harness.local_writes import write
+from tests.harness.table_harness import TableHarness, changes
+
+
+class Clock:
+    """A clock that only waiting moves; somebody else may do something at each tick."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.tick: Callable[[], None] = lambda: None
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.tick()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> LogIndex:
+    return LogIndex(Storage.at(tmp_path))
+
+
+def waited(turns: TakeOverBackoff, clock: Clock, index: LogIndex, snapshot: int = 9) -> float:
+    began = clock.now
+    turns.wait(index, snapshot)
+    return clock.now - began
+
+
+def test_nobody_waits_who_was_never_fenced(clock: Clock, index: LogIndex) -> None:
+    assert waited(TakeOverBackoff(clock, clock.sleep), clock, index) == 0
+
+
+def test_the_wait_grows_with_each_fencing_and_shrinks_with_each_publish(clock: Clock, index: LogIndex) -> None:
+    turns = TakeOverBackoff(clock, clock.sleep)
+    for doublings in range(1, 5):
+        turns.fenced()
+        assert 0.1 * 2**doublings * 0.5 <= waited(turns, clock, index) <= 0.1 * 2**doublings * 1.5 + 0.01
+    for _ in range(4):
+        turns.published()
+    assert waited(turns, clock, index) == 0
+
+
+def test_where_a_take_over_is_slow_the_wait_is_longer_up_to_a_bound(clock: Clock, index: LogIndex) -> None:
+    turns = TakeOverBackoff(clock, clock.sleep)
+    with turns.take_over():
+        clock.now += 2
+    turns.fenced()
+    assert 2 <= waited(turns, clock, index) <= 6.01
+    for _ in range(20):
+        turns.fenced()
+    assert waited(turns, clock, index) <= 10.01
+
+
+def test_it_waits_as_long_as_the_log_moves_and_no_longer_than_needed(clock: Clock, index: LogIndex) -> None:
+    turns, seen = TakeOverBackoff(clock, clock.sleep), [0]
+    turns.fenced()
+
+    def publish_now_and_then() -> None:
+        # Every 40 ms, which is less than the shortest wait.
+        if clock.now > 0.04 * (seen[0] + 1):
+            seen[0] += 1
+            index.put(IndexEntry(seen[0], 0, "append", ()))
+
+    clock.tick = publish_now_and_then
+    assert turns.wait(index, 30) == 30
+    assert clock.now < 1.3
+
+
+@pytest.fixture
+def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
+    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
+    yield made
+    made.close()
+
+
+@pytest.mark.crash
+def test_a_fenced_writer_is_published_by_the_owner_without_taking_the_log_over(
+    rig: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tablestore.write.take_over_backoff._WAIT_SECONDS_MIN", 10.0)
+    fenced, owner = rig.writer(), rig.writer()
+    write(fenced, changes(1))
+    write(owner, changes(2))
+    taken = []
+    real = KafkaPublisher.take_over
+    monkeypatch.setattr(KafkaPublisher, "take_over", lambda self: (taken.append(self), real(self))[1])
+    # It learns from its next write that it was fenced, and waits; the owner publishes both snapshots.
+    thread = threading.Thread(target=write, args=(fenced, changes(3)))
+    thread.start()
+    while rig.table.files.latest() < 3:
+        thread.join(0.01)
+    write(owner, changes(4))
+    thread.join(60)
+    assert not thread.is_alive()
+    assert taken == []
+    rig.audit()

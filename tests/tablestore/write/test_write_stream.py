@@ -1,0 +1,180 @@
+"""A streaming write lands each micro-batch once, in table and log, however the query ends and starts again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from snapshot.errors import InvalidInputError, UnavailableError
+from tablestore import TableStore
+from tablestore.write import take_over_backoff
+from tests.harness.faults import failing
+from tests.harness.local_writes import drain
+from tests.harness.spark_tables import AVAILABLE, changes, frame, make, rows
+from tests.harness.table_audit import assert_log_is_table
+
+BY_HANDLE, BY_FORMAT = "write_stream", "format"
+
+
+@pytest.fixture
+def servers(kafka: object) -> str:
+    return kafka.bootstrap_servers
+
+
+@pytest.fixture
+def source(spark: SparkSession, tmp_path: Path) -> TableStore:
+    """A table whose stream is what is written: deterministic, and it goes on where the checkpoint says."""
+    return make(spark, tmp_path / "source", key=False)
+
+
+@pytest.fixture
+def sink(spark: SparkSession, servers: str, tmp_path: Path, topic: Callable[[], str]) -> TableStore:
+    return make(spark, tmp_path / "sink", servers, topic())
+
+
+def run(way: str, stream: DataFrame, sink: TableStore, checkpoint: Path, mode: str = "append") -> None:
+    """Run the query to the end of what there is."""
+    if way == BY_HANDLE:
+        query = sink.write_stream(stream, checkpoint=checkpoint, output_mode=mode, trigger=AVAILABLE)
+    else:
+        writer = stream.writeStream.format("tablestore").option("checkpointLocation", str(checkpoint))
+        query = writer.option("path", sink.path).outputMode(mode).trigger(**AVAILABLE).start()
+    query.awaitTermination()
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """Leave the checkpoint as a crash does between the sink's commit and Spark's own commit log."""
+    last = max((p for p in (checkpoint / "commits").iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def audit(sink: TableStore, servers: str) -> None:
+    assert sink.options.log is not None
+    assert_log_is_table(Path(sink.path), servers, sink.options.log.kafka.topic, sink.options.buckets)
+
+
+@pytest.mark.parametrize("way", [BY_HANDLE, BY_FORMAT])
+def test_each_batch_lands_once_across_restarts_and_lost_commit_logs(
+    spark: SparkSession, servers: str, source: TableStore, sink: TableStore, tmp_path: Path, way: str
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+
+    def stream() -> DataFrame:
+        return source.read_stream(max_snapshots=1).select("id", "v")
+
+    source.write(frame(spark, [(1, "a"), (2, "b")]))
+    run(way, stream(), sink, checkpoint)
+    source.write(frame(spark, [(2, "B")]))
+    source.write(frame(spark, [(3, "c")]))
+    run(way, stream(), sink, checkpoint)
+    assert rows(sink.read()) == {1: "a", 2: "B", 3: "c"}
+    assert [s.rows for s in sink.snapshots()] == [1, 1, 2, 0]
+
+    forget_last_commit(checkpoint)
+    run(way, stream(), sink, checkpoint)
+    assert sink.snapshots()[0].id == 3
+    source.write(frame(spark, [(4, "d")]))
+    forget_last_commit(checkpoint)
+    run(way, stream(), sink, checkpoint)
+    assert rows(sink.read()) == {1: "a", 2: "B", 3: "c", 4: "d"}
+    assert sink.snapshots()[0].id == 4
+    audit(sink, servers)
+
+
+def test_a_change_feed_of_a_key_table_is_written_with_its_deletes(
+    spark: SparkSession, servers: str, sink: TableStore, tmp_path: Path
+) -> None:
+    source = make(spark, tmp_path / "keyed")
+    source.write(frame(spark, [(1, "a"), (2, "b")]))
+    run(BY_HANDLE, source.read_stream(), sink, tmp_path / "checkpoint")
+    source.write(changes(spark, [(1, None, "delete"), (3, "c", "insert")]))
+    run(BY_HANDLE, source.read_stream(), sink, tmp_path / "checkpoint")
+    assert rows(sink.read()) == rows(source.read()) == {2: "b", 3: "c"}
+    audit(sink, servers)
+
+
+def test_an_aggregate_is_upserted_in_update_mode(
+    spark: SparkSession, servers: str, source: TableStore, sink: TableStore, tmp_path: Path
+) -> None:
+    def counts() -> DataFrame:
+        return source.read_stream().groupBy("id").agg(F.count("*").cast("string").alias("v"))
+
+    source.write(frame(spark, [(1, "x"), (1, "y"), (2, "z")]))
+    run(BY_HANDLE, counts(), sink, tmp_path / "checkpoint", "update")
+    source.write(frame(spark, [(1, "w"), (3, "v")]))
+    run(BY_HANDLE, counts(), sink, tmp_path / "checkpoint", "update")
+    assert rows(sink.read()) == {1: "3", 2: "1", 3: "1"}
+    audit(sink, servers)
+
+
+def test_output_modes_that_cannot_be_kept_are_refused(
+    spark: SparkSession, source: TableStore, sink: TableStore, tmp_path: Path
+) -> None:
+    stream = source.read_stream().select("id", "v")
+    for table, mode, words in ((sink, "complete", "append, update"), (source, "update", "update needs a primary key")):
+        with pytest.raises(InvalidInputError, match=words):
+            table.write_stream(stream, checkpoint=tmp_path / "c", output_mode=mode)
+    with pytest.raises(InvalidInputError, match="not a streaming one"):
+        sink.write_stream(frame(spark, [(1, "a")]), checkpoint=tmp_path / "c")
+    counts = source.read_stream().groupBy("id").agg(F.count("*").cast("string").alias("v"))
+    source.write(frame(spark, [(1, "a")]))
+    # Spark itself gives no Python sink an update mode.
+    for mode, words in (("complete", "complete"), ("update", "Update mode")):
+        with pytest.raises(PySparkException, match=words):
+            run(BY_FORMAT, counts, sink, tmp_path / f"c-{mode}", mode)
+    assert sink.snapshots()[0].id == 0
+
+
+def test_columns_that_do_not_fit_fail_the_query_and_write_nothing(
+    source: TableStore, sink: TableStore, tmp_path: Path, spark: SparkSession
+) -> None:
+    source.write(frame(spark, [(1, "a")]))
+    for way in (BY_HANDLE, BY_FORMAT):
+        with pytest.raises((InvalidInputError, PySparkException), match=r"missing \['v'\]"):
+            run(way, source.read_stream().select("id"), sink, tmp_path / way)
+    assert sink.snapshots()[0].id == 0
+
+
+def test_a_batch_whose_publishing_fails_is_committed_and_published_by_the_restart(
+    spark: SparkSession, servers: str, source: TableStore, sink: TableStore, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(take_over_backoff, "ATTEMPTS_MAX", 1)
+    source.write(frame(spark, [(1, "a"), (2, "b")]))
+    stream = source.read_stream().select("id", "v")
+    down = UnavailableError("the broker is away")
+    with failing(KafkaPublisher, "publish", down, hits=range(1, 99)), pytest.raises(PySparkException, match="recover"):
+        run(BY_HANDLE, stream, sink, tmp_path / "checkpoint")
+    assert rows(sink.read()) == {1: "a", 2: "b"}
+    assert sink.options.log is not None
+    assert drain(servers, sink.options.log.kafka.topic, 2) == [[], []]
+    run(BY_HANDLE, stream, sink, tmp_path / "checkpoint")
+    assert sink.snapshots()[0].id == 1
+    audit(sink, servers)
+
+
+def test_a_handle_can_be_used_while_its_stream_runs(
+    spark: SparkSession, servers: str, source: TableStore, sink: TableStore, tmp_path: Path
+) -> None:
+    query = sink.write_stream(
+        source.read_stream().select("id", "v"),
+        checkpoint=tmp_path / "checkpoint",
+        trigger={"processingTime": "0 seconds"},
+        query_name="steady",
+    )
+    try:
+        for number in range(3):
+            source.write(frame(spark, [(number, "streamed")]))
+            sink.write(frame(spark, [(100 + number, "written")]))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert rows(sink.read()) == dict.fromkeys(range(3), "streamed") | {100 + n: "written" for n in range(3)}
+    audit(sink, servers)
