@@ -19,7 +19,7 @@ from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.options.table_options import Consistency, ForeignRecords, LogOptions, TableOptions, parse_options
+from tablestore.options.table_options import Consistency, ForeignRecords, LogOptions, TableOptions, parse_stored
 
 SERVERS = "kafka.bootstrap.servers"
 
@@ -62,7 +62,7 @@ class TableContext:
         """
         runtime = wrap(runtime or {})
         files = TableFiles.open(Storage.at(path))
-        options = parse_options(files.spec.properties, primary_key=files.spec.primary_key)
+        options = parse_stored(files.spec.properties, files.spec.primary_key)
         if runtime and options.log is None:
             msg = f"option '{next(iter(runtime))}': table {path!r} has no log system, so it takes no client options."
             raise InvalidInputError(msg)
@@ -86,7 +86,7 @@ class TableContext:
         files = self.files.refreshed()
         if files is self.files:
             return self
-        options = parse_options(files.spec.properties, primary_key=files.spec.primary_key)
+        options = parse_stored(files.spec.properties, files.spec.primary_key)
         return self.of(files, options, self.runtime, self.allowed)
 
     def check_same(self) -> None:

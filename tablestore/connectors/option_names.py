@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Final, TypeVar
 
 from snapshot.errors import InvalidInputError
+from snapshot.suggestions import did_you_mean
 from tablestore.options.value_types import OptionType
 
 T = TypeVar("T")
@@ -111,8 +111,7 @@ def refuse_unknown(connector: Connector, given: Collection[str], format_prefixes
     first = unknown[0]
     hint = _HINTS.get((connector, first), "")
     if not hint:
-        near = difflib.get_close_matches(first, known, n=1, cutoff=0.6)
-        hint = f"Did you mean {known[near[0]]!r}?" if near else ""
+        hint = did_you_mean(first, known.values())
     families = ", ".join(f"{prefix}*" for prefix in open_ended)
     msg = (
         f"Unsupported options found for {connector.value!r}: {', '.join(sorted(unknown))}. {hint}{' ' if hint else ''}"

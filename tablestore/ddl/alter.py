@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,9 +26,10 @@ from snapshot.schema.spark_types import check_schema, visible, with_physical_nam
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import with_kind
 from snapshot.store.commit import ATTEMPTS_MAX, CommitId, find_commit
+from snapshot.suggestions import did_you_mean
 from tablestore.context import TableContext
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.options.table_options import OPTIONS, parse_options
+from tablestore.options.table_options import OPTIONS, parse_options, without_removed
 from tablestore.write.recovery import check_index
 
 CHANGEABLE: Final = (
@@ -191,7 +191,7 @@ def _properties(
             msg = f"table {table.path!r}: option {name!r} is required; set it to another value instead."
             raise InvalidInputError(msg)
     kept: dict[str, Any] = {name: text for name, text in spec.properties.items() if name not in reset_options}
-    parsed = parse_options(kept | dict(set_options), primary_key=spec.primary_key)
+    parsed = parse_options(without_removed(kept) | dict(set_options), primary_key=spec.primary_key)
     if parsed.log is not None:
         client = parsed.log.kafka.client
         new = {name: text for name, text in client.items() if f"kafka.{name}" in set_options}
@@ -204,9 +204,8 @@ def _check_changeable(path: str, name: str) -> None:
     if name not in _FIXED_WHY and any(name.startswith(each) for each in CHANGEABLE):
         return
     if name not in known and not name.startswith("kafka."):
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-        hint = f"did you mean {close[0]!r}?" if close else "docs/reference/options.md lists all."
-        msg = f"table {path!r}: unknown option {name!r}: {hint}"
+        hint = did_you_mean(name, known, otherwise="docs/reference/options.md lists all.")
+        msg = f"table {path!r}: unknown option {name!r}. {hint}"
         raise InvalidInputError(msg)
     msg = f"table {path!r}: option {name!r} cannot change after create: {_FIXED_WHY.get(name, _ANEW)}."
     raise InvalidInputError(msg)

@@ -47,7 +47,14 @@ from snapshot.store.table_files import TableFiles, is_of_another
 from tablestore.context import TableContext
 from tablestore.options.partition_time import check_time
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.options.table_options import Consistency, Headers, LogOptions, TableOptions, parse_options
+from tablestore.options.table_options import (
+    Consistency,
+    Headers,
+    LogOptions,
+    TableOptions,
+    parse_options,
+    without_removed,
+)
 
 logger = logging.getLogger("tablestore")
 _STRANGERS_PASS = (
@@ -455,7 +462,7 @@ def _client_of(intent: _Intent, runtime: Mapping[str, ClientValue], allowed: All
     if not intent.properties:
         logger.warning(_UNPROVEN, intent.topic)
         return None
-    log = parse_options(intent.properties, log_system="kafka", primary_key=()).log
+    log = parse_options(without_removed(intent.properties), log_system="kafka", primary_key=()).log
     assert log is not None
     merged = merge_runtime(log.kafka.client, runtime, allowed)
     return KafkaClient(merged, wait_seconds=log.request_timeout_ms / 1000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +10,7 @@ from enum import StrEnum
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.errors import InvalidInputError
+from snapshot.suggestions import did_you_mean
 
 FORMAT = "tablestore"
 NEWEST, OWN = "newest", "own"
@@ -121,9 +121,9 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     runtime = {name: value for name, value in given.items() if name.startswith("kafka.")}
     for name in given:
         if name not in _NAMES and name not in runtime and name not in _OF_SPARK:
-            close = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.5)
-            hint = f"did you mean {_NAMES[close[0]]!r}?" if close else f"known are {', '.join(_NAMES.values())}."
-            msg = f"unknown option {name!r} for format({FORMAT!r}): {hint}"
+            known = f"Known options are {', '.join(_NAMES.values())}."
+            hint = did_you_mean(name, _NAMES.values(), otherwise=known)
+            msg = f"unknown option {name!r} for format({FORMAT!r}). {hint}"
             raise InvalidInputError(msg)
     # A table of Spark's catalog has its folder as its location.
     path = given.get("path") or given.get("location")

@@ -45,25 +45,11 @@ class LogFormatName(StrEnum):
     DEBEZIUM_JSON = "debezium-json"
 
 
-class ChangelogMode(StrEnum):
-    """Which changes are in the log."""
-
-    AUTO = "auto"
-    UPSERT = "upsert"
-    ALL = "all"
-
-
 class ChangelogProducer(StrEnum):
     """Who finds the rows that a write replaces."""
 
     NONE = "none"
     LOOKUP = "lookup"
-
-
-class KeyFormatName(StrEnum):
-    """How the primary key is written into the key of a Kafka record."""
-
-    JSON = "json"
 
 
 class ForeignRecords(StrEnum):
@@ -113,13 +99,6 @@ LOG_FORMAT: Final = OptionSpec(
     "a record that takes the old row away and one that brings the new one.",
     fixed=True,
 )
-LOG_CHANGELOG_MODE: Final = OptionSpec(
-    "log.changelog-mode",
-    choice(ChangelogMode),
-    "auto",
-    "`upsert`: the log has the new row of each key, and deletes. `all`: it has the rows before a change too, which a "
-    "table with a primary key knows by `changelog-producer=lookup` only. `auto`: `all` where that is known.",
-)
 CHANGELOG_PRODUCER: Final = OptionSpec(
     "changelog-producer",
     choice(ChangelogProducer),
@@ -127,13 +106,6 @@ CHANGELOG_PRODUCER: Final = OptionSpec(
     "`lookup`: each write looks up the rows it replaces, so change files and log hold inserts, updates with the row "
     "before, and deletes with the row; a write that changes nothing makes no snapshot. Writers at the same time wait "
     "for each other. `none`: upserts and deletes as they came.",
-)
-LOG_KEY_FORMAT: Final = OptionSpec(
-    "log.key.format",
-    choice(KeyFormatName),
-    "json",
-    "How the primary key is written into the key of a record.",
-    fixed=True,
 )
 LOG_RETENTION: Final = OptionSpec(
     "log.retention",
@@ -286,8 +258,6 @@ OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     LOG_SYSTEM,
     LOG_CONSISTENCY,
     LOG_FORMAT,
-    LOG_CHANGELOG_MODE,
-    LOG_KEY_FORMAT,
     LOG_RETENTION,
     LOG_COMPACTED,
     LOG_HEADERS,

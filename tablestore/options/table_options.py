@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,17 +9,16 @@ from typing import Final
 from log_system.kafka.client.client_options import check_client_options, nearest_client_option
 from log_system.kafka.client.secrets import refuse_inline_secrets
 from snapshot.errors import InvalidInputError
+from snapshot.suggestions import did_you_mean
 from tablestore.options import specification as specs
 from tablestore.options.declaration import Group as _Group
 from tablestore.options.merge_options import DELIMITER, MergeOptions, is_field_option
 from tablestore.options.specification import (
     OPTIONS,
-    ChangelogMode,
     ChangelogProducer,
     Consistency,
     ForeignRecords,
     Headers,
-    KeyFormatName,
     LogFormatName,
 )
 
@@ -31,7 +29,6 @@ __all__ = [
     "ForeignRecords",
     "Headers",
     "KafkaOptions",
-    "KeyFormatName",
     "LogFormatName",
     "LogOptions",
     "MergeOptions",
@@ -43,6 +40,7 @@ __all__ = [
 ]
 
 _KAFKA: Final = "kafka."
+_REMOVED: Final = frozenset({"log.changelog-mode", "log.key.format"})
 _BY_NAME: Final = {spec.name: spec for spec in OPTIONS}
 
 #: Options of other systems and other kinds of table, and what to write here.
@@ -52,7 +50,8 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "bootstrap.servers": "use kafka.bootstrap.servers",
     "format": "use log.format",
     "value.format": "this is the name in a Kafka connector's table; use log.format",
-    "key.format": "this is the name in a Kafka connector's table; use log.key.format",
+    "key.format": "this is the name in a Kafka connector's table; the key of a record is always JSON here",
+    "log.key.format": "leave it out: the key of a record is always JSON",
     "scan.startup.mode": "this is the name in a Kafka connector's table; use scan_mode of read_stream()",
     "log.scan": "use scan_mode of read_stream()",
     "log.changelog-mode": "leave it out: the log holds every change that the table stores",
@@ -105,8 +104,6 @@ class LogOptions(_Group):
     kafka: KafkaOptions
     consistency: Consistency = specs.LOG_CONSISTENCY.field
     format: LogFormatName = specs.LOG_FORMAT.field
-    changelog_mode: ChangelogMode = specs.LOG_CHANGELOG_MODE.field
-    key_format: KeyFormatName = specs.LOG_KEY_FORMAT.field
     retention_ms: int | None = field(default=None, metadata={"spec": specs.LOG_RETENTION})
     compacted: bool = specs.LOG_COMPACTED.field
     headers: Headers = specs.LOG_HEADERS.field
@@ -188,6 +185,20 @@ class TableOptions(_Group):
         return self.changelog_producer is ChangelogProducer.LOOKUP
 
 
+def parse_stored(properties: Mapping[str, str], primary_key: Sequence[str]) -> TableOptions:
+    """Parse the options stored with a table, which may include some that older versions stored.
+
+    Raises:
+        InvalidInputError: As in ``parse_options``.
+    """
+    return parse_options(without_removed(properties), primary_key=primary_key)
+
+
+def without_removed(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return stored options without those that this version no longer has."""
+    return {name: value for name, value in properties.items() if name not in _REMOVED}
+
+
 def parse_options(
     options: Mapping[str, str | int | float | bool],
     *,
@@ -251,14 +262,6 @@ def _check_changelog(table: TableOptions, primary_key: Sequence[str]) -> None:
             "changelog-producer='lookup' needs log.format='arrow' or 'debezium-json': 'json' has no place for the row "
             "before a change."
         )
-    elif log.changelog_mode is ChangelogMode.UPSERT and (looks_up or not primary_key):
-        why = "changelog-producer='lookup' makes all changes" if looks_up else "this table has no primary key"
-        msg = f"log.changelog-mode='upsert': {why}. Use 'all' or 'auto', or leave it out."
-    elif log.changelog_mode is ChangelogMode.ALL and primary_key and not looks_up:
-        msg = (
-            "log.changelog-mode='all' needs the rows before a change, which nobody knows here. Set "
-            "changelog-producer='lookup', or use 'upsert'."
-        )
     if not msg and log is not None and log.truncate_record:
         msg = _why_no_truncate_record(log, looks_up=looks_up)
     if msg:
@@ -300,9 +303,8 @@ def _check_name(name: str) -> None:
     elif name.startswith("sink."):
         hint = "this is an option of a connector's table; writes of this store are exactly-once by themselves"
     else:
-        close = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.7)
-        near = f"; did you mean '{close[0]}'?" if close else nearest_client_option(name)
-        msg = f"unknown option '{name}'{near or '.'} docs/reference/options.md lists all."
+        near = did_you_mean(name, _BY_NAME) or nearest_client_option(name)
+        msg = f"unknown option '{name}'. {near}{' ' if near else ''}docs/reference/options.md lists all."
         raise InvalidInputError(msg)
     msg = f"unknown option '{name}': {hint}."
     raise InvalidInputError(msg)

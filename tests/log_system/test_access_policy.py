@@ -279,7 +279,7 @@ def test_a_table_that_stores_what_is_refused_now_is_opened_and_mended(tmp_path: 
 
 
 def test_an_unknown_name_is_not_stored_and_its_neighbour_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"did you mean 'kafka\.linger\.ms'"):
+    with pytest.raises(InvalidInputError, match=r"Did you mean 'kafka\.linger\.ms'"):
         create(tmp_path / "t", linger__mss="5")
     assert not (tmp_path / "t").exists()
 

@@ -264,7 +264,7 @@ def test_a_store_table_is_altered_with_its_definition(
         ("MODIFY v INT", "from string to int"),
         ("ADD n INT NOT NULL", "cannot be NOT NULL"),
         ("RESET ('bucket')", "'bucket' cannot change"),
-        ("SET ('compaction.commit' = '1')", "did you mean"),
+        ("SET ('compaction.commit' = '1')", "Did you mean"),
         ("RENAME v TO _kind", "reserved"),
     ]:
         with pytest.raises(InvalidInputError, match=words):
@@ -411,7 +411,7 @@ def test_settings_are_checked_and_shown(catalog: Catalog) -> None:
         ("SET 'execution.runtime-mod' = 'batch'", "Did you mean 'execution.runtime-mode'"),
         ("SET 'execution.runtime-mode' = 'fast'", "expected 'streaming' or 'batch', came 'fast'"),
         ("SET 'tablestore.addresses' = 'localhost:9092'", "expected pairs"),
-        ("RESET 'nothing'", "no such setting"),
+        ("RESET 'nothing'", "unknown setting"),
     ]:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(text)

@@ -188,7 +188,8 @@ def _problem(name: str, value: ClientValue, allowed: Allowed, servers: str) -> s
     access = ACCESS.get(name)
     if access is None:
         near = nearest_client_option(name)
-        return f": expected a librdkafka property that can be stored, got an unknown name{near or '.'} Correct it"
+        hint = f"{near} " if near else ""
+        return f": expected a librdkafka property that can be stored, got an unknown name. {hint}Correct it"
     if access is Access.PROGRAM:
         return f" {why_program_only(name)}, so it is never taken from what is stored: leave it out"
     if isinstance(value, Secret):

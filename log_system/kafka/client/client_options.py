@@ -9,12 +9,12 @@ knows is refused where it is stored; one that the program gives is left to librd
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
 from snapshot.errors import InvalidInputError
+from snapshot.suggestions import did_you_mean
 
 #: Java client names, and what to use instead.
 JAVA_ONLY: Mapping[str, str] = {
@@ -67,9 +67,9 @@ OWNED: Mapping[str, str] = {
     "enable.partition.eof": "",
     "allow.auto.create.topics": "",
     "partitioner": "bucket",
-    "key.serializer": "log.key.format",
+    "key.serializer": "",
     "value.serializer": "log.format",
-    "key.deserializer": "log.key.format",
+    "key.deserializer": "",
     "value.deserializer": "log.format",
     "replication.factor": "log.replication-factor",
     "replication-factor": "log.replication-factor",
@@ -198,9 +198,8 @@ def given_name(canonical: str, config: Mapping[str, object]) -> str:
 
 
 def nearest_client_option(name: str) -> str:
-    """Return ``; did you mean 'kafka.x'?`` for a name near to a known one, else an empty string."""
-    close = difflib.get_close_matches(name, [*ACCESS, "topic"], n=1, cutoff=0.75)
-    return f"; did you mean 'kafka.{close[0]}'?" if close else ""
+    """Return ``Did you mean 'kafka.x'?`` for a name near to a known one, else an empty string."""
+    return did_you_mean(name.removeprefix("kafka."), [*ACCESS, "topic"], prefix="kafka.")
 
 
 def check_client_options(config: Mapping[str, object]) -> None:

@@ -192,7 +192,7 @@ def _remedy(error: KafkaError, family: type[TableStoreError], config: Mapping[st
         name = given_name(found[1], config)
         near = nearest_client_option(name) if "No such" in error.str() else ""
         near = near.replace("'kafka.", f"'{prefix}")
-        return f". Correct or leave out option '{prefix}{name}'{near or '.'}"
+        return f". Correct or leave out option '{prefix}{name}'.{' ' if near else ''}{near}"
     topic = "kafka.topic" if prefix == "kafka." else "the topic"
     return {
         FencedError: ". Another publisher has taken over the log: do not write again with this one, recover first.",

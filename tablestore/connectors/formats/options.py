@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 from snapshot.errors import InvalidInputError
+from snapshot.suggestions import did_you_mean
 
 _ESCAPES = {r"\t": "\t", r"\n": "\n", r"\r": "\r", r"\\": "\\", r"\0": "\0"}
 
@@ -29,10 +29,9 @@ class FormatOptionReader:
         self._options = options
         for key in options:
             if key not in known:
-                close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-                hint = f"; did you mean {self.full(close[0])!r}?" if close else ""
-                has = ", ".join(known) if known else "no options"
-                msg = f"unsupported option {self.full(key)!r}{hint} Format {name!r} has: {has}"
+                has = f"Format {name!r} has {', '.join(known) if known else 'no options'}."
+                hint = did_you_mean(key, known, prefix=self.full(""), otherwise=has)
+                msg = f"unsupported option {self.full(key)!r}. {hint}"
                 raise InvalidInputError(msg)
 
     def full(self, key: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 import uuid
@@ -17,6 +16,7 @@ from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.storage import Storage
+from snapshot.suggestions import did_you_mean
 from tablestore.sql.catalog.binding import LOG_SERVERS
 from tablestore.sql.catalog.definitions import Definition, Definitions, taken
 from tablestore.sql.catalog.settings import IN_SPARK, SPARK, Settings, shown
@@ -155,15 +155,8 @@ class Scope:
     def missing(self, name: str) -> NotFoundError:
         """Say that there is no table of a name, and which one may be meant."""
         names = [each.name for each in self.all()]
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = (
-            f" Did you mean '{near[0]}'?"
-            if near
-            else f" There are {', '.join(names)}."
-            if names
-            else " There are none."
-        )
-        return NotFoundError(f"there is no table or view '{name}'.{hint}")
+        known = f"There are {', '.join(names)}." if names else "There are none."
+        return NotFoundError(f"there is no table or view '{name}'. {did_you_mean(name, names, otherwise=known)}")
 
     def add(self, definition: Definition) -> None:
         """Keep a definition where it says.

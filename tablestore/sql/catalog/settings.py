@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from log_system.kafka.client.secrets import MASK, holds_secret
 from snapshot.errors import InvalidInputError
+from snapshot.suggestions import did_you_mean
 from tablestore.connectors.spark.partition_watermarks import IDLE_TIMEOUT
 from tablestore.options.value_types import OptionType, choice, duration_or_ms
 
@@ -164,7 +164,6 @@ class Settings:
         if key in _OF_FLINK:
             msg = f"SET '{key}': there is no such setting here: {_OF_FLINK[key]}"
             raise InvalidInputError(msg)
-        near = difflib.get_close_matches(key, _SETTINGS, n=1, cutoff=0.5)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
-        msg = f"SET '{key}': there is no such setting.{hint} There are {', '.join(_SETTINGS)} and '{SPARK}*'."
+        known = f"Known settings are {', '.join(_SETTINGS)} and '{SPARK}*'."
+        msg = f"SET '{key}': unknown setting. {did_you_mean(key, _SETTINGS, otherwise=known)}"
         raise InvalidInputError(msg)

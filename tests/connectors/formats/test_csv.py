@@ -155,7 +155,7 @@ def test_null_is_no_row_and_a_comment_is_an_error_unless_ignored() -> None:
         ({"quote-character": "'", "disable-quote-character": "true"}, "cannot be set while"),
         ({"quote-character": ","}, "must be different characters"),
         ({"array-element-delimiter": ""}, "must not be empty"),
-        ({"null-litteral": "x"}, "did you mean 'value.csv.null-literal'"),
+        ({"null-litteral": "x"}, "Did you mean 'value.csv.null-literal'"),
         ({"allow-comments": "yes"}, "must be 'true' or 'false', got 'yes'"),
     ],
 )

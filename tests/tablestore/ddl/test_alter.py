@@ -225,7 +225,7 @@ def test_options_change_or_are_refused_by_name(spark: SparkSession, table: Table
     for wrong, words in [
         ({"bucket": 4}, "'bucket' cannot change after create"),
         ({"log.format": "arrow"}, "'log.format' cannot change"),
-        ({"compaction.commit": 4}, "did you mean 'compaction.commits'"),
+        ({"compaction.commit": 4}, "Did you mean 'compaction.commits'"),
         ({"compaction.commits": 0}, "1 or more"),
         ({"log.headers": "all"}, "needs a log system"),
     ]:

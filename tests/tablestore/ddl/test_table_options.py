@@ -22,6 +22,7 @@ from tablestore.options.table_options import (
     LogOptions,
     TableOptions,
     parse_options,
+    parse_stored,
 )
 
 KAFKA: dict[str, Any] = {"log.system": "kafka", "kafka.bootstrap.servers": "localhost:9092", "kafka.topic": "orders"}
@@ -124,7 +125,6 @@ def test_sizes_take_units(text: str, size: int) -> None:
         ("write.target-file-size", "10 b"),
         ("log.consistency", "exactly-once"),
         ("log.format", "avro"),
-        ("log.key.format", "avro"),
         ("log.retention", "0 s"),
         ("log.retention", "-2"),
         ("log.compacted", "1"),
@@ -281,7 +281,6 @@ def test_what_describes_stored_data_is_stored_even_at_its_default() -> None:
         "bucket": "1",
         "log.consistency": "transactional",
         "log.format": "json",
-        "log.key.format": "json",
         "log.compacted": "false",
     }
 
@@ -340,3 +339,10 @@ def test_the_page_of_all_options_is_current() -> None:
     assert page.read_text(encoding="utf-8") == render_options(), (
         "run: python -m tablestore.options.specification > docs/reference/options.md"
     )
+
+
+def test_options_that_older_versions_stored_are_read_and_no_longer_stored() -> None:
+    stored = {**KAFKA, "bucket": "1", "log.key.format": "json", "log.changelog-mode": "auto"}
+    options = parse_stored(stored, primary_key=[])
+    assert options == parse_options(KAFKA, primary_key=[])
+    assert not {"log.key.format", "log.changelog-mode"} & options.to_properties().keys()

@@ -184,7 +184,7 @@ def test_without_the_columns_of_the_change_feed_a_key_table_is_refused(source: S
         ({"scan-mode": "latest", "snapshot": "3"}, "goes with 'scan-mode'='from-snapshot'"),
         ({"snapshot": "1", "timestamp": "2024-01-01"}, "exclude each other"),
         ({"maxRowsPerTrigger": "0"}, "at least 1"),
-        ({"maxRowPerTrigger": "5"}, "did you mean 'maxRowsPerTrigger'"),
+        ({"maxRowPerTrigger": "5"}, "Did you mean 'maxRowsPerTrigger'"),
         ({"readChangeFeed": "yes"}, "expected true or false"),
         ({"timestamp": "yesterday"}, "ISO-8601"),
     ],

@@ -1,0 +1,25 @@
+"""Suggestions for misspelled names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_CUTOFF = 0.7
+
+
+def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "", otherwise: str = "") -> str:
+    """Return a sentence that suggests the known name nearest to an unknown one, ignoring case.
+
+    Args:
+        name: The unknown name.
+        known: The names that exist.
+        prefix: What users write before a known name.
+        otherwise: What to say when no name is near.
+
+    Returns:
+        ``Did you mean 'x'?``, or ``otherwise``.
+    """
+    shown = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), shown, n=1, cutoff=_CUTOFF)
+    return f"Did you mean '{prefix}{shown[near[0]]}'?" if near else otherwise
