@@ -21,10 +21,11 @@ test: $(STAMP) java lint types ## everything that CI checks
 
 check: test docs ## everything before a commit: test and docs
 
-lint: $(STAMP) ## style, layers, spelling
+lint: $(STAMP) ## style, layers, structure, spelling
 	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/lint-imports --no-cache >$(VENV)/layers.log 2>&1 || { cat $(VENV)/layers.log; exit 1; }
+	@$(BIN)/python tests/harness/check_structure.py
 	@$(BIN)/codespell
 
 types: $(STAMP) ## mypy, strict
@@ -48,13 +49,15 @@ soak: $(STAMP) java ## brokers killed, publishers stopped, retention in the way,
 peer: $(STAMP) java ## the crash points against Delta's sink and a plain producer in foreachBatch
 	@$(BIN)/python -m tests.crash.peers
 
-docs: $(STAMP) ## that links between the pages lead somewhere
+docs: $(STAMP) ## the documentation site in build/site; a link that leads nowhere is an error
 	@$(BIN)/python tests/harness/check_links.py $(PAGES)
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html -d build/doctrees docs build/site
+	@echo "The site is in build/site/index.html."
 
 lock: ## resolve the dependencies anew into requirements.lock, and the jars' digests into log_system/jars.sha256
 	@test -x $(BIN)/pip-compile || $(MAKE) --no-print-directory $(STAMP)
 	@env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL CUSTOM_COMPILE_COMMAND="make lock" \
-	  $(BIN)/pip-compile --quiet --upgrade --extra demo --extra dev --generate-hashes --strip-extras --allow-unsafe \
+	  $(BIN)/pip-compile --quiet --upgrade --extra demo --extra dev --extra docs --generate-hashes --strip-extras --allow-unsafe \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
 	@$(BIN)/python -m tablestore.jar_digests
 	@echo "requirements.lock and log_system/jars.sha256 are up to date."

@@ -35,7 +35,7 @@ MERGE_ENGINE: Final = OptionSpec(
     "deduplicate",
     "What several rows of one key become: the last (`deduplicate`), the first (`first-row`), the last value that is "
     "not NULL of each column (`partial-update`), or what the aggregate functions make of them (`aggregation`). See "
-    "[merge engines](merge_engines.md).",
+    "[merge engines](../guide/merge_engines.md).",
 )
 SEQUENCE_FIELD: Final = OptionSpec(
     "sequence.field",
@@ -83,7 +83,7 @@ MERGE_OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     DEFAULT_FUNCTION,
 )
 FIELD_OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
-    AGGREGATE: ("word", "How values of the column are folded; see [merge engines](merge_engines.md)."),
+    AGGREGATE: ("word", "How values of the column are folded; see [merge engines](../guide/merge_engines.md)."),
     SEQUENCE_GROUP: (
         "columns",
         "With `merge-engine=partial-update`: the columns named here are ordered by `<column>` (or several, separated "
