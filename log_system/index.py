@@ -134,7 +134,7 @@ class LogIndex:
         if self._table_id and entry.table not in ("", self._table_id):
             msg = (
                 f"{self._storage.path(_name(snapshot))}: expected an entry of table {self._table_id}, got one of table "
-                f"{entry.table}: the table was dropped and created again since it was opened. Open the table anew."
+                f"{entry.table}: the table was dropped and created again since it was opened. Open the table again."
             )
             raise TableReplacedError(msg)
         return entry

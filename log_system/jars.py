@@ -126,7 +126,9 @@ def check_jars(name: str, folder: Path) -> None:
     """
     locked = locked_digests().get(name)
     if locked is None:
-        msg = f"{name}: {DIGESTS.name} of this package has no digests for these jars. Write them anew ('make lock')."
+        msg = (
+            f"{name}: {DIGESTS.name} of this package has no digests for these jars. Write them again with 'make lock'."
+        )
         raise UnavailableError(msg)
     found = digests_of(folder)
     for jar in sorted(locked.keys() | found.keys()):

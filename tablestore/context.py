@@ -97,7 +97,7 @@ class TableContext:
             TableReplacedError: it was dropped and created again.
         """
         if TableFiles.open(self.files.storage).spec.table_id != self.spec.table_id:
-            msg = f"table {self.path!r} was dropped and created again since it was opened. Open the table anew."
+            msg = f"table {self.path!r} was dropped and created again since it was opened. Open the table again."
             raise TableReplacedError(msg)
 
     @property

@@ -24,7 +24,7 @@ from snapshot.errors import DataLostError, UnavailableError
 logger = logging.getLogger("tablestore")
 ANSWER_SECONDS = 30.0
 _ANEW = (
-    "The topic was made anew, or the broker lost records: what was published is gone from the log. The table's files "
+    "The topic was recreated, or the broker lost records: what was published is gone from the log. The table's files "
     "hold every row: repair() publishes them again, into a topic with one partition a bucket."
 )
 _TOLD: Final[set[tuple[str, int]]] = set()
@@ -215,7 +215,7 @@ def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any
             silent = 0.0 if any(m.error() is None for m in messages) else silent + _WAIT_SECONDS
             if silent >= ANSWER_SECONDS:
                 msg = (
-                    f"topic {log.topic!r}: no record of partition {partition} came in {ANSWER_SECONDS:.0f} s, though "
+                    f"topic {log.topic!r}: partition {partition} gave no record in {ANSWER_SECONDS:.0f} s, though "
                     f"it ends at offset {high}; try again. Somebody's transaction may be open: see it with Kafka's "
                     "kafka-transactions.sh --find-hanging, end it with --abort."
                 )

@@ -496,7 +496,7 @@ def _is_made(storage: Storage, commit_id: str, cause: Exception) -> bool:
     try:
         text = storage.read(entry_of(0))
     except UnavailableError as error:
-        msg = f"{storage.root}: the Delta table may have been made or not; no answer came: {plain(cause)}"
+        msg = f"{storage.root}: the Delta table may have been made or not; there was no answer: {plain(cause)}"
         raise OutcomeUnknownError(msg) from error
     if text is not None and parse_commit(0, text).info.get("commit") == commit_id:
         return True

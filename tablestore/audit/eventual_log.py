@@ -150,7 +150,7 @@ def repair_eventual(table: TableContext, publisher: EventualPublisher, broken: S
     beyond = [s for s in seen.entries if s > seen.newest or s in _others(table, seen)]
     claimed = max((s for s in seen.entries if s not in beyond), default=None)
     if any(_reaches(seen, p, claimed) > end for p, (_, end) in enumerate(seen.bounds)):
-        actions.append("forgot the log index: the topic was made anew, or has lost records")
+        actions.append("forgot the log index: the topic was recreated, or has lost records")
         beyond = list(seen.entries)
     table.index.delete(sorted(beyond))
     actions += [f"removed the index entry of snapshot {s}" for s in sorted({*beyond, *broken}) if s > seen.newest]
@@ -241,7 +241,7 @@ def _tell(batch: pa.RecordBatch, spec: TableSpec, partition: int, findings: Find
 def note_topic(entries: Mapping[int, IndexEntry], topic: str, findings: Findings) -> None:
     """Say that the topic is not the one that was published to."""
     if old := stale(entries, topic):
-        findings.note(f"the topic was deleted and made anew since snapshot {max(old)} was published.")
+        findings.note(f"the topic was deleted and recreated since snapshot {max(old)} was published.")
 
 
 def _check_index(seen: _Seen, findings: Findings) -> None:
@@ -279,7 +279,7 @@ def _check_register(table: TableContext, seen: _Seen, findings: Findings) -> Non
                     partition=partition,
                 )
         elif held.end > end:
-            text = f"settled up to offset {held.end}, and the log ends at {end}: it was made anew or has lost records."
+            text = f"settled up to offset {held.end}, and the log ends at {end}: it was recreated or has lost records."
             findings.add(DifferenceKind.REGISTER, text, partition=partition, offset=end)
         elif held.snapshot > seen.newest:
             text = f"the register names snapshot {held.snapshot}; the newest committed one is {seen.newest}."

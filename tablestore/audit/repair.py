@@ -43,7 +43,7 @@ _FOREIGN = (
 )
 _ANEW = (
     "The table itself is right: batch reads are not concerned. For a log without these, delete the topic and repair() "
-    "again: every snapshot whose files are there is published anew, and consumers begin again at offset 0."
+    "again: every snapshot whose files are there is published again, and consumers begin again at offset 0."
 )
 
 
@@ -90,7 +90,7 @@ def repair(table: TableContext, publisher: KafkaPublisher | None, progress: Prog
     broken, old = sorted(damaged), sorted(stale(entries, topic_id(log.client, log.topic)))
     table.index.delete(sorted({*broken, *old}))
     if old:
-        actions.append("forgot the log index: the topic was made anew, and the index told of the one before")
+        actions.append("forgot the log index: the topic was recreated, and the index told of the one before")
     if isinstance(publisher, EventualPublisher):
         actions += repair_eventual(table, publisher, broken)
         report = verify(table, progress)
@@ -251,7 +251,7 @@ def _keep_ids(table: TableContext, log: KafkaLog, *, made: bool) -> list[str]:
         except ConflictError:
             continue
         claim(log.client, log.topic, ids, spec.table_id)
-        return [f"kept the id of topic {log.topic!r}, which was made anew, by snapshot {newest + 1}"]
+        return [f"kept the id of topic {log.topic!r}, which was recreated, by snapshot {newest + 1}"]
     msg = f"table {table.path!r}: others committed first {ATTEMPTS_MAX} times in a row; repair again."
     raise ConflictError(msg)
 

@@ -100,7 +100,7 @@ def statements_in(file: Path) -> list[Statement]:
     try:
         return statements_of([file.read_text(encoding="utf-8-sig")])
     except UnicodeDecodeError as error:
-        msg = f"{file}: expected text in UTF-8, came byte {error.object[error.start]:#04x} at {error.start}."
+        msg = f"{file}: expected text in UTF-8, got byte {error.object[error.start]:#04x} at {error.start}."
         raise InvalidInputError(msg) from error
     except SqlError as error:
         msg = f"{file}: {error}"

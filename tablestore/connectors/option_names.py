@@ -139,7 +139,7 @@ class OptionReader:
         try:
             return kind.parse(text.strip())
         except ValueError:
-            msg = f"Invalid value for option '{name}'. Expected {kind.expected}, came {text!r}."
+            msg = f"Invalid value for option '{name}'. Expected {kind.expected}, got {text!r}."
             raise InvalidInputError(msg) from None
 
 

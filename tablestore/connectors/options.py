@@ -287,7 +287,7 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
 def _check_connector(connector: Connector, given: Mapping[str, str]) -> None:
     came = given.get("connector", connector.value)
     if came != connector.value:
-        msg = f"option 'connector': expected {connector.value!r} here, came {came!r}."
+        msg = f"option 'connector': expected {connector.value!r} here, got {came!r}."
         raise InvalidInputError(msg)
 
 
@@ -304,7 +304,7 @@ def _topics(connector: Connector, given: Mapping[str, str], side: Side | None) -
         if len(topics) > 1:
             msg = (
                 "The 'upsert-kafka' connector doesn't support topic list. Please use single topic as the value of "
-                f"option 'topic', came {text!r}."
+                f"option 'topic', got {text!r}."
             )
             raise InvalidInputError(msg)
     elif not topics and pattern is None:

@@ -184,5 +184,5 @@ def as_type(name: str, data_type: DataType | str) -> DataType:
     try:
         return DataType.fromDDL(data_type)
     except PySparkException as error:
-        msg = f"column {name!r}: expected a Spark type or its text such as 'bigint', came {data_type!r}: {error}"
+        msg = f"column {name!r}: expected a Spark type or its text such as 'bigint', got {data_type!r}: {error}"
         raise InvalidInputError(msg) from error

@@ -114,7 +114,7 @@ def as_schema(schema: StructType | str) -> StructType:
     try:
         parsed = StructType.fromDDL(schema)
     except PySparkException as error:
-        msg = f"schema: expected a StructType or DDL text such as 'id bigint, name string', came {schema!r}: {error}"
+        msg = f"schema: expected a StructType or DDL text such as 'id bigint, name string', got {schema!r}: {error}"
         raise InvalidInputError(msg) from error
     return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
 

@@ -41,7 +41,7 @@ def checked_condition(condition: Condition, on: DataFrame, what: str) -> Column:
     """
     given: object = condition
     if not isinstance(given, Column | str):
-        msg = f"{what}: expected a Spark column or SQL text, came {type(given).__name__}."
+        msg = f"{what}: expected a Spark column or SQL text, got {type(given).__name__}."
         raise InvalidInputError(msg)
     try:
         column = F.expr(condition) if isinstance(condition, str) else condition
@@ -86,7 +86,7 @@ def checked_values(values: Mapping[str, Value], schema: StructType, on: DataFram
     """
     given: object = values
     if not isinstance(given, Mapping) or not given:
-        msg = f"{what}: expected columns and what they are set to, such as {{'price': 'price * 2'}}; came {values!r}."
+        msg = f"{what}: expected columns and what they are set to, such as {{'price': 'price * 2'}}; got {values!r}."
         raise InvalidInputError(msg)
     fields = {field.name.lower(): field for field in schema.fields}
     found: dict[str, Column] = {}
@@ -99,7 +99,7 @@ def checked_values(values: Mapping[str, Value], schema: StructType, on: DataFram
         column, came = evaluated(value, on, f"{what}: column {field.name!r}")
         if not can_widen(came, field.dataType):
             msg = (
-                f"{what}: column {field.name!r} is {field.dataType.simpleString()}, came {came.simpleString()}; say "
+                f"{what}: column {field.name!r} is {field.dataType.simpleString()}, got {came.simpleString()}; say "
                 f"cast(... as {field.dataType.simpleString()})."
             )
             raise InvalidInputError(msg)

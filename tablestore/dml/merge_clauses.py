@@ -127,7 +127,7 @@ def check_clauses(clauses: Sequence[Clause]) -> None:
     """
     if not clauses or not all(isinstance(each, Clause) for each in clauses):
         msg = (
-            "merge: when expects clauses, such as [when_matched().update(), when_not_matched().insert()]; came "
+            "merge: when expects clauses, such as [when_matched().update(), when_not_matched().insert()]; got "
             f"{clauses!r}."
         )
         raise InvalidInputError(msg)

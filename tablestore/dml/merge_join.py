@@ -145,7 +145,7 @@ def _on(on: On, spec: TableSpec, source: DataFrame, both: DataFrame) -> tuple[Co
     if unknown or not names:
         msg = (
             f"merge: on expects columns of both table and source, or a condition over target. and source. columns; "
-            f"came {list(names)}, the table has {spec.schema.fieldNames()}, the source {source.columns}."
+            f"got {list(names)}, the table has {spec.schema.fieldNames()}, the source {source.columns}."
         )
         raise InvalidInputError(msg)
     condition = F.lit(True)

@@ -111,7 +111,7 @@ class LocalTable:
             return self.schema
         unknown = [name for name in columns if name not in self.schema.names]
         if unknown or not columns or len(set(columns)) != len(columns):
-            msg = f"columns: expected some of {self.schema.names}, each once; came {list(columns)}."
+            msg = f"columns: expected some of {self.schema.names}, each once; got {list(columns)}."
             raise InvalidInputError(msg)
         return pa.schema([self.schema.field(name) for name in columns])
 

@@ -47,7 +47,7 @@ class OptionSpec(Generic[T]):
         try:
             return self.type.parse(text.strip())
         except ValueError:
-            msg = f"option '{self.name}': expected {self.type.expected}, came '{text}'. Correct it or leave it out."
+            msg = f"option '{self.name}': expected {self.type.expected}, got '{text}'. Correct it or leave it out."
             raise InvalidInputError(msg) from None
 
 

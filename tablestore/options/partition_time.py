@@ -57,7 +57,7 @@ def check_time(pattern: str | None, formatter: str | None, partition_by: Sequenc
     if unknown or (pattern and not columns_in(pattern)):
         msg = (
             f"option 'partition.timestamp-pattern': expected '$name' of partition columns ({', '.join(partition_by)}), "
-            f"came '{pattern}'."
+            f"got '{pattern}'."
         )
         raise InvalidInputError(msg)
     strptime_of(formatter or "")
@@ -74,7 +74,7 @@ def strptime_of(formatter: str) -> str:
         if letters and not _split(letters):
             msg = (
                 f"option 'partition.timestamp-formatter': expected a format of {', '.join(_FIELDS)} and other signs, "
-                f"came '{formatter}'. Put letters that stand for themselves in single quotes."
+                f"got '{formatter}'. Put letters that stand for themselves in single quotes."
             )
             raise InvalidInputError(msg)
         said += "".join(_FIELDS[each] for each in _split(letters)) if letters else (quoted or plain).replace("%", "%%")

@@ -172,7 +172,7 @@ def parse_schema_choice(text: str) -> bool:
         InvalidInputError: it is neither.
     """
     if text not in (OWN, NEWEST):
-        msg = f"option 'schema': expected '{NEWEST}' (the table's columns) or '{OWN}' (the snapshot's), came {text!r}."
+        msg = f"option 'schema': expected '{NEWEST}' (the table's columns) or '{OWN}' (the snapshot's), got {text!r}."
         raise InvalidInputError(msg)
     return text == OWN
 
@@ -188,7 +188,7 @@ def timestamp_millis(value: str | int | datetime) -> int:
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     except ValueError as error:
-        msg = f"option 'timestamp': expected ISO-8601 text or milliseconds since the epoch, came {value!r}."
+        msg = f"option 'timestamp': expected ISO-8601 text or milliseconds since the epoch, got {value!r}."
         raise InvalidInputError(msg) from error
     return int(moment.astimezone().timestamp() * 1000)
 
@@ -203,7 +203,7 @@ def _scan_mode(text: str | None, snapshot: int | None, timestamp: str | None, ta
     try:
         mode = ScanMode(text.lower())
     except ValueError as error:
-        msg = f"option 'scan-mode': expected one of {', '.join(ScanMode)}, came {text!r}."
+        msg = f"option 'scan-mode': expected one of {', '.join(ScanMode)}, got {text!r}."
         raise InvalidInputError(msg) from error
     needs: dict[ScanMode, tuple[str, object]] = {
         ScanMode.FROM_SNAPSHOT: ("snapshot", snapshot),
@@ -225,7 +225,7 @@ def _count(given: Mapping[str, str], name: str, least: int) -> int | None:
     if text is None:
         return None
     if not text.isdigit() or int(text) < least:
-        msg = f"option {_NAMES[name]!r}: expected a whole number of at least {least}, came {text!r}."
+        msg = f"option {_NAMES[name]!r}: expected a whole number of at least {least}, got {text!r}."
         raise InvalidInputError(msg)
     return int(text)
 
@@ -233,6 +233,6 @@ def _count(given: Mapping[str, str], name: str, least: int) -> int | None:
 def _flag(given: Mapping[str, str], name: str) -> bool:
     text = given.get(name, "false").lower()
     if text not in ("true", "false"):
-        msg = f"option {_NAMES[name]!r}: expected true or false, came {text!r}."
+        msg = f"option {_NAMES[name]!r}: expected true or false, got {text!r}."
         raise InvalidInputError(msg)
     return text == "true"

@@ -218,7 +218,7 @@ class _Maker:
         try:
             names = (text,) if single else COLUMNS.parse(text) if text else ()
         except ValueError:
-            msg = f"option '{option}': expected {COLUMNS.expected}, came '{text}'. Correct it or leave it out."
+            msg = f"option '{option}': expected {COLUMNS.expected}, got '{text}'. Correct it or leave it out."
             raise InvalidInputError(msg) from None
         for name in names:
             if name in self._key:

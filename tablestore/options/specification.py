@@ -105,7 +105,7 @@ CHANGELOG_PRODUCER: Final = OptionSpec(
     "none",
     "`lookup`: each write looks up the rows it replaces, so change files and log hold inserts, updates with the row "
     "before, and deletes with the row; a write that changes nothing makes no snapshot. Writers at the same time wait "
-    "for each other. `none`: upserts and deletes as they came.",
+    "for each other. `none`: upserts and deletes as they were written.",
 )
 LOG_RETENTION: Final = OptionSpec(
     "log.retention",
@@ -353,7 +353,7 @@ export {variable}="env:ORDERS_*,file:/etc/kafka/*,env:AUDIT_PASSWORD@broker1:909
 **What remains.** The stored options also name the brokers and the mechanism. A password that is allowed without `@`, or
 given by the program, goes to the brokers that the table names: PLAIN shows it to them, and whether it is PLAIN or
 SCRAM, which does not, the table says too. The stored options can also switch encryption or its checks off
-(`security.protocol`, `enable.ssl.certificate.verification`), which helps whoever sits between you and the
+(`security.protocol`, `enable.ssl.certificate.verification`), which helps anyone who sits between you and the
 broker. For tables of people whom
 you do not trust with the credential, bind it by `@`, or give `kafka.bootstrap.servers`, `kafka.security.protocol` and
 `kafka.sasl.mechanism` at opening as well. The values of variables and files live in the memory of the driver and the

@@ -288,7 +288,7 @@ def _text(name: str, value: object) -> str:
         return value if name.endswith(DELIMITER) else value.strip()
     if isinstance(value, int | float):
         return str(value)
-    msg = f"option '{name}': expected text, a number or a boolean, came {type(value).__name__}. Write it as text."
+    msg = f"option '{name}': expected text, a number or a boolean, got {type(value).__name__}. Write it as text."
     raise InvalidInputError(msg)
 
 
@@ -331,7 +331,7 @@ def _refuse_without_log(given: Mapping[str, str]) -> None:
 def _read_log(given: Mapping[str, str], primary_key: Sequence[str]) -> LogOptions:
     for spec in (specs.KAFKA_SERVERS, specs.KAFKA_TOPIC):
         if not given.get(spec.name):
-            msg = f"option '{spec.name}' is required with log.system=kafka: set {spec.type.expected}; nothing came."
+            msg = f"option '{spec.name}' is required with log.system=kafka: set {spec.type.expected}; got nothing."
             raise InvalidInputError(msg)
     client = {
         name.removeprefix(_KAFKA): text

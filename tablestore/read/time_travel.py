@@ -22,7 +22,7 @@ def snapshot_at(files: TableFiles, point: Point) -> Snapshot:
         InvalidInputError: the text is none of an id, a tag or a time.
     """
     if isinstance(point, bool) or not isinstance(point, int | str | datetime):
-        msg = f"expected a snapshot's id, a tag's name or a time, came {point!r}."
+        msg = f"expected a snapshot's id, a tag's name or a time, got {point!r}."
         raise InvalidInputError(msg)
     if isinstance(point, int):
         return files.snapshot(point)

@@ -189,7 +189,7 @@ def _values(
             continue
         if not goes_into(came, field.dataType):
             kind = field.dataType.simpleString()
-            msg = f"table '{table}': column '{name}' is {kind}, came {came.simpleString()}. Say CAST(... AS {kind})."
+            msg = f"table '{table}': column '{name}' is {kind}, got {came.simpleString()}. Say CAST(... AS {kind})."
             raise InvalidInputError(msg)
         found[name] = column.cast(field.dataType)
     return found

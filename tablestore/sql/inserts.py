@@ -182,7 +182,7 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns) -> Plan:
             f"INSERT INTO '{made.name}': its PRIMARY KEY ({', '.join(made.primary_key)}) has to hold all columns that "
             f"tell the query's rows apart (what it groups by, or the key of the table it reads); those that go into it "
             f"{known}, so that several rows would replace each other in no order (Flink would keep them all in an "
-            "operator before the sink, upsertMaterialize, and write the one that came last). Put them INTO the key, or "
+            "operator before the sink, upsertMaterialize, and write the last one). Put them INTO the key, or "
             "make a table with the key that the query has."
         )
         raise InvalidInputError(msg)

@@ -98,7 +98,7 @@ class Catalog:
         for result in self.run(text):  # noqa: B007 - the last one is wanted
             pass
         if result is None:
-            msg = "expected a statement, came a text without any."
+            msg = "expected a statement, got a text without any."
             raise InvalidInputError(msg)
         return result
 

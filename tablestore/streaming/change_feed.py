@@ -202,7 +202,7 @@ class Feed:
         assert self._table.log is not None
         found = earliest_of(self._table.log.client, self._table.log.topic)
         if any(is_another(topic, found.topic_id) for topic in topics):
-            return "the topic was deleted and made anew after"
+            return "the topic was deleted and recreated after"
         first = found.offsets
         expired = any(first[piece.partition] > piece.start and piece.records for piece in slices)
         return "the log's retention has passed" if expired else ""

@@ -215,7 +215,7 @@ class EventualStream(SnapshotStream):
         read, found = offset.get("topic", ""), self._topic_id()
         if is_another(read, found):
             msg = (
-                f"table {self._table.path!r}: topic {self._log.topic!r} was deleted and made anew since this query "
+                f"table {self._table.path!r}: topic {self._log.topic!r} was deleted and recreated since this query "
                 f"read it: expected the topic with id {read}, got one with id {found}. What the query has not read of "
                 "it is gone. See that repair() has published the table's rows again, then start a new query, with a "
                 "new checkpoint and scan_mode='full'."

@@ -114,7 +114,7 @@ def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]
         if source is not None and not can_widen(source.dataType, field.dataType):
             msg = (
                 f"column {field.name!r}: expected {field.dataType.simpleString()}, "
-                f"came {source.dataType.simpleString()}; cast it before writing."
+                f"got {source.dataType.simpleString()}; cast it before writing."
             )
             raise InvalidInputError(msg)
     return came

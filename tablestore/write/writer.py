@@ -42,11 +42,11 @@ logger = logging.getLogger("tablestore")
 
 _LANDED = (
     "table %s: write %s landed before (the newest under that name is batch %s, the snapshot %d); it is not written "
-    "again. That is right for the batch a query repeats after a crash. If the query has begun anew, its checkpoint "
+    "again. That is right for the batch a query repeats after a crash. If the query has started over, its checkpoint "
     "deleted, its rows are skipped: give it a new name."
 )
 _BEGUN_ANEW = (
-    "table %s: write %s is the first of a query that has begun anew: its checkpoint was deleted, and up to batch %d "
+    "table %s: write %s is the first of a query that has started over: its checkpoint was deleted, and up to batch %d "
     "was written from there. What it reads again is written again: without a primary key, rows are doubled. If that is "
     "not wanted, stop it and let its source begin where the table ends."
 )

@@ -34,7 +34,7 @@ def test_o01_o12_connector_of_an_upsert_table_is_upsert_kafka(lab: Lab, made: To
     given = {"primary_key": "k", "connector": "upsert-kafka"}
     lab.write(topic, KV, [(1, "a"), (1, "b")], "upsert-kafka", **given)
     assert lab.upsert(topic, KV, "k", **given) == [{"k": 1, "v": "b"}]
-    with pytest.raises(InvalidInputError, match="expected 'upsert-kafka' here, came 'kafka'"):
+    with pytest.raises(InvalidInputError, match="expected 'upsert-kafka' here, got 'kafka'"):
         upsert(connector="kafka")
 
 
@@ -43,7 +43,7 @@ def test_o25_connector_of_a_standard_table_is_kafka(lab: Lab, made: Topics) -> N
     topic = made()
     lab.write(topic, KV, [(1, "a"), (1, "b")], connector="kafka")
     assert len(lab.read(topic, KV)) == 2
-    with pytest.raises(InvalidInputError, match="expected 'kafka' here, came 'kafka-table'"):
+    with pytest.raises(InvalidInputError, match="expected 'kafka' here, got 'kafka-table'"):
         kafka(connector="kafka-table")
 
 

@@ -92,13 +92,13 @@ def test_a_query_whose_checkpoint_was_deleted_writes_again_and_says_so(
     source.write(frame(spark, [(2, "b")]))
     run(sink, checkpoint)
     run(other, tmp_path / "another")
-    assert "begun anew" not in caplog.text
+    assert "started over" not in caplog.text
     shutil.rmtree(checkpoint)
     run(sink, checkpoint)
     assert sorted(tuple(row) for row in sink.read().collect()) == [(1, "a"), (1, "a"), (2, "b"), (2, "b")]
     if way == "write_stream":
         # The other commits in a process that Spark starts, whose log goes to Spark's.
-        assert caplog.text.count("the first of a query that has begun anew") == 1
+        assert caplog.text.count("the first of a query that has started over") == 1
 
 
 def test_a_number_below_one_that_has_landed_is_not_written_and_never_skipped_without_a_word(

@@ -77,12 +77,12 @@ def test_a_topic_made_anew_under_a_writer_that_runs_shows_none_of_its_records(an
     write(writer, changes(1))
     write(writer, changes(2))
     any_size.remake_topic()
-    pending = r"snapshot 3 is committed but not yet in the log.*was made anew"
+    pending = r"snapshot 3 is committed but not yet in the log.*was recreated"
     with pytest.raises(PublishPendingError, match=pending) as caught:
         write(writer, changes(3))
     assert isinstance(caught.value.__cause__, DataLostError)
     any_size.close()
-    with pytest.raises(DataLostError, match="was made anew"):
+    with pytest.raises(DataLostError, match="was recreated"):
         any_size.recover()
     assert drain(any_size.servers, any_size.topic, PARTITIONS) == [[], []]
 
@@ -90,7 +90,7 @@ def test_a_topic_made_anew_under_a_writer_that_runs_shows_none_of_its_records(an
 def test_a_topic_made_anew_with_fewer_partitions_is_refused(rig: TableHarness) -> None:
     rig.write(1)
     rig.remake_topic(partitions=1)
-    with pytest.raises(DataLostError, match="was made anew"):
+    with pytest.raises(DataLostError, match="was recreated"):
         rig.recover()
 
 

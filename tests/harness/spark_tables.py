@@ -78,7 +78,7 @@ class Follower:
     """A streaming reader with a checkpoint: each ``follow`` reads what is new and gives it batch by batch."""
 
     def __init__(self, checkpoint: Path, source: Callable[[], DataFrame]) -> None:
-        """Read ``source()``, made anew at each restart."""
+        """Read ``source()``, recreated at each restart."""
         self._checkpoint = checkpoint
         self._source = source
 

@@ -127,7 +127,7 @@ def test_a_publisher_that_outlives_its_table_publishes_nothing_and_leaves_the_ne
     replace_table(rig, 21, 22)
     entries = {p.name: p.read_text() for p in (rig.path / "_log").glob("*.json")}
     log = drain(rig.servers, rig.topic, PARTITIONS)
-    with pytest.raises(TableReplacedError, match=r"expected an entry of table .*Open the table anew"):
+    with pytest.raises(TableReplacedError, match=r"expected an entry of table .*Open the table again"):
         Writer(old, publisher).publish(3)
     # One that has looked before the table was replaced, and goes on after it.
     shutil.copytree(kept / "_changes", rig.path / "_changes", dirs_exist_ok=True)
@@ -152,12 +152,12 @@ def test_an_eventual_stream_whose_topic_was_made_anew_fails_and_skips_nothing(ev
     assert mend(rig).ok
     again = stream_of(rig, EventualStream)
     for reader in (stream, again):
-        with pytest.raises(DataLostError, match=r"deleted and made anew since this query.*new checkpoint"):
+        with pytest.raises(DataLostError, match=r"deleted and recreated since this query.*new checkpoint"):
             reader.latestOffset(start, ReadAllAvailable())
     # Once the new topic is longer than the one before, its end tells nothing.
     rig.write(*range(4, 10))
     end = again.latestOffset(start, ReadAllAvailable())
-    with pytest.raises(DataLostError, match="deleted and made anew"):
+    with pytest.raises(DataLostError, match="deleted and recreated"):
         again.partitions(start, end)
 
 
@@ -180,7 +180,7 @@ def test_entries_of_a_topic_that_is_no_more_are_read_from_files(
             for _ in range(30):
                 producer.produce(rig.topic, json.dumps({"id": 1, "v": "other"}).encode(), b'{"id": 1}', partition)
     assert rows_of(rig, 0, 2) == sorted([(1, *c) for c in changes(1)] + [(2, *c) for c in changes(2)])
-    assert "deleted and made anew after snapshots 1 to 2" in caplog.text
+    assert "deleted and recreated after snapshots 1 to 2" in caplog.text
     with pytest.raises(DataLostError, match=r"expected the topic with id .*repair\(\)"):
         rig.write(3)
     assert rig.table.files.latest() == 2

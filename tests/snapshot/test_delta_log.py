@@ -53,7 +53,7 @@ def by_path(files: list[DataFile]) -> list[DataFile]:
 
 
 def test_what_is_followed_is_what_delta_rs_reads(tmp_path: Path) -> None:
-    """Two writers in turns, and one that always begins anew: delta-rs alone."""
+    """Two writers in turns, and one that always starts over: delta-rs alone."""
     dice = random.Random(7)
     writers = [make(tmp_path / "t"), DeltaLog(Storage.at(tmp_path / "t"))]
     held: list[DataFile] = []

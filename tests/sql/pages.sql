@@ -112,7 +112,7 @@ CREATE TABLE pageviews_per_region (
   'value.format' = 'avro'
 
 ---- error
-line 5, column 1: expected the name of a column, came ')'
+line 5, column 1: expected the name of a column, got ')'
 
 ---- Q06 pageviews (damaged Q02)
 CREATE TABLE pageviews (
@@ -137,7 +137,7 @@ FROM pageviews
 GROUP BY user_region;
 
 ---- error
-line 3, column 1: expected SELECT, VALUES or WITH, came 'FROM'
+line 3, column 1: expected SELECT, VALUES or WITH, got 'FROM'
 
 ---- Q08 KafkaTable (damaged Q04)
   `ts` TIMESTAMP(3) METADATA FROM 'timestamp',
@@ -155,7 +155,7 @@ line 3, column 1: expected SELECT, VALUES or WITH, came 'FROM'
   'value.fields-include' = 'EXCEPT_KEY'
 
 ---- error
-line 1, column 3: expected a statement (CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT, DELETE, UPDATE, TRUNCATE, MERGE, EXECUTE STATEMENT SET, SELECT, VALUES, WITH, EXPLAIN, SET, RESET), came '`ts`'
+line 1, column 3: expected a statement (CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT, DELETE, UPDATE, TRUNCATE, MERGE, EXECUTE STATEMENT SET, SELECT, VALUES, WITH, EXPLAIN, SET, RESET), got '`ts`'
 
 ---- Q09 T (table store with Kafka log)
 CREATE TABLE T (...)

@@ -318,7 +318,7 @@ line 1, column 24: column 'a' is declared twice
 CREATE TABLE t (a, b INT)
 
 ---- error
-line 1, column 18: expected a type such as STRING, BIGINT or TIMESTAMP(3), came ','
+line 1, column 18: expected a type such as STRING, BIGINT or TIMESTAMP(3), got ','
 
 ---- an unknown type
 CREATE TABLE t (a INT, b NUMBER(3))
@@ -336,13 +336,13 @@ line 1, column 19: type TIME is not supported: Spark's tables cannot hold it; us
 CREATE TABLE t (a TIMESTAMP(9))
 
 ---- error
-line 1, column 19: type TIMESTAMP has 0 to 6 digits of a second here, as Spark has; came (9)
+line 1, column 19: type TIMESTAMP has 0 to 6 digits of a second here, as Spark has; got (9)
 
 ---- too many digits
 CREATE TABLE t (a DECIMAL(39, 2))
 
 ---- error
-line 1, column 19: type DECIMAL takes a precision from 1 to 38 and a scale up to it, came (39, 2)
+line 1, column 19: type DECIMAL takes a precision from 1 to 38 and a scale up to it, got (39, 2)
 
 ---- a type with time zone
 CREATE TABLE t (a TIMESTAMP(3) WITH TIME ZONE)
@@ -390,13 +390,13 @@ line 1, column 41: option 'a' is given twice
 CREATE TABLE t (a INT) WITH ('connector')
 
 ---- error
-line 1, column 41: expected '=', came ')'
+line 1, column 41: expected '=', got ')'
 
 ---- an option with a number
 CREATE TABLE t (a INT) WITH ('bucket' = 4)
 
 ---- error
-line 1, column 41: expected the value of option 'bucket' in single quotes, came '4'
+line 1, column 41: expected the value of option 'bucket' in single quotes, got '4'
 
 ---- a name before the name
 CREATE TABLE db.t (a INT)
@@ -434,7 +434,7 @@ line 1, column 10: a comment is not closed
 CREATE TABLE t (a INT) WITH ('properties.sasl.password' = 'hunter2' 'x')
 
 ---- error
-line 1, column 69: expected ',' or ')', came 'x'
+line 1, column 69: expected ',' or ')', got 'x'
 
 ---- an open quote in a secret
 CREATE TABLE t (a INT) WITH ('properties.sasl.password' = 'hunter2)
@@ -446,7 +446,7 @@ line 1, column 59: a quote is not closed
 SELECT 1 SELECT 2
 
 ---- error
-line 1, column 10: expected the end of the statement, came 'SELECT'
+line 1, column 10: expected the end of the statement, got 'SELECT'
 
 ---- no table
 SELECT a FROM
@@ -590,13 +590,13 @@ LIKE `a` (INCLUDING ALL EXCLUDING CONSTRAINTS EXCLUDING PARTITIONS OVERWRITING G
 CREATE TABLE t (a INT) LIKE b (INCLUDING OPTIONS, EXCLUDING WATERMARKS)
 
 ---- error
-line 1, column 49: expected INCLUDING, EXCLUDING or OVERWRITING, came ','
+line 1, column 49: expected INCLUDING, EXCLUDING or OVERWRITING, got ','
 
 ---- LIKE with an unknown part
 CREATE TABLE t LIKE b (INCLUDING DISTRIBUTION)
 
 ---- error
-line 1, column 34: expected one of ALL, CONSTRAINTS, GENERATED, METADATA, OPTIONS, PARTITIONS, WATERMARKS, came 'DISTRIBUTION'
+line 1, column 34: expected one of ALL, CONSTRAINTS, GENERATED, METADATA, OPTIONS, PARTITIONS, WATERMARKS, got 'DISTRIBUTION'
 
 ---- LIKE with a key that is overwritten
 CREATE TABLE t LIKE b (OVERWRITING CONSTRAINTS)
@@ -622,19 +622,19 @@ CREATE TABLE `u` (
 CREATE TABLE t (a INT METADATA FROM timestamp)
 
 ---- error
-line 1, column 37: expected the metadata's name in single quotes, came 'timestamp'
+line 1, column 37: expected the metadata's name in single quotes, got 'timestamp'
 
 ---- a comma too many among columns
 CREATE TABLE t (a INT,)
 
 ---- error
-line 1, column 23: expected the name of a column, came ')'
+line 1, column 23: expected the name of a column, got ')'
 
 ---- a comma too many among options
 CREATE TABLE t (a INT) WITH ('a' = 'b',)
 
 ---- error
-line 1, column 40: expected an option's name in single quotes, came ')'
+line 1, column 40: expected an option's name in single quotes, got ')'
 
 ---- DISTRIBUTED
 CREATE TABLE t (a INT) DISTRIBUTED BY HASH(a) INTO 4 BUCKETS
@@ -658,7 +658,7 @@ line 1, column 20: ALTER TABLE cannot change the PRIMARY KEY: make a new table L
 ALTER VIEW v AS SELECT 1
 
 ---- error
-line 1, column 14: expected RENAME TO; other changes of a view are DROP VIEW and CREATE VIEW, came 'AS'
+line 1, column 14: expected RENAME TO; other changes of a view are DROP VIEW and CREATE VIEW, got 'AS'
 
 ---- SHOW COLUMNS
 SHOW COLUMNS FROM t
@@ -670,7 +670,7 @@ line 1, column 6: SHOW COLUMNS is not supported: say DESCRIBE and the name of th
 SHOW PROCEDURES
 
 ---- error
-line 1, column 6: expected TABLES, VIEWS, CREATE TABLE or CREATE VIEW, came 'PROCEDURES'
+line 1, column 6: expected TABLES, VIEWS, CREATE TABLE or CREATE VIEW, got 'PROCEDURES'
 
 ---- DESCRIBE EXTENDED
 DESCRIBE EXTENDED t
@@ -722,4 +722,4 @@ line 1, column 1: USE is not supported: a warehouse is one database
 SET execution.runtime-mode = batch
 
 ---- error
-line 1, column 30: expected the value of 'execution.runtime-mode' in single quotes, came 'batch'
+line 1, column 30: expected the value of 'execution.runtime-mode' in single quotes, got 'batch'

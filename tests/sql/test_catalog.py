@@ -132,7 +132,7 @@ def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path
         (f"CREATE TABLE t (a INT METADATA VIRTUAL) {KAFKA}", "needs a column that is stored"),
         (f"CREATE TABLE t (a INT, ts INT METADATA FROM 'timestampx' VIRTUAL) {KAFKA}", "timestamp-type"),
         (f"CREATE TABLE t (a INT, A STRING) {KAFKA}", "'a' and 'A' are the same to Spark"),
-        (f"CREATE TABLE t (a INT, WATERMARK FOR a AS a) {KAFKA}", "expected TIMESTAMP or TIMESTAMP_LTZ, came INT"),
+        (f"CREATE TABLE t (a INT, WATERMARK FOR a AS a) {KAFKA}", "expected TIMESTAMP or TIMESTAMP_LTZ, got INT"),
         (f"CREATE TABLE t (a INT, WATERMARK FOR b AS b) {KAFKA}", "there is no such column"),
         (f"CREATE TABLE t (a INT) PARTITIONED BY (a) {KAFKA}", "PARTITIONED BY is for store tables"),
         ("CREATE TABLE t (a INT, o BIGINT METADATA FROM 'offset')", "METADATA is of connectors"),
@@ -409,7 +409,7 @@ def test_settings_are_checked_and_shown(catalog: Catalog) -> None:
     assert rows["spark.hadoop.fs.s3a.secret.key"] == "***"
     for text, match in [
         ("SET 'execution.runtime-mod' = 'batch'", "Did you mean 'execution.runtime-mode'"),
-        ("SET 'execution.runtime-mode' = 'fast'", "expected 'streaming' or 'batch', came 'fast'"),
+        ("SET 'execution.runtime-mode' = 'fast'", "expected 'streaming' or 'batch', got 'fast'"),
         ("SET 'tablestore.addresses' = 'localhost:9092'", "expected pairs"),
         ("RESET 'nothing'", "unknown setting"),
     ]:

@@ -79,7 +79,7 @@ class Allowed:
         entries = tuple(filter(None, (entry.strip() for entry in text.split(","))))
         for entry in entries:
             if not _ENTRY.fullmatch(entry):
-                msg = f"{where}: expected {EXPECTED}; came {entry!r}. Correct it."
+                msg = f"{where}: expected {EXPECTED}; got {entry!r}. Correct it."
                 raise InvalidInputError(msg)
         return cls(entries)
 

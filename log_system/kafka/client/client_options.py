@@ -217,7 +217,7 @@ def check_client_options(config: Mapping[str, object]) -> None:
             raise InvalidInputError(msg)
         if name == "ssl.keystore.location" and str(value).lower().endswith(".jks"):
             msg = (
-                f"option 'kafka.{name}': expected a PKCS#12 file, came a Java key store (.jks). Convert it with "
+                f"option 'kafka.{name}': expected a PKCS#12 file, got a Java key store (.jks). Convert it with "
                 "'keytool -importkeystore -deststoretype PKCS12', or use kafka.ssl.certificate.location and "
                 "kafka.ssl.key.location."
             )

@@ -200,7 +200,7 @@ def _remedy(error: KafkaError, family: type[TableStoreError], config: Mapping[st
         OutcomeUnknownError: ". It may have landed: throw this producer away and recover before writing again.",
         NotFoundError: f". Check {topic} and {servers}: the topic may have been deleted.",
         DataLostError: (
-            ". The topic no longer holds these offsets: log.retention has passed, or the topic was made anew. "
-            "Start the reader anew from a snapshot."
+            ". The topic no longer holds these offsets: log.retention has passed, or the topic was recreated. "
+            "Restart the reader from a snapshot."
         ),
     }.get(family, ".")

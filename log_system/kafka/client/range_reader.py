@@ -73,7 +73,7 @@ def read_records(
             if records is not None or reached >= 0:
                 silent_since = time.monotonic()
             elif time.monotonic() - silent_since >= ANSWER_SECONDS:
-                msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s, at offset {position}."
+                msg = f"{doing}: no record arrived in {ANSWER_SECONDS:.0f} s, at offset {position}."
                 raise UnavailableError(msg)
             elif time.monotonic() - silent_since >= LOOK_SECONDS:
                 # To the client, a partition of a topic that is gone is only silent.
@@ -102,7 +102,7 @@ def _within(take: Take, count: int, doing: str, remedy: str) -> tuple[Records | 
         if error.args[0].code() not in _OUT_OF_RANGE:
             raise
         msg = (
-            f"{doing}: the topic no longer holds them; its retention has overtaken this reader, or it was made anew. "
+            f"{doing}: the topic no longer holds them; its retention has overtaken this reader, or it was recreated. "
             f"{remedy}"
         )
         raise DataLostError(msg) from error

@@ -111,7 +111,7 @@ def refuse_inline_secrets(config: Mapping[str, ClientValue]) -> None:
             variable = re.sub(r"[^A-Z0-9]+", "_", f"KAFKA_{name}".upper())
             msg = (
                 f"option 'kafka.{name}' holds a credential and options are stored with the table: expected a "
-                f"reference, came the credential itself (not shown). Give 'env:{variable}' (an environment variable of "
+                f"reference, got the credential itself (not shown). Give 'env:{variable}' (an environment variable of "
                 f"the driver and the executors) or 'file:/path/to/file', or leave it out and give it each time the "
                 f"table is opened: TableStore.open(spark, path, options={{'kafka.{name}': ...}})."
             )

@@ -132,7 +132,7 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
                 if reached >= part.end:
                     break
                 if time.monotonic() - silent_since >= ANSWER_SECONDS:
-                    msg = f"{doing}: no record came in {ANSWER_SECONDS:.0f} s; {left} are missing."
+                    msg = f"{doing}: no record arrived in {ANSWER_SECONDS:.0f} s; {left} are missing."
                     raise UnavailableError(msg)
                 if time.monotonic() - silent_since >= LOOK_SECONDS:
                     # To the client, a partition of a topic that is gone is only silent.

@@ -129,7 +129,7 @@ def parse_properties(given: Mapping[str, object]) -> Properties:
         _check(name, value)
     group = rest.pop("group.id", None)
     if group == "":
-        msg = f"option '{PREFIX}group.id': expected the name of a consumer group, came an empty text."
+        msg = f"option '{PREFIX}group.id': expected the name of a consumer group, got an empty text."
         raise InvalidInputError(msg)
     isolation = _word(rest, "isolation.level", _ISOLATION)
     reset = _word(rest, "auto.offset.reset", _RESETS)
@@ -145,7 +145,7 @@ def _check(name: str, value: ClientValue) -> None:
         raise InvalidInputError(msg)
     if name == "ssl.keystore.location" and str(value).lower().endswith(".jks"):
         msg = (
-            f"option '{PREFIX}{name}': expected a PKCS#12 file, came a Java key store (.jks). Convert it with "
+            f"option '{PREFIX}{name}': expected a PKCS#12 file, got a Java key store (.jks). Convert it with "
             f"'keytool -importkeystore -deststoretype PKCS12', or use {PREFIX}ssl.certificate.location and "
             f"{PREFIX}ssl.key.location."
         )
@@ -164,7 +164,7 @@ def _login(given: ClientValue) -> dict[str, ClientValue]:
     if login is None:
         msg = (
             f"option '{PREFIX}sasl.jaas.config': expected '<login module> required username=\"...\" password=\"...\";' "
-            f"with one of {', '.join(_JAAS_MODULES)}; what came (not shown) is something else. For other mechanisms "
+            f"with one of {', '.join(_JAAS_MODULES)}; got something else (not shown). For other mechanisms "
             f"use librdkafka's options, such as {PREFIX}sasl.kerberos.keytab or {PREFIX}sasl.oauthbearer.method."
         )
         raise InvalidInputError(msg)
@@ -189,7 +189,7 @@ def _word(rest: dict[str, ClientValue], name: str, words: tuple[str, ...]) -> st
         return None
     value = str(given)
     if value.lower() not in words:
-        msg = f"option '{PREFIX}{name}': expected one of {', '.join(words)}, came {value!r}."
+        msg = f"option '{PREFIX}{name}': expected one of {', '.join(words)}, got {value!r}."
         raise InvalidInputError(msg)
     return value.lower()
 
@@ -200,6 +200,6 @@ def _number(rest: dict[str, ClientValue], name: str) -> int | None:
         return None
     value = str(given)
     if not value.isdigit() or int(value) < 1:
-        msg = f"option '{PREFIX}{name}': expected a whole number of milliseconds, came {value!r}."
+        msg = f"option '{PREFIX}{name}': expected a whole number of milliseconds, got {value!r}."
         raise InvalidInputError(msg)
     return int(value)

@@ -191,7 +191,7 @@ class Scan:
     def _reset(self, at: Partition, begin: int, first: int, end: int) -> int:
         what = (
             f"topic {at[0]!r}, partition {at[1]}: offset {begin} is to be read next, but the topic holds offsets from "
-            f"{first} on and ends at {end}: its retention has overtaken this reader, or it was made anew."
+            f"{first} on and ends at {end}: its retention has overtaken this reader, or it was recreated."
         )
         if self._spec.reset in (None, "none"):
             msg = f"{what} Set 'properties.auto.offset.reset' to 'earliest' or 'latest' to go on, or start a new query."

@@ -90,7 +90,7 @@ class PartitionStream(KafkaStream):
         if watched.column not in schema.fieldNames() or not pa.types.is_timestamp(
             table.coding.layout.schema.field(watched.column).type
         ):
-            msg = f"watermark: expected a timestamp column, came {watched.column!r}; the columns are {schema.names}."
+            msg = f"watermark: expected a timestamp column, got {watched.column!r}; the columns are {schema.names}."
             raise InvalidInputError(msg)
         self._watched = watched
         self._pulse = _Pulse(table, watched)
@@ -224,7 +224,7 @@ def read_with_watermark(
     """
     options = wrap(options)
     if spark.conf.get(_POLICY) != "min":
-        msg = f"{_POLICY}: expected 'min', came {spark.conf.get(_POLICY)!r}; a slow partition would lose its rows."
+        msg = f"{_POLICY}: expected 'min', got {spark.conf.get(_POLICY)!r}; a slow partition would lose its rows."
         raise InvalidInputError(msg)
     columns = spark.createDataFrame([], schema).schema
     table = KafkaTable.of(Connector.KAFKA, options, columns, Side.SOURCE)

@@ -58,7 +58,7 @@ def connector_of(made: CreateTable) -> Connector | None:
         return Connector(str(given))
     except ValueError:
         known = ", ".join(f"'{each.value}'" for each in Connector)
-        msg = f"table '{made.name}': option 'connector': expected {known}, or none for a store table; came {given!r}."
+        msg = f"table '{made.name}': option 'connector': expected {known}, or none for a store table; got {given!r}."
         raise InvalidInputError(msg) from None
 
 
@@ -204,7 +204,7 @@ def _check_watermark(made: CreateTable) -> None:
         raise InvalidInputError(msg)
     if not isinstance(column.type.spark, TimestampType | TimestampNTZType):
         came = column.type.text
-        msg = f"table '{made.name}': WATERMARK FOR '{name}': expected TIMESTAMP or TIMESTAMP_LTZ, came {came}."
+        msg = f"table '{made.name}': WATERMARK FOR '{name}': expected TIMESTAMP or TIMESTAMP_LTZ, got {came}."
         raise InvalidInputError(msg)
 
 
@@ -242,7 +242,7 @@ def _refuse_secrets(made: CreateTable) -> None:
             variable = "".join(letter if letter.isalnum() else "_" for letter in f"KAFKA_{name}".upper())
             msg = (
                 f"table '{made.name}': option '{key}' holds a credential and definitions are stored: expected a "
-                f"reference, came the credential itself (not shown). Give 'env:{variable}' or 'file:/path/to/file', or "
+                f"reference, got the credential itself (not shown). Give 'env:{variable}' or 'file:/path/to/file', or "
                 f"leave it out and give it each time: catalog.table('{made.name}', options={{'{key}': ...}}), or "
                 "CREATE TEMPORARY TABLE, which is not stored."
             )

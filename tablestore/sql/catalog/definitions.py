@@ -144,7 +144,7 @@ def _read(where: str, data: bytes, version: int) -> Definition | None:
     try:
         content = json.loads(data)
         if content.get("format") != _FORMAT:
-            msg = f"{where}: expected format {_FORMAT}, came {content.get('format')!r}: a newer version wrote it."
+            msg = f"{where}: expected format {_FORMAT}, got {content.get('format')!r}: a newer version wrote it."
             raise CorruptedError(msg)
         if content.get("dropped"):
             return None
@@ -153,6 +153,6 @@ def _read(where: str, data: bytes, version: int) -> Definition | None:
         msg = f"{where}: this is no definition of a table or view: {error}. Restore the file or remove its folder."
         raise CorruptedError(msg) from error
     if not isinstance(made, CreateTable | CreateView):
-        msg = f"{where}: expected CREATE TABLE or CREATE VIEW, came {type(made).__name__}. Restore the file."
+        msg = f"{where}: expected CREATE TABLE or CREATE VIEW, got {type(made).__name__}. Restore the file."
         raise CorruptedError(msg)
     return Definition(made, content.get("path"), version)

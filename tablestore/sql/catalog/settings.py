@@ -28,7 +28,7 @@ SPARK: Final = "spark."
 _OF_FLINK: Final[Mapping[str, str]] = {
     "table.exec.sink.upsert-materialize": (
         "an INSERT is refused where several rows of its query could have one PRIMARY KEY, so that no sink has to "
-        "choose among them. Flink's is a state of all of them, of which the one that came last is written."
+        "choose among them. Flink's is a state of all of them, of which the last one is written."
     ),
 }
 _WORD: Final = re.compile(r"[^,=\s]+=[^,=\s]+")
@@ -110,7 +110,7 @@ class Settings:
         try:
             setting.check(value)
         except ValueError:
-            msg = f"SET '{key}': expected {setting.expected}, came {value!r}."
+            msg = f"SET '{key}': expected {setting.expected}, got {value!r}."
             raise InvalidInputError(msg) from None
 
     def set(self, key: str, value: str) -> None:

@@ -61,7 +61,7 @@ class Reader(SparkParser):
 
     def _unexpected(self, what: str) -> SyntaxFaultError:
         """Say that something else was expected at the present word."""
-        came = "" if self._at_end() else f", came {self._shown(self._curr)}"
+        came = "" if self._at_end() else f", got {self._shown(self._curr)}"
         return self._fault(f"expected {what}{came}")
 
     def _expected(self, what: str) -> NoReturn:
@@ -106,7 +106,7 @@ class Reader(SparkParser):
         if self._at_end() or not (is_quoted or is_word):
             self._expected(what)
         if is_quoted and not token.text:
-            self.raise_error(f"expected {what}, came an empty name")
+            self.raise_error(f"expected {what}, got an empty name")
         self._advance()
         return str(token.text)
 
@@ -159,7 +159,7 @@ class Reader(SparkParser):
                 break
         key = self.sql[token.start : self._prev.end + 1] if self._prev and self._index else ""
         if self._curr == token or not _BARE_KEY.fullmatch(key) or not key[0].isalpha():
-            self.raise_error(f"expected an option's name in single quotes, came {self._shown(token)}", token)
+            self.raise_error(f"expected an option's name in single quotes, got {self._shown(token)}", token)
         return key
 
     def _option(self) -> tuple[str, str]:

@@ -112,14 +112,14 @@ def plain(name: str, sizes: tuple[int, ...]) -> FlinkType:
         return _decimal(sizes)
     if name in _SIZED:
         if len(sizes) > 1 or (sizes and sizes[0] < 1):
-            msg = f"type {name} takes one length from 1, came {_listed(sizes)}"
+            msg = f"type {name} takes one length from 1, got {_listed(sizes)}"
             raise ValueError(msg)
         return FlinkType(f"{name}({sizes[0] if sizes else 1})", _SIZED[name])
     if name not in _SIMPLE:
         msg = f"there is no type {name}; there are {', '.join(KNOWN)}"
         raise ValueError(msg)
     if sizes:
-        msg = f"type {name} takes no numbers, came {_listed(sizes)}"
+        msg = f"type {name} takes no numbers, got {_listed(sizes)}"
         raise ValueError(msg)
     return FlinkType(name, _SIMPLE[name])
 
@@ -170,7 +170,7 @@ def of_spark(data_type: DataType, *, nullable: bool = True) -> FlinkType:
 def _timestamp(name: str, sizes: tuple[int, ...]) -> FlinkType:
     digits = sizes[0] if sizes else PRECISION_MAX
     if len(sizes) > 1 or digits > PRECISION_MAX:
-        msg = f"type {name} has 0 to {PRECISION_MAX} digits of a second here, as Spark has; came {_listed(sizes)}"
+        msg = f"type {name} has 0 to {PRECISION_MAX} digits of a second here, as Spark has; got {_listed(sizes)}"
         raise ValueError(msg)
     return FlinkType(f"{name}({digits})", _TIMESTAMPS[name], digits=digits)
 
@@ -178,7 +178,7 @@ def _timestamp(name: str, sizes: tuple[int, ...]) -> FlinkType:
 def _decimal(sizes: tuple[int, ...]) -> FlinkType:
     precision, scale = (*sizes, 0, 0)[:2] if sizes else (10, 0)
     if len(sizes) > 2 or not 1 <= precision <= 38 or scale > precision:
-        msg = f"type DECIMAL takes a precision from 1 to 38 and a scale up to it, came {_listed(sizes)}"
+        msg = f"type DECIMAL takes a precision from 1 to 38 and a scale up to it, got {_listed(sizes)}"
         raise ValueError(msg)
     return FlinkType(f"DECIMAL({precision}, {scale})", DecimalType(precision, scale))
 

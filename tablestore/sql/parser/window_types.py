@@ -79,7 +79,7 @@ def microseconds(interval: exp.Expr) -> int:
     try:
         return round(float(value.name) * seconds * 1_000_000)
     except ValueError:
-        raise RefusedError(interval, f"expected a number in the interval, came {value.name!r}") from None
+        raise RefusedError(interval, f"expected a number in the interval, got {value.name!r}") from None
 
 
 def names_of(names: tuple[str, ...], windows: Windows) -> tuple[str, ...]:

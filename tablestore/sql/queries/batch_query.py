@@ -133,7 +133,7 @@ def names_of_view(made: CreateView, given: Sequence[str]) -> Sequence[str]:
         InvalidInputError: its query gives another number of columns than it has names.
     """
     if made.columns and len(made.columns) != len(given):
-        msg = f"view '{made.name}' has {len(made.columns)} columns, its query gives {len(given)}. CREATE it anew."
+        msg = f"view '{made.name}' has {len(made.columns)} columns, its query gives {len(given)}. CREATE it again."
         raise InvalidInputError(msg)
     return made.columns or given
 

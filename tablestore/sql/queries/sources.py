@@ -63,7 +63,7 @@ def _added(changes: DataFrame, name: str) -> DataFrame:
     """
     msg = (
         f"table '{name}' has no PRIMARY KEY, so that this query counts on rows being added only; rows were deleted or "
-        "updated. Begin the query anew (DROP and CREATE the table it goes into, or SET 'pipeline.name'), or give the "
+        "updated. Start the query over (DROP and CREATE the table it goes into, or SET 'pipeline.name'), or give the "
         "table a PRIMARY KEY."
     )
     is_added = F.col(CHANGE_TYPE) == RowKind.INSERT.change_type

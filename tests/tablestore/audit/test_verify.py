@@ -228,7 +228,7 @@ def test_a_record_with_another_value_is_found(table: Damaged) -> None:
 
 @only_key
 def test_a_hole_in_the_log_is_found(table: Damaged) -> None:
-    """The log is made anew without snapshot 2 in partition 1."""
+    """The log is recreated without snapshot 2 in partition 1."""
     before = table.entry(1).partitions[1].end
     after = table.entry(2).partitions[1].end
     table.forge(lambda messages: [raw(m) for m in messages if m.partition() != 1 or not before <= m.offset() < after])

@@ -173,7 +173,7 @@ def test_a_writer_finds_out_that_columns_were_changed_while_it_staged(spark: Spa
 
 def test_merging_the_schema_of_a_frame(spark: SparkSession, table: TableStore) -> None:
     before = state(table)
-    with pytest.raises(InvalidInputError, match=r"expected int, came string"):
+    with pytest.raises(InvalidInputError, match=r"expected int, got string"):
         table.write(frame(spark, [(3, "x", 1)], "id bigint, n string, new int"), merge_schema=True)
     rows = frame(spark, [(3, BIG, (1,))], "id bigint, n bigint, s struct<x: int>")
     table.write(rows, merge_schema=True)

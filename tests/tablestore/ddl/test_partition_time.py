@@ -38,7 +38,7 @@ def test_a_partition_says_its_time(pattern: str, formatter: str | None, values: 
 @pytest.mark.parametrize(
     ("pattern", "formatter", "says"),
     [
-        ("$day", None, r"expected '\$name' of partition columns \(dt, hour\), came '\$day'"),
+        ("$day", None, r"expected '\$name' of partition columns \(dt, hour\), got '\$day'"),
         ("dt", None, "came 'dt'"),
         (None, "yyyy-DD", "came 'yyyy-DD'"),
         (None, "yyyyMMddTHH", "single quotes"),

@@ -26,7 +26,7 @@ from tests.harness.local_writes import SCHEMA, make_table, recover_at
 from tests.harness.spark_tables import AVAILABLE, assert_log_is_table, frame, make, rows
 
 ROWS = pa.RecordBatch.from_pydict({"id": [1, 2], "v": ["a", "b"]})
-REFUSED = DataLostError("the topic was made anew")
+REFUSED = DataLostError("the topic was recreated")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_an_abort_after_the_commit_leaves_the_snapshot_its_files(table: TableCon
     writer = writer_of(table)
     messages = [elsewhere(writer).write(iter([ROWS]))]
     staged = parquet(table)
-    pending = r"snapshot 1 is committed but not yet in the log.*made anew.*Do not write the rows again"
+    pending = r"snapshot 1 is committed but not yet in the log.*recreated.*Do not write the rows again"
     with failing(KafkaPublisher, "publish", REFUSED), pytest.raises(PublishPendingError, match=pending) as caught:
         elsewhere(writer).commit(messages)
     assert caught.value.snapshot == 1

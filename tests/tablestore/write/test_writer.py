@@ -165,7 +165,7 @@ def test_a_frame_without_rows_makes_no_snapshot(spark: SparkSession, table: Tabl
 REFUSED = {
     "missing column": ("id bigint", [(1,)], r"missing \['v'\]"),
     "unknown column": ("id bigint, v string, w int", [(1, "a", 2)], r"unknown \['w'\]"),
-    "wrong type": ("id bigint, v int", [(1, 2)], "'v'.*expected string, came int"),
+    "wrong type": ("id bigint, v int", [(1, 2)], "'v'.*expected string, got int"),
     "narrowing": ("id decimal(20,0), v string", [(None, "a")], "'id'.*expected bigint"),
     "null key": ("id bigint, v string", [(1, "a"), (None, "b")], "primary key column 'id'.*NULL"),
     "null in NOT NULL": ("id bigint, v string", [(1, "a"), (2, None)], "NOT NULL column 'v'"),
