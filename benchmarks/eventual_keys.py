@@ -40,7 +40,7 @@ def run(bench: Bench) -> list[Result]:
     found.append(reach(f"... then {count_text(few)} changes among them, one micro-batch", few / seconds, None))
     bench.say("saving what lives")
     state = bench.path("state")
-    save = timed(lambda: table.save_state(checkpoint, state))
+    save = timed(lambda: table.log.save_state(checkpoint, state))
     seconds, _ = drained(bench, table.read_stream(state=state))
     return [
         *found,

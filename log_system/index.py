@@ -84,7 +84,7 @@ class IndexEntry:
                 raise ValueError(msg)
             return entry
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"{path}: not an entry of the log index ({error}); repair() rebuilds it."
+            msg = f"{path}: not an entry of the log index ({error}); log.repair() rebuilds it."
             raise CorruptedError(msg) from error
 
 

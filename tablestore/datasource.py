@@ -92,8 +92,8 @@ class TableStoreDataSource(DataSource):
             msg = "option 'checkpointLocation' is required for a streaming write: it names the query across restarts."
             raise InvalidInputError(msg)
         if overwrite:
-            msg_0 = "outputMode('complete') is not supported; use 'append', or TableStore.write_stream() for 'update'."
-            raise InvalidInputError(msg_0)
+            msg = "outputMode('complete') is not supported; use 'append', or TableStore.write_stream() for 'update'."
+            raise InvalidInputError(msg)
         return TableStreamWriter(_Sink.open(options, schema), options.checkpoint)
 
     def _options(self) -> ReadOptions:

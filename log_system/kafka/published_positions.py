@@ -25,7 +25,7 @@ logger = logging.getLogger("tablestore")
 ANSWER_SECONDS = 30.0
 _ANEW = (
     "The topic was recreated, or the broker lost records: what was published is gone from the log. The table's files "
-    "hold every row: repair() publishes them again, into a topic with one partition a bucket."
+    "hold every row: log.repair() publishes them again, into a topic with one partition a bucket."
 )
 _TOLD: Final[set[tuple[str, int]]] = set()
 """Tables, and numbers of partitions, of which this process has warned that there are more than buckets."""

@@ -162,8 +162,8 @@ def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: S
     _check_columns(schema, "primary_key", primary_key, _KEY_TYPES)
     _check_columns(schema, "partition_by", partition_by, _PARTITION_TYPES)
     if len(partition_by) == len(schema.fields):
-        msg_0 = "partition_by: names every column of the table; leave at least one out."
-        raise InvalidInputError(msg_0)
+        msg = "partition_by: names every column of the table; leave at least one out."
+        raise InvalidInputError(msg)
 
 
 def table_schema(schema: StructType, primary_key: Sequence[str]) -> StructType:
@@ -223,8 +223,8 @@ def _check_columns(schema: StructType, what: str, names: Sequence[str], allowed:
         data_type = schema[name].dataType
         if not isinstance(data_type, allowed):
             words = ", ".join(t.typeName() for t in allowed)
-            msg_0 = f"{what}: column {name!r} has type {data_type.simpleString()}; allowed are {words}."
-            raise InvalidInputError(msg_0)
+            msg = f"{what}: column {name!r} has type {data_type.simpleString()}; allowed are {words}."
+            raise InvalidInputError(msg)
         if isinstance(data_type, StringType) and data_type.collation != "UTF8_BINARY":
             # Buckets, folders and merging compare bytes; another collation would call two such keys the same.
             msg_1 = f"{what}: column {name!r} has collation {data_type.collation}; allowed is UTF8_BINARY."

@@ -91,7 +91,7 @@ def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = Fal
 
     with waiting("Looking at partitions ..."):
         table = TableStore.open(session(), path, options=client_options(option))
-        report = table.expire_partitions(dry_run=dry_run)
+        report = table.maintenance.expire_partitions(dry_run=dry_run)
     tell(report, as_json)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import DataFrame, SparkSession
 
 from tablestore.context import TableContext
@@ -11,8 +13,8 @@ from tablestore.inspect.metadata_tables import inspected
 class Inspector:
     """Makes frames of a table's metadata, as it is at the call. ``inspect_tables`` makes them without Spark."""
 
-    def __init__(self, spark: SparkSession, table: TableContext) -> None:
-        """Look into ``table``."""
+    def __init__(self, spark: SparkSession, table: Callable[[], TableContext]) -> None:
+        """Inspect the table that ``table`` returns at each call."""
         self._spark = spark
         self._table = table
 
@@ -58,4 +60,4 @@ class Inspector:
         Raises:
             InvalidInputError: there is none of this name.
         """
-        return self._spark.createDataFrame(inspected(self._table, name))
+        return self._spark.createDataFrame(inspected(self._table(), name))

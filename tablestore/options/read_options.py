@@ -212,11 +212,11 @@ def _scan_mode(text: str | None, snapshot: int | None, timestamp: str | None, ta
     }
     for kind, (name, value) in needs.items():
         if mode is kind and value is None:
-            msg_0 = f"option 'scan-mode'='{mode}' needs option {name!r}; set where to begin."
-            raise InvalidInputError(msg_0)
+            msg = f"option 'scan-mode'='{mode}' needs option {name!r}; set where to begin."
+            raise InvalidInputError(msg)
         if mode is not kind and value is not None:
-            msg_0 = f"option {name!r} goes with 'scan-mode'='{kind}', not with '{mode}'; drop one."
-            raise InvalidInputError(msg_0)
+            msg = f"option {name!r} goes with 'scan-mode'='{kind}', not with '{mode}'; drop one."
+            raise InvalidInputError(msg)
     return mode
 
 

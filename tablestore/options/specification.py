@@ -323,7 +323,7 @@ The program that opens the table may give all of them, with values that are not 
 `properties.*` and `kafka.*`) and of `Catalog.table`, `.option(...)` of Spark's readers and writers, and `-o` of the
 command line. They win over stored ones, and an empty value leaves a stored one out. A table that was stored with such
 an option before it was refused opens again when the program gives the option, or an empty value for it;
-`table.reset_options("kafka.NAME")` removes it.
+`table.alter.reset_options("kafka.NAME")` removes it.
 
 ## Credentials
 

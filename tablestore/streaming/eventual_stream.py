@@ -217,8 +217,8 @@ class EventualStream(SnapshotStream):
             msg = (
                 f"table {self._table.path!r}: topic {self._log.topic!r} was deleted and recreated since this query "
                 f"read it: expected the topic with id {read}, got one with id {found}. What the query has not read of "
-                "it is gone. See that repair() has published the table's rows again, then start a new query, with a "
-                "new checkpoint and scan_mode='full'."
+                "it is gone. Let log.repair() publish the table's rows again, then start a new query, with a new "
+                "checkpoint and scan_mode='full'."
             )
             raise DataLostError(msg)
 

@@ -34,8 +34,8 @@ _FENCED_AGAIN = (
 
 _GIVE_UP = (
     "Or give up what only the log holds: stop all writers, delete the topic (and make it again where create() did not "
-    "make it), then call repair(): it publishes the snapshots of the table as it is now, and consumers begin again at "
-    "offset 0."
+    "make it), then call log.repair(): it publishes the snapshots of the table as it is now, and consumers begin again "
+    "at offset 0."
 )
 
 

@@ -188,7 +188,7 @@ import sys
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.range_reader import read_records
-from log_system.kafka.client.connect import range_reader as ranges
+from log_system.kafka.client import range_reader as ranges
 ranges._BATCH_RECORDS = 1_000
 client = KafkaClient({"bootstrap.servers": sys.argv[1]})
 def read():

@@ -140,7 +140,7 @@ def test_the_clients_own_limit_is_named_and_raised_in_the_same_handle(
     large = frame(spark, [(7, text(300_000))])
     with pytest.raises(InvalidInputError, match=r"id=7.*option 'kafka.message.max.bytes'=100000.*set_options"):
         table.write(large)
-    assert table.set_options({"kafka.message.max.bytes": 1_000_000}) is not None
+    assert table.alter.set_options({"kafka.message.max.bytes": 1_000_000}) is not None
     made = table.write(large)
     assert made is not None
     assert made.id == 2
@@ -155,7 +155,7 @@ def test_options_that_let_a_pending_snapshot_be_published_are_set_without_an_err
     limit_records(servers, name, 110)
     with pytest.raises(PublishPendingError):
         table.write(frame(spark, [(1, "a")]))
-    made = table.set_options({"kafka.message.max.bytes": 1_000_000})
+    made = table.alter.set_options({"kafka.message.max.bytes": 1_000_000})
     assert made is not None
     assert "the write is done; publishing after it failed" in caplog.text
     assert table.options.log.kafka.client["message.max.bytes"] == "1000000"

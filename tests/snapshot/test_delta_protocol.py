@@ -163,11 +163,11 @@ def test_a_table_with_deletion_vectors_is_refused_on_every_path_until_they_are_g
         "write": lambda t: t.write(spark.createDataFrame([(99, "x")], "id bigint, v string")),
         "delete": lambda t: t.delete("id = 1"),
         "compact": lambda t: t.compact(),
-        "expire": lambda t: t.expire(),
-        "rollback": lambda t: t.rollback(1),
+        "expire": lambda t: t.maintenance.expire(),
+        "rollback": lambda t: t.maintenance.rollback(1),
         "verify": lambda t: t.verify(),
         "recover": lambda t: t.recover(),
-        "alter": lambda t: t.add_column("more", "int"),
+        "alter": lambda t: t.alter.add_column("more", "int"),
     }
     for handle in (table, TableStore.open(spark, tmp_path / "t")):
         for word, use in uses.items():

@@ -395,7 +395,7 @@ def _checked(client: KafkaClient, admin: AdminClient, name: str, topic_id: str) 
         msg = (
             f"topic '{name}' at {client.prefix}bootstrap.servers='{client.bootstrap_servers}' was deleted and created "
             f"again: expected the topic with id {topic_id}, got id {now}. Its records are gone. For the log of a "
-            f"table, repair() publishes the table's snapshots again; then start a new reader."
+            f"table, log.repair() publishes the table's snapshots again; then start a new reader."
         )
         raise DataLostError(msg)
     return found

@@ -318,7 +318,7 @@ class KafkaPublisher:
             if snapshot > 1 and not expired:
                 msg = (
                     f"topic {self._log.topic!r}: snapshot {snapshot - 1} has no entry in the log index, so where "
-                    f"snapshot {snapshot} begins in the log is not known. repair() rebuilds the index."
+                    f"snapshot {snapshot} begins in the log is not known. log.repair() rebuilds the index."
                 )
                 raise CorruptedError(msg)
         entry = self._entry(changes, before.ends if before is not None else self._log_starts())

@@ -154,7 +154,7 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
     if left > 0 and not compacted:
         msg = (
             f"{doing}: the log index counts {part.records} records, {left} are not there. "
-            "Somebody has deleted or compacted them; verify() and repair() the table."
+            "Somebody has deleted or compacted them; verify() the table and log.repair() it."
         )
         raise DataLostError(msg)
     if left == 0 and last != part.end:

@@ -45,15 +45,15 @@ def make(spark: SparkSession, path: Path, kafka: Any, topic: str, *, key: bool, 
 
 
 def change(table: TableStore) -> None:
-    added = table.add_column("w", "double", after="n", comment="why")
+    added = table.alter.add_column("w", "double", after="n", comment="why")
     assert (added.operation, added.rows) == ("alter", 0)
-    table.widen_column("n", "bigint")
-    table.rename_column("v", "text")
-    table.add_column("v", "int")
-    table.rename_column("s.y", "z")
-    table.add_column("s.new", "string", first=True)
-    table.widen_column("s.x", "bigint")
-    table.move_column("s", first=True)
+    table.alter.widen_column("n", "bigint")
+    table.alter.rename_column("v", "text")
+    table.alter.add_column("v", "int")
+    table.alter.rename_column("s.y", "z")
+    table.alter.add_column("s.new", "string", first=True)
+    table.alter.widen_column("s.x", "bigint")
+    table.alter.move_column("s", first=True)
     expected = "struct<s:struct<new:string,x:bigint,z:string>,id:bigint,n:bigint,w:double,text:string,v:int>"
     assert table.schema.simpleString() == expected
 
@@ -117,7 +117,7 @@ def check_log(table: TableStore, kafka: Any, topic: str, checkpoint: Path, log_f
         (3, "c", BIG, "r", None),
     ]
     assert table.verify().ok
-    assert table.repair().ok
+    assert table.log.repair().ok
 
 
 def without(row: dict[str, Any]) -> dict[str, Any]:
@@ -156,12 +156,12 @@ def test_a_writer_finds_out_that_columns_were_changed_while_it_staged(spark: Spa
     with meanwhile(lambda: other.alter(AddColumn("w", DoubleType(), first=True))):
         table.write(rows)
     assert table_of(table.read())[2] == {"w": None, "id": 3, "n": 3, "v": "c"}
-    with meanwhile(lambda: other.drop_column("v")), pytest.raises(InvalidInputError, match=r"unknown \['v'\]"):
+    with meanwhile(lambda: other.alter.drop_column("v")), pytest.raises(InvalidInputError, match=r"unknown \['v'\]"):
         table.write(rows)
     # Spark stages for its data source in tasks, and commits later, in a process of its own.
-    sink = TableStoreDataSource({"path": table.path}).writer(table.schema, overwrite=False)
+    sink = TableStoreDataSource({"path": table.path}).writer(table.refresh().schema, overwrite=False)
     staged = sink.write(iter(spark.createDataFrame([(4.5, 4, 4)], table.schema).toArrow().to_batches()))
-    other.add_column("x", "int")
+    other.alter.add_column("x", "int")
     with pytest.raises(ConflictError, match="its columns were changed"):
         sink.commit([staged])
     sink.abort([staged])
@@ -202,11 +202,11 @@ def test_a_running_stream_keeps_its_columns_or_says_that_it_cannot(
     try:
         query.processAllAvailable()
         table.alter(AddColumn("w", DoubleType(), first=True), DropColumn("v"))
-        table.rename_column("n", "m")
+        table.alter.rename_column("n", "m")
         table.write(frame(spark, [(2.5, 2, 2)], "w double, id bigint, m int"))
         query.processAllAvailable()
         assert seen == [(1, 1, "a"), (2, 2, None)]
-        table.widen_column("m", "bigint")
+        table.alter.widen_column("m", "bigint")
         table.write(frame(spark, [(3.5, 3, BIG)], "w double, id bigint, m bigint"))
         with pytest.raises(PySparkException, match="start it again"):
             query.processAllAvailable()
@@ -219,8 +219,11 @@ def test_a_running_stream_keeps_its_columns_or_says_that_it_cannot(
 
 def test_options_change_or_are_refused_by_name(spark: SparkSession, table: TableStore) -> None:
     other = TableStore.open(spark, table.path)
-    table.set_options({"compaction.commits": 3, "write.target-file-size": "1 mb"})
-    assert (other.options.compaction.commits, other.options.write.target_file_size_bytes) == (3, 1 << 20)
+    table.alter.set_options({"compaction.commits": 3, "write.target-file-size": "1 mb"})
+    assert (other.refresh().options.compaction.commits, other.refresh().options.write.target_file_size_bytes) == (
+        3,
+        1 << 20,
+    )
     before = state(table)
     for wrong, words in [
         ({"bucket": 4}, "'bucket' cannot change after create"),
@@ -230,22 +233,22 @@ def test_options_change_or_are_refused_by_name(spark: SparkSession, table: Table
         ({"log.headers": "all"}, "needs a log system"),
     ]:
         with pytest.raises(InvalidInputError, match=words):
-            table.set_options(wrong)
+            table.alter.set_options(wrong)
     assert state(table) == before
-    assert table.set_options({"compaction.commits": "3"}) is None
-    table.reset_options("compaction.commits")
-    assert other.options.compaction.commits == 100
+    assert table.alter.set_options({"compaction.commits": "3"}) is None
+    table.alter.reset_options("compaction.commits")
+    assert other.refresh().options.compaction.commits == 100
 
 
 def test_what_cannot_be_changed_is_refused_before_anything_is_written(spark: SparkSession, table: TableStore) -> None:
     before = state(table)
     for wrong in (
-        lambda: table.drop_column("id"),
-        lambda: table.rename_column("n", "v"),
-        lambda: table.add_column("_kind", "int"),
-        lambda: table.add_column("x", "interval day"),
-        lambda: table.add_column("x", "nonsense"),
-        lambda: table.widen_column("n", "smallint"),
+        lambda: table.alter.drop_column("id"),
+        lambda: table.alter.rename_column("n", "v"),
+        lambda: table.alter.add_column("_kind", "int"),
+        lambda: table.alter.add_column("x", "interval day"),
+        lambda: table.alter.add_column("x", "nonsense"),
+        lambda: table.alter.widen_column("n", "smallint"),
         lambda: table.alter(AddColumn("x", DoubleType()), DropColumn("nix")),
     ):
         with pytest.raises(InvalidInputError):

@@ -222,7 +222,7 @@ def test_one_record_of_each_partition_says_that_all_rows_are_gone(
     assert table.truncate().rows == 3
     table.write(frame(spark, [(6, "f")]))
     feed = stream.rows()
-    table.set_options({option: "false"})
+    table.alter.set_options({option: "false"})
     if (log_format, key) == ("json", False):
         with pytest.raises(InvalidInputError, match=r"truncate: log\.format='json'"):
             table.truncate()
@@ -372,8 +372,8 @@ def test_verbs_of_a_table_without_a_key_whose_structs_were_changed(spark: SparkS
     table = TableStore.create(spark, tmp_path / "t", ddl, partition_by=["p"])
     odd = [(1, "a b", (1, "x")), (2, "a b", (2, "y")), (3, "%2F", (3, "z"))]
     table.write(spark.createDataFrame(odd, ddl))
-    table.rename_column("s.a", "n")
-    table.add_column("s.c", "double")
+    table.alter.rename_column("s.a", "n")
+    table.alter.add_column("s.c", "double")
     table.write(spark.createDataFrame([(4, "a b", (4, "w", 0.5))], table.schema))
     assert table.delete("s.n = 1").rows == 1
     assert table.update("s.c is null and p = '%2F'", {"s": "named_struct('n', 33, 'b', s.b, 'c', 1D)"}).rows == 2

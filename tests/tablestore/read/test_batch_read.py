@@ -183,8 +183,8 @@ def test_the_ways_to_read_agree(spark: SparkSession, tmp_path: Path, monkeypatch
     write(300)
     table.compact()
     write(60)
-    table.add_column("more", "int")
-    table.widen_column("x", "double")
+    table.alter.add_column("more", "int")
+    table.alter.widen_column("x", "double")
     columns = "`k.1` string, n int, p int, v string, x double, more int"
     model = {name: (*row, None) for name, row in model.items()}
     for more in (7, None):

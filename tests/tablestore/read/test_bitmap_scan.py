@@ -162,7 +162,7 @@ def test_what_does_not_fit_is_read_as_ever(
     assert rows(tables[1].read()) == rows(tables[2].read()) == {1: 2, 3: 5}
     altered = changed("altered", "a int, b int", ["a"])
     assert is_scan(altered.read())
-    altered.add_column("c", "int")
+    altered.alter.add_column("c", "int")
     assert not is_scan(altered.read())
     far = changed("far", "a bigint, b int", ["a"])
     far.write(frame(spark, [(1 << 60, 6), (-(1 << 60), 7)], "a bigint, b int"))

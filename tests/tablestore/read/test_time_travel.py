@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from pyspark.sql.utils import StreamingQueryException
 
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
 from tablestore import TableStore
+from tablestore.table import store
 from tablestore.write.metrics import Measured
 from tests.harness.spark_tables import Follower, changes, fold, frame, make, rows, versions
 
@@ -39,8 +42,8 @@ def test_what_was_is_read_by_tag_as_changes_and_as_a_stream(
     spark: SparkSession, table: TableStore, tmp_path: Path
 ) -> None:
     then = rows(table.read(snapshot=2))
-    tag = table.tag("two", 2)
-    assert (tag.name, tag.snapshot.id, [t.name for t in table.tags()]) == ("two", 2, ["two"])
+    tag = table.tags.create("two", 2)
+    assert (tag.name, tag.snapshot.id, [t.name for t in table.tags.all()]) == ("two", 2, ["two"])
     assert rows(table.read(tag="two")) == then
 
     # Changes in a batch are those that a stream gives.
@@ -87,7 +90,7 @@ def look_inside(table: TableStore) -> None:
 def after_expiry(spark: SparkSession, table: TableStore, then: dict[int, str], tmp_path: Path) -> None:
     """A tag outlives its snapshot, for whoever reads it; what is gone says so."""
     table.compact()
-    report = table.expire(older_than="0 s", keep_last=2)
+    report = table.maintenance.expire(older_than="0 s", keep_last=2)
     assert report.oldest == table.snapshots()[-1].id > 4
     assert rows(table.read(tag="two")) == rows(table.read(snapshot=2)) == then
     assert rows(spark.read.format("tablestore").option("path", table.path).option("tag", "two").load()) == then
@@ -101,13 +104,13 @@ def after_expiry(spark: SparkSession, table: TableStore, then: dict[int, str], t
         late.rows()
     with pytest.raises(StreamingQueryException, match="Start a new query with scan_mode='full'"):
         Follower(tmp_path / "bounded", table.read_stream).rows()
-    table.delete_tag("two")
-    assert table.tags() == []
+    table.tags.delete("two")
+    assert table.tags.all() == []
     now = {1: "A", 3: "c", 5: "e", 6: "f", 7: "g"} if table.primary_key else dict(enumerate("abcdefg", start=1))
     assert rows(table.read()) == now
     for name in ("2", "2026-01-01", "a/b", ""):
         with pytest.raises(InvalidInputError, match="tag"):
-            table.tag(name)
+            table.tags.create(name)
 
 
 def take_back(spark: SparkSession, table: TableStore) -> None:
@@ -118,11 +121,11 @@ def take_back(spark: SparkSession, table: TableStore) -> None:
     table.write(frame(spark, [(50, "x"), (51, "y")]))
     if table.primary_key:
         table.compact()
-    made = table.rollback(at)
+    made = table.maintenance.rollback(at)
     assert made is not None
     assert (made.operation, rows(table.read())) == ("rollback", before)
     assert {row[2] for row in feed(table.changes(made.id - 1, made.id))} == {"delete"}
-    assert table.rollback(made.id) is None
+    assert table.maintenance.rollback(made.id) is None
     assert [each.what for each in told if each.what != "publish"] == ["write", "rollback"]
     assert [each.rows for each in told if each.what == "publish"] == ([2, 2] if table.primary_key else [])
     assert all(each.seconds > 0 for each in told)
@@ -149,21 +152,21 @@ def test_partitions_expire_by_the_time_in_their_values(spark: SparkSession, tmp_
     days = ["20200101", "20200102", today, "someday", None]
     made.write(frame(spark, [(n, days[n % 5], str(n)) for n in range(10)], "id bigint, day string, v string"))
     made.compact()
-    plan = made.expire_partitions(dry_run=True)
+    plan = made.maintenance.expire_partitions(dry_run=True)
     assert plan.partitions == ("day=20200101", "day=20200102")
     assert plan.timeless == ("day=NULL", "day=someday")
     assert made.read().count() == 10
-    done = made.expire_partitions()
+    done = made.maintenance.expire_partitions()
     assert (done.partitions, done.rows, done.snapshot) == (plan.partitions, 4, made.snapshots()[0].id)
     assert {row.day for row in made.read().collect()} == {today, "someday", None}
     assert {row[3] for row in made.changes(done.snapshot - 1).collect()} == {"delete"}
-    assert made.expire_partitions().partitions == ()
+    assert made.maintenance.expire_partitions().partitions == ()
     one = "id bigint, day string, v string"
     made.write(frame(spark, [(20, "20200101", "x")], one))
     made.compact()
     made.write(frame(spark, [(21, today, "x")], one))
     assert made.read().where("id = 20").count() == 1
-    made.set_options({"partition.expire-auto": "true", "partition.expiration-check-interval": "0 s"})
+    made.alter.set_options({"partition.expire-auto": "true", "partition.expiration-check-interval": "0 s"})
     made.write(frame(spark, [(22, today, "x")], one))
     assert made.snapshots()[0].operation == "delete"
     assert made.read().where("id >= 20").count() == 2
@@ -173,7 +176,7 @@ def test_partitions_expire_by_the_time_in_their_values(spark: SparkSession, tmp_
             options={"partition.timestamp-pattern": "$dt"},
         )  # fmt: skip
     with pytest.raises(InvalidInputError, match=r"needs option 'partition\.expiration-time' and partition columns"):
-        make(spark, tmp_path / "w").expire_partitions()
+        make(spark, tmp_path / "w").maintenance.expire_partitions()
 
 
 @pytest.mark.parametrize("table", ["key and log"], indirect=True)
@@ -181,31 +184,31 @@ def test_a_named_consumer_keeps_what_it_has_not_read(spark: SparkSession, table:
     reader = Follower(tmp_path / "one", lambda: table.read_stream(consumer="orders-to-search", max_snapshots=1))
     seen = reader.rows()
     assert fold(seen) == rows(table.read())
-    (consumer,) = table.consumers()
+    (consumer,) = table.consumers.all()
     assert (consumer.name, consumer.snapshot) == ("orders-to-search", 4)
     for number in range(6, 9):
         table.write(frame(spark, [(number, "n")]))
     table.compact()
-    report = table.expire(older_than="0 s", keep_last=1)
+    report = table.maintenance.expire(older_than="0 s", keep_last=1)
     assert (report.oldest, report.held_by) == (4, "consumer 'orders-to-search'")
     # One that begins anew, its checkpoint lost, goes on where the consumer is.
     anew = Follower(tmp_path / "two", lambda: table.read_stream(consumer="orders-to-search"))
     assert versions(anew.rows()) == [5, 6, 7]
-    assert table.consumers()[0].snapshot >= 7
+    assert table.consumers.all()[0].snapshot >= 7
     assert table.inspect.consumers().collect()[0].table_lag_rows == 0
     assert versions(reader.rows()) == [5, 6, 7]
     table.write(frame(spark, [(12, "n")]))
     assert anew.rows()[0][:2] == (12, "n")
     newest = table.snapshots()[0].id
-    assert table.expire(older_than="0 s", keep_last=1).oldest == newest
-    table.reset_consumer("orders-to-search", newest)
+    assert table.maintenance.expire(older_than="0 s", keep_last=1).oldest == newest
+    table.consumers.reset("orders-to-search", newest)
     table.write(frame(spark, [(13, "n")]))
     third = Follower(tmp_path / "three", lambda: table.read_stream(scan_mode="full", consumer="orders-to-search"))
     assert [row[0] for row in third.rows()] == [13]
-    table.reset_consumer("orders-to-search")
-    assert table.consumers() == []
+    table.consumers.reset("orders-to-search")
+    assert table.consumers.all() == []
     with pytest.raises(NotFoundError, match="has no consumers"):
-        table.reset_consumer("orders-to-search")
+        table.consumers.reset("orders-to-search")
     with pytest.raises(InvalidInputError, match="consumer 'a b'"):
         table.read_stream(consumer="a b")
 
@@ -237,9 +240,9 @@ def test_a_query_that_follows_a_table_goes_on_while_its_snapshots_expire(
                 table.write(changes(spark, [(batch % 3, f"{batch}", "insert"), ((batch + 1) % 3, None, "delete")]))
                 if batch % 2:
                     table.compact()
-                table.expire(older_than="0 s", keep_last=1)
+                table.maintenance.expire(older_than="0 s", keep_last=1)
             query.processAllAvailable()
-            assert table.expire(older_than="0 s", keep_last=1).oldest >= versions(feed)[-1]
+            assert table.maintenance.expire(older_than="0 s", keep_last=1).oldest >= versions(feed)[-1]
             table.write(frame(spark, [(9, "last")]))
             query.processAllAvailable()
         finally:
@@ -249,3 +252,21 @@ def test_a_query_that_follows_a_table_goes_on_while_its_snapshots_expire(
         assert len(versions(feed)) == 6
         with pytest.raises(StreamingQueryException, match="has expired"):
             slow.rows()
+
+
+def test_the_verbs_of_earlier_versions_still_work_and_say_where_they_are_now(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table: Any = make(spark, tmp_path / "t")
+    table.write(frame(spark, [(1, "a")]))
+    with pytest.warns(DeprecationWarning, match=r"table\.tag is deprecated; use table\.tags\.create"):
+        table.tag("one")
+    with pytest.warns(DeprecationWarning, match=r"use table\.tags\.all\(\)"):
+        assert [tag.name for tag in table.tags()] == ["one"]
+    with pytest.warns(DeprecationWarning, match=r"use table\.consumers\.all\(\)"):
+        assert table.consumers() == []
+    for name, place in store._MOVED.items():
+        with pytest.warns(DeprecationWarning, match=re.escape(f"use table.{place}")):
+            assert getattr(table, name) == attrgetter(place)(table)
+    with pytest.raises(AttributeError, match="no attribute 'tagg'"):
+        _ = table.tagg

@@ -177,7 +177,7 @@ def test_a_query_of_before_goes_on_as_the_message_says(spark: SparkSession, tmp_
     with pytest.raises(InvalidInputError, match="is the checkpoint of one query; name a new folder") as error:
         table.follow(reader.catch_up, tmp_path / "plain")
     assert f"save_state('{tmp_path}/plain', into='<the new folder>/1/state')" in str(error.value)
-    table.save_state(tmp_path / "plain", into=tmp_path / "c" / "1" / "state")
+    table.log.save_state(tmp_path / "plain", into=tmp_path / "c" / "1" / "state")
     table.write(frame(spark, [(1, "b"), (2, "a")]))
     reader.auditor.table = plain.table
     table.follow(reader.catch_up, tmp_path / "c")

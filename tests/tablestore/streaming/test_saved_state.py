@@ -56,7 +56,7 @@ def test_it_holds_the_keys_that_live_and_the_stream_goes_on(
     assert first.state_rows == 20
     # Not read yet when the state is saved.
     table.write(changes(spark, [(18, "c", "insert"), (19, None, "delete"), (3, "again", "insert")]))
-    saved = table.save_state(tmp_path / "c1", tmp_path / "s")
+    saved = table.log.save_state(tmp_path / "c1", tmp_path / "s")
     assert (saved.rows, saved.deleted, saved.expired) == (5, 15, 0)
     # The query before may be gone, and the number of parts is another.
     shutil.rmtree(tmp_path / "c1")
@@ -76,7 +76,7 @@ def test_it_holds_the_keys_that_live_and_the_stream_goes_on(
     ]
     assert second.table == rows(table.read())
     # A second time, and a query that goes on needs the folder no more.
-    again = table.save_state(tmp_path / "c2", tmp_path / "s2")
+    again = table.log.save_state(tmp_path / "c2", tmp_path / "s2")
     assert (again.rows, again.deleted) == (5, 1)
     shutil.rmtree(tmp_path / "s")
     table.delete(frame(spark, [(15,)], "id bigint"))
@@ -95,7 +95,7 @@ def test_keys_that_do_not_change_are_forgotten(spark: SparkSession, tmp_path: Pa
     time.sleep(1.5)
     table.write(frame(spark, [(3, "new"), (4, "new")]))
     first.follow()
-    saved = table.save_state(tmp_path / "c1", tmp_path / "s", ttl=f"{int((time.time() - middle) * 1000)} ms")
+    saved = table.log.save_state(tmp_path / "c1", tmp_path / "s", ttl=f"{int((time.time() - middle) * 1000)} ms")
     assert (saved.rows, saved.deleted, saved.expired) == (2, 0, 2)
     second = Auditor(tmp_path / "c2", lambda: table.read_stream(state=tmp_path / "s"))
     second.table = {3: "new", 4: "new"}
@@ -119,7 +119,7 @@ def test_every_type_is_the_same_after_it(spark: SparkSession, kafka: Any, tmp_pa
     )
     table.write(given)
     run(table.read_stream(), tmp_path / "c1")
-    assert table.save_state(tmp_path / "c1", tmp_path / "s").rows == len(VALUES)
+    assert table.log.save_state(tmp_path / "c1", tmp_path / "s").rows == len(VALUES)
     found: list[Any] = []
     table.write(given)
     query = table.read_stream(state=tmp_path / "s").writeStream.foreachBatch(lambda b, _: found.extend(b.collect()))
@@ -141,7 +141,7 @@ def test_a_query_that_cannot_go_on_is_refused(
 
     def refused(message: str, checkpoint: str = "c", into: str = "s", **more: Any) -> None:
         with pytest.raises(InvalidInputError, match=message):
-            table.save_state(tmp_path / checkpoint, tmp_path / into, **more)
+            table.log.save_state(tmp_path / checkpoint, tmp_path / into, **more)
         assert not (tmp_path / into / "state.json").exists()
 
     refused("no micro-batch that is done", "nowhere")
@@ -166,9 +166,9 @@ def test_a_query_that_cannot_go_on_is_refused(
     (tmp_path / "half" / "commits" / "0").write_text("v1\n{}")
     (tmp_path / "half" / "offsets" / "1").write_bytes((tmp_path / "half" / "offsets" / "0").read_bytes())
     refused("stopped in micro-batch 1", "half")
-    assert table.save_state(tmp_path / "c", tmp_path / "s").rows == 1
+    assert table.log.save_state(tmp_path / "c", tmp_path / "s").rows == 1
     with pytest.raises(InvalidInputError, match="holds a saved state already"):
-        table.save_state(tmp_path / "c", tmp_path / "s")
+        table.log.save_state(tmp_path / "c", tmp_path / "s")
 
 
 def test_a_state_that_does_not_fit_is_refused(
@@ -177,11 +177,11 @@ def test_a_state_that_does_not_fit_is_refused(
     table.write(frame(spark, [(1, "a")]))
     run(table.read_stream(), tmp_path / "c")
     with failing(Storage, "put"), pytest.raises(Crash):
-        table.save_state(tmp_path / "c", tmp_path / "s")
+        table.log.save_state(tmp_path / "c", tmp_path / "s")
     with pytest.raises(InvalidInputError, match="holds no saved state"):
         table.read_stream(state=tmp_path / "s")
     # What an attempt that died has left there is in nobody's way.
-    assert table.save_state(tmp_path / "c", tmp_path / "s").rows == 1
+    assert table.log.save_state(tmp_path / "c", tmp_path / "s").rows == 1
     assert len(list((tmp_path / "s").glob("*.parquet"))) == 2
     for more in ({"normalize": False}, {"scan_mode": "latest"}):
         with pytest.raises(InvalidInputError, match=r"it goes with\s+log\.consistency='eventual'"):
@@ -196,8 +196,8 @@ def test_a_state_that_does_not_fit_is_refused(
     Path(Storage.at(str(tmp_path / "s")).path(part.file)).unlink()
     with pytest.raises(DataLostError, match="a file of a saved state is gone"):
         list(part.read())
-    table.add_column("w", "int")
+    table.alter.add_column("w", "int")
     with pytest.raises(InvalidInputError, match="before the table's columns were changed"):
         table.read_stream(state=tmp_path / "s")
     with pytest.raises(InvalidInputError, match=r"columns of table .* were changed since the query began"):
-        table.save_state(tmp_path / "c", tmp_path / "s2")
+        table.log.save_state(tmp_path / "c", tmp_path / "s2")

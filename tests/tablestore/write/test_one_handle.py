@@ -35,7 +35,7 @@ def test_threads_that_write_through_one_handle_publish_each_snapshot_once(
     def alter() -> None:
         start.wait(30)
         for number in range(3):
-            table.set_options({"publish.transaction-rows-max": 1_000 + number})
+            table.alter.set_options({"publish.transaction-rows-max": 1_000 + number})
 
     def read() -> int:
         looks = 0

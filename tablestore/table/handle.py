@@ -1,0 +1,142 @@
+"""What ``TableStore`` and its parts share: the open table, what writes to it, and the lock that orders its changes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+
+from snapshot.records import Snapshot
+from snapshot.store.commit import CommitId
+from tablestore.after_write import after_write
+from tablestore.audit.log_inspection import Progress
+from tablestore.context import TableContext
+from tablestore.dml.run import Verbs
+from tablestore.maintenance.compact import compact_if_due
+from tablestore.maintenance.expire_partitions import PartitionsReport, expire_partitions, has_old_partitions
+from tablestore.maintenance.expire_snapshots import expire_if_due
+from tablestore.read import batch
+from tablestore.spark.tasks import run_tasks
+from tablestore.write.open_publisher import open_publisher
+from tablestore.write.writer import Writer
+
+
+class TableHandle:
+    """An open table, its writer and its publisher.
+
+    Attributes:
+        spark: The session.
+        lock: Held by each verb that changes the table; see ``exclusive``.
+        table: The table as it was defined when it was last refreshed. Verbs call ``refresh`` instead.
+        publisher: Publishes snapshots; None without a log.
+        writer: Stages and commits rows.
+        verbs: Deletes, updates, overwrites and merges rows.
+        run_tasks: Runs a function on the executors.
+    """
+
+    def __init__(self, spark: SparkSession, table: TableContext) -> None:
+        self.spark = spark
+        self.lock = threading.RLock()
+        self.table = table
+        self.run_tasks = partial(run_tasks, spark)
+        self._reopen = partial(open_publisher, spark=spark)
+        self._partitions_checked: float | None = None
+        self._open_writer(table)
+
+    def _open_writer(self, table: TableContext) -> None:
+        self._written_by = table.options
+        self.publisher = open_publisher(table, self.spark)
+        self.writer = Writer(table, self.publisher, self._reopen)
+        self.verbs = Verbs(self.spark, self.writer)
+
+    def refresh(self) -> TableContext:
+        """Return the table as it is defined now; another handle may have changed its columns or options."""
+        self.table = self.table.refreshed()
+        return self.table
+
+    def renew(self) -> None:
+        """Open writer and publisher again if the table's options have changed. The caller holds the lock."""
+        now = self.refresh()
+        if now.options == self._written_by:
+            return
+        if self.publisher is not None:
+            self.publisher.discard()
+        hook = self.writer.meter.hook
+        self.writer.discard()
+        self._open_writer(now)
+        self.writer.meter.hook = hook
+
+    def write(self, frame: DataFrame, commit_id: CommitId | None) -> Snapshot | None:
+        """Write rows as one snapshot; a commit id that has landed before is not written again."""
+        with self.lock:
+            return self.finish(self.writer.write(frame, commit_id))
+
+    def finish(self, snapshot: Snapshot | None) -> Snapshot | None:
+        """Run the maintenance that is due after a write, and return the write's snapshot.
+
+        A failure of maintenance is a warning: the write is done.
+        """
+        if snapshot is not None:
+            after_write(f"table {self.table.path}", "maintenance", self._maintain)
+        return snapshot
+
+    def _maintain(self) -> None:
+        self.renew()
+        meter = self.writer.meter
+        meter.made("compact", lambda: compact_if_due(self.refresh(), self.run_tasks))
+        with meter.measured("expire") as tell:
+            report = expire_if_due(self.refresh())
+            if report is not None:
+                tell(report.oldest, report.snapshots)
+        after_write(f"table {self.table.path}", "expiring partitions", self._expire_partitions_if_due)
+
+    def expire_partitions(self, *, dry_run: bool = False, progress: Progress | None = None) -> PartitionsReport:
+        """Delete old partitions; see ``Maintenance.expire_partitions``."""
+        table = self.refresh()
+
+        def rows() -> DataFrame:
+            return batch.read(self.spark, table, snapshot=None, timestamp=None, columns=table.spec.partition_by)
+
+        return expire_partitions(
+            table, rows, lambda where: self.finish(self.verbs.delete(where, None)), dry_run=dry_run, progress=progress
+        )
+
+    def _expire_partitions_if_due(self) -> None:
+        options, now = self.refresh().options.partition, time.monotonic()
+        checked = self._partitions_checked
+        if not options.auto or (checked is not None and now - checked < options.check_interval_ms / 1000):
+            return
+        # The delete is a write too, so it comes back here.
+        self._partitions_checked = now
+        if has_old_partitions(self.table):
+            self.expire_partitions()
+
+
+class HasHandle(Protocol):
+    """``TableStore`` or one of its parts."""
+
+    @property
+    def _handle(self) -> TableHandle: ...
+
+
+S = TypeVar("S", bound=HasHandle)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def exclusive(verb: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Let one thread at a time run the verbs of a handle that change the table; a verb may call another one.
+
+    Reads run beside them. The lock is reentrant and costs less than a microsecond where no other thread holds it.
+    """
+
+    @wraps(verb)
+    def locked(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._handle.lock:
+            return verb(self, *args, **kwargs)
+
+    return locked

@@ -1,0 +1,247 @@
+"""What a ``TableStore`` reads: its definition, rows, changes and snapshots."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Self
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from snapshot.errors import InvalidInputError
+from snapshot.records import Snapshot
+from tablestore.audit.log_inspection import Progress
+from tablestore.audit.report import Report
+from tablestore.audit.verify import verify
+from tablestore.inspect.frames import Inspector
+from tablestore.options.read_options import NEWEST, ScanMode
+from tablestore.options.table_options import TableOptions
+from tablestore.read import batch
+from tablestore.read.time_travel import Point
+from tablestore.streaming import stream_read
+from tablestore.streaming.follow import Write, follow
+from tablestore.streaming.saved_state import ttl_ms
+from tablestore.table.consumers import TableConsumers
+from tablestore.table.handle import TableHandle
+from tablestore.table.log import TableLog
+from tablestore.table.tags import TableTags
+
+
+class ReadableTable:
+    """The part of ``TableStore`` that changes no rows."""
+
+    def __init__(self, handle: TableHandle) -> None:
+        self._handle = handle
+        self.tags = TableTags(handle)
+        self.consumers = TableConsumers(handle)
+        self.log = TableLog(handle)
+        self.inspect = Inspector(handle.spark, handle.refresh)
+
+    @property
+    def path(self) -> str:
+        """The table's folder."""
+        return self._handle.table.path
+
+    @property
+    def schema(self) -> StructType:
+        """The columns, as of this handle's last verb or ``refresh``; primary key columns are NOT NULL."""
+        return copy.deepcopy(self._handle.table.spec.schema)
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The primary key's columns; empty for an append table."""
+        return self._handle.table.spec.primary_key
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The partition columns."""
+        return self._handle.table.spec.partition_by
+
+    @property
+    def options(self) -> TableOptions:
+        """The table's options, as of this handle's last verb or ``refresh``."""
+        return self._handle.table.options
+
+    def refresh(self) -> Self:
+        """Read the table's definition again, which another handle may have changed, and return this handle.
+
+        Verbs do so themselves; the properties ``schema`` and ``options`` do not.
+        """
+        self._handle.refresh()
+        return self
+
+    def snapshots(self, limit: int | None = None) -> list[Snapshot]:
+        """Return the snapshots that have not expired, newest first."""
+        return list(islice(self._handle.refresh().files.snapshots(), limit))
+
+    def read(
+        self,
+        *,
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+        tag: str | None = None,
+        columns: Sequence[str] | None = None,
+        schema: str = NEWEST,
+    ) -> DataFrame:
+        """Read the rows of a snapshot, by default the newest.
+
+        Args:
+            snapshot: The snapshot's id.
+            timestamp: Read the newest snapshot at or before this time (datetime, ISO-8601 text, or epoch milliseconds).
+            tag: The snapshot's tag.
+            columns: The columns to read. Naming them here saves merging the others.
+            schema: ``newest`` reads an old snapshot with the table's current columns, NULL where it had none; ``own``
+                with the columns of that snapshot.
+
+        Raises:
+            NotFoundError: There is no such snapshot or tag, or the snapshot has expired.
+        """
+        return batch.read(
+            self._handle.spark,
+            self._handle.refresh(),
+            snapshot=snapshot,
+            timestamp=timestamp,
+            tag=tag,
+            columns=columns,
+            schema=schema,
+        )
+
+    def changes(self, from_: Point, to: Point | None = None) -> DataFrame:
+        """Read the changes between two snapshots from the table's files.
+
+        Args:
+            from_: Read the changes after this snapshot (its id, a tag or a time).
+            to: The last snapshot to read; by default the newest.
+
+        Returns:
+            The table's columns, ``_change_type``, ``_commit_version`` and ``_commit_timestamp``, as ``read_stream``.
+
+        Raises:
+            NotFoundError: There is no such snapshot or tag.
+            DataLostError: Changes in between have expired.
+            InvalidInputError: ``to`` comes before ``from_``.
+        """
+        return batch.read_changes(self._handle.spark, self._handle.refresh(), from_, to)
+
+    def read_stream(  # noqa: PLR0913 - this is where every option of a stream has its name
+        self,
+        *,
+        scan_mode: str = ScanMode.FULL,
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+        tag: str | None = None,
+        until: Point | None = None,
+        consumer: str | None = None,
+        max_rows: int | None = None,
+        max_snapshots: int | None = None,
+        normalize: bool | None = None,
+        state: str | os.PathLike[str] | None = None,
+    ) -> DataFrame:
+        """Stream the table's changes, from the log if the table has one.
+
+        With ``log.consistency=eventual``, rows arrive before they are committed, ``_commit_version`` is NULL except for
+        the initial rows of ``full``, and the query must run in output mode ``update``: Spark's state store removes
+        repeats and completes updates and deletes. Scan modes other than ``full`` start with an empty state.
+
+        Args:
+            scan_mode: ``full`` (the newest snapshot's rows as inserts, then every change after it), ``latest``,
+                ``earliest``, ``from-snapshot`` (that snapshot's changes first), ``from-timestamp`` or ``from-tag`` (the
+                changes after the tag's snapshot).
+            snapshot: For ``from-snapshot``.
+            timestamp: For ``from-timestamp``.
+            tag: For ``from-tag``.
+            until: The last snapshot to stream: an id, which may be in the future, a tag or a time. A query with
+                ``availableNow`` ends there.
+            consumer: Record the stream's progress in the table under this name; changes that it has not read do not
+                expire. A new query continues where the consumer stopped, whatever its ``scan_mode``.
+            max_rows: Rows of a micro-batch; a larger snapshot is read whole.
+            max_snapshots: Snapshots of a micro-batch; not with ``log.consistency=eventual``.
+            normalize: False streams the eventual log as it is, with repeats, updates without preimages and deletes
+                without rows, for a sink that upserts by key.
+            state: A folder written by ``log.save_state``: the query continues from that state and emits nothing for it.
+                Takes the place of a scan mode; needed until the first micro-batch is complete.
+
+        Returns:
+            A streaming frame: the table's columns, ``_change_type``, ``_commit_version``, ``_commit_timestamp``.
+        """
+        wanted = stream_read.Stream(
+            scan_mode=scan_mode,
+            snapshot=snapshot,
+            timestamp=timestamp,
+            tag=tag,
+            until=until,
+            consumer=consumer,
+            max_rows=max_rows,
+            max_snapshots=max_snapshots,
+            normalize=normalize,
+            state=None if state is None else os.fspath(state),
+        )
+        return stream_read.read_stream(self._handle.spark, self._handle.refresh(), wanted)
+
+    def follow(
+        self,
+        write: Write,
+        checkpoint: str | os.PathLike[str],
+        *,
+        ttl: str | None = None,
+        scan_mode: str = ScanMode.FULL,
+        max_rows: int | None = None,
+    ) -> None:
+        """Stream the normalized changes of an eventual log with a state that does not grow with deleted keys.
+
+        A query over ``read_stream()`` keeps every key that it has seen. ``follow`` runs a query until its state has
+        twice the keys that it started with (and over 200,000), or is as old as ``ttl``, saves the keys that exist, and
+        continues with a new query; the changelog is the same as that of one query. The stream pauses for about ten
+        seconds per million keys. Returns when the query ends by itself, as with ``availableNow``, or is stopped by
+        another thread. Write to the table with another handle in the meantime.
+
+        Args:
+            write: Called with the changes (columns as of ``read_stream``) and a number for each query; returns what to
+                start, such as ``changes.writeStream.foreachBatch(...)``. Output mode and checkpoint are set here.
+                Micro-batches of each query are numbered from 0: to recognise a repeated micro-batch, keep both numbers.
+            checkpoint: A folder for the stream, in which each query has its own.
+            ttl: Keep a key that does not change for at least this long, as in ``'30 d'``, and at most twice as long. A
+                forgotten key starts with an insert when it changes again, and its delete is not emitted.
+            scan_mode: Where a new stream starts, as in ``read_stream``: ``full``, ``latest`` or ``earliest``.
+            max_rows: Rows of a micro-batch.
+
+        Raises:
+            InvalidInputError: The log is not eventual; ``write`` adds an aggregate, a join of streams or
+                ``dropDuplicates``; ``ttl`` is not a duration; the columns have changed since the query started.
+            StreamingQueryException: A query failed. Call ``follow`` again to continue.
+        """
+        if not self._handle.refresh().is_eventual:
+            msg = f"follow: it goes with log.consistency='eventual'; table {self.path!r} is not. Use read_stream()."
+            raise InvalidInputError(msg)
+
+        def stream(state: str | None) -> DataFrame:
+            mode = scan_mode if state is None else ScanMode.FULL
+            return self.read_stream(scan_mode=mode, max_rows=max_rows, state=state)
+
+        save = partial(self.log.save_state, ttl=ttl)
+        follow(stream, save, write, os.fspath(checkpoint), None if ttl is None else ttl_ms(ttl))
+
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Compare log and table for every snapshot still in the log, record by record. Changes nothing.
+
+        Args:
+            progress: Called with the offsets read so far and in all.
+
+        Returns:
+            Partition, offset, key and snapshot of each difference; ``ok`` if there is none.
+
+        Raises:
+            UnavailableError: The broker or the file system does not answer.
+        """
+        return verify(self._handle.refresh(), progress)
+
+    def __repr__(self) -> str:
+        spec, log = self._handle.table.spec, self._handle.table.log
+        key = f", primary_key={list(spec.primary_key)}" if spec.primary_key else ""
+        topic = f", log_system='kafka', topic={log.topic!r}" if log else ""
+        return f"TableStore({self.path!r}{key}{topic})"
