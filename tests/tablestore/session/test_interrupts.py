@@ -26,11 +26,11 @@ NOISE = ("%3|", "|FAIL|")
 WRITES = """
 import sys
 import threading
-from tablestore.context import OpenedTable
+from tablestore.context import TableContext
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import publisher_of, write
 
-table = OpenedTable.open(sys.argv[1])
+table = TableContext.open(sys.argv[1])
 writer = Writer(table, publisher_of(table))
 done = interrupted = 0
 over = threading.Event()
