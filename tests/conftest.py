@@ -25,6 +25,20 @@ if TYPE_CHECKING:
 
 KAFKA_IMAGE = "apache/kafka:4.1.0"
 SPARK_PROCESSES = 2
+LONGEST = (
+    "tests/crash/test_follow_crash.py",
+    "tests/connectors/test_spark_crash.py",
+    "tests/tablestore/session/test_interrupts.py",
+    "tests/crash/test_matrix.py",
+    "tests/docs/test_demo.py",
+    "tests/crash/test_eventual_crash.py",
+    "tests/crash/test_races.py",
+    "tests/model/test_state_machine.py",
+)
+"""Files of more than a minute; they start first, so that none is left at the end."""
+
+# Tests are over before the better compiler of the JVM pays off; it would take a quarter of the processors.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # A real part behind an example makes it slow and never equally fast; that is no sign of a bad test here.
 SLOW_PARTS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
@@ -100,7 +114,7 @@ class BySession(LoadScopeScheduling):
     def _next_for(self, node: WorkerController) -> str | None:
         """Choose a file; None when what is left is for other processes."""
         is_sparks = node in self.nodes[:SPARK_PROCESSES]
-        files = sorted(self.workqueue, key=_uses_spark, reverse=is_sparks)
+        files = sorted(self.workqueue, key=lambda file: (_uses_spark(file) != is_sparks, file not in LONGEST))
         return files[0] if files and (is_sparks or not _uses_spark(files[0])) else None
 
     def _assign_work_unit(self, node: WorkerController) -> None:

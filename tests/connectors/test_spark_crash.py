@@ -20,8 +20,8 @@ from tests.connectors.harness.wire import Record, Wire
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
-ROWS = 800
-MICRO_BATCHES = 20
+ROWS = 400
+MICRO_BATCHES = 10
 ROOT = Path(__file__).parent.parent.parent
 
 

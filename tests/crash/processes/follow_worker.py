@@ -36,7 +36,7 @@ def main(path: str, folder: str, point: str) -> None:
 
     if point:
         _die_at(*POINTS[point], after=point.endswith(":after"))
-    TableStore.open(spark, path).follow(write, Path(folder) / "checkpoint", max_rows=20)
+    TableStore.open(spark, path).follow(write, Path(folder) / "checkpoint", max_rows=80)
 
 
 def _die_at(owner: Any, name: str, *, after: bool) -> None:

@@ -192,7 +192,7 @@ def test_a_state_that_does_not_fit_is_refused(
     other = make(spark, tmp_path / "third", kafka.bootstrap_servers, topic(), log__consistency="eventual")
     with pytest.raises(InvalidInputError, match="is another table's"):
         other.read_stream(state=tmp_path / "s")
-    (part,) = saved_splits(str(tmp_path / "s"), table._table.spec)
+    (part,) = saved_splits(str(tmp_path / "s"), table._handle.table.spec)
     Path(Storage.at(str(tmp_path / "s")).path(part.file)).unlink()
     with pytest.raises(DataLostError, match="a file of a saved state is gone"):
         list(part.read())
