@@ -94,7 +94,7 @@ def test_o21_an_append_table_and_a_table_without_a_log_stream_and_read_alike(
         ({"kafka.bootstrap.servers": None}, ("kafka.bootstrap.servers", "required")),
         ({"topic": "t"}, ("topic", "kafka.topic")),
         ({"scan.startup.mode": "x"}, ("scan.startup.mode", "scan_mode")),
-        ({"bucket": "0"}, ("bucket", "came '0'")),
+        ({"bucket": "0"}, ("bucket", "got '0'")),
         ({"log.system": "pulsar"}, ("log.system", "pulsar", "kafka")),
         ({"log.format": "avro"}, ("log.format", "json", "arrow", "avro")),
     ],
