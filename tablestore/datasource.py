@@ -176,7 +176,7 @@ def _snapshot(table: TableContext, options: ReadOptions) -> int:
 
 
 @dataclass
-class _Staged(WriterCommitMessage):
+class _StagedRows(WriterCommitMessage):
     """What one task staged."""
 
     rows: list[dict[str, object]]
@@ -196,13 +196,13 @@ class _Sink:
         check_columns(schema, table.spec)
         return cls(options, Writer(table, None).stager(whole_buckets=False), tuple(schema.fieldNames()))
 
-    def stage(self, batches: Iterator[pa.RecordBatch]) -> _Staged:
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> _StagedRows:
         begin_task()
         context = TaskContext.get()
         task = context.partitionId() if context else 0
         preimages = self.stager.rule.takes_preimages
         shaped = prepare_batches(batches, self.stager.spec, task, preimages=preimages)
-        return _Staged(staged_to_arrow(self.stager, shaped, task).to_pylist())
+        return _StagedRows(staged_to_arrow(self.stager, shaped, task).to_pylist())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> None:
         """Commit and publish what tasks staged. The files that no commit lists are removed here, not by ``abort``.
@@ -212,7 +212,7 @@ class _Sink:
             OutcomeUnknownError: the commit may yet land, so the files stay.
             TableStoreError: nothing was committed.
         """
-        rows = [row for message in messages if isinstance(message, _Staged) for row in message.rows]
+        rows = [row for message in messages if isinstance(message, _StagedRows) for row in message.rows]
         staged = accept_staged(self.stager, rows)
         table = _opened(self.options)
         publisher = open_publisher(table, None)
@@ -260,7 +260,7 @@ class _Sink:
         ``commit``. Else ``commit`` has removed what no snapshot lists, and ``remove_orphans`` removes what is left.
         """
         if None in messages:
-            rows = [row for message in messages if isinstance(message, _Staged) for row in message.rows]
+            rows = [row for message in messages if isinstance(message, _StagedRows) for row in message.rows]
             self.stager.remove_paths([str(row["path"]) for row in rows if row["path"]])
 
 

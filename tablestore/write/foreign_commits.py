@@ -52,7 +52,7 @@ class Adoption:
 
 
 @dataclass
-class _Staged:
+class _StagedDifference:
     files: list[DataFile] = field(default_factory=list)
     deletes: int = 0
 
@@ -129,9 +129,9 @@ def _check_waits(files: TableFiles, skip: Collection[int], waiting: Collection[i
         raise InvalidInputError(msg)
 
 
-def _stage(table: TableContext, found: Sequence[Commit]) -> _Staged:
+def _stage(table: TableContext, found: Sequence[Commit]) -> _StagedDifference:
     """Write what versions changed into files of changes."""
-    files, staged = table.files, _Staged()
+    files, staged = table.files, _StagedDifference()
     writer = ParquetFiles(
         files.storage,
         with_kind(files.spec.physical),

@@ -95,11 +95,11 @@ def test_a_stream_that_outlives_its_table_or_begins_again_from_its_checkpoint_sa
     assert (found := Consumers(rig.table.files.storage).get("c")) is not None
     assert found.table == rig.table.spec.table_id
     replace_table(rig, 21, 22, 23)
-    with pytest.raises(TableReplacedError, match="anew"):
+    with pytest.raises(TableReplacedError, match="created again"):
         running.latestOffset(start, ReadAllAvailable())
     with pytest.raises(TableReplacedError, match="new checkpoint"):
         stream_of(rig).latestOffset(start, ReadAllAvailable())
-    with pytest.raises(TableReplacedError, match="anew"):
+    with pytest.raises(TableReplacedError, match="created again"):
         running.commit(running._offset(1) | {"snapshot": 2})
     assert Consumers(rig.table.files.storage).get("c") is None
 

@@ -39,8 +39,8 @@ def test_a_partition_says_its_time(pattern: str, formatter: str | None, values: 
     ("pattern", "formatter", "says"),
     [
         ("$day", None, r"expected '\$name' of partition columns \(dt, hour\), got '\$day'"),
-        ("dt", None, "came 'dt'"),
-        (None, "yyyy-DD", "came 'yyyy-DD'"),
+        ("dt", None, "got 'dt'"),
+        (None, "yyyy-DD", "got 'yyyy-DD'"),
         (None, "yyyyMMddTHH", "single quotes"),
     ],
 )
