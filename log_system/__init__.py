@@ -1,1 +1,1 @@
-"""The log: where committed snapshots are published, and how readers follow it."""
+"""The log to which committed snapshots are published, and from which readers follow a table."""

@@ -1,4 +1,4 @@
-"""What a log system is to the table: a place that publishes snapshots in order and lets readers follow them."""
+"""The log system interface: a table publishes its snapshots to a log in order, and readers follow the log."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from snapshot.records import ChangeSet, SentRange
 
 
 class LogPublisher(Protocol):
-    """Publishes one table's snapshots. One publisher owns the log at a time; a later owner fences the one before."""
+    """Publishes one table's snapshots. One publisher owns the log at a time; a new owner fences the previous one."""
 
     @property
     def owns_log(self) -> bool:
-        """Whether this publisher has taken the log over and knows of nobody who has done so since."""
+        """Whether this publisher has taken over the log and has not noticed a later owner."""
         ...
 
     @property
     def wait_seconds(self) -> float:
-        """How long the log's broker may fail to answer before publishing is given up."""
+        """How long the broker may be unreachable before publishing fails, in seconds."""
         ...
 
     @property
     def servers(self) -> str:
-        """The brokers that the table's definition named when this publisher was made."""
+        """The bootstrap servers in the table's definition when this publisher was created."""
         ...
 
     @property
     def newest(self) -> int:
-        """The newest snapshot of which the log holds any change; known from ``take_over`` on."""
+        """The newest snapshot with at least one change in the log; valid after ``take_over``."""
         ...
 
     @property
     def claimed(self) -> Sequence[tuple[int, str]]:
-        """The last snapshots in the log, each with what identifies its commit (empty: not known); as ``newest``."""
+        """The last snapshots in the log with their commit fingerprints (empty: unknown); valid after ``take_over``."""
         ...
 
     def take_over(self) -> None:
-        """Become the owner: end what the owner before has open, and learn what is published."""
+        """Become the owner: abort the previous owner's open transactions and read what is already published."""
         ...
 
     def publish(self, changes: ChangeSet) -> IndexEntry:
-        """Put a snapshot into the log and the index unless it is there; called in snapshot order."""
+        """Write a snapshot to the log and the index unless it is already there; called in snapshot order."""
         ...
 
     def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
-        """Hear where the changes of a snapshot are already, by partition (an eventual log)."""
+        """Record, by partition, which changes of a snapshot are already in the log (eventual logs only)."""
         ...
 
     def mend(self) -> None:
-        """Repair what attempts that never committed have left in the log (an eventual log)."""
+        """Repair records left in the log by attempts that never committed (eventual logs only)."""
         ...
 
     def discard(self) -> None:
-        """Give up ownership and connections; ``take_over`` begins anew."""
+        """Give up ownership and close connections; ``take_over`` starts again."""
         ...

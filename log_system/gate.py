@@ -1,4 +1,4 @@
-"""The gate: which offsets a transactional reader may see. Only whole, published snapshots pass."""
+"""The gate: limits transactional readers to the offsets of complete, published snapshots."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Boundary:
     """The end of one snapshot in one log partition.
 
     Attributes:
-        end: offset after its last record there.
-        snapshot: its id.
+        end: offset after the snapshot's last record in the partition.
+        snapshot: the snapshot's id.
         timestamp_ms: when it was committed.
     """
 
@@ -26,14 +26,14 @@ class Boundary:
 
 @dataclass(frozen=True)
 class PartitionSlice:
-    """The part of a log partition that holds a run of whole snapshots.
+    """The part of a log partition that holds consecutive complete snapshots.
 
     Attributes:
         partition: the Kafka partition.
         start: first offset.
         end: offset after the last record.
-        records: Kafka records in between.
-        boundaries: where each snapshot with records here ends, in order.
+        records: number of Kafka records in the slice.
+        boundaries: the end of each snapshot that has records in the slice, in order.
     """
 
     partition: int
@@ -44,19 +44,19 @@ class PartitionSlice:
 
 
 class Gate:
-    """Opens the log snapshot by snapshot, as the log index grows."""
+    """Makes snapshots of the log visible one by one as the log index grows."""
 
     def __init__(self, index: LogIndex) -> None:
-        """Guard the log of this index."""
+        """Create the gate of the log that ``index`` describes."""
         self._index = index
 
     def newest(self) -> int:
-        """Give the newest snapshot readers may see; 0 (the empty table) while nothing is published."""
+        """Return the newest snapshot that readers may see; 0 (the empty table) while nothing is published."""
         latest = self._index.latest()
         return 0 if latest is None else latest.snapshot
 
     def rows(self, snapshot: int) -> int:
-        """Give the number of changes in a snapshot.
+        """Return the number of changes in a snapshot.
 
         Raises:
             DataLostError: the index has no entry for it.
@@ -64,15 +64,15 @@ class Gate:
         return self._entry(snapshot).rows
 
     def slices(self, after: int, through: int) -> list[PartitionSlice]:
-        """Give the offsets of snapshots ``after + 1`` to ``through``, for partitions that hold any of their changes.
+        """Return the slices of snapshots ``after + 1`` to ``through``, for partitions that hold any of their changes.
 
         Raises:
-            DataLostError: the index has no entry for one of them.
+            DataLostError: the index has no entry for one of them, or the log has lost records of one.
         """
         return slices(self.entries(after, through))
 
     def entries(self, after: int, through: int) -> list[IndexEntry]:
-        """Give what the index says of snapshots ``after + 1`` to ``through``.
+        """Return the index entries of snapshots ``after + 1`` to ``through``.
 
         Raises:
             DataLostError: the index has no entry for one of them.
@@ -90,17 +90,17 @@ class Gate:
 def limited(
     after: int, through: int, rows_of: Callable[[int], int], *, rows_max: int | None, snapshots_max: int | None
 ) -> int:
-    """Shorten a run of snapshots to a read limit. At least one snapshot passes, whole, however large.
+    """Limit the snapshots of one read. At least one complete snapshot is read, however large.
 
     Args:
-        after: the last snapshot that has been read.
-        through: the newest that may be.
-        rows_of: gives the changes in a snapshot.
-        rows_max: changes that may pass; None for any number.
-        snapshots_max: snapshots that may pass; None for any number.
+        after: the last snapshot already read.
+        through: the newest snapshot that may be read.
+        rows_of: returns the number of changes in a snapshot.
+        rows_max: most changes to read; None for no limit.
+        snapshots_max: most snapshots to read; None for no limit.
 
     Returns:
-        The last snapshot that passes.
+        The last snapshot to read.
     """
     if snapshots_max is not None:
         through = min(through, after + snapshots_max)
@@ -115,11 +115,10 @@ def limited(
 
 
 def slices(entries: Sequence[IndexEntry]) -> list[PartitionSlice]:
-    """Join the ranges of consecutive snapshots partition by partition.
+    """Merge the ranges of consecutive snapshots into one slice per partition.
 
     Raises:
-        DataLostError: an entry has changes for which the log has no record: it was rebuilt after retention had removed
-            them.
+        DataLostError: an entry counts changes but no records: it was rebuilt after retention had deleted them.
     """
     for entry in entries:
         lost = [p for p, held in enumerate(entry.partitions) if held.rows and not held.records]

@@ -1,4 +1,4 @@
-"""The log index: for each published snapshot, the offset range in each log partition."""
+"""The log index: the offset range of each published snapshot in each log partition."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LISTINGS_MAX = 10
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """Where one snapshot's changes are in one log partition.
+    """The offset range of one snapshot's changes in one log partition.
 
     Attributes:
-        start: offset at which the snapshot before ended.
-        end: offset after its last record. Offsets in between may hold transaction markers.
-        records: Kafka records in the range.
-        rows: changes in them.
+        start: offset at which the previous snapshot ended.
+        end: offset after the snapshot's last record. Offsets in between may hold transaction markers.
+        records: number of Kafka records in the range.
+        rows: number of changes in those records.
     """
 
     start: int
@@ -36,13 +36,14 @@ class IndexEntry:
     """One published snapshot.
 
     Attributes:
-        snapshot: its id.
+        snapshot: the snapshot's id.
         timestamp_ms: when it was committed, milliseconds since the epoch.
-        kind: its kind.
+        kind: the snapshot's kind.
         partitions: one range for each log partition.
-        table: the table's id; empty, as the next two, in an entry from before these were kept.
+        table: the table's id. ``table``, ``commit`` and ``topic`` are empty in entries written by versions that did
+            not store them.
         commit: identifies the snapshot's commit (``Snapshot.fingerprint``).
-        topic: Kafka's own id of the topic that the offsets are of.
+        topic: Kafka's id of the topic to which the offsets refer.
     """
 
     snapshot: int
@@ -55,24 +56,24 @@ class IndexEntry:
 
     @property
     def rows(self) -> int:
-        """Changes of the snapshot in all partitions."""
+        """Number of the snapshot's changes in all partitions."""
         return sum(p.rows for p in self.partitions)
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Where the snapshot ends in each partition."""
+        """The snapshot's end offset in each partition."""
         return tuple(p.end for p in self.partitions)
 
     def to_json(self) -> bytes:
-        """Give the text that ``from_json`` reads."""
+        """Return the entry as JSON that ``from_json`` reads."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, text: bytes, path: str, snapshot: int) -> IndexEntry:
-        """Read an entry.
+        """Parse an entry.
 
         Raises:
-            CorruptedError: the text is not an entry.
+            CorruptedError: the text is not an entry, or is the entry of another snapshot.
         """
         try:
             raw = json.loads(text)
@@ -89,18 +90,18 @@ class IndexEntry:
 
 
 class LogIndex:
-    """The index of one table's log: a file a snapshot, without gaps above the oldest.
+    """The index of one table's log: one file per snapshot, without gaps above the oldest.
 
-    Every snapshot has an entry, also those that publish nothing, so the newest is found by trying the next name.
+    Every snapshot has an entry, even one that publishes nothing, so the newest is found by probing the next file name.
     """
 
     def __init__(self, table: Storage, oldest: Callable[[], int] = lambda: 0, table_id: str = "") -> None:
-        """Use the index of the table in folder ``table``; nothing is read yet.
+        """Create the index of the table in folder ``table``, without reading it.
 
         Args:
             table: the table's folder.
-            oldest: tells which snapshot is the oldest. Entries of older ones tell nothing of what is published: expiry
-                may be about to remove them, or a publisher that was asleep has written one again.
+            oldest: returns the oldest snapshot's id. Entries of older snapshots say nothing about what is published:
+                expiry may be about to delete them, or a publisher that was suspended may have rewritten one.
             table_id: the table's id; empty accepts the entries of any table.
         """
         self._storage = table.child(INDEX)
@@ -109,23 +110,23 @@ class LogIndex:
         self._latest: IndexEntry | None = None
 
     def put(self, entry: IndexEntry) -> None:
-        """Write an entry, replacing the one that is there; from here on readers may see the snapshot.
+        """Write or replace a snapshot's entry, which makes the snapshot visible to readers.
 
         Raises:
-            UnavailableError: the file system refused.
+            UnavailableError: the file system failed to write it.
         """
         self._storage.put(_name(entry.snapshot), entry.to_json())
-        # Several threads of a handle share this: each step takes what is known only once.
+        # Threads of a table handle share this object, so read the attribute once.
         latest = self._latest
         if latest is not None and entry.snapshot in (latest.snapshot, latest.snapshot + 1):
             self._latest = entry
 
     def get(self, snapshot: int) -> IndexEntry | None:
-        """Read a snapshot's entry; None when it is not published or has been expired.
+        """Return a snapshot's entry; None if the snapshot is not published or has expired.
 
         Raises:
-            TableReplacedError: it is an entry of another table.
-            CorruptedError: it is damaged.
+            TableReplacedError: the entry belongs to another table.
+            CorruptedError: the entry is damaged.
         """
         text = self._storage.read(_name(snapshot))
         if text is None:
@@ -140,18 +141,19 @@ class LogIndex:
         return entry
 
     def latest(self) -> IndexEntry | None:
-        """Read the newest entry; None when there is none at all.
+        """Return the newest entry; None if the index is empty.
 
-        Entries expire oldest first. So what follows an entry is not there yet only if the entry itself still is: one
-        that was seen long ago may be gone with all that followed it at that time, and then the folder is listed anew.
+        Entries expire oldest first. A missing next entry therefore means "not published yet" only while the entry
+        before it still exists. A cached entry may have expired together with all that followed it; then the folder is
+        listed again.
 
         Raises:
-            UnavailableError: whatever is listed is gone a moment later, again and again.
+            UnavailableError: entries kept disappearing between being listed and being read.
         """
         for _ in range(_LISTINGS_MAX):
             latest = self._latest
             if latest is None:
-                # The one before the oldest may be all that there is, where the others are lost.
+                # If later entries are lost, the entry just before the oldest snapshot may be the only one left.
                 least = self._oldest() - 1
                 snapshots = [snapshot for snapshot in self.snapshots() if snapshot >= least]
                 if not snapshots:
@@ -159,7 +161,7 @@ class LogIndex:
                 latest = self.get(_last_without_gap(snapshots))
             while latest is not None and (following := self.get(latest.snapshot + 1)) is not None:
                 latest = following
-            # It is read again, not only looked for: by now it may be an entry of another table.
+            # Read it again instead of only checking that it exists: it may now belong to another table.
             self._latest = None if latest is None else self.get(latest.snapshot)
             if self._latest is not None:
                 return self._latest
@@ -168,25 +170,25 @@ class LogIndex:
 
     @property
     def last_seen(self) -> IndexEntry | None:
-        """The newest entry as ``latest`` found it last; None where it found none."""
+        """The newest entry that this object knows of, without reading the index; None if it knows of none."""
         return self._latest
 
     def has_expired(self, snapshot: int) -> bool:
-        """Return whether a snapshot has expired, so that it needs no entry."""
+        """Return whether a snapshot has expired and therefore needs no entry."""
         return snapshot < self._oldest()
 
     def snapshots(self) -> list[int]:
-        """List the ids of all entries, oldest first."""
+        """Return the snapshot ids of all entries, oldest first."""
         return [int(name[:-5]) for name in self._storage.names() if name.endswith(".json") and name[:-5].isdigit()]
 
     def delete(self, snapshots: list[int]) -> None:
-        """Remove entries that no reader needs any more, or that are wrong."""
+        """Delete entries that no reader needs any more or that are wrong."""
         self._latest = None
         self._storage.delete(*map(_name, snapshots))
 
 
 def _last_without_gap(snapshots: list[int]) -> int:
-    """Give the end of the first unbroken run: what lies behind a lost entry waits for recovery."""
+    """Return the last snapshot before the first gap; entries after a lost entry wait for recovery."""
     for before, after in itertools.pairwise(snapshots):
         if after != before + 1:
             return before

@@ -1,7 +1,7 @@
-"""Java and the jars that run on it: find the one, fetch the others once into a cache folder of the user.
+"""Find Java, and download jars once into the user's cache folder.
 
-The fetching is done by Ivy, whose jar PySpark ships, so nothing but Java and this program's own packages is needed.
-Two processes may ask at once: one fetches, the other waits for it, and a folder appears whole or not at all.
+Ivy, whose jar ships with PySpark, does the download, so only Java and this package's dependencies are needed.
+Processes may download concurrently: one does, the others wait for it, and the finished folder appears atomically.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from snapshot.errors import UnavailableError
 
 JAVA_VERSION_MIN = 17
 DIGESTS = Path(__file__).with_name("jars.sha256")
-"""Lines as ``sha256sum`` writes them; made by ``python -m tablestore.jar_digests``."""
+"""Lines in the format of ``sha256sum``; written by ``python -m tablestore.jar_digests``."""
 FETCH_TIMEOUT_S = 900.0
 HOW_TO_GET_JAVA = (
     "Install it with 'apt-get install openjdk-17-jre-headless' (Debian, Ubuntu) or 'brew install openjdk@17' (macOS), "
@@ -36,11 +36,11 @@ HOW_TO_GET_JAVA = (
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that is new enough.
+    """A Java installation of a supported version.
 
     Attributes:
         command: path of the ``java`` program.
-        version: its full version, such as ``17.0.15``.
+        version: the full version, such as ``17.0.15``.
     """
 
     command: str
@@ -48,10 +48,10 @@ class Java:
 
 
 def find_java() -> Java:
-    """Find the Java that Spark would use: ``JAVA_HOME`` first, then the ``PATH``.
+    """Return the Java that Spark would use: ``JAVA_HOME`` first, then the ``PATH``.
 
     Raises:
-        UnavailableError: there is none, or it is older than 17.
+        UnavailableError: Java is missing, does not run, or is older than 17.
     """
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -72,7 +72,7 @@ def find_java() -> Java:
         )
         raise UnavailableError(msg)
     version = found.group(1)
-    # Before Java 9 the first number was always 1, as in 1.8.
+    # Before Java 9 the first number was 1, as in 1.8.
     major = int(re.split(r"[.\-+_]", version.removeprefix("1."))[0])
     if major < JAVA_VERSION_MIN:
         msg = (
@@ -84,20 +84,20 @@ def find_java() -> Java:
 
 
 def cache_home() -> Path:
-    """Return the folder where this program keeps what it can fetch or make again (not created here)."""
+    """Return the path of this program's cache folder, without creating it."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tablestore"
 
 
 def fetch_jars(name: str, modules: Sequence[str], *, excludes: Sequence[str] = ()) -> Path:
-    """Return the folder holding these modules and all they depend on, fetching them if it is not there yet.
+    """Return the folder with the jars of these modules and their dependencies; download them if it does not exist.
 
     Args:
-        name: what the jars are, such as ``kafka-4.1.0``; also the folder's name in the cache.
+        name: the name of the set of jars, such as ``kafka-4.1.0``; also the folder's name in the cache.
         modules: Maven coordinates, ``organisation:module:version``.
-        excludes: organisations of dependencies to leave out.
+        excludes: organisations whose modules are left out of the dependencies.
 
     Raises:
-        UnavailableError: Java is missing, the jars cannot be fetched, or one is not what `check_jars` expects.
+        UnavailableError: Java is missing, the jars cannot be downloaded or stored, or `check_jars` rejects one.
     """
     folder = cache_home() / name
     if not folder.is_dir():
@@ -115,14 +115,14 @@ def fetch_jars(name: str, modules: Sequence[str], *, excludes: Sequence[str] = (
 
 
 def check_jars(name: str, folder: Path) -> None:
-    """Compare jars with the digests that this package came with; what is run is what was locked, wherever it came from.
+    """Check jars against the digests shipped with this package, wherever the jars came from.
 
     Args:
-        name: what the jars are, as for `fetch_jars`.
-        folder: where they are.
+        name: the name of the set of jars, as for `fetch_jars`.
+        folder: the folder that holds them.
 
     Raises:
-        UnavailableError: a jar differs, is missing, or is none of them; the message names it.
+        UnavailableError: a jar differs, is missing, or is unexpected; the message names it.
     """
     locked = locked_digests().get(name)
     if locked is None:
@@ -143,7 +143,7 @@ def check_jars(name: str, folder: Path) -> None:
 
 
 def locked_digests() -> dict[str, dict[str, str]]:
-    """Return the digests that this package came with: of each set of jars, by the names of the files."""
+    """Return the digests shipped with this package: set of jars -> file name -> SHA-256."""
     locked: dict[str, dict[str, str]] = {}
     for line in DIGESTS.read_text(encoding="utf-8").splitlines():
         digest, _, path = line.partition("  ")
@@ -153,7 +153,7 @@ def locked_digests() -> dict[str, dict[str, str]]:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each jar in a folder."""
+    """Return the SHA-256 of each jar in a folder, by file name."""
 
     def digest(jar: Path) -> str:
         with jar.open("rb") as file:
@@ -166,7 +166,7 @@ def digests_of(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
-    """Hold a lock between processes; it is released when its holder dies, however that happens."""
+    """Hold an advisory lock between processes; the operating system releases it if the holder dies."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -175,7 +175,7 @@ def exclusive(lock: Path) -> Iterator[None]:
 
 @contextmanager
 def waiting(message: str) -> Iterator[None]:
-    """Show a spinner while something slow happens, in a terminal only."""
+    """Show a spinner during a slow operation, if stderr is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -185,10 +185,10 @@ def waiting(message: str) -> Iterator[None]:
 
 
 def pyspark_jars() -> Path:
-    """Return the folder of jars that PySpark ships.
+    """Return the folder of the jars that ship with PySpark.
 
     Raises:
-        UnavailableError: PySpark is not installed, or without its jars (``pyspark-client``).
+        UnavailableError: PySpark is not installed, or is installed without its jars (``pyspark-client``).
     """
     spec = importlib.util.find_spec("pyspark")
     for place in (spec.submodule_search_locations or []) if spec else []:
@@ -201,7 +201,7 @@ def pyspark_jars() -> Path:
 
 
 def fetch_unchecked(name: str, modules: Sequence[str], folder: Path, *, excludes: Sequence[str] = ()) -> None:
-    """Fetch modules and all they depend on into a new folder, whatever their digests are; to lock them."""
+    """Download modules and their dependencies into a new folder without checking digests, in order to lock them."""
     _fetch(find_java(), name, modules, excludes, folder, check=False)
 
 
@@ -212,11 +212,11 @@ def _fetch(
     if ivy is None:
         msg = f"{name}: no ivy-*.jar is among PySpark's jars in {pyspark_jars()}. Reinstall pyspark."
         raise UnavailableError(msg)
-    # In the folder's own parent, since only a rename within one file system is atomic.
+    # Use the folder's own parent: a rename is atomic only within one file system.
     work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
     try:
         (work / "ivy.xml").write_text(_ivy_file(modules, excludes), encoding="utf-8")
-        # A cache of its own: Ivy does not lock the one in the home folder, which Spark may be using.
+        # Use a separate cache: Ivy does not lock the one in the home folder, which Spark may be using.
         command = [java.command, "-jar", str(ivy), "-ivy", "ivy.xml", "-confs", "default", "-cache", str(work / "ivy")]
         command += ["-retrieve", "jars/[artifact]-[revision](-[classifier]).[ext]"]
         with waiting(f"Fetching {name} (once; about half a minute) ..."):

@@ -1,6 +1,6 @@
-"""Log formats: how changes become the bytes of Kafka records, and come back.
+"""Log formats: encode changes as Kafka keys and values, and decode them.
 
-Call ``open_format``; ``base`` has the interface and ``docs/reference/formats.md`` what is written.
+Call ``open_format``. ``base`` defines the interface; ``docs/reference/formats.md`` describes the formats.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ def open_format(
     max_record_bytes: int = 900_000,
     memory_limit: str = "256MB",
 ) -> LogFormat:
-    """Make the format of a table's log.
+    """Create the format of a table's log.
 
     Args:
         name: the value of the option ``log.format``.
         schema: the table's columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``.
-        primary_key: the key's columns in order; empty for a table without one.
-        changelog: the changes are all that there are, rows before an update included (``debezium-json``).
-        mixed: records may be older than the table's columns (``arrow``; what is text has no width anyway).
-        max_record_bytes: the most bytes of one record's value (``arrow``; in ``json`` a row is a record).
+        primary_key: the primary key columns in order; empty for a table without a primary key.
+        changelog: whether the log is a full changelog, with UPDATE_BEFORE rows (``debezium-json``).
+        mixed: records may have been written before columns were widened (``arrow``; numbers in text have no width).
+        max_record_bytes: the most bytes of one record's value (``arrow``; in ``json`` each row is one record).
         memory_limit: how much memory DuckDB may use (``json``, ``debezium-json``).
 
     Returns:
-        The format, picklable before its first use and after.
+        The format, which can be pickled both before and after its first use.
 
     Raises:
-        InvalidInputError: an unknown name, a type a table cannot hold, or a key that is not among the columns.
+        InvalidInputError: the name is unknown, a column has a type that a table cannot hold, or a key column does not
+            exist.
     """
     if name == "json":
         return TruncatingFormat(JsonFormat(schema, primary_key, memory_limit=memory_limit))

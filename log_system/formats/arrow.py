@@ -1,8 +1,8 @@
-"""The ``arrow`` format: one record a batch of changes, for this program's own readers; many times faster than JSON.
+"""The ``arrow`` format: many changes per record, for this program's own readers; many times faster than JSON.
 
-A record's key is null and its value is an Arrow IPC stream (compressed; any Arrow library opens it) followed by a
-footer of eight bytes: ``TSA1`` and the CRC-32 of the stream, big-endian. Compressed Arrow has no checksum of its own:
-without one, a flipped bit could be a wrong number.
+A record's key is null. Its value is a compressed Arrow IPC stream, which any Arrow library can open, followed by a
+footer of eight bytes: ``TSA1`` and the CRC-32 of the stream, big-endian. Compressed Arrow has no checksum of its own,
+so without the CRC a flipped bit could silently change a number.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from snapshot.row_kind import KIND, TRUNCATE
 _FOOTER = struct.Struct(">4sI")
 _MAGIC = b"TSA1"
 _FIRST_GUESS_ROWS_MAX = 1 << 16
-"""Rows of a batch's first record at most, before anything is known about how well they compress."""
+"""Most rows in a batch's first record, while the compression ratio is unknown."""
 
 
 class ArrowFormat:
-    """Codes changes as Arrow batches. All four row kinds travel, and come back as they were."""
+    """The ``arrow`` format. It preserves all four row kinds."""
 
     name = "arrow"
 
@@ -40,18 +40,19 @@ class ArrowFormat:
         mixed: bool = False,
         compression: str = "lz4",
     ) -> None:
-        """Prepare to code a table's changes.
+        """Create the format for a table.
 
         Args:
             schema: the table's columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``.
-            primary_key: the key's columns; only checked, for records of this format have no key.
-            max_record_bytes: the most bytes of a record's value. A single row that is larger is one record all the
-                same; Kafka's own limits (``max.request.size``, ``message.max.bytes``) decide on that.
-            mixed: records may be older than the table's columns, and have narrower whole numbers.
+            primary_key: the primary key columns; only checked, because records of this format have no key.
+            max_record_bytes: the most bytes of a record's value. A single larger row still becomes one record;
+                Kafka's own limits (``max.request.size``, ``message.max.bytes``) decide whether it is accepted.
+            mixed: records may have been written before columns were widened, with narrower integers.
             compression: ``lz4`` or ``zstd``.
 
         Raises:
-            InvalidInputError: a type that a table cannot hold, a key that is not among the columns, or a wrong option.
+            InvalidInputError: a column has a type that a table cannot hold, a key column does not exist, or an option
+                is invalid.
         """
         check_columns(schema, primary_key)
         if compression not in ("lz4", "zstd"):
@@ -66,10 +67,10 @@ class ArrowFormat:
         self._compression = compression
 
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
-        """Turn changes into as few records as fit the limit.
+        """Encode changes as few records that each fit the size limit.
 
         Raises:
-            InvalidInputError: the batch has other columns than the table, or a row kind that does not exist.
+            InvalidInputError: the batch's columns differ from the table's, or it has an unknown row kind.
         """
         check_changes(changes, self._changes, TRUNCATE)
         changes = relabel(changes, self._changes)
@@ -85,16 +86,16 @@ class ArrowFormat:
             values.append(value)
             rows.append(count)
             start += count
-            # A tenth is kept back: the next rows may compress less well, and a record too large is work thrown away.
+            # Keep a margin of a tenth: the next rows may compress less well, and an oversized record is wasted work.
             guess = max(1, min(count * 4, int(count * 0.9 * self._record_bytes_max / len(value))))
         nothing = pa.nulls(len(values), pa.large_binary())
         return EncodedRecords(nothing, pa.array(values, pa.large_binary()), np.array(rows, np.int64))
 
     def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
-        """Turn records into changes. Columns that a record lacks are NULL; columns the table lacks are dropped.
+        """Decode records into changes. Columns that a record lacks are NULL; columns that the table lacks are dropped.
 
         Raises:
-            CorruptedError: a record that is damaged, or has a column of another type.
+            CorruptedError: a record is damaged, or a column has another type than in the table.
         """
         batches: list[pa.RecordBatch] = []
         record: list[int] = []
@@ -125,10 +126,10 @@ class ArrowFormat:
         return b"".join((stream, _FOOTER.pack(_MAGIC, zlib.crc32(stream))))
 
     def _read(self, value: pa.Buffer | None) -> list[pa.RecordBatch]:
-        """Read one record.
+        """Return the batches of one record.
 
         Raises:
-            ValueError: it is damaged, or does not fit the table; pyarrow's own errors pass through too.
+            ValueError: the record is damaged or does not match the table; pyarrow's own errors pass through.
         """
         if value is None or value.size < _FOOTER.size:
             msg = "not a record of log.format='arrow': " + ("null" if value is None else f"{value.size} bytes")
@@ -145,7 +146,7 @@ class ArrowFormat:
         return [self._fit(batch) for batch in batches]
 
     def _fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give a record's batch the columns of the table."""
+        """Return a record's batch with the table's columns."""
         if batch.schema == self._changes:
             return batch
         columns = []
@@ -164,6 +165,6 @@ class ArrowFormat:
 
 
 def _is_narrower(came: pa.DataType, wanted: pa.DataType) -> bool:
-    """Tell whether a type of whole numbers is one that was widened to another."""
+    """Return whether both types are signed integers and ``came`` is narrower than ``wanted``."""
     signed = pa.types.is_signed_integer(came) and pa.types.is_signed_integer(wanted)
     return bool(signed and came.bit_width < wanted.bit_width)

@@ -1,4 +1,4 @@
-"""What a log format is: changes in Arrow to Kafka keys and values, and back, in bulk."""
+"""The log format interface: encode Arrow batches of changes as Kafka keys and values, and decode them, in bulk."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 Payloads = Any
-"""Keys or values: a binary array, or a sequence of ``bytes | None``; None is null in Kafka too."""
+"""Record keys or values: a binary array, or a sequence of ``bytes | None``, where None is a Kafka null."""
 
 
 @dataclass(frozen=True)
 class EncodedRecords:
-    """Kafka records made from one batch of changes, in the order of its rows.
+    """Kafka records encoded from one batch of changes, in row order.
 
     Attributes:
-        key_column: large_binary, one key a record; NULL means a null key.
-        value_column: large_binary, one value a record; NULL is a null value, a delete of the key.
-        rows: int64, how many changes each record holds; sums to the rows of the batch.
+        key_column: large_binary, one key per record; NULL means a null key.
+        value_column: large_binary, one value per record; NULL means a null value (a tombstone for the key).
+        rows: int64, the number of changes in each record; the sum is the number of rows of the batch.
     """
 
     key_column: pa.Array
@@ -33,25 +33,25 @@ class EncodedRecords:
 
     @cached_property
     def keys(self) -> list[bytes | None]:
-        """The keys, for those who go record by record."""
+        """The keys as a list, for code that handles records one by one."""
         found: list[bytes | None] = self.key_column.to_pylist()
         return found
 
     @cached_property
     def values(self) -> list[bytes | None]:
-        """The values, likewise."""
+        """The values as a list, for code that handles records one by one."""
         found: list[bytes | None] = self.value_column.to_pylist()
         return found
 
 
 @dataclass(frozen=True)
 class DecodedChanges:
-    """Changes read from one list of Kafka records.
+    """Changes decoded from one list of Kafka records.
 
     Attributes:
-        batch: the table's columns in schema order, then ``_kind`` (int8). A delete may have nothing but its key: its
-            other columns are NULL then, also those that the schema declares not nullable.
-        record: int64, for each row the position of the record it came from.
+        batch: the table's columns in schema order, then ``_kind`` (int8). A delete may have only its key: its other
+            columns are then NULL, even those that the schema declares not nullable.
+        record: int64, for each row the position of its record in the list.
     """
 
     batch: pa.RecordBatch
@@ -59,21 +59,21 @@ class DecodedChanges:
 
 
 class LogFormat(Protocol):
-    """Codes changes for the log. An instance belongs to one thread and holds no outside resource worth closing."""
+    """Encodes and decodes changes of the log. Use each instance in one thread only; it does not need to be closed."""
 
     name: str
 
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
-        """Turn changes (the table's columns in schema order, then ``_kind``) into records, in row order."""
+        """Encode changes (the table's columns in schema order, then ``_kind``) as records, in row order."""
         ...
 
     def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
-        """Turn records into changes, in record order.
+        """Decode records into changes, in record order.
 
         Args:
             keys: the records' keys.
-            values: their values.
-            own: the caller knows that this format wrote the records, for this table: they need no proof.
+            values: the records' values.
+            own: the caller knows that this format wrote the records for this table, so they need no validation.
 
         Raises:
             CorruptedError: a record is not one this format writes; the message starts with
@@ -83,10 +83,10 @@ class LogFormat(Protocol):
 
 
 def as_binary(payloads: Payloads) -> pa.Array:
-    """Give keys or values as an array."""
+    """Return keys or values as a binary array."""
     return payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.large_binary())
 
 
 def joined(parts: Sequence[pa.Array]) -> pa.Array:
-    """Put arrays one after another."""
+    """Return the concatenation of arrays."""
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)

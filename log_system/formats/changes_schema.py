@@ -1,4 +1,4 @@
-"""What both formats share: which columns a log can carry, and moving them between Arrow schemas without a copy."""
+"""Helpers shared by all formats: checks of columns and changes, and zero-copy relabelling of Arrow batches."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _FLAT_TYPES = (
 
 
 def changes_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of a batch of changes: the table's columns, then ``_kind``."""
+    """Return the schema of a batch of changes: the table's columns, then ``_kind``."""
     return schema.append(pa.field(KIND, pa.int8()))
 
 
 def check_columns(schema: pa.Schema, primary_key: Sequence[str]) -> None:
-    """Refuse a table whose columns the log cannot carry.
+    """Check that the log can carry a table's columns.
 
     Raises:
-        InvalidInputError: a type Delta does not store, a reserved name, a name given twice (Spark does not
-            tell names apart by case), or a primary key that is not among the columns.
+        InvalidInputError: a type that Delta cannot store, a reserved name, a duplicate name (Spark compares names
+            case-insensitively), or a primary key column that does not exist.
     """
     seen: set[str] = set()
     for field in schema:
@@ -73,7 +73,7 @@ def _check_type(data_type: pa.DataType, where: str) -> None:
 
 
 def layout(data_type: pa.DataType) -> str:
-    """Describe how values lie in memory: two types with equal layouts share buffers, whatever their field names."""
+    """Return a type's memory layout: types with equal layouts can share buffers, whatever their field names."""
     if pt.is_timestamp(data_type):
         return f"timestamp[{data_type.unit}]"
     if pt.is_map(data_type):
@@ -86,7 +86,7 @@ def layout(data_type: pa.DataType) -> str:
 
 
 class _RelabelledChanges:
-    """A batch that hands out its buffers under another schema, by the Arrow C data interface."""
+    """A batch that exports its buffers under another schema through the Arrow C data interface."""
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self._batch, self._schema = batch, schema
@@ -96,10 +96,10 @@ class _RelabelledChanges:
 
 
 def relabel(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Give a batch another schema of the same memory layout, without touching a value.
+    """Return a batch under another schema of the same memory layout, without copying values.
 
-    Names, nullability, time zones, and map against list of pairs may differ at every level; ``cast`` would copy
-    some of these and refuse others.
+    Names, nullability and time zones may differ at every level, and a map may become a list of pairs or the reverse.
+    ``cast`` would copy for some of these and refuse others.
     """
     if [layout(field.type) for field in batch.schema] != [layout(field.type) for field in schema]:
         msg = f"cannot read columns {batch.schema.types} as {schema.types}"
@@ -108,7 +108,7 @@ def relabel(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def without_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy the nested columns of a batch that is a slice of another; DuckDB 2.0 refuses structs at an offset."""
+    """Return a batch with nested columns copied if they have an offset, because DuckDB 2.0 rejects struct slices."""
     columns = [column.take(pa.array(np.arange(len(batch)))) if _has_offset(column) else column for column in batch]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
@@ -124,10 +124,10 @@ def _has_offset(array: pa.Array) -> bool:
 
 
 def check_changes(changes: pa.RecordBatch, expected: pa.Schema, most: int = RowKind.DELETE) -> np.ndarray:
-    """Check a batch of changes against its schema and return its row kinds (int8), ``most`` of which is the greatest.
+    """Check a batch of changes against its schema and return its row kinds (int8), which must not exceed ``most``.
 
     Raises:
-        InvalidInputError: other columns than expected, or a row kind that does not exist.
+        InvalidInputError: the columns differ from the expected ones, or a row kind is NULL or unknown.
     """
     if changes.schema != expected and (
         changes.schema.names != expected.names
@@ -147,7 +147,7 @@ def check_changes(changes: pa.RecordBatch, expected: pa.Schema, most: int = RowK
 
 
 def forbids_nulls(data_type: pa.DataType) -> bool:
-    """Tell whether a type declares anything nested in it as not nullable, as every map does with its keys."""
+    """Return whether a type declares any nested field as not nullable; every map does so for its keys."""
     if pt.is_map(data_type):
         return True
     if pt.is_list(data_type):
@@ -156,7 +156,7 @@ def forbids_nulls(data_type: pa.DataType) -> bool:
 
 
 def has_forbidden_null(array: pa.Array, field: pa.Field) -> bool:
-    """Tell whether an array breaks its field's nullability, at any level; the array may be a relabelled one."""
+    """Return whether an array violates its field's nullability at any level; the array may be relabelled."""
     if not field.nullable and array.null_count:
         return True
     data_type = field.type
@@ -172,14 +172,14 @@ def has_forbidden_null(array: pa.Array, field: pa.Field) -> bool:
 
 
 def map_pairs(array: pa.Array) -> pa.Array:
-    """The key and value structs of a map array, those of its present rows only."""
+    """Return the key-value structs of a map array, for its non-NULL rows only."""
     pairs = pa.struct([array.type.key_field.with_nullable(True), array.type.item_field.with_nullable(True)])
     column = pa.record_batch([array], names=["map"])
     return relabel(column, pa.schema([pa.field("map", pa.list_(pairs))])).column(0).flatten()
 
 
 def leaves(array: pa.Array) -> list[pa.Array]:
-    """Split an array into its arrays of flat values, without those hidden under a NULL."""
+    """Return the flat arrays nested in an array, without values under a NULL parent."""
     data_type = array.type
     if pt.is_struct(data_type):
         return [leaf for child in array.flatten() for leaf in leaves(child)]
@@ -191,5 +191,5 @@ def leaves(array: pa.Array) -> list[pa.Array]:
 
 
 def any_true(mask: pa.Array) -> bool:
-    """Tell whether a boolean array holds a true value."""
+    """Return whether a boolean array holds any true value."""
     return bool(pc.any(mask, min_count=0).as_py())

@@ -1,8 +1,8 @@
-"""The ``debezium-json`` format: one record a change, with the row before or the row after, as Flink writes it.
+"""The ``debezium-json`` format: one record per change, with the row before or the row after, as Flink writes it.
 
-Flink's ``debezium-json`` knows two operations when it writes: ``c`` brings a row (INSERT, UPDATE_AFTER) and ``d`` takes
-one away (UPDATE_BEFORE, DELETE), so an update is two records. The rows are those of the ``json`` format, and so is the
-record's key. Nothing is null: a compacted topic would never forget a key.
+Flink's ``debezium-json`` writes two operations: ``c`` adds a row (INSERT, UPDATE_AFTER) and ``d`` removes one
+(UPDATE_BEFORE, DELETE), so an update takes two records. Rows and record keys are encoded as in the ``json`` format.
+No value is null (there are no tombstones), so a compacted topic never drops a key.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _TAKEN = (int(RowKind.UPDATE_BEFORE), int(RowKind.DELETE))
 
 
 class DebeziumFormat:
-    """Codes changes as Flink's ``debezium-json``. Travels by pickle as ``JsonFormat`` does."""
+    """The ``debezium-json`` format of Flink. Can be pickled like ``JsonFormat``."""
 
     name = "debezium-json"
 
     def __init__(
         self, schema: pa.Schema, primary_key: Sequence[str], *, changelog: bool, memory_limit: str = "256MB"
     ) -> None:
-        """Prepare to code a table's changes.
+        """Create the format for a table.
 
         Args:
             schema: the table's columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``.
-            primary_key: the key's columns in the order they are written; empty for a table without one.
-            changelog: the changes are all that there are, so that ``c`` is read as INSERT; else as UPDATE_AFTER.
+            primary_key: the primary key columns in written order; empty for a table without a primary key.
+            changelog: whether the log is a full changelog, so that ``c`` is read as INSERT; else as UPDATE_AFTER.
             memory_limit: how much memory DuckDB may use.
 
         Raises:
-            InvalidInputError: a type that a table cannot hold, or a key that is not among the columns.
+            InvalidInputError: a column has a type that a table cannot hold, or a key column does not exist.
         """
-        # A delete may have its key only, so what is NOT NULL in the table may be NULL here.
+        # A delete may have only its key, so NOT NULL columns of the table may be NULL here.
         loose = [field if field.name in primary_key else field.with_nullable(True) for field in schema]
         self._changes = changes_schema(schema)
         self._rows = JsonFormat(pa.schema(loose), primary_key, memory_limit=memory_limit)
@@ -51,11 +51,11 @@ class DebeziumFormat:
         self._brought = RowKind.INSERT if changelog or not primary_key else RowKind.UPDATE_AFTER
 
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
-        """Turn changes into one record each.
+        """Encode each change as one record.
 
         Raises:
-            InvalidInputError: an UPDATE_BEFORE in a log that is no full changelog, NULL in a key, or a value outside of
-                what can be read back. Nothing was encoded.
+            InvalidInputError: an UPDATE_BEFORE in a log that is not a full changelog, NULL in a key, or a value that
+                cannot be read back. Nothing was encoded.
         """
         kinds = check_changes(changes, self._changes)
         taken = np.isin(kinds, _TAKEN)
@@ -67,15 +67,15 @@ class DebeziumFormat:
         return EncodedRecords(rows.key_column, values, rows.rows)
 
     def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
-        """Turn records into one change each: DELETE for ``d``; for ``c`` INSERT, or UPDATE_AFTER in a log of upserts.
+        """Decode each record into one change: DELETE for ``d``; INSERT for ``c``, or UPDATE_AFTER in a log of upserts.
 
         Raises:
-            CorruptedError: a record that this format does not write.
+            CorruptedError: a record is not one this format writes.
         """
         texts = as_binary(values)
         brought, taken = _framed(texts, _BRINGS), _framed(texts, _TAKES)
         strange = np.flatnonzero(~(brought | taken))
-        # What lies before a strange record is looked at first: the first bad one is to be named.
+        # Decode the records before the malformed one first, so that the error names the first bad record.
         count = int(strange[0]) if len(strange) else len(values)
         rows = pc.if_else(pa.array(taken), _inside(texts, _TAKES), _inside(texts, _BRINGS)).slice(0, count)
         batch = self._rows.decode(keys[:count], rows, own=own).batch
@@ -90,13 +90,13 @@ class DebeziumFormat:
 
 
 def _framing(rows: pa.Array, frame: tuple[bytes, bytes]) -> pa.Array:
-    """Put a frame around texts."""
+    """Return each text with the frame added before and after it."""
     before, after = (pa.scalar(part, rows.type) for part in frame)
     return pc.binary_join_element_wise(before, rows, after, pa.scalar(b"", rows.type))
 
 
 def _framed(texts: pa.Array, frame: tuple[bytes, bytes]) -> np.ndarray:
-    """Tell which texts begin and end with a frame."""
+    """Return, for each text, whether it begins and ends with a frame."""
     fits = pc.and_(pc.starts_with(texts, frame[0]), pc.ends_with(texts, frame[1]))
     found: np.ndarray = pc.fill_null(fits, False).to_numpy(zero_copy_only=False)
     return found

@@ -1,14 +1,13 @@
-"""How each type is written in JSON, as the SQL with which DuckDB writes and reads it.
+"""The SQL with which DuckDB writes and reads each column type as JSON.
 
-``docs/reference/formats.md`` has the table for people. A value passes through three shapes::
+``docs/reference/formats.md`` documents the JSON of each type. A value passes through three shapes::
 
     Arrow column  --relabel-->  DuckDB column (duckdb_type)  --write_sql-->  what to_json writes
     Arrow column  <--relabel--  DuckDB column (duckdb_type)  <--read_sql---  what from_json reads (json_type)
 
-Types that DuckDB's ``to_json`` writes rightly by itself pass through untouched: only what ``needs_writing`` is wrapped,
-which keeps the common case fast.
-
-Timestamps as the text of JSON, by arithmetic and tables: a fifth of the time of DuckDB's ``strftime``.
+Types that DuckDB's ``to_json`` writes correctly pass through unchanged: ``write_sql`` wraps only the others, which
+keeps the common case fast. ``timestamp_text`` formats timestamps with arithmetic and lookup tables, in a fifth of the
+time of DuckDB's ``strftime``.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ _FIRST_DAY: Final = -719_162
 _LAST_DAY: Final = 2_932_896
 """9999-12-31."""
 _DAYS_MIN: Final = 1_000
-"""A table of so many days is worth its while for any batch."""
+"""A lookup table of this many days pays off for a batch of any size."""
 _TEXT: Final = np.dtype([("date", "S10"), ("time", "S9"), ("milli", "S4"), ("micro", "S3")])
 _TEXT_UTC: Final = np.dtype([*_TEXT.descr, ("zone", "S1")])
 
 
 def timestamp_text(column: pa.Array) -> pa.Array | None:
-    """Write timestamps like ``2024-03-01T12:00:00.000000Z``, without the ``Z`` if they have no time zone.
+    """Return timestamps as text like ``2024-03-01T12:00:00.000000Z``, without the ``Z`` if they have no time zone.
 
     Args:
         column: timestamps in microseconds.
 
     Returns:
-        string; NULL where the timestamp is. None where that is not worth it or not possible: the days lie too far apart
-        for a table of them, or a year has not four digits.
+        A string array; NULL timestamps stay NULL. None if this method does not apply: the column is empty, the days
+        are too far apart for a lookup table, or a year does not have four digits.
     """
     if not len(column):
         return None
-    # What lies under a NULL may be anything, so the earliest is put there.
+    # The values under NULLs are arbitrary, so replace them with the earliest timestamp.
     whole = column.cast(pa.int64())
     if whole.null_count == len(whole):
         return pa.nulls(len(whole), pa.string())
@@ -79,14 +78,14 @@ def timestamp_text(column: pa.Array) -> pa.Array | None:
 
 @cache
 def _times_of_day() -> np.ndarray:
-    """Give ``T00:00:00`` to ``T23:59:59``."""
+    """Return ``T00:00:00`` to ``T23:59:59``."""
     seconds = np.arange(86_400).astype("M8[s]").astype("S19")
     return seconds.view("S1").reshape(-1, 19)[:, 10:].copy().view("S9").ravel()
 
 
 @cache
 def _thousandths(before: bytes) -> np.ndarray:
-    """Give ``000`` to ``999``, each after something."""
+    """Return ``000`` to ``999``, each prefixed with ``before``."""
     return np.array([b"%s%03d" % (before, number) for number in range(1000)])
 
 
@@ -103,33 +102,33 @@ _FLAT_SQL = {
     pa.date32(): "DATE",
 }
 _FIRST_PLAIN_DAY = -719162
-"""0001-01-01, as days since the epoch. DuckDB casts an earlier date to text as ``0045-01-02 (BC)``."""
+"""0001-01-01, in days since 1970. DuckDB casts an earlier date to text as ``0045-01-02 (BC)``."""
 
 _DECIMAL_MAX = 38
 _DECIMAL_AS_DOUBLE = 15
-"""Up to this precision DuckDB writes a decimal as a double; a column of 18 digits is as wide as one of 15."""
+"""Up to this precision DuckDB writes a decimal as a double. A decimal of 18 digits is stored as wide as one of 15."""
 
 _NO_DAY = -(2**31)
-"""The one date that DuckDB writes and does not read."""
+"""The only date that DuckDB writes but cannot read back."""
 
 
 def json_literal(fields: dict[str, str]) -> str:
-    """Quote the structure that ``from_json`` takes: SQL types by field name."""
+    """Return the structure argument of ``from_json`` as a SQL literal, from SQL types by field name."""
     return text_literal(json.dumps(fields, ensure_ascii=False))
 
 
 def object_sql(fields: dict[str, str]) -> str:
-    """SQL of the text of a JSON object, from SQL by field name."""
+    """Return SQL that makes the text of a JSON object, from one SQL expression per field name."""
     return f"to_json(struct_pack({', '.join(f'{quoted(name)} := {sql}' for name, sql in fields.items())}))::VARCHAR"
 
 
 def is_object_map(data_type: pa.DataType) -> bool:
-    """Tell whether a map is written as a JSON object: only string keys are, all others would lose their type."""
+    """Return whether a map is written as a JSON object; only string keys allow that, others would lose their type."""
     return bool(pt.is_map(data_type) and pt.is_string(data_type.key_type))
 
 
 def duckdb_type(data_type: pa.DataType) -> pa.DataType:
-    """The Arrow type under which DuckDB sees a column: no time zones, and maps by other keys as lists of pairs."""
+    """Return the Arrow type of a column in DuckDB: no time zones, and maps without string keys as lists of pairs."""
     if pt.is_timestamp(data_type):
         return PLAIN_TIMESTAMP
     if pt.is_list(data_type):
@@ -145,7 +144,7 @@ def duckdb_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def json_type(data_type: pa.DataType) -> str:
-    """The SQL type that ``from_json`` reads, for a type made by ``duckdb_type``; binary is still base64 text."""
+    """Return the SQL type that ``from_json`` reads for a type from ``duckdb_type``; binary is still base64 text."""
     if pt.is_decimal(data_type):
         return f"DECIMAL({data_type.precision},{data_type.scale})"
     if pt.is_timestamp(data_type):
@@ -160,10 +159,10 @@ def json_type(data_type: pa.DataType) -> str:
 
 
 def is_unusual(array: pa.Array) -> bool:
-    """Tell whether an array holds values that need the careful, slower SQL: NaN, infinities, years before 1.
+    """Return whether an array holds values that need the slower SQL: NaN, infinities, dates before year 1.
 
     Raises:
-        InvalidInputError: a date that cannot be read back.
+        InvalidInputError: the array holds the date that DuckDB cannot read back.
     """
     for leaf in leaves(array):
         if pt.is_floating(leaf.type) and not pc.all(pc.is_finite(leaf), min_count=0).as_py():
@@ -179,7 +178,7 @@ def is_unusual(array: pa.Array) -> bool:
 
 
 def can_be_unusual(data_type: pa.DataType) -> bool:
-    """Tell whether ``is_unusual`` is worth asking for a type."""
+    """Return whether ``is_unusual`` can be true for arrays of a type."""
     if data_type.num_fields:
         return any(can_be_unusual(data_type.field(i).type) for i in range(data_type.num_fields))
     return bool(pt.is_floating(data_type) or pt.is_date32(data_type))
@@ -196,27 +195,28 @@ def _needs_writing(data_type: pa.DataType, *, unusual: bool) -> bool:
 
 
 def _children(data_type: pa.DataType) -> list[pa.DataType]:
-    """Child types; a map has one, its pair."""
+    """Return the child types of a type; a map has one child, the pair of key and value."""
     if pt.is_map(data_type):
         return [pa.struct([pa.field("key", data_type.key_type), pa.field("value", data_type.item_type)])]
     return [data_type.field(i).type for i in range(data_type.num_fields)]
 
 
 def write_sql(data_type: pa.DataType, sql: str, *, unusual: bool, depth: int = 0) -> str:
-    """SQL whose ``to_json`` is the JSON of a column.
+    """Return SQL whose ``to_json`` is the JSON of a column.
 
     Args:
-        data_type: the column's type in the table (time zones decide the ``Z``).
-        sql: the column, in the shape of ``duckdb_type``.
-        unusual: whether the batch holds values of which ``is_unusual`` is true.
-        depth: how many lambdas surround the expression.
+        data_type: the column's type in the table (a time zone adds the ``Z``).
+        sql: the column's SQL expression, of type ``duckdb_type``.
+        unusual: whether the batch holds values for which ``is_unusual`` is true.
+        depth: the number of lambdas around the expression.
     """
     if not _needs_writing(data_type, unusual=unusual):
         return sql
     if data_type.num_fields:
         return _nested(data_type, sql, lambda t, s, d: write_sql(t, s, unusual=unusual, depth=d), depth)
     if pt.is_floating(data_type):
-        # DuckDB widens a float before writing it: 0.1 becomes 0.10000000149011612. Its text is the shortest.
+        # DuckDB widens a float to double before writing it: 0.1 becomes 0.10000000149011612. Its cast to text gives
+        # the shortest form.
         finite = f"({sql})::VARCHAR::DOUBLE" if pt.is_float32(data_type) else sql
         if not unusual:
             return finite
@@ -225,13 +225,13 @@ def write_sql(data_type: pa.DataType, sql: str, *, unusual: bool, depth: int = 0
             f"WHEN {sql} > 0 THEN '\"Infinity\"'::JSON WHEN {sql} < 0 THEN '\"-Infinity\"'::JSON END"
         )
     if pt.is_decimal(data_type):
-        # DuckDB writes short decimals by way of double (9.0, 1e-7; it cannot read the latter), longer ones digit by
-        # digit; and ".5" where the type has no digits before the point, which is not JSON.
+        # DuckDB writes short decimals through double (9.0, 1e-7; it cannot read the latter) and longer ones digit by
+        # digit. If the type has no digits before the point it writes ".5", which is not JSON.
         if data_type.precision <= _DECIMAL_AS_DOUBLE:
             return f"({sql})::DECIMAL(18,{data_type.scale})"
         if data_type.precision < _DECIMAL_MAX:
             return f"({sql})::DECIMAL({data_type.precision + 1},{data_type.scale})"
-        # No decimal is wider, and JSON inside of JSON goes by way of double: only text keeps all 38 digits.
+        # There is no wider decimal, and nested JSON passes through double: only text keeps all 38 digits.
         return f"CASE WHEN {sql} < 0 THEN '-0' || ltrim(({sql})::VARCHAR, '-') ELSE '0' || ({sql})::VARCHAR END"
     if pt.is_binary(data_type):
         return f"to_base64({sql})"
@@ -241,7 +241,7 @@ def write_sql(data_type: pa.DataType, sql: str, *, unusual: bool, depth: int = 0
 
 
 def read_sql(data_type: pa.DataType, sql: str, depth: int = 0) -> str:
-    """SQL that turns what ``from_json`` read as ``json_type`` into the shape of ``duckdb_type``."""
+    """Return SQL that converts a ``json_type`` value read by ``from_json`` to ``duckdb_type``."""
     if not _holds_binary(data_type):
         return sql
     if data_type.num_fields:
@@ -254,7 +254,7 @@ def _holds_binary(data_type: pa.DataType) -> bool:
 
 
 def _nested(data_type: pa.DataType, sql: str, inner: Callable[[pa.DataType, str, int], str], depth: int) -> str:
-    """Rebuild a nested value with ``inner`` applied to its parts; NULL stays NULL."""
+    """Return SQL that rebuilds a nested value with ``inner`` applied to its parts; NULL stays NULL."""
     if pt.is_struct(data_type):
         parts = ((quoted(f.name), f.type, f"struct_extract({sql}, {text_literal(f.name)})") for f in data_type)
         fields = (f"{name} := {inner(type_, part, depth)}" for name, type_, part in parts)

@@ -1,18 +1,17 @@
-"""The ``json`` format: one record a change, a JSON object of the key and one of the row.
+"""The ``json`` format: one record per change, with the key and the row as JSON objects.
 
-``docs/reference/formats.md`` says how each type is written. DuckDB encodes and decodes whole batches; no row passes
-through Python.
+``docs/reference/formats.md`` describes how each type is written. DuckDB encodes and decodes whole batches; no row
+passes through Python.
 
-``from_json`` alone is not safe: it turns what it cannot read into NULL, ``1.5`` into ``2`` and ``"12"`` into ``12``.
-So ``decode`` proves its answer: it writes the rows it read, and takes them if that gives the very bytes it was given.
-Only records written differently (an older schema, another program) go through the slower ``json_check``. A reader that
-knows from the log index that a record is the table's own (``log_system/kafka/reader/snapshot_reader.py``) does without.
+DuckDB's ``from_json`` alone is not safe: it turns values that it cannot read into NULL, ``1.5`` into ``2`` and ``"12"``
+into ``12``. So ``decode`` verifies its result: it encodes the decoded rows again and accepts them if the bytes are
+equal. Only records written differently (with an older schema, by another program) go through slower checks, finally
+``check_record``. A reader that knows from the log index that the records are the table's own
+(``log_system/kafka/reader/snapshot_reader.py``) skips the verification.
 
-Check, one record at a time, that rows say what a JSON text says. For records that another hand wrote.
-
-The text is compared with the JSON of the row that was read from it. Both are parsed by Python, and whatever differs
-in meaning is an error: a number rounded, a text read as a number, a value lost. What differs in spelling only is not:
-white space, escapes, the order of fields, ``1.0`` for ``1.00``, fields missing (NULL) or unknown.
+``check_record`` compares one record's text with the JSON of the row decoded from it. Python parses both. A difference
+in meaning is an error: a rounded number, a string read as a number, a lost value. A difference in notation is not:
+white space, escapes, field order, ``1.0`` for ``1.00``, missing (NULL) or unknown fields.
 """
 
 from __future__ import annotations
@@ -57,20 +56,20 @@ from snapshot.row_kind import KIND, RowKind
 
 
 class RecordMismatchError(ValueError):
-    """A record does not say what was read from it."""
+    """A record's JSON differs in meaning from the row that was decoded from it."""
 
 
 def check_record(text: str | None, own: str, schema: pa.Schema, part: str) -> None:
-    """Compare a record's text with the JSON of the row that was read from it.
+    """Check that a record's text has the same meaning as the JSON of the row that was decoded from it.
 
     Args:
-        text: what the record holds; None if it holds nothing.
-        own: the JSON this program writes for the row.
-        schema: the table's columns; those that ``own`` lacks are not compared.
+        text: the record's key or value; None if it is null.
+        own: the JSON that this program writes for the row.
+        schema: the table's columns; columns that ``own`` lacks are not compared.
         part: ``key`` or ``value``, for messages.
 
     Raises:
-        RecordMismatchError: they differ in meaning, or the text is no JSON object.
+        RecordMismatchError: the two differ in meaning, or the text is not a JSON object.
     """
     if text is None:
         msg = f"the {part} is null"
@@ -108,7 +107,7 @@ def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _same(theirs: Any, ours: Any, data_type: pa.DataType) -> bool:
-    """Compare two parsed values of one type; fields missing on their side count as null."""
+    """Return whether two parsed values of one type are equal; fields missing in ``theirs`` count as null."""
     if theirs is None or ours is None:
         return theirs is None and ours is None
     if pt.is_struct(data_type):
@@ -140,31 +139,31 @@ def _same(theirs: Any, ours: Any, data_type: pa.DataType) -> bool:
 
 
 _SLICE_BYTES = 64 << 20
-"""Batches are coded in slices of about this many bytes, so that a column of text stays far below Arrow's 2 GB."""
+"""Batches are encoded and decoded in slices of about this many bytes, to keep text columns well below Arrow's 2 GB."""
 
 
 _SHAPES_MAX = 64
-"""Sets of fields that records read at once may have, before they are checked one by one."""
+"""Most distinct field sets per slice that are checked in bulk; the remaining records are checked one by one."""
 
 _BAD = (RecordMismatchError, duckdb.Error, pa.ArrowInvalid)
-"""What decoding raises when some record, not yet known which, cannot be decoded."""
+"""The errors that decoding raises if a record, not yet identified, cannot be decoded."""
 
 
 class JsonFormat:
-    """Codes changes as JSON. Travels to executors by pickle; what it has opened stays behind."""
+    """The ``json`` format. It can be pickled for executors; its DuckDB connection is not pickled."""
 
     name = "json"
 
     def __init__(self, schema: pa.Schema, primary_key: Sequence[str], *, memory_limit: str = "256MB") -> None:
-        """Prepare the SQL for a table.
+        """Create the format for a table.
 
         Args:
             schema: the table's columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``.
-            primary_key: the key's columns in the order they are written; empty for a table without one.
+            primary_key: the primary key columns in written order; empty for a table without a primary key.
             memory_limit: how much memory DuckDB may use.
 
         Raises:
-            InvalidInputError: a type that a table cannot hold, or a key that is not among the columns.
+            InvalidInputError: a column has a type that a table cannot hold, or a key column does not exist.
         """
         check_columns(schema, primary_key)
         self._schema = schema
@@ -183,11 +182,11 @@ class JsonFormat:
         self._read_queries: dict[bool, str] = {}
 
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
-        """Turn changes into one record each.
+        """Encode each change as one record.
 
         Raises:
-            InvalidInputError: an UPDATE_BEFORE (JSON has no place for it), a delete in a table without primary key,
-                NULL in a key, or a value outside of what can be read back. Nothing was encoded.
+            InvalidInputError: an UPDATE_BEFORE (this format cannot represent it), a delete in a table without a
+                primary key, NULL in a key, or a value that cannot be read back. Nothing was encoded.
         """
         kinds = check_changes(changes, self._changes)
         self._check_kinds(kinds)
@@ -208,19 +207,19 @@ class JsonFormat:
         return EncodedRecords(joined(keys), joined(values), np.ones(len(changes), np.int64))
 
     def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
-        """Turn records into one change each: UPDATE_AFTER or DELETE with a primary key, INSERT without.
+        """Decode each record into one change: UPDATE_AFTER or DELETE with a primary key, INSERT without.
 
-        Fields that the record lacks are NULL and fields the table lacks are ignored. Without a primary key, keys
-        are ignored too.
+        Fields that a record lacks become NULL; fields that the table lacks are ignored. Without a primary key, record
+        keys are ignored.
 
         Args:
             keys: the records' keys.
-            values: their values.
-            own: the caller knows that this format wrote the records, for this table; the proof is left out.
+            values: the records' values.
+            own: the caller knows that this format wrote the records for this table; verification is skipped.
 
         Raises:
-            CorruptedError: a record that is not JSON, or has a value its column cannot hold exactly, a column that
-                must not be NULL and is, a key other than its row's, or a null value without a key.
+            CorruptedError: a record is not JSON, has a value that its column cannot hold exactly, has NULL in a
+                NOT NULL column, has a key that differs from its row's, or has a null value without a key.
         """
         try:
             batch = self._decode(keys, values, own=own)
@@ -241,17 +240,17 @@ class JsonFormat:
             raise InvalidInputError(msg)
 
     def _column(self, position: int, *, unusual: bool) -> str:
-        """SQL of what ``to_json`` writes for a column, which DuckDB sees as ``c0``, ``c1``, ..."""
+        """Return the SQL that ``to_json`` takes for a column; columns are named ``c0``, ``c1``, ... in DuckDB."""
         return write_sql(self._schema.types[position], f"c{position}", unusual=unusual)
 
     def _columns(self, positions: Iterable[int], *, unusual: bool, written: Container[int]) -> str:
-        """SQL of the JSON object of some columns; those ``written`` are text already."""
+        """Return SQL for the JSON object of some columns; columns in ``written`` are already text."""
         return object_sql(
             {self._schema.names[i]: f"c{i}" if i in written else self._column(i, unusual=unusual) for i in positions}
         )
 
     def _write(self, changes: pa.RecordBatch) -> tuple[pa.Array | None, pa.Array]:
-        """Write the keys (None without primary key) and values of changes as text columns."""
+        """Return the keys (None without a primary key) and the values of changes as text columns."""
         unusual = any(is_unusual(changes.column(i)) for i in self._unusual)
         seen = relabel(without_offsets(changes), self._seen)
         written: set[int] = set()
@@ -277,7 +276,7 @@ class JsonFormat:
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
     def _read(self, key: pa.Array, value: pa.Array, *, own: bool) -> pa.RecordBatch:
-        """Read one slice of records, and check those that another hand may have written."""
+        """Decode one slice of records, and verify the result unless the records are known to be the table's own."""
         deletes = value.is_null()
         if value.null_count and (not self._key_positions or any_true(pc.and_(deletes, key.is_null()))):
             msg = "a null value (a delete) needs a primary key and a key"
@@ -292,7 +291,7 @@ class JsonFormat:
         return batch
 
     def _read_query(self, *, with_deletes: bool) -> str:
-        """SQL that makes columns of values, and of the keys of deletes where there are any."""
+        """Return the SQL that makes columns from values, and from keys for deletes if there are any."""
         if with_deletes not in self._read_queries:
             fields = {
                 name: json_type(duckdb_type(kind))
@@ -316,7 +315,11 @@ class JsonFormat:
         return f"{sql} AS c{position}"
 
     def _check(self, batch: pa.RecordBatch, key: pa.Array, value: pa.Array, deletes: pa.Array) -> None:
-        """Prove that a batch is what its records say; where that fails, find out why, one record at a time."""
+        """Check that a batch matches its records: first by bytes, then by field sets, then record by record.
+
+        Raises:
+            RecordMismatchError: a record differs in meaning from its row, or a NOT NULL column holds a NULL.
+        """
         own_key, own_value = self._write(batch)
         same = pc.fill_null(pc.equal(value, own_value), deletes).to_numpy(zero_copy_only=False)
         same_key = np.ones(len(batch), bool)
@@ -344,9 +347,9 @@ class JsonFormat:
                 raise RecordMismatchError(msg)
 
     def _same_by_fields(self, changes: pa.RecordBatch, value: pa.Array) -> np.ndarray:
-        """Tell which values are, to the byte, what this program writes for a table of just the fields they have.
+        """Return, for each value, whether it equals byte for byte what this program writes for exactly its fields.
 
-        After a change of the schema all older records differ from the table like this: too many to check one by one.
+        After schema evolution all older records have other fields than the table, too many to check one by one.
         """
         same = np.zeros(len(value), bool)
         records = pa.record_batch([value], names=["v"])
@@ -376,7 +379,7 @@ class JsonFormat:
         return same
 
     def _first_bad(self, keys: Payloads, values: Payloads, cause: Exception) -> tuple[int, Exception]:
-        """Find the first record that cannot be decoded, by halving; decoding is all it takes to judge one."""
+        """Return the position and the error of the first record that cannot be decoded, found by bisection."""
         low, high = 0, len(values)
         while high - low > 1:
             middle = (low + high) // 2
@@ -394,6 +397,6 @@ class JsonFormat:
 
 
 def _slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Cut a batch into slices of about ``_SLICE_BYTES``; at least one, even without rows."""
+    """Split a batch into slices of about ``_SLICE_BYTES``; at least one, even without rows."""
     rows = max(1, len(batch) * _SLICE_BYTES // max(batch.nbytes, 1))
     return [batch.slice(start, rows) for start in range(0, len(batch), rows)] or [batch]

@@ -1,4 +1,4 @@
-"""Upper bounds of the size of a row's record, from Arrow's offsets alone: no row is encoded."""
+"""Upper bounds for the size of a row's record, computed from Arrow offsets without encoding rows."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 _FLAT = 48
-"""Most bytes of a number, date or timestamp as text, with what separates it from the next one."""
+"""Most bytes of a number, date or timestamp as text, including the separator."""
 ESCAPED = 6
-"""Most bytes of one byte of text in JSON: ``\\u0001``. Base64 and UTF-8 need less."""
+"""Most bytes that one byte of text takes in JSON: ``\\u0001``. Base64 and UTF-8 need fewer."""
 _BRACKETS = 3
 Sizes = npt.NDArray[np.int64]
 _SMALL = 16_384
 
 
 def largest_row(batch: pa.RecordBatch, text: int = ESCAPED) -> int:
-    """Return a number of bytes that no row of a batch exceeds; cheap, and far too high for some.
+    """Return an upper bound in bytes for the largest row of a batch; cheap to compute but may be far too high.
 
     Args:
         batch: the rows.
-        text: most bytes that one byte of text becomes.
+        text: the most bytes that one byte of text takes when encoded.
     """
     if not batch.num_rows:
         return 0
     names = sum(map(_name, batch.schema))
     if not any(kind.num_fields for kind in batch.schema.types):
-        # Of flat columns even all rows together are usually small.
+        # With flat columns even the whole batch is usually small.
         whole: int = names + _FLAT * batch.num_columns + text * batch.nbytes
         if whole < _SMALL:
             return whole
@@ -38,7 +38,7 @@ def largest_row(batch: pa.RecordBatch, text: int = ESCAPED) -> int:
 
 
 def row_sizes(batch: pa.RecordBatch, text: int = ESCAPED) -> Sizes:
-    """Return for each row a number of bytes that it does not exceed; arguments as for ``largest_row``."""
+    """Return an upper bound in bytes for each row; arguments as for ``largest_row``."""
     names = sum(map(_name, batch.schema))
     return _sum([_sizes(column, text) for column in batch.columns]) + names
 
@@ -62,7 +62,7 @@ def _is_text(data_type: pa.DataType) -> bool:
 
 
 def _largest(array: pa.Array, text: int) -> int:
-    """Return a number of bytes that no value of an array exceeds."""
+    """Return an upper bound in bytes for the largest value of an array."""
     data_type = array.type
     if _is_text(data_type):
         return _BRACKETS + text * (pc.max(pc.binary_length(array)).as_py() or 0)
@@ -77,7 +77,7 @@ def _largest(array: pa.Array, text: int) -> int:
 
 
 def _sizes(array: pa.Array, text: int) -> Sizes:
-    """Return for each value of an array a number of bytes that it does not exceed."""
+    """Return an upper bound in bytes for each value of an array."""
     data_type = array.type
     if _is_text(data_type):
         lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
@@ -95,13 +95,13 @@ def _sizes(array: pa.Array, text: int) -> Sizes:
 
 
 def _ends(array: pa.Array) -> Sizes:
-    """Return where each list of an array begins in its items, and where the last one ends."""
+    """Return the offsets of an array's lists in its items: the start of each list and the end of the last one."""
     found: Sizes = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     return found
 
 
 def _items(array: pa.Array, ends: Sizes) -> pa.Array:
-    """Return the items of all lists of an array; those of a map are pairs."""
+    """Return the items of all lists of an array; the items of a map are key-value pairs."""
     if pt.is_map(array.type):
         keys, values = (each.slice(ends[0], ends[-1] - ends[0]) for each in (array.keys, array.items))
         return pa.StructArray.from_arrays([keys, values], names=["key", "value"])

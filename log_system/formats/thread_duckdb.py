@@ -1,4 +1,4 @@
-"""A DuckDB that reads and gives Arrow batches, for one thread, in bounded memory, without reaching outside."""
+"""A DuckDB connection for one thread: Arrow in and out, limited memory, no extensions and no Python variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATEMENTS_MAX = 64
 
 
 class _Slot:
-    """What a table's name stands for: the batch of the query that runs, so that a query is planned once for many."""
+    """A registered table whose batch can be replaced, so that a prepared query can run on many batches."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -27,31 +27,31 @@ class _Slot:
 
 
 class Duck:
-    """Opens its connection when first asked and leaves it behind when pickled.
+    """Runs SQL over Arrow batches. The connection opens with the first query and is not pickled.
 
-    A query is prepared when it comes for the first time: planning it anew takes 3 ms, as long as 10,000 rows of JSON.
+    Each query is prepared once: planning takes 3 ms, as long as running it on 10,000 rows of JSON.
     """
 
     def __init__(self, memory_limit: str) -> None:
-        """Keep the memory limit, in DuckDB's spelling (``256MB``), until the first query."""
+        """Store the memory limit in DuckDB's notation (``256MB``); nothing is opened until the first query."""
         self._memory_limit = memory_limit
         self.forget()
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the connection behind."""
+        """Return the state to pickle, without the connection."""
         return {"_memory_limit": self._memory_limit}
 
     def __setstate__(self, state: dict[str, str]) -> None:
-        """Begin without a connection."""
+        """Restore a pickled state, without a connection."""
         self._memory_limit = state["_memory_limit"]
         self.forget()
 
     def run(self, sql: str, **tables: pa.RecordBatch) -> pa.RecordBatch:
-        """Run one query over batches; each is seen under its keyword.
+        """Run one query over batches, each named by its keyword, and return the result as one batch.
 
         Raises:
-            duckdb.Error: the query failed; the next one runs on a fresh connection if it has to.
-            KeyboardInterrupt: Ctrl-C ended the query.
+            duckdb.Error: the query failed; the next query opens a new connection if this one is unusable.
+            KeyboardInterrupt: Ctrl-C interrupted the query.
         """
         try:
             with interruptible():
@@ -62,11 +62,12 @@ class Duck:
                 rows = max(len(table) for table in tables.values())
                 result = connection.sql(f"EXECUTE {statement}").to_arrow_table(batch_size=max(rows, 1))
         except (duckdb.FatalException, duckdb.InternalException, KeyboardInterrupt):
-            # After such an error DuckDB answers nothing more; after an interrupt a table or statement may be half made.
+            # After these errors the DuckDB connection is unusable; an interrupt may leave a table or a statement
+            # half created.
             self.forget()
             raise
         except UnicodeDecodeError as error:
-            # DuckDB shows the text at fault in its message and cuts it, now and then in the midst of a character.
+            # DuckDB quotes the offending text in its message and may truncate it in the middle of a character.
             msg = f"the query failed, with a message that cannot be shown: {error.object!r:.300}"
             raise duckdb.InvalidInputException(msg) from error
         finally:
@@ -77,7 +78,7 @@ class Duck:
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
 
     def forget(self) -> None:
-        """Let go of the connection; the next query opens another."""
+        """Drop the connection; the next query opens a new one."""
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._slots: dict[str, _Slot] = {}
         self._statements: OrderedDict[str, str] = OrderedDict()
@@ -98,7 +99,7 @@ class Duck:
         return self._connection
 
     def _slot(self, connection: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema) -> _Slot:
-        """Give the slot of a table; a table of other columns needs a new one, and DuckDB plans its queries anew."""
+        """Return the slot of a table; a changed schema replaces the slot and drops all prepared statements."""
         slot = self._slots.get(name)
         if slot is None or slot.schema != schema:
             slot = self._slots[name] = _Slot(schema)
@@ -108,7 +109,7 @@ class Duck:
         return slot
 
     def _prepared(self, connection: duckdb.DuckDBPyConnection, sql: str) -> str:
-        """Give the name of a query's statement."""
+        """Return the name of the prepared statement for a query."""
         if sql not in self._statements:
             while len(self._statements) >= _STATEMENTS_MAX:
                 connection.execute(f"DEALLOCATE {self._statements.popitem(last=False)[1]}")
@@ -125,6 +126,6 @@ _open: weakref.WeakSet[Duck] = weakref.WeakSet()
 
 @atexit.register
 def _forget_all() -> None:
-    """Let go of connections before Python ends: DuckDB prints a page of leaks if a thread still holds one then."""
+    """Drop all connections at exit: DuckDB prints leak reports if a thread still holds one when Python ends."""
     for duck in list(_open):
         duck.forget()

@@ -1,6 +1,7 @@
-"""The record that says of a log partition that all of its rows are gone, in formats of one record a change.
+"""The truncate record, which deletes all rows of a log partition, for formats with one record per change.
 
-It stands beside the records of rows and never among those of one batch: ``arrow`` needs no help, its rows have a kind.
+A batch holds either one truncate or row changes, never both. The ``arrow`` format needs no such record, because its
+rows carry a row kind.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ RECORDS: Mapping[str, bytes] = {
     "json": b'{"_change_type":"truncate"}',
     "debezium-json": b'{"before":null,"after":null,"op":"t"}',
 }
-"""The value of the record, whose key is null, by format. No column of a table is called ``_change_type``; ``t`` is what
-Debezium says of a TRUNCATE."""
+"""The value of the truncate record by format; its key is null. No table column can be named ``_change_type``; ``t`` is
+Debezium's operation code for TRUNCATE."""
 
 
 class TruncatingFormat:
-    """A format that knows the record too."""
+    """A log format that adds the truncate record to a format of row changes."""
 
     def __init__(self, rows: LogFormat) -> None:
-        """Add the record to a format of rows."""
+        """Wrap ``rows``, a format of row changes."""
         self.name = rows.name
         self._rows = rows
 
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
-        """Turn changes into records; a batch that says that rows are gone says nothing else."""
+        """Encode changes as records; a batch with a truncate has no other row."""
         if changes.num_rows == 1 and changes.column(changes.num_columns - 1)[0].as_py() == TRUNCATE:
             return EncodedRecords(as_binary([None]), as_binary([RECORDS[self.name]]), np.ones(1, np.int64))
         return self._rows.encode(changes)
 
     def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
-        """Turn records into changes; the record becomes a row without values.
+        """Decode records into changes; a truncate record becomes a row without values.
 
         Raises:
-            CorruptedError: a record that this format does not write.
+            CorruptedError: a record is not one this format writes.
         """
         if own:
-            # Our readers are given the rows that went from the table's files.
+            # The table's own readers get the deleted rows from its files, not from truncate records.
             return self._rows.decode(keys, values, own=own)
         keys, values = as_binary(keys), as_binary(values)
         is_record = pc.and_(pc.equal(values, pa.scalar(RECORDS[self.name], values.type)), keys.is_null())

@@ -1,1 +1,1 @@
-"""Kafka as the log system, and a real broker to develop against."""
+"""Kafka as the log system."""

@@ -1,4 +1,4 @@
-"""What publishers and readers of one table's Kafka log need to know. Picklable, so that tasks can carry it."""
+"""The settings of one table's Kafka log for publishers and readers, picklable for Spark tasks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from log_system.kafka.client.connect import PRODUCER_DEFAULTS, KafkaClient, Sett
 from log_system.kafka.client.thread_local_cache import ThreadLocalCache
 
 _RECORD_BYTES: Final = 900_000
-"""Most bytes of a record that holds several rows."""
+"""Most bytes of a record with several rows."""
 ROOM: Final = 512
-"""Bytes that a batch of one record takes beside key and value: its own header, the record's, and headers of ours."""
+"""Bytes that a batch of one record needs besides key and value: batch header, record header and our record headers."""
 _CODECS: Final = ThreadLocalCache[tuple[Any, ...], LogFormat]()
 
 
@@ -24,23 +24,23 @@ class KafkaLog:
     """The log of one table.
 
     Attributes:
-        table_id: the table's own id; names its transactional ids and its consumer group.
-        client: how to reach the broker.
-        topic: the topic, with as many partitions as the table has buckets.
-        partitions: that number.
+        table_id: the table's id; part of its transactional ids and its consumer groups.
+        client: the client for the Kafka cluster.
+        topic: the topic, with one partition per bucket of the table.
+        partitions: the number of partitions.
         format: ``json``, ``arrow`` or ``debezium-json``.
-        changelog: whether the log has the rows before a change too.
+        changelog: whether the log also holds the rows before each change.
         schema: the table's columns, then ``_kind``.
-        primary_key: key columns; empty for an append table.
+        primary_key: primary key columns; empty for an append table.
         headers: ``last`` or ``all``: which records carry their snapshot's id.
-        transaction_timeout_ms: how long the broker keeps an open transaction of a publisher that is gone.
-        driver_rows_max: larger snapshots are published by tasks, one partition each.
-        transaction_rows_max: changes a task puts into one transaction.
-        mixed: records do not say with which columns they were sent (an eventual log).
-        batch_bytes_max: the largest batch of records that the topic accepts; None until the broker was asked.
-        servers: the brokers that the table's definition names.
-        topic_id: the topic's id when the table was created or repaired last; empty where it is not known.
-        skips_foreign: readers leave out what cannot be decoded, since it is another producer's; else they fail.
+        transaction_timeout_ms: how long the broker keeps an open transaction of a dead publisher.
+        driver_rows_max: larger snapshots are published by Spark tasks, one per partition.
+        transaction_rows_max: the most changes that a task sends in one transaction.
+        mixed: records do not identify the schema they were sent with (eventual logs).
+        batch_bytes_max: the largest record batch that the topic accepts; None if not yet known from the broker.
+        servers: the bootstrap servers in the table's definition.
+        topic_id: the topic's id when the table was created or last repaired; empty if unknown.
+        skips_foreign: whether readers skip records that cannot be decoded, as another producer's; else they fail.
     """
 
     table_id: str
@@ -68,36 +68,36 @@ class KafkaLog:
 
     @property
     def tasks_group(self) -> str:
-        """The consumer group whose offset of partition 0 says whose tasks may be writing."""
+        """The consumer group whose offset of partition 0 names the publisher whose tasks may be writing."""
         return f"{self.group}-tasks"
 
     def transactional_id(self, partition: int | None = None) -> str:
-        """Name the publisher of all partitions, or of one partition's tasks."""
+        """Return the transactional id of the log's publisher, or of one partition's tasks."""
         return self.group if partition is None else f"{self.group}-{partition}"
 
     def producer(self, partition: int | None = None) -> Producer:
-        """Make the producer of all partitions, or of one partition's tasks; it owns nothing yet.
+        """Return a producer for the log's publisher or for one partition's tasks; it has not fenced anyone yet.
 
         Raises:
             InvalidInputError: see ``KafkaClient.producer``.
         """
         options: dict[str, Setting] = {"transaction.timeout.ms": self.transaction_timeout_ms}
         if self.format == "arrow" and not {"compression.type", "compression.codec"} & set(self.client.config):
-            # Its records are compressed already.
+            # Arrow records are already compressed.
             options["compression.type"] = "none"
         return self.client.producer(self.transactional_id(partition), **options, **self.batching())
 
     def batching(self) -> dict[str, Setting]:
-        """Return the client options that keep a producer's batches within what the topic accepts."""
+        """Return the producer options that keep batches within the size that the topic accepts."""
         size = int(str(self.client.config.get("batch.size", PRODUCER_DEFAULTS["batch.size"])))
         return {} if self.batch_bytes_max is None else {"batch.size": min(size, self.batch_bytes_max)}
 
     def under(self, schema: pa.Schema) -> KafkaLog:
-        """Give the same log for records of other columns: those that the table had in a snapshot, then ``_kind``."""
+        """Return this log with another schema: the columns that the table had in a snapshot, then ``_kind``."""
         return self if schema == self.schema else replace(self, schema=schema)
 
     def codec(self) -> LogFormat:
-        """Make a coder for this log's records."""
+        """Return a new format object for this log's records."""
         columns = self.schema.remove(len(self.schema) - 1)
         most = _RECORD_BYTES if self.batch_bytes_max is None else min(_RECORD_BYTES, self.batch_bytes_max - ROOM)
         return open_format(
@@ -110,7 +110,7 @@ class KafkaLog:
         )
 
     def kept_codec(self) -> LogFormat:
-        """Give this thread's coder for this log's records, which outlives a task."""
+        """Return this thread's cached format object for this log's records, which is kept across Spark tasks."""
         columns = self.schema.serialize().to_pybytes()
         key = (self.format, columns, self.primary_key, self.changelog, self.mixed, self.batch_bytes_max)
         return _CODECS.take(key, self.codec)

@@ -1,8 +1,9 @@
-"""Reads the register: what is published, as told by three witnesses.
+"""Read the register, which says how far each partition is published, from one of three sources.
 
-The group's offsets move with each transaction and are exact. Brokers expire them when a group is idle
-(``offsets.retention.minutes``, 7 days); then the headers of the last records tell the same, read from where the log
-index ends. Where retention has removed those records too, the index itself is the answer: what it lists is published.
+1. The offsets of the table's consumer group move with each transaction and are exact, but brokers expire the offsets of
+   an idle group (``offsets.retention.minutes``, 7 days).
+2. The headers of the partition's last records, read from where the log index ends, hold the same information.
+3. If retention has removed those records too, the log index decides: every snapshot that it lists is published.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ANEW = (
     "hold every row: log.repair() publishes them again, into a topic with one partition a bucket."
 )
 _TOLD: Final[set[tuple[str, int]]] = set()
-"""Tables, and numbers of partitions, of which this process has warned that there are more than buckets."""
+"""Table ids and partition counts for which this process has already warned about more partitions than buckets."""
 _BATCH_RECORDS = 10_000
 _WAIT_SECONDS = 0.1
 _ATTEMPTS_MAX = 100
@@ -40,7 +41,7 @@ _COORDINATOR_MOVES = (
 
 
 def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[RegisterPosition]:
-    """Read how far each partition is published.
+    """Return how far each partition is published.
 
     Args:
         log: the log.
@@ -48,7 +49,7 @@ def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[RegisterPosi
         index: the table's log index.
 
     Raises:
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not respond.
     """
     positions = group_positions(log, consumer, range(log.partitions))
     if all(positions):
@@ -68,11 +69,11 @@ def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[RegisterPosi
 
 
 def topic_ends(log: KafkaLog) -> TopicOffsets:
-    """Return the offset at which each partition ends, open transactions included.
+    """Return the end offset of each partition, including open transactions.
 
     Raises:
-        NotFoundError: there is no such topic.
-        DataLostError: it has fewer partitions than the table has buckets.
+        NotFoundError: the topic does not exist.
+        DataLostError: the topic has fewer partitions than the table has buckets.
     """
     found = latest_of(log.client, log.topic, read_committed=False)
     ends = found.offsets
@@ -80,7 +81,7 @@ def topic_ends(log: KafkaLog) -> TopicOffsets:
         msg = f"topic {log.topic!r} has {len(ends)} partitions, the table {log.partitions} buckets. {_ANEW}"
         raise DataLostError(msg)
     if len(ends) > log.partitions and (log.table_id, len(ends)) not in _TOLD:
-        # Each take-over comes by here; a process says it once.
+        # Each take-over runs this code; warn only once per process.
         _TOLD.add((log.table_id, len(ends)))
         logger.warning(
             "topic %r has %d partitions, the table %d buckets; nothing is published to the others.",
@@ -94,13 +95,13 @@ def topic_ends(log: KafkaLog) -> TopicOffsets:
 def check_topic_is(
     log: KafkaLog, topic: TopicOffsets, positions: Sequence[RegisterPosition], latest: IndexEntry | None
 ) -> None:
-    """Check that the topic is the one that was published to, and reaches as far as that, in each partition.
+    """Check that the topic is the one published to and that no partition ends before its published offset.
 
-    A topic that was deleted and made anew counts its offsets from 0 again, so what comes next would pass for published,
-    or stand where the log index says that older snapshots are.
+    A topic that was deleted and created again starts at offset 0. New records could then be taken for published ones,
+    or occupy offsets that the log index assigns to older snapshots.
 
     Raises:
-        DataLostError: it is another topic of the same name, or a partition ends before what has been published.
+        DataLostError: another topic has the same name, or a partition ends before its published offset.
     """
     ends: Mapping[int, int] = topic.offsets
     for partition, position in enumerate(positions):
@@ -116,30 +117,33 @@ def check_topic_is(
 
 
 def is_another(known: str, found: str) -> bool:
-    """Return whether two of Kafka's topic ids name different topics; an empty one, from before ids were kept, fits."""
+    """Return whether two Kafka topic ids identify different topics; an empty (unknown) id matches any."""
     return bool(known and found) and known != found
 
 
 def shorter(log: KafkaLog, partition: int, published: int, end: int) -> DataLostError:
-    """Make the error for a partition that ends before what has been published."""
+    """Return the error for a partition that ends before its published offset."""
     return DataLostError(
         f"topic {log.topic!r}, partition {partition}: published up to offset {published}, but it ends at {end}. {_ANEW}"
     )
 
 
 def group_positions(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> list[RegisterPosition | None]:
-    """Read the group's offsets. The consumer is ``read_committed``: it waits for transactions that are moving them."""
+    """Return the positions in the group's offsets; None for a partition without one.
+
+    The consumer is ``read_committed``, so it waits for open transactions that move the offsets.
+    """
     return [
         RegisterPosition.from_metadata(told.offset, told.metadata) for told in _group_offsets(log, consumer, partitions)
     ]
 
 
 def tasks_token(log: KafkaLog) -> tuple[str | None, Any]:
-    """Read whose tasks may be writing.
+    """Read which publisher's tasks may be writing.
 
     Returns:
-        The token of the publisher that sent them, empty for none, None where the broker knows of no token and so may
-        have forgotten one; and the group's metadata, to move it with.
+        The token of the publisher that started the tasks, and the consumer group metadata needed to change the token.
+        The token is empty if no tasks are running, and None if the broker has no offset, which may have expired.
     """
     consumer = log.client.consumer(log.tasks_group)
     try:
@@ -150,7 +154,7 @@ def tasks_token(log: KafkaLog) -> tuple[str | None, Any]:
 
 
 def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> list[TopicPartition]:
-    """Ask for a group's offsets, again while its coordinator is starting or moving."""
+    """Return a group's committed offsets, retrying while its coordinator is starting or moving."""
     asked = [TopicPartition(log.topic, partition) for partition in partitions]
     with kafka_errors(f"read the register of topic {log.topic!r}", log.client):
         for attempt in range(_ATTEMPTS_MAX):
@@ -169,7 +173,7 @@ def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> l
 
 
 def last_position(log: KafkaLog, partition: int, start: int) -> RegisterPosition | None:
-    """Find the position that the last record at or after ``start`` carries; None when no record there has one."""
+    """Return the last position carried by a record at or after ``start``; None if no record there carries one."""
     found: RegisterPosition | None = None
     for message in committed_records(log, partition, start):
         found = RegisterPosition.from_headers(message.offset(), message.headers(), log.table_id) or found
@@ -177,10 +181,10 @@ def last_position(log: KafkaLog, partition: int, start: int) -> RegisterPosition
 
 
 def snapshot_end(log: KafkaLog, partition: int, start: int, snapshot: int) -> tuple[int, int]:
-    """Find where a published snapshot ends, reading from where the one before ends.
+    """Find the end of a published snapshot, reading from the end of the previous snapshot.
 
     Returns:
-        The offset after its last record and the number of its records; ``(start, 0)`` when retention has removed it.
+        The offset after its last record and the number of its records; ``(start, 0)`` if retention has removed it.
     """
     for message in committed_records(log, partition, start):
         position = RegisterPosition.from_headers(message.offset(), message.headers(), log.table_id)
@@ -193,15 +197,15 @@ def snapshot_end(log: KafkaLog, partition: int, start: int, snapshot: int) -> tu
 
 
 def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any]:
-    """Read the committed records of a partition from an offset, or from its start if that is later, to its end.
+    """Yield a partition's committed records from an offset, or from its first offset if that is later, to its end.
 
     Raises:
-        UnavailableError: the broker sends nothing for ``ANSWER_SECONDS`` before the end.
+        UnavailableError: the broker sends no record for ``ANSWER_SECONDS`` before the end is reached.
     """
     consumer = log.client.consumer(f"{log.group}-scan", **{"enable.partition.eof": True})
     try:
         with kafka_errors(f"read topic {log.topic!r}", log.client):
-            # The consumer's own idea of the end is the start of the first open transaction.
+            # Ask for the end explicitly: the consumer takes the start of the first open transaction for the end.
             low = earliest_offsets(log.client, log.topic)[partition]
             high = latest_offsets(log.client, log.topic, read_committed=False)[partition]
             if max(start, low) >= high:
@@ -210,7 +214,7 @@ def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any
         silent = 0.0
         while True:
             with kafka_errors(f"read topic {log.topic!r}", log.client):
-                # The client waits for the whole time unless the batch is full, also at the end of the partition.
+                # The client waits for the full time unless the batch is full, even at the end of the partition.
                 messages = consumer.consume(_BATCH_RECORDS, _WAIT_SECONDS)
             silent = 0.0 if any(m.error() is None for m in messages) else silent + _WAIT_SECONDS
             if silent >= ANSWER_SECONDS:
@@ -225,7 +229,7 @@ def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any
                 if error is None:
                     yield message
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no public name for it
-                    # An open transaction, which need not be ours, hides the committed records behind it.
+                    # An open transaction, possibly another producer's, hides the committed records after it.
                     if (message.offset() or 0) >= high:
                         return
                 else:

@@ -1,7 +1,7 @@
-"""How large a record may be, and the check of rows against it while they are staged, before anything is committed.
+"""Check rows against the largest record that the log accepts while they are staged, before anything is committed.
 
-A row whose record the broker refuses would be committed and block every later snapshot from the log. What a record may
-measure is asked of the broker only where a row could come near it, and again before a row is refused.
+Otherwise a row whose record the broker rejects would be committed and would block every later snapshot from the log.
+The broker is asked for its limit only if a row might reach it, and asked again before a row is rejected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.row_kind import KIND, RowKind
 
 _ALWAYS_FITS: Final = 16_384
-"""Rows up to this size are not checked: no topic is taken to accept less."""
+"""Rows up to this size are not checked: every topic is assumed to accept them."""
 _FIELD_BYTES: Final = 512
 _SHOWN: Final = 120
 _NOT_TOLD: Final = codes("UNKNOWN_TOPIC_OR_PART _UNKNOWN_TOPIC TOPIC_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED")
@@ -38,12 +38,12 @@ _KNOWN: Final[dict[tuple[KafkaClient, str], RecordLimit]] = {}
 
 @dataclass(frozen=True)
 class RecordLimit:
-    """How large a record may be.
+    """The size limits of a topic's records.
 
     Attributes:
-        batch_bytes: the largest batch of records that the topic accepts.
+        batch_bytes: the largest record batch that the topic accepts.
         record_bytes: the most bytes of a record's key and value.
-        setting: the setting that limits it, with its value, and how to raise it.
+        setting: the setting that causes the limit, its value, and how to raise it.
     """
 
     batch_bytes: int
@@ -52,19 +52,19 @@ class RecordLimit:
 
 
 def record_limit(client: KafkaClient, topic: str, *, fresh: bool = False) -> RecordLimit | None:
-    """Ask how large a record of a topic may be; the answer is kept for this process.
+    """Return how large a record of a topic may be; the broker's answer is cached for this process.
 
     Args:
         client: the cluster.
         topic: the topic.
-        fresh: ask even where an answer is kept.
+        fresh: ask the broker even if an answer is cached.
 
     Returns:
-        The limit; None where the broker does not tell: there is no such topic, or this user may not describe it.
+        The limit; None if it is not available: the topic does not exist, or this user may not describe it.
 
     Raises:
-        UnavailableError: the broker does not answer.
-        InvalidInputError: it refuses this client.
+        UnavailableError: the broker does not respond.
+        InvalidInputError: the broker rejects this client.
     """
     if fresh or (client, topic) not in _KNOWN:
         found = _ask(client, topic)
@@ -106,7 +106,7 @@ def _ask(client: KafkaClient, topic: str) -> RecordLimit | None:
 
 @dataclass(frozen=True)
 class RecordCheck:
-    """Refuses rows whose record the log would not take. Picklable, for staging tasks.
+    """Rejects rows whose records are too large for the log. Picklable, for staging tasks.
 
     Attributes:
         log: the log.
@@ -115,10 +115,10 @@ class RecordCheck:
     log: KafkaLog
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """Refuse rows that are too large for the log.
+        """Check that no row is too large for the log.
 
         Args:
-            rows: the table's columns, and ``_kind`` where they are changes.
+            rows: the table's columns, then ``_kind`` if the rows are changes.
 
         Raises:
             InvalidInputError: a row's record is larger than the topic, the broker or the client accepts.
@@ -130,7 +130,7 @@ class RecordCheck:
         try:
             limit = record_limit(self.log.client, self.log.topic)
         except TableStoreError:
-            # Whoever publishes meets the same broker, and its error is the one to see.
+            # The publisher will meet the same broker and raise the error that the user should see.
             return
         if limit is None or most <= limit.record_bytes:
             return
@@ -141,23 +141,23 @@ class RecordCheck:
 
     @property
     def _text(self) -> int:
-        """Most bytes that one byte of text becomes."""
+        """The most bytes that one byte of text takes in a record."""
         return 1 if self.log.format == "arrow" else ESCAPED
 
     @property
     def _spread(self) -> tuple[int, int]:
-        """How large a record is at most, its key included: this many percent of the row, and this many bytes more."""
+        """The upper bound of a record's size with its key: a percentage of the row's size, and additional bytes."""
         if self.log.format == "arrow":
-            # A stream's schema, and what little compressed data may be larger by.
+            # The stream contains the schema, and compression may slightly enlarge incompressible data.
             return 102, _FIELD_BYTES * (len(self.log.schema) + 2)
         return 200, _FIELD_BYTES
 
     def _check_exactly(self, rows: pa.RecordBatch, limit: RecordLimit) -> None:
-        """Encode rows, and refuse the first that is too large; the broker is asked again before."""
+        """Encode rows and reject the first one that is too large, after asking the broker for its limit again."""
         codec = self.log.kept_codec()
         if KIND not in rows.schema.names:
             rows = rows.append_column(KIND, pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), rows.num_rows))
-        # A record of ``arrow`` may hold several rows.
+        # An ``arrow`` record may hold several rows, so encode each row separately.
         parts = [rows.slice(n, 1) for n in range(rows.num_rows)] if self.log.format == "arrow" else [rows]
         sizes = np.concatenate([_record_bytes(codec.encode(part)) for part in parts])
         if sizes.max() > limit.record_bytes:
@@ -172,7 +172,7 @@ class RecordCheck:
             raise InvalidInputError(msg)
 
     def _named(self, row: pa.RecordBatch) -> str:
-        """Name a row by its key or, without one, by what is short in it."""
+        """Return a description of a row for messages: its key or, without a key, its columns, all shortened."""
         names = [name for name in self.log.primary_key if name in row.schema.names]
         names = names or [name for name in row.schema.names if name != KIND]
         texts = [f"{name}={_short(row.column(row.schema.get_field_index(name))[0].as_py())}" for name in names]
@@ -181,7 +181,7 @@ class RecordCheck:
 
 
 def _record_bytes(records: EncodedRecords) -> np.ndarray:
-    """Return the sizes of records, keys included."""
+    """Return the sizes of records, including keys."""
     key, value = (
         pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
         for column in (records.key_column, records.value_column)

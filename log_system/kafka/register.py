@@ -1,11 +1,11 @@
-"""The register of what is published: for each log partition, the last snapshot in it and how much of it.
+"""The register of what is published: for each log partition, its last snapshot and how much of that is published.
 
-It moves inside the Kafka transaction that publishes (``send_offsets_to_transaction`` to the table's own group, KIP-98
-and KIP-447), so it is true whatever crashes. Where the broker has expired the group, the headers of the partition's
-last records and the log index say the same.
+The register moves inside the Kafka transaction that publishes (``send_offsets_to_transaction`` to the table's own
+consumer group, KIP-98 and KIP-447), so it stays correct through crashes. If the broker has expired the group's offsets,
+the headers of the partition's last records and the log index hold the same information.
 
-A number alone does not say which snapshot: a table that is restored from an older copy gives it to another commit. So
-all three also name the snapshot's commit.
+A snapshot id alone is ambiguous: a table restored from an older copy uses the same id for another commit. So register,
+headers and log index also identify the snapshot's commit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from snapshot.records import Snapshot
 
 SNAPSHOT_HEADER = "snapshot"
 POSITION_HEADER = "position"
-"""``rows/total/records``: changes and records of the snapshot in this partition so far, and its changes in all."""
+"""``rows/total/records`` of the snapshot in the partition: published changes, all changes, published records."""
 COMMIT_HEADER = "commit"
-"""``table/commit``: the beginning of the table's id, and what identifies the snapshot's commit (``Snapshot``)."""
+"""``table/commit``: a prefix of the table's id, and the fingerprint of the snapshot's commit (``Snapshot``)."""
 _TABLE_DIGITS = 12
 
 
@@ -29,13 +29,13 @@ class RegisterPosition:
     """How far a log partition is published.
 
     Attributes:
-        snapshot: the last snapshot with a part of it in the partition, or known to have nothing in it.
-        rows: changes of that snapshot in the partition.
-        records: Kafka records of that snapshot in the partition.
-        done: whether these are all.
+        snapshot: the last snapshot that is at least partly in the partition, or is known to have no changes there.
+        rows: published changes of that snapshot in the partition.
+        records: published Kafka records of that snapshot in the partition.
+        done: whether all the snapshot's changes for the partition are published.
         end: offset after the last record.
-        commit: identifies the snapshot's commit (``Snapshot.fingerprint``); empty where it is not known, as in what
-            was published before commits were named.
+        commit: identifies the snapshot's commit (``Snapshot.fingerprint``); empty if unknown, as for snapshots
+            published by versions that did not record commits.
     """
 
     snapshot: int
@@ -46,23 +46,23 @@ class RegisterPosition:
     commit: str = field(default="", compare=False)
 
     def holds(self, snapshot: int) -> bool:
-        """Tell whether the partition holds all of a snapshot's changes that belong there."""
+        """Return whether the partition holds all of a snapshot's changes for it."""
         return self.snapshot > snapshot or (self.snapshot == snapshot and self.done)
 
     def part_of(self, snapshot: Snapshot) -> RegisterPosition:
-        """Return the position within a snapshot: itself when the snapshot is under way, else its very start."""
+        """Return the position from which to publish a snapshot: this one if within the snapshot, else its start."""
         if self.snapshot == snapshot.id:
             return self if self.commit else replace(self, commit=snapshot.fingerprint)
         return RegisterPosition(snapshot.id, 0, 0, done=False, end=self.end, commit=snapshot.fingerprint)
 
     def metadata(self) -> str:
-        """Write the position as the metadata of a group offset; the offset itself is ``end``."""
+        """Return the position as the metadata of a committed group offset; the offset itself is ``end``."""
         told: list[int | str] = [self.snapshot, self.rows, self.records, int(self.done)]
         return json.dumps([*told, self.commit] if self.commit else told, separators=(",", ":"))
 
     @classmethod
     def from_metadata(cls, end: int, metadata: str | None) -> RegisterPosition | None:
-        """Read a group offset; None when it holds nothing of ours (expired, or another tool's)."""
+        """Parse a committed group offset; None if it holds no position (expired, or written by another tool)."""
         if end < 0 or not metadata:
             return None
         try:
@@ -72,10 +72,10 @@ class RegisterPosition:
             return None
 
     def headers(self, total: int, table: str) -> list[tuple[str, bytes]]:
-        """Return the headers of the last record of a transaction in the partition, which tell the position.
+        """Return headers that carry the position, for the last record of a transaction in the partition.
 
         Args:
-            total: changes of the snapshot in the partition.
+            total: all the snapshot's changes in the partition.
             table: the table's id.
         """
         told = {SNAPSHOT_HEADER: str(self.snapshot), POSITION_HEADER: f"{self.rows}/{total}/{self.records}"}
@@ -87,7 +87,7 @@ class RegisterPosition:
     def from_headers(
         cls, offset: int, headers: Sequence[tuple[str, bytes | str | None]] | None, table: str
     ) -> RegisterPosition | None:
-        """Read the headers of the record at ``offset``; None when it carries no position of the table of this id."""
+        """Parse the headers of the record at ``offset``; None if they carry no position of the table with this id."""
         found = dict(headers or [])
         try:
             snapshot = int(found[SNAPSHOT_HEADER] or b"")

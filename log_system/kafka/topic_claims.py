@@ -1,9 +1,9 @@
-"""Which tables use a topic: each leaves a claim, a consumer group named after the topic's id and the table's.
+"""Claims of tables on topics: consumer groups named after the topic's id and the table's id.
 
-Kafka has no compare-and-set that a client could use here, so a table claims first and then looks for the claims of
-others: of two tables that are created on one topic at once, the one that claims last sees the other. The brokers expire
-a group that is idle (``offsets.retention.minutes``, 7 days); by then a topic in use has records, which ``create``
-refuses too. They remove the group with its topic.
+Kafka has no compare-and-set for this, so a table first writes its claim and then looks for other claims. If two tables
+are created on one topic at the same time, the one that claims last sees the other. Brokers expire an idle group
+(``offsets.retention.minutes``, 7 days); by then a topic in use has records, and ``create`` rejects a topic with records
+too. Brokers delete the group together with its topic.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from log_system.kafka.client.topic import TopicIds
 
 
 def claim_group(name: str, ids: TopicIds, table_id: str) -> str:
-    """Return the consumer group by which a table claims a topic."""
+    """Return the consumer group with which a table claims a topic."""
     return f"{_prefix(name, ids)}{table_id}"
 
 
 def claim(client: KafkaClient, name: str, ids: TopicIds, table_id: str) -> None:
-    """Claim a topic for a table; a table may claim it again.
+    """Claim a topic for a table; idempotent.
 
     Raises:
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not respond.
     """
     group = claim_group(name, ids, table_id)
     consumer = client.consumer(group)
@@ -40,13 +40,13 @@ def claimed_by(client: KafkaClient, name: str, ids: TopicIds) -> Sequence[str]:
     """Return the ids of the tables that have claimed a topic.
 
     Raises:
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not respond.
     """
     prefix, admin = _prefix(name, ids), client.admin()
     with kafka_errors(f"look for other tables on topic '{name}'", client, handle=admin):
         listed = admin.list_consumer_groups(request_timeout=client.request_seconds).result()
         if listed.errors:
-            # A broker that does not answer may know the claim.
+            # A broker that did not respond may hold a claim.
             raise listed.errors[0]
     return sorted(each.group_id.removeprefix(prefix) for each in listed.valid if each.group_id.startswith(prefix))
 

@@ -1,7 +1,7 @@
-"""A local broker that outlives the command that started it; what ``tablestore kafka`` uses.
+"""A local broker that outlives the command that started it, for ``tablestore kafka``.
 
-There is one such broker a user. What is known of it is in a small state file; a process id in it counts only while that
-process is still the broker of that data folder, so a reused id is never killed.
+Each user has at most one such broker, described by a small state file. The process id in the file is used only if that
+process is still the broker of that data folder, so a process that reuses the id is never killed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ LOOK_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class Detached:
-    """The detached broker as its state file knows it.
+    """The detached broker, as recorded in the state file.
 
     Attributes:
         pid: process id of the broker.
-        port: where it listens on 127.0.0.1.
-        data_dir: its data, configuration and ``broker.log``.
-        started: seconds since the epoch.
+        port: the broker's port on 127.0.0.1.
+        data_dir: the folder of its data, configuration and ``broker.log``.
+        started: when it was started, seconds since the epoch.
     """
 
     pid: int
@@ -45,27 +45,27 @@ class Detached:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect."""
+        """The address that clients connect to."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def answers(self) -> bool:
-        """Whether something listens at its port."""
+        """Whether something listens on the broker's port."""
         return port_is_open(self.port)
 
 
 def default_data_dir() -> Path:
-    """Return the folder for the detached broker's data when none is given."""
+    """Return the default data folder of the detached broker."""
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(home) / "tablestore" / "kafka"
 
 
 def start(data_dir: Path | None = None, port: int = DEFAULT_PORT) -> Detached:
-    """Start the broker and return when it answers. Its data survives `stop`, and the next start finds it again.
+    """Start the broker and return when it responds. Its data survives `stop`, and the next start uses it again.
 
     Raises:
-        AlreadyExistsError: it runs already.
-        UnavailableError: Java or the jars are missing, the port is taken, or the broker did not come up.
+        AlreadyExistsError: the broker is already running.
+        UnavailableError: Java or the jars are missing, the port is taken, or the broker did not start.
     """
     with exclusive(_state_file().with_suffix(".lock")):
         running = status()
@@ -82,7 +82,7 @@ def start(data_dir: Path | None = None, port: int = DEFAULT_PORT) -> Detached:
         broker = Broker(folder, port, free_port(avoid=port), HEAP, {})
         command = broker.prepare(java)
         with broker.log.open("wb") as log:
-            # In a session of its own, so that neither Ctrl-C nor the end of the terminal reaches it.
+            # A new session protects the broker from Ctrl-C and from the terminal closing.
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -98,10 +98,10 @@ def start(data_dir: Path | None = None, port: int = DEFAULT_PORT) -> Detached:
 
 
 def stop() -> Detached:
-    """Stop the broker cleanly and return what it was. Its data stays.
+    """Stop the broker cleanly and return its last state. Its data is kept.
 
     Raises:
-        NotFoundError: none runs.
+        NotFoundError: no detached broker is running.
     """
     state = status()
     if state is None:
@@ -115,7 +115,7 @@ def stop() -> Detached:
 
 
 def status() -> Detached | None:
-    """Return the broker that runs, or None."""
+    """Return the running broker, or None."""
     try:
         state = Detached(**json.loads(_state_file().read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, TypeError):
@@ -137,7 +137,7 @@ def _is_ours(state: Detached) -> bool:
 
 
 def _command_line(pid: int) -> str:
-    """Return the command line of a live process, or nothing."""
+    """Return the command line of a running process; empty if there is no such process."""
     of_linux = Path(f"/proc/{pid}/cmdline")
     if of_linux.parent.parent.joinpath("self").exists():
         try:

@@ -14,20 +14,20 @@ from snapshot.errors import UnavailableError
 
 KAFKA_VERSION = "4.1.0"
 JARS_VARIABLE = "TABLESTORE_KAFKA_JARS"
-# Kafka logs through slf4j and brings no backend along; without this one broker.log would be empty.
+# Kafka logs through slf4j but these modules include no backend; without slf4j-simple, broker.log would be empty.
 MODULES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
 JARS = f"kafka-{KAFKA_VERSION}"
 ARCHIVE_TIMEOUT_S = 60.0
 
 
 def kafka_command(heap: str) -> list[str]:
-    """Return the start of a Java command line with Kafka's jars, fetched if need be; a class name follows.
+    """Return a Java command line with Kafka's jars, up to the class name; download the jars if necessary.
 
     Args:
         heap: Java's heap limit, such as ``512m``.
 
     Raises:
-        UnavailableError: Java is missing or too old, or the jars cannot be had.
+        UnavailableError: Java is missing or too old, or the jars are not available.
     """
     java = find_java()
     given = os.environ.get(JARS_VARIABLE)
@@ -39,7 +39,8 @@ def kafka_command(heap: str) -> list[str]:
         with exclusive(cache_home() / "classes.lock"), waiting("Preparing Kafka (once; a few seconds) ..."):
             if not archive.exists():
                 _archive_classes(java, jars, archive)
-    # Kafka's classes, ready for this very Java (JEP 350); one that does not fit is ignored, and the log stays quiet.
+    # A class data sharing archive of Kafka's classes for this Java version (JEP 350). Java ignores an archive that does
+    # not match; -Xlog keeps the warning about it out of the log.
     shared = [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error:stderr"] if archive.exists() else []
     return _command(java, jars, heap, *shared)
 
@@ -49,7 +50,7 @@ def _command(java: Java, jars: Path, heap: str, *flags: str) -> list[str]:
         java.command,
         f"-Xmx{heap}",
         "-XX:+UseSerialGC",
-        # With the shared classes: ready in 0.9 s instead of 2.1 s (measured on two cores).
+        # Together with the shared classes, this cuts startup from 2.1 s to 0.9 s (measured on two cores).
         "-XX:TieredStopAtLevel=1",
         *flags,
         "-Djava.awt.headless=true",
@@ -71,7 +72,7 @@ def _given_jars(given: str) -> Path:
 
 
 def _archive_classes(java: Java, jars: Path, archive: Path) -> None:
-    """Run a broker once and keep the classes it loaded. A failure costs speed only, so it is no error."""
+    """Run a broker once and archive the classes it loads. Failures are ignored: they only make startup slower."""
     unfinished = archive.with_suffix(".unfinished")
     with tempfile.TemporaryDirectory(prefix="tablestore-kafka-") as folder:
         port = free_port()

@@ -1,4 +1,4 @@
-"""A real Kafka broker on loopback for development, tests and the demo; it ends with its owner."""
+"""A real Kafka broker on loopback for development, tests and the demo; it dies with the process that started it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from log_system.local_kafka.server import Broker, check_port, free_port
 from snapshot.errors import InvalidInputError, UnavailableError
 
 STOP_TIMEOUT_S = 15.0
-# When the port is ours to choose, somebody may take it between the choice and the start.
+# Another process may take a port that we chose before the broker binds it.
 TRIES_MAX = 3
 
 
@@ -31,18 +31,18 @@ class LocalKafka:
         with LocalKafka() as kafka:
             Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
-    The jars are fetched from Maven Central at the first use, or taken from the folder that ``TABLESTORE_KAFKA_JARS``
-    names. The broker dies with the process that started it, even when that is killed; its data survives if ``data_dir``
-    is given. Topics are not created by being used.
+    The jars are downloaded from Maven Central on first use, or taken from the folder in ``TABLESTORE_KAFKA_JARS``.
+    The broker dies with the process that started it, even if that process is killed; its data survives if ``data_dir``
+    is given. Topics are not created automatically.
 
     Args:
-        data_dir: where the broker keeps its data, configuration and ``broker.log``; made if missing. None means a
+        data_dir: the folder for the broker's data, configuration and ``broker.log``; created if missing. None means a
             temporary folder, removed by `stop`.
-        port: of the listener on 127.0.0.1; None means a free one.
+        port: the port of the listener on 127.0.0.1; None means a free port.
         heap: Java's heap limit.
-        startup_timeout_s: how long `start` waits for the broker to answer.
-        properties: more broker properties. ``listeners``, ``advertised.listeners`` and
-            ``listener.security.protocol.map`` are added to the plain listener's, all others replace what is set here.
+        startup_timeout_s: how long `start` waits for the broker to respond, in seconds.
+        properties: additional broker properties. ``listeners``, ``advertised.listeners`` and
+            ``listener.security.protocol.map`` are added to those of the plain listener; all others override defaults.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class LocalKafka:
         startup_timeout_s: float = 60,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the settings; nothing is started."""
+        """Store the settings without starting the broker."""
         if data_dir is not None and "," in os.fspath(data_dir):
             msg = f"local Kafka: data_dir must not contain a comma, since Kafka splits it there; got '{data_dir}'."
             raise InvalidInputError(msg)
@@ -70,12 +70,12 @@ class LocalKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect; stays the same over `kill` and `restart`."""
+        """The address that clients connect to; unchanged by `kill` and `restart`."""
         return self._started().bootstrap_servers
 
     @property
     def data_dir(self) -> Path:
-        """Where the broker keeps its data and ``broker.log``."""
+        """The folder of the broker's data and ``broker.log``."""
         return self._started().data_dir
 
     @property
@@ -88,14 +88,14 @@ class LocalKafka:
 
     @property
     def running(self) -> bool:
-        """Whether the broker's process lives."""
+        """Whether the broker's process is running."""
         return self._watchdog is not None and self._watchdog.poll() is None
 
     def start(self) -> Self:
-        """Start the broker and return when it answers.
+        """Start the broker and return when it responds.
 
         Raises:
-            UnavailableError: Java or the jars are missing, the port is taken, or the broker did not come up.
+            UnavailableError: Java or the jars are missing, the port is taken, or the broker did not start.
         """
         if self.running:
             return self
@@ -114,9 +114,9 @@ class LocalKafka:
         return self
 
     def stop(self) -> None:
-        """Stop the broker cleanly; remove its data if the folder is temporary. Does nothing if it is stopped."""
+        """Stop the broker cleanly and remove its data if the folder is temporary; idempotent."""
         if os.getpid() != self._owner:
-            # A forked child of the owner holds a copy of this object; the broker is not its to stop.
+            # A forked child of the owner has a copy of this object but must not stop the owner's broker.
             return
         self._end(signal.SIGTERM)
         if self._broker is not None and self._given_dir is None:
@@ -124,11 +124,11 @@ class LocalKafka:
             self._broker = None
 
     def kill(self) -> None:
-        """Kill the broker on the spot (SIGKILL), as a crash would. Its data stays; `restart` brings it back."""
+        """Kill the broker immediately (SIGKILL), like a crash. Its data is kept, and `restart` starts it again."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> Self:
-        """Start the broker again on the same data and port, stopping it cleanly first if it runs."""
+        """Restart the broker on the same data and port; stop it cleanly first if it is running."""
         self._started()
         self._end(signal.SIGTERM)
         return self.start()
@@ -144,7 +144,7 @@ class LocalKafka:
         self.stop()
 
     def __repr__(self) -> str:
-        """Show where it listens, never its properties: they may hold a password."""
+        """Show the broker's address, never its properties: they may hold a password."""
         where = self._broker.bootstrap_servers if self._broker else "not started"
         return f"LocalKafka({where})"
 
@@ -167,7 +167,7 @@ class LocalKafka:
         raise AssertionError
 
     def _broker_in(self, data_dir: Path) -> Broker:
-        """Choose the ports of a broker with its data in a folder."""
+        """Return the settings of a broker with its data in a folder and newly chosen ports."""
         port = free_port() if self._given_port is None else self._given_port
         return Broker(data_dir, port, free_port(avoid=port), self._heap, self._properties)
 
@@ -176,7 +176,7 @@ class LocalKafka:
         command = broker.prepare(java)
         remove_dir = str(broker.data_dir) if self._given_dir is None else ""
         watchdog = [sys.executable, "-I", "-S", _watchdog.__file__, str(os.getpid()), str(broker.log), remove_dir]
-        # In a session of its own: Ctrl-C in a terminal is for the owner, who then stops the broker or dies.
+        # A new session, so that Ctrl-C in a terminal reaches only the owner, which then stops the broker or dies.
         self._watchdog = subprocess.Popen(
             [*watchdog, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
         )

@@ -1,4 +1,4 @@
-"""How one local broker is configured, formatted and asked whether it is ready."""
+"""Configure a local broker, format its storage and wait until it is ready."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from log_system.kafka.client.admin_requests import answers, quiet_admin
 from snapshot.errors import InvalidInputError, UnavailableError
 
 LOOPBACK = "127.0.0.1"
-# Below the ports that Linux and macOS hand to outgoing connections: a client that keeps trying a dead broker's port in
-# that range may connect to itself, and then the broker cannot bind again.
+# These ports are below the ephemeral range of Linux and macOS. A client that keeps retrying a dead broker's port inside
+# that range may connect to itself, and then the broker cannot bind the port again.
 PORTS = range(20_000, 32_000)
 LOOK_EVERY_S = 0.03
 PORT_GRACE_S = 2.0
 LOG_LINES_SHOWN = 12
 
-# Listeners given by the user join ours, because ours is what readiness is asked through. Other properties replace ours.
+# The user's listeners are added to ours, because the readiness check uses ours. Other properties replace ours.
 JOINED = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
 
 @dataclass(frozen=True)
 class Broker:
-    """One broker on loopback: where its data is, where it listens, what runs it.
+    """The settings of one broker on loopback: data folder, ports, heap and properties.
 
     Attributes:
         data_dir: an existing folder; holds ``server.properties``, ``broker.log`` and Kafka's own ``data``.
-        port: of the plain listener.
-        controller_port: of the listener that the broker uses to talk to itself.
+        port: the port of the plain listener.
+        controller_port: the port of the controller listener, which only the broker itself uses.
         heap: Java's heap limit, such as ``512m``.
-        properties: the user's own broker properties.
-        cluster_id: under which the storage is formatted; brokers of one cluster share it.
+        properties: additional broker properties from the user.
+        cluster_id: the cluster id with which the storage is formatted; brokers of one cluster share it.
     """
 
     data_dir: Path
@@ -49,36 +49,36 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect."""
+        """The address that clients connect to."""
         return f"{LOOPBACK}:{self.port}"
 
     @property
     def log(self) -> Path:
-        """The file that holds what the broker prints."""
+        """The file that receives the broker's output."""
         return self.data_dir / "broker.log"
 
     def prepare(self, java: Sequence[str]) -> list[str]:
-        """Write the configuration, format the storage unless it is formatted; return the command that runs the broker.
+        """Write the configuration, format the storage if necessary, and return the command that runs the broker.
 
         Args:
-            java: the start of a Java command line with Kafka's jars on its class path.
+            java: a Java command line with Kafka's jars on the class path, up to the class name.
 
         Raises:
             UnavailableError: the storage cannot be formatted.
         """
         config = self.data_dir / "server.properties"
-        # It may hold a SASL password.
+        # The file may hold a SASL password.
         config.touch(mode=0o600)
         config.write_text(server_properties(self), encoding="utf-8")
         if not (self.data_dir / "data" / "meta.properties").exists():
             self._format(java, config)
         if self.log.exists():
-            # What the run before left may explain why it ended.
+            # Keep the log of the previous run: it may explain why that run ended.
             self.log.replace(self.log.with_suffix(".log.1"))
         return [*java, "kafka.Kafka", str(config)]
 
     def _format(self, java: Sequence[str], config: Path) -> None:
-        # Kafka's own tool, not a meta.properties of ours: it also decides the feature levels (transaction.version 2).
+        # Use Kafka's own tool instead of writing meta.properties: it also sets feature levels (transaction.version 2).
         tool = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", self.cluster_id, "--config", str(config)]
         answer = subprocess.run(tool, capture_output=True, text=True, check=False)
         if answer.returncode != 0:
@@ -90,14 +90,14 @@ class Broker:
             raise UnavailableError(msg)
 
     def wait_until_ready(self, alive: Callable[[], bool], *, timeout_s: float) -> None:
-        """Return when the broker answers a client.
+        """Wait until the broker responds to a client.
 
         Args:
-            alive: tells whether the broker's process still runs.
+            alive: returns whether the broker's process is still running.
             timeout_s: seconds to wait at most.
 
         Raises:
-            UnavailableError: the process ended, or did not answer in time; quotes its last lines.
+            UnavailableError: the process ended or did not respond in time; the message quotes the end of its log.
         """
         end = time.monotonic() + timeout_s
         client = None
@@ -106,7 +106,7 @@ class Broker:
                 msg = f"local Kafka on {self.bootstrap_servers} ended while starting. {self.last_lines()}"
                 raise UnavailableError(msg)
             if client is None and port_is_open(self.port):
-                # Made only now: a client that finds the port closed waits before its next try.
+                # Create the client only now: a client that finds the port closed backs off before it retries.
                 client = quiet_admin(self.bootstrap_servers)
             if client is not None and answers(client):
                 return
@@ -115,13 +115,13 @@ class Broker:
         raise UnavailableError(msg)
 
     def last_lines(self) -> str:
-        """Quote the end of the broker's log for an error message."""
+        """Return the end of the broker's log for an error message."""
         printed = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return f"The end of {self.log}:\n{_telling(printed)}"
 
 
 def _telling(printed: str) -> str:
-    # What went wrong stands before the stack trace and the orderly shutdown that follow it.
+    # The cause is logged before its stack trace and before the lines of the orderly shutdown.
     lines = printed.splitlines()
     telling = [line for line in lines if " ERROR " in line or "Exception" in line or line.startswith("Error")]
     return "\n".join((telling or lines)[-LOG_LINES_SHOWN:]) or "(nothing)"
@@ -129,12 +129,13 @@ def _telling(printed: str) -> str:
 
 def new_cluster_id() -> str:
     """Return a random cluster id."""
-    # Kafka writes a UUID as 22 characters of base64; one that starts with a dash would look like an option to the tool.
+    # Kafka writes a UUID as 22 characters of base64. The storage tool would take an id that starts with a dash for an
+    # option, so the first character is fixed.
     return "t" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii")[1:22]
 
 
 def server_properties(broker: Broker) -> str:
-    """Return the text of ``server.properties``: one KRaft process, small, on loopback only."""
+    """Return the text of ``server.properties`` for one small KRaft process on loopback."""
     listener, controller = (
         f"PLAINTEXT://{broker.bootstrap_servers}",
         f"CONTROLLER://{LOOPBACK}:{broker.controller_port}",
@@ -156,18 +157,18 @@ def server_properties(broker: Broker) -> str:
         "transaction.state.log.num.partitions": "4",
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
-        # A group with one member need not wait for others.
+        # A group with one member does not need to wait for others.
         "group.initial.rebalance.delay.ms": "0",
-        # A topic that vanished should be an error, not an empty topic of another shape.
+        # A missing topic must be an error, not be replaced by an empty topic with default settings.
         "auto.create.topics.enable": "false",
-        # After a kill the broker may register again only when its former session is over, by default after 9 s. But one
-        # that a busy machine holds up for longer than that is taken for dead, and as the only one leaves no leader:
-        # with 2 s that happened.
+        # A killed broker can register again only after its old session has expired (default: 9 s). But if a busy
+        # machine delays heartbeats for longer than the session, the only broker is fenced and its partitions have no
+        # leader; that happened with 2 s.
         "broker.session.timeout.ms": "6000",
         "broker.heartbeat.interval.ms": "500",
-        # The default takes 128 MB of a 512 MB heap.
+        # The default is 128 MB, a quarter of a 512 MB heap.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
-        # With little to compact it would look only every 15 s.
+        # By default an idle log cleaner checks for work only every 15 s.
         "log.cleaner.backoff.ms": "1000",
     }
     joined = {key: f"{ours[key]},{broker.properties[key]}" for key in JOINED if key in broker.properties}
@@ -180,7 +181,7 @@ def _escaped(value: str) -> str:
 
 
 def free_port(avoid: int | None = None) -> int:
-    """Return a port on loopback where nothing listens; somebody may take it before it is used."""
+    """Return a free port on loopback; another process may still take it before it is used."""
     for port in random.SystemRandom().sample(PORTS, k=200):
         if port != avoid and port_is_free(port):
             return port
@@ -189,9 +190,9 @@ def free_port(avoid: int | None = None) -> int:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Return whether a server could bind the port now."""
     with socket.socket() as probe:
-        # As Java does: a port with old connections in TIME_WAIT is free.
+        # Like Java: a port whose old connections are in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -201,7 +202,7 @@ def port_is_free(port: int) -> bool:
 
 
 def port_is_open(port: int) -> bool:
-    """Whether something listens there."""
+    """Return whether something listens on the port."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=0.5):
             return True
@@ -210,16 +211,16 @@ def port_is_open(port: int) -> bool:
 
 
 def check_port(port: int) -> None:
-    """Check that the port can be used; wait a moment for one that is just being given up.
+    """Check that the port can be bound; wait briefly for a port that is still being released.
 
     Raises:
-        InvalidInputError: it is no port.
-        UnavailableError: something listens there.
+        InvalidInputError: the number is not a valid port.
+        UnavailableError: the port is taken.
     """
     if not 0 < port < 65_536:
         msg = f"local Kafka: port must be between 1 and 65535; got {port}."
         raise InvalidInputError(msg)
-    # A broker that was killed holds its port until the last of its threads is gone.
+    # A killed broker holds its port until its last thread has ended.
     end = time.monotonic() + PORT_GRACE_S
     while not port_is_free(port):
         if time.monotonic() < end:

@@ -1,12 +1,12 @@
-"""Run a broker and end it with its owner, however the owner dies.
+"""Run a broker and kill it when its owner dies, however the owner dies.
 
-A script of its own, started with ``python -I -S`` so that it is there in 20 ms: it imports nothing of this program.
-It starts the command given, prints its process id, and looks ten times a second whether the owner is still its parent.
-A process whose parent died gets another parent, on Linux and on macOS, whatever killed it and whichever threads and
-forked children it had; a pipe held open by a forked child, or Linux's signal on the death of the parent *thread*, would
-be fooled by those.
+This is a separate script, started with ``python -I -S`` and without imports from this program, so it starts in 20 ms.
+It starts the given command, prints the command's process id, and checks ten times a second whether the owner is still
+its parent. On Linux and macOS a process gets a new parent when its parent dies, whatever killed the parent and whatever
+threads and forked children the parent had. The alternatives are unreliable: a forked child may hold a pipe open, and
+Linux's parent-death signal is sent when the parent *thread* dies.
 
-Usage: ``_watchdog.py OWNER_PID LOG_FILE REMOVE_DIR COMMAND...`` (``REMOVE_DIR`` may be empty).
+Usage: ``watchdog.py OWNER_PID LOG_FILE REMOVE_DIR COMMAND...`` (``REMOVE_DIR`` may be empty).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LOOK_EVERY_S = 0.1
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command until it ends or the owner is gone; return the command's exit code."""
+    """Run the command until it ends or the owner has died; return its exit code, or 0 if the owner died."""
     owner, log_file, remove_dir, command = int(arguments[0]), arguments[1], arguments[2], arguments[3:]
     with open(log_file, "ab") as log:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     print(child.pid, flush=True)
     while child.poll() is None:
         if os.getppid() != owner:
-            # Nobody is left who could want a clean stop, and the data must survive a kill anyway.
+            # No clean stop is needed: the owner is gone, and the data must survive a kill anyway.
             child.kill()
             child.wait()
             if remove_dir:

@@ -1,8 +1,8 @@
-"""Reads and writes tables of the connectors with what only a whole query can give.
+"""Functions that read and write ``kafka`` and ``upsert-kafka`` tables, with features a Spark data source cannot offer.
 
-``format("kafka-table")`` and ``format("upsert-kafka")`` do the same where Spark lets a data source do it. A data source
-cannot bring the rows of a key together before it writes them, choose the number of tasks, take updating results
-(output mode ``update``), or keep state; these functions do.
+For plain reads and writes they are equivalent to ``format("kafka-table")`` and ``format("upsert-kafka")``. A data
+source cannot repartition rows by key before writing them, choose the number of tasks, accept output mode ``update``, or
+keep state; these functions can.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RESULT = "written string"
 
 
 def read(spark: SparkSession, connector: str, schema: StructType | str, options: Mapping[str, object]) -> DataFrame:
-    """Read a table up to its current end, or where the options say: rows, of an upsert table one for each key."""
+    """Return a table's rows up to its current end or the configured bound; an upsert table has one row for each key."""
     options = wrap(options)
     return spark.read.format(FORMATS[Connector(connector)]).schema(schema).options(**reveal(options)).load()
 
@@ -39,10 +39,10 @@ def read(spark: SparkSession, connector: str, schema: StructType | str, options:
 def read_stream(
     spark: SparkSession, connector: str, schema: StructType | str, options: Mapping[str, object]
 ) -> DataFrame:
-    """Read a table's messages as they come.
+    """Return a streaming frame of a table's messages.
 
-    Of an upsert table these are upserts and deletes, told apart by ``_change_type``, which its schema must have; see
-    `read_changes` for what became of its rows.
+    An upsert table yields upserts and deletes. Its schema must include ``_change_type``, which distinguishes them. Use
+    `read_changes` to get a full changelog with the previous row of each change.
     """
     options = wrap(options)
     return spark.readStream.format(FORMATS[Connector(connector)]).schema(schema).options(**reveal(options)).load()
@@ -51,20 +51,20 @@ def read_stream(
 def read_changes(
     spark: SparkSession, schema: StructType | str, options: Mapping[str, object], *, ordered: bool = False
 ) -> DataFrame:
-    """Read an upsert table as a changelog: what became of each row, and what it was before.
+    """Return an upsert table as a streaming changelog with the row before and after each change.
 
-    The rows' last state is kept for each key, in Spark's state store. A micro-batch folds the messages of a key first:
-    it tells the change from before it to after it.
+    Spark's state store holds the last row of each key. Each micro-batch first folds all messages of a key into one
+    change, from the row before the micro-batch to the row after it.
 
     Args:
-        spark: a session that knows ``format("upsert-kafka")``.
+        spark: a session in which ``format("upsert-kafka")`` is registered.
         schema: the table's columns.
-        options: the table's.
-        ordered: whether to add ``_seq``, the offset of the message, which is higher in what comes later of a key.
+        options: the table's options.
+        ordered: whether to add ``_seq``, the offset of the message. Later changes of a key have a higher ``_seq``.
 
     Returns:
         A streaming frame of these columns and ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage``,
-        ``delete``, which holds the row as it was). The query runs in output mode ``update``.
+        ``delete``; a delete holds the row before its deletion). The query runs in output mode ``update``.
     """
     options = wrap(options)
     columns = spark.createDataFrame([], schema).schema
@@ -75,15 +75,15 @@ def read_changes(
 
 
 def write(frame: DataFrame, connector: str, options: Mapping[str, object]) -> None:
-    """Append a frame's rows to a table; in an upsert table they replace those of their keys.
+    """Append a frame's rows to a table; in an upsert table, each row replaces the current row of its key.
 
     Args:
-        frame: the rows; ``_change_type`` says which of them are deletes.
+        frame: the rows; ``_change_type`` marks the deletes.
         connector: ``kafka`` or ``upsert-kafka``.
-        options: the table's.
+        options: the table's options.
 
     Raises:
-        InvalidInputError: the options are wrong, or do not go with the rows.
+        InvalidInputError: the options are invalid, or do not match the rows.
         UnavailableError: the broker does not answer.
     """
     options, kind = wrap(options), Connector(connector)
@@ -99,20 +99,20 @@ def write_stream(
     output_mode: str = "append",
     transform: Callable[[DataFrame], DataFrame] | None = None,
 ) -> DataStreamWriter:
-    """Write a stream into a table.
+    """Return a stream writer that writes a streaming frame to a table.
 
     Args:
         frame: a streaming frame.
         connector: ``kafka`` or ``upsert-kafka``.
-        options: the table's, and ``checkpointLocation``.
-        output_mode: ``append``; an upsert table takes ``update`` and ``complete`` too.
-        transform: makes of the rows of a micro-batch those that are written.
+        options: the table's options, and ``checkpointLocation``.
+        output_mode: ``append``; an upsert table also accepts ``update`` and ``complete``.
+        transform: maps the rows of a micro-batch to the rows that are written.
 
     Returns:
-        The query, to be given a trigger and started.
+        The writer, on which the caller sets a trigger and calls ``start()``.
 
     Raises:
-        InvalidInputError: the options are wrong, or updating results would go to a table that only appends.
+        InvalidInputError: the options are invalid, or the output mode produces updates and the table is append-only.
     """
     options, kind = wrap(options), Connector(connector)
     parsed = parse_options(kind, options, Side.SINK)
@@ -143,7 +143,7 @@ def _batch_writer(
 
 
 def _run(frame: DataFrame, sink: Sink) -> list[Written]:
-    """Let tasks write or stage the rows."""
+    """Write or stage the rows in Spark tasks, and return what each task wrote."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"written": [json.dumps(asdict(sink.run(batches)))]})
@@ -152,9 +152,10 @@ def _run(frame: DataFrame, sink: Sink) -> list[Written]:
 
 
 def _arranged(frame: DataFrame, options: ConnectorOptions) -> DataFrame:
-    """Bring the rows of a key into one task, as the last one written counts; and see to the number of tasks.
+    """Return the frame repartitioned to the configured parallelism and, for an upsert table, by key.
 
-    Spark's shuffle keeps the order of rows that come from one task.
+    The last row written for a key wins, so all rows of a key must be in one task. Spark's shuffle preserves the order
+    of rows that come from the same task.
     """
     if options.is_upsert:
         keys = [backquoted(name) for name in options.key_fields]

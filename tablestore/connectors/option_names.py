@@ -1,4 +1,4 @@
-"""The names of the connectors' options, and what is said about an option that is not one of them."""
+"""The names of the connectors' options, the check for unknown options, and a typed option reader."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ V = TypeVar("V")
 
 
 class Connector(StrEnum):
-    """The two connectors, by the names of their pages."""
+    """The two connectors, by Flink's names."""
 
     KAFKA = "kafka"
     UPSERT = "upsert-kafka"
 
 
 class Side(StrEnum):
-    """What a table is used for."""
+    """Whether a table is read or written."""
 
     SOURCE = "source"
     SINK = "sink"
@@ -70,7 +70,8 @@ SUPPORTED: Final[Mapping[Connector, tuple[str, ...]]] = {
     Connector.UPSERT: (*_BOTH, *_UPSERT),
 }
 
-#: Spark adds these by itself; a path is what ``load(path)`` and ``save(path)`` say, which mean nothing here.
+#: Options that Spark adds itself. ``path``, from ``load(path)`` and ``save(path)``, is not among them: it has no
+#: meaning here and is refused.
 _OF_SPARK: Final = frozenset(
     {"numrows", "queryname", "owner", "provider", "comment", "external", "is_managed_location"}
 )
@@ -90,16 +91,17 @@ _HINTS: Final[Mapping[tuple[Connector, str], str]] = {
 
 
 def refuse_unknown(connector: Connector, given: Collection[str], format_prefixes: Collection[str]) -> None:
-    """Refuse options that the connector does not have.
+    """Raise if any option is unknown to the connector.
 
     Args:
-        connector: whose options they are.
-        given: names, in lower case.
-        format_prefixes: what the options of the table's formats start with, such as ``value.json.``; the formats
-            check what follows.
+        connector: the connector.
+        given: option names, in lower case.
+        format_prefixes: prefixes of the options of the table's formats, such as ``value.json.``; the formats check the
+            rest of the name.
 
     Raises:
-        InvalidInputError: naming the unknown options, the nearest known one and all that are supported.
+        InvalidInputError: an option is unknown. The message names the unknown options, the closest known option, and
+            all supported options.
     """
     known = {name.lower(): name for name in SUPPORTED[connector]}
     open_ended = (PROPERTIES, METADATA, PRECISION, *format_prefixes)
@@ -121,17 +123,17 @@ def refuse_unknown(connector: Connector, given: Collection[str], format_prefixes
 
 
 class OptionReader:
-    """Reads single options as values."""
+    """Reads single options as typed values."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        """Read from options by lower-case name."""
+        """Read from ``given``, whose keys are lower-case option names."""
         self.given = given
 
     def value(self, name: str, kind: OptionType[T], default: T | None) -> T:
-        """Read one option.
+        """Return the value of one option, or the default if it is not set.
 
         Raises:
-            InvalidInputError: its text is not what is expected.
+            InvalidInputError: the option's text is not valid for its type.
         """
         text = self.given.get(name.lower())
         if text is None:
@@ -144,5 +146,5 @@ class OptionReader:
 
 
 def options_after(given: Mapping[str, V], prefix: str) -> dict[str, V]:
-    """Give the options whose names begin so, without that beginning."""
+    """Return the options whose names start with the prefix, with the prefix removed."""
     return {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}

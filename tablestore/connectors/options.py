@@ -1,8 +1,6 @@
-"""The options of a ``kafka`` or ``upsert-kafka`` table, parsed once. Names and meanings are Flink's.
+"""Parses the options of a ``kafka`` or ``upsert-kafka`` table; option names and meanings are Flink's.
 
-The options that say which formats key and value have.
-
-The options that say where a read begins and ends.
+The options cover topics, formats of key and value, start and end of a read, and the sink's behavior.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ _OFFSETS: Final = re.compile(r"partition:([0-9]{1,9}),offset:([0-9]{1,18})")
 
 
 def parse_start(connector: Connector, read: OptionReader, topics: tuple[str, ...], pattern: str | None) -> Start:
-    """Read where a table's reader begins.
+    """Parse where a read starts (``scan.startup.*``).
 
     Raises:
-        InvalidInputError: a mode is unknown, or lacks what it needs.
+        InvalidInputError: a mode is unknown, or an option that it requires is missing.
     """
     if connector is Connector.UPSERT:
-        # Only a reader of the whole topic knows the row of every key.
+        # Only a reader that starts at the beginning sees the row of every key.
         return Start(StartupMode.EARLIEST)
     mode = read.value("scan.startup.mode", choice(StartupMode), StartupMode.GROUP)
     is_timestamp, is_specific = mode is StartupMode.TIMESTAMP, mode is StartupMode.SPECIFIC
@@ -51,10 +49,10 @@ def parse_start(connector: Connector, read: OptionReader, topics: tuple[str, ...
 
 
 def parse_bound(read: OptionReader, topics: tuple[str, ...], pattern: str | None) -> Bound:
-    """Read where a table's reader ends.
+    """Parse where a read ends (``scan.bounded.*``).
 
     Raises:
-        InvalidInputError: a mode is unknown, or lacks what it needs.
+        InvalidInputError: a mode is unknown, or an option that it requires is missing.
     """
     mode = read.value("scan.bounded.mode", choice(BoundedMode), BoundedMode.UNBOUNDED)
     is_timestamp, is_specific = mode is BoundedMode.TIMESTAMP, mode is BoundedMode.SPECIFIC
@@ -64,7 +62,10 @@ def parse_bound(read: OptionReader, topics: tuple[str, ...], pattern: str | None
 def _mode_options(
     read: OptionReader, which: str, is_timestamp: bool, is_specific: bool, topics: tuple[str, ...], pattern: str | None
 ) -> tuple[int | None, Mapping[int, int]]:
-    """Read what the modes ``timestamp`` and ``specific-offsets`` need, of which each belongs to its mode only."""
+    """Return the timestamp and the offsets that the modes ``timestamp`` and ``specific-offsets`` require.
+
+    Each of the two options is allowed only in its own mode.
+    """
     time_name, offsets_name = f"scan.{which}.timestamp-millis", f"scan.{which}.specific-offsets"
     for name, mode, wanted in ((time_name, "timestamp", is_timestamp), (offsets_name, "specific-offsets", is_specific)):
         if wanted and name not in read.given:
@@ -98,12 +99,12 @@ def _specific_offsets(name: str, text: str) -> Mapping[int, int]:
 def parse_formats(
     connector: Connector, given: Mapping[str, str]
 ) -> tuple[FormatChoice | None, FormatChoice, tuple[str, ...]]:
-    """Find the formats of key and value, and what their options start with.
+    """Parse the formats of key and value.
 
-    ``format`` sets the value's format, and the key's too where there are key fields and no ``key.format``.
+    ``format`` sets the value format. It also sets the key format if ``key.fields`` is set and ``key.format`` is not.
 
     Returns:
-        The key's format, the value's, and the beginnings of option names that are the formats' own.
+        The key format, the value format, and the prefixes of the options that belong to these formats.
 
     Raises:
         InvalidInputError: a format is missing, or two options contradict each other.
@@ -137,14 +138,14 @@ _DISCOVERY_MS: Final = 300_000
 
 
 class FieldsInclude(StrEnum):
-    """Which columns are in the message's value."""
+    """Which columns the message value contains."""
 
     ALL = "all"
     EXCEPT_KEY = "except_key"
 
 
 class Guarantee(StrEnum):
-    """How often a row is written when a write is repeated."""
+    """The sink's delivery guarantee when a write is retried."""
 
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
@@ -152,32 +153,32 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True)
 class ConnectorOptions:
-    """What a table's options say; see the connectors' page for each.
+    """The parsed options of a table; the connectors' documentation page describes each option.
 
     Attributes:
-        connector: which of the two.
-        topics: topics by name; empty where a pattern is given.
+        connector: the connector.
+        topics: topic names; empty if a pattern is set.
         pattern: a Java regular expression for topic names.
-        properties: Kafka's own configuration.
-        group_id: the consumer group, given or generated.
-        key_format: of the message's key; None for messages without key.
-        value_format: of the message's value.
-        key_fields: the key's columns, by name; those of the primary key on an upsert table.
-        key_prefix: what the names of key columns start with in the table and not in the message.
-        fields_include: which columns are in the value.
-        metadata: for a column's name (in lower case) the metadata it shows.
-        precisions: for a timestamp column's name (in lower case) how many digits of a second it has.
-        start: where a read begins.
+        properties: the Kafka client configuration.
+        group_id: the consumer group, configured or generated.
+        key_format: the format of the message key; None for messages without a key.
+        value_format: the format of the message value.
+        key_fields: names of the key columns; the primary key on an upsert table.
+        key_prefix: prefix of the key columns' names in the table; message fields do not have it.
+        fields_include: which columns the value contains.
+        metadata: the metadata key that each metadata column reads, by lower-case column name.
+        precisions: the number of fractional-second digits of a timestamp column, by lower-case column name.
+        start: where a read starts.
         bound: where a read ends.
-        discovery_ms: how often new topics and partitions are looked for; 0 is never.
+        discovery_ms: interval at which new topics and partitions are discovered; 0 disables discovery.
         partitioner: ``default``, ``fixed``, ``round-robin`` or ``package.module.Class``.
-        parallelism: how many tasks write; None leaves it to Spark.
-        guarantee: how often a row is written.
-        transactional_prefix: what the sink's transactional ids start with.
-        buffer_rows: rows of an upsert sink's buffer; 0 is no buffer.
-        buffer_ms: how long they are kept.
-        rows_max: records of a micro-batch.
-        checkpoint: of a streaming write.
+        parallelism: the number of writing tasks; None leaves it to Spark.
+        guarantee: the sink's delivery guarantee.
+        transactional_prefix: prefix of the sink's transactional ids.
+        buffer_rows: maximum rows in an upsert sink's buffer; 0 disables the buffer.
+        buffer_ms: flush interval of that buffer.
+        rows_max: maximum records of a micro-batch.
+        checkpoint: ``checkpointLocation`` of a streaming write.
     """
 
     connector: Connector
@@ -206,38 +207,38 @@ class ConnectorOptions:
 
     @property
     def is_upsert(self) -> bool:
-        """Whether the last row of a key counts."""
+        """Whether the table is an upsert table, where the last message of a key is its current row."""
         return self.connector is Connector.UPSERT
 
     @property
     def topic(self) -> str:
-        """The one topic of a sink or an upsert table."""
+        """The single topic of a sink or an upsert table."""
         (topic,) = self.topics
         return topic
 
     @property
     def what(self) -> str:
-        """How messages name what is read or written."""
+        """The topics or the topic pattern, as shown in messages to the user."""
         if self.pattern is not None:
             return f"topics that match {self.pattern!r}"
         return f"topic {self.topics[0]!r}" if len(self.topics) == 1 else f"topics {', '.join(map(repr, self.topics))}"
 
     def client(self) -> KafkaClient:
-        """Give the way to the brokers."""
+        """Return a client for the table's cluster."""
         return KafkaClient(self.properties.config, PREFIX)
 
 
 def parse_options(connector: Connector, options: Mapping[str, object], side: Side | None) -> ConnectorOptions:
-    """Parse a table's options (their names in any case).
+    """Parse a table's options; option names are case-insensitive.
 
     Args:
         connector: ``kafka`` or ``upsert-kafka``.
-        options: as the user gave them.
-        side: what the table is used for; None checks only what must hold on both sides.
+        options: the options as the user wrote them.
+        side: whether the table is a source or a sink; None checks only what must hold for both.
 
     Raises:
-        InvalidInputError: an option is unknown, missing or wrong, or does not go with another one. No credential is
-            shown.
+        InvalidInputError: an option is unknown, missing, invalid, or conflicts with another option. The message shows
+            no credentials.
     """
     options = wrap({name.lower(): value for name, value in options.items()})
     given = {name: str(value) for name, value in options.items()}
@@ -318,7 +319,7 @@ def _topics(connector: Connector, given: Mapping[str, str], side: Side | None) -
 
 
 def _generated_group(given: Mapping[str, str], topics: tuple[str, ...], pattern: str | None) -> str:
-    """Name a consumer group after the table, as Flink's newer connectors do."""
+    """Return a consumer group name derived from the table, like Flink's newer connectors."""
     return f"KafkaSource-{given.get('table.name') or pattern or ';'.join(topics)}"
 
 

@@ -1,4 +1,4 @@
-"""A table of the connectors: its options and its columns, checked against each other."""
+"""A connector table: its parsed options and its columns, validated against each other."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tablestore.connectors.options import ConnectorOptions, FieldsInclude, parse
 
 @dataclass(frozen=True)
 class KafkaTable:
-    """Columns in the messages of a topic. Cheap to pickle.
+    """A table whose rows are the messages of Kafka topics. Cheap to pickle.
 
     Attributes:
         options: the table's options.
-        coding: where the columns are, and how they are coded.
+        coding: where in a message each column is stored, and in which format.
     """
 
     options: ConnectorOptions
@@ -37,16 +37,16 @@ class KafkaTable:
     def of(
         cls, connector: Connector, options: Mapping[str, object], schema: StructType, side: Side | None = None
     ) -> KafkaTable:
-        """Make the table that options and columns describe; contacts no broker.
+        """Return the table described by options and columns, without contacting a broker.
 
         Args:
             connector: ``kafka`` or ``upsert-kafka``.
-            options: as the user gave them.
-            schema: the columns; ``_change_type`` and ``_seq`` are none of them.
-            side: what the table is used for; None checks only what must hold on both sides.
+            options: the options as the user wrote them.
+            schema: the columns; ``_change_type`` and ``_seq`` are ignored.
+            side: whether the table is a source or a sink; None checks only what must hold for both.
 
         Raises:
-            InvalidInputError: the options are wrong, or the columns do not go with them.
+            InvalidInputError: the options are invalid, or do not match the columns.
         """
         parsed = parse_options(connector, options, side)
         fields = [field for field in schema.fields if field.name not in (CHANGE_TYPE, SEQ)]
@@ -69,13 +69,13 @@ class KafkaTable:
         if side is Side.SINK:
             check_writable(layout)
         coding = Coding(layout, parsed.key_format, parsed.value_format)
-        # The formats judge their options and the columns' types when they are opened.
+        # Opening a format validates its options and the column types.
         coding.open_key()
         coding.open_value()
         return cls(parsed, coding)
 
     def scan_spec(self) -> ScanSpec:
-        """Say what a read of this table reads."""
+        """Return what a read of this table scans."""
         options = self.options
         properties = options.properties
         return ScanSpec(
@@ -92,7 +92,10 @@ class KafkaTable:
 
 
 def _check_named(options: ConnectorOptions, names: list[str]) -> None:
-    """Refuse options about columns that are not there. Metadata columns may be left out of what is written."""
+    """Raise if a ``precision.*`` option names an unknown column.
+
+    ``metadata.*`` options are not checked: a written frame may omit metadata columns.
+    """
     for name in options.precisions:
         if name not in names:
             msg = f"option 'precision.{name}': there is no column '{name}'; the columns are {', '.join(names)}."

@@ -1,4 +1,4 @@
-"""Flink's SQL on Spark: the statements of its documentation, as written."""
+"""Flink SQL on Spark, in the syntax of Flink's documentation."""
 
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.parser.errors import SqlError

@@ -1,4 +1,4 @@
-"""``DELETE``, ``UPDATE``, ``INSERT OVERWRITE``, ``TRUNCATE TABLE``, ``MERGE INTO``: done at once, on store tables."""
+"""Runs ``DELETE``, ``UPDATE``, ``INSERT OVERWRITE``, ``TRUNCATE TABLE`` and ``MERGE INTO`` on store tables."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from tablestore.table import TableStore
 
 
 def run_verb(scope: Scope, statement: Verb) -> Result:
-    """Change rows.
+    """Run a statement that changes rows and return its result, with the number of changes and the snapshot.
 
     Raises:
-        SqlError: this is no store table.
-        InvalidInputError: a condition or value cannot be evaluated, or does not fit; nothing was written.
-        ConflictError: other writers committed first too often; nothing was written.
+        SqlError: the target is not a store table.
+        InvalidInputError: a condition or value cannot be evaluated, or its type does not fit; nothing was written.
+        ConflictError: all retries lost to commits of other writers; nothing was written.
     """
     match statement:
         case Delete():
@@ -75,11 +75,11 @@ def _told(made: Snapshot | None) -> str:
 
 
 def _store_table(scope: Scope, name: str, statement: Verb) -> TableStore:
-    """Open the table that a statement changes.
+    """Open the store table that a statement changes.
 
     Raises:
-        NotFoundError: there is none.
-        SqlError: it is a view or a connector's table.
+        NotFoundError: there is no table of that name.
+        SqlError: the name is that of a view or a connector table.
     """
     made = scope.definition(name).made
     connector = connector_of(made) if isinstance(made, CreateTable) else None
@@ -95,7 +95,11 @@ def _store_table(scope: Scope, name: str, statement: Verb) -> TableStore:
 
 
 def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
-    """Overwrite all rows; in a table with partitions, those that are named or that occur in the rows."""
+    """Overwrite a table with the rows of a query.
+
+    In a partitioned table only some partitions are replaced: the one in PARTITION (...) if it gives a value for every
+    partition column, else those that occur in the rows.
+    """
     table = _store_table(scope, statement.target, statement)
     made = scope.definition(statement.target).made
     assert isinstance(made, CreateTable)
@@ -115,7 +119,7 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
         name: (F.expr(value) if isinstance(value, str) else value).cast(table.schema[name].dataType)
         for name, value in told.items()
     }
-    # What is fixed is not NULL in the end, so that it may be while the rows are laid out.
+    # `aligned` fills columns fixed by PARTITION (...) with NULL until `withColumns` sets their values: allow NULL.
     loose = replace(made, columns=tuple(_nullable(c) if c.name in fixed else c for c in made.columns))
     frame = aligned(Plan(batch_frame(scope, statement.query)), loose, columns).withColumns(values)
     if not table.partition_by:
@@ -157,7 +161,7 @@ def _clause(clause: MergeClause, schema: StructType, on: DataFrame, names: Mappi
 
 
 def _own(statement: Delete | Update) -> Mapping[str, str]:
-    """Give the names that stand for the table itself, which its columns do without."""
+    """Map the table's name and alias to "": Spark evaluates the statement's columns without a qualifier."""
     return {statement.name.lower(): "", (statement.alias or statement.name).lower(): ""}
 
 
@@ -168,10 +172,10 @@ def _condition(where: Expression | None, names: Mapping[str, str]) -> str:
 def _values(
     assignments: Assignments, schema: StructType, on: DataFrame, names: Mapping[str, str], table: str
 ) -> dict[str, str | Column]:
-    """Give what columns are set to, in types that go into the columns', as ``INSERT INTO`` takes them.
+    """Return the value for each assigned column, cast to the column's type where ``INSERT INTO`` would cast it.
 
     Raises:
-        InvalidInputError: a type does not, or a column is set twice.
+        InvalidInputError: a value's type needs an explicit CAST, or a column is set twice.
     """
     fields = {field.name.lower(): field for field in schema.fields}
     found: dict[str, str | Column] = {}
@@ -196,7 +200,7 @@ def _values(
 
 
 def _said(expression: Expression, names: Mapping[str, str]) -> str:
-    """Say an expression to Spark, with other names for its tables; without one where that is empty."""
+    """Return an expression in Spark SQL, with table qualifiers replaced by ``names``; "" removes the qualifier."""
     tree = expression.tree.copy()
     for column in list(tree.find_all(exp.Column)):
         parts = column.parts

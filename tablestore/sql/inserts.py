@@ -1,4 +1,4 @@
-"""``INSERT INTO``: at once where there is an end, else as a query that goes on."""
+"""Runs ``INSERT INTO``: bounded queries as one write, unbounded ones as a streaming query."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
     """Write a query's rows into a table.
 
     Returns:
-        The query that goes on; None where all is written.
+        The started streaming query; None if the query is bounded, whose rows are then all written.
 
     Raises:
-        InvalidInputError: rows and table do not go together; nothing was written.
+        InvalidInputError: the rows do not fit the table; nothing was written.
     """
     made = scope.definition(statement.target).made
     if not isinstance(made, CreateTable):
@@ -70,7 +70,7 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
         planned = planned_into(relation(scope, statement.query), made, columns)
     frame, each = aligned(planned, made, columns), planned.transform
     if each is not None:
-        # The columns have been checked; what is written is made of each micro-batch.
+        # `aligned` has checked the columns on the planned shape; the rows are transformed and aligned per micro-batch.
         frame = planned.frame
     table = open_table(scope, statement.target)
     if not frame.isStreaming:
@@ -88,7 +88,7 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
 
 
 def insert_all(scope: Scope, statement: StatementSet) -> tuple[StreamingQuery, ...]:
-    """Run several inserts; where one cannot start, those that have started are stopped."""
+    """Run several inserts; if one fails to start, stop the streaming queries already started."""
     started: list[StreamingQuery] = []
     try:
         for each in statement.inserts:
@@ -102,10 +102,10 @@ def insert_all(scope: Scope, statement: StatementSet) -> tuple[StreamingQuery, .
 
 
 def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
-    """Give a result the columns of the table it goes into: by position, in the table's types.
+    """Return a query's rows with the target table's columns: matched by position and cast to the table's types.
 
     Raises:
-        InvalidInputError: another number of columns, or a type that does not go into the column's.
+        InvalidInputError: the number of columns differs, or a type needs an explicit CAST.
     """
     frame = planned.frame if planned.shape is None else planned.shape
     changes = [CHANGE_TYPE] if planned.changes else []
@@ -128,7 +128,7 @@ def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
             )
             raise InvalidInputError(msg)
         filled[column.name] = _cut(F.col(f"_{number}").cast(as_nullable(column.type.spark)), column.type)
-    # Metadata that is not given is the connector's affair; a column that is not given is NULL.
+    # Omitted metadata columns are left to the connector; omitted physical columns are NULL.
     targets = tuple(
         column for column in insertable_columns(made) if column.name in filled or isinstance(column, PhysicalColumn)
     )
@@ -140,7 +140,7 @@ def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
 
 
 def _wanted(made: CreateTable, statement: Insert) -> Columns:
-    """Give the columns that an INSERT fills, in its order."""
+    """Return the columns that an INSERT fills, in the order it names them."""
     there = {column.name: column for column in insertable_columns(made)}
     if not statement.columns:
         return tuple(there.values())
@@ -161,10 +161,10 @@ def _wanted(made: CreateTable, statement: Insert) -> Columns:
 
 
 def planned_into(found: Relation, made: CreateTable, columns: Columns) -> Plan:
-    """Plan a result for the table that it goes into.
+    """Plan a query for the table its rows are written to.
 
     Raises:
-        InvalidInputError: its rows change where the table could not follow.
+        InvalidInputError: the query updates earlier rows, and the table or its primary key cannot represent that.
     """
     if not found.grows and (connector_of(made) is Connector.KAFKA or not made.primary_key):
         msg = (
@@ -172,7 +172,7 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns) -> Plan:
             "replace earlier ones. INSERT INTO an 'upsert-kafka' table or a store table, either with a PRIMARY KEY."
         )
         raise InvalidInputError(msg)
-    # Another number of columns is told by `aligned`.
+    # `aligned` reports a wrong number of columns.
     places = [number for number, column in enumerate(columns) if column.name in made.primary_key]
     key = tuple(place for place in places if place < len(found.names))
     planned = plan_into(found, key)
@@ -190,16 +190,17 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns) -> Plan:
 
 
 def _checkpoint(scope: Scope, statement: Insert) -> str:
-    """Name the folder in which a query keeps how far it is: the same query goes on where it was.
+    """Return the checkpoint folder of a query, so that the same query resumes where it stopped.
 
-    It is the same where its text is, and the definitions of what it reads and writes.
+    Queries are the same if they have the same target and ``pipeline.name``. Without a name, they are the same if the
+    statement and the definitions of the tables it reads and writes are.
     """
     root = scope.settings.get(CHECKPOINTS) or scope.warehouse.child(CHECKPOINTS_FOLDER).root
     name = scope.settings.get(NAME)
     if not name:
         names = (statement.target, *tables_in(statement.query))
         definitions = [scope.definition(each) for each in names]
-        # A table that was dropped and created again lacks what the query wrote before: the version tells them apart.
+        # A table that was dropped and created again lacks the rows written before; its version makes it a new query.
         parts = [render(statement), *(f"{each.version} {render(each.made)}" for each in definitions)]
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
         name = digest
@@ -207,10 +208,11 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
 
 
 def goes_into(came: DataType, wanted: DataType) -> bool:
-    """Tell whether values go into a column without CAST.
+    """Return whether values of one type can be written to a column of another without CAST.
 
-    Whole numbers go into any numbers, of which too large ones fail. Numbers with a fraction do not go into whole
-    ones; decimals are rounded to the column's scale, as in Flink. Times go into times.
+    Integers go into any numeric type; values out of its range fail at run time. Decimals and floating-point numbers do
+    not go into integer types; decimals are rounded to the column's scale, as in Flink. Dates and timestamps go into
+    each other.
     """
     if isinstance(came, NullType) or can_widen(came, as_nullable(wanted)) or as_nullable(came) == as_nullable(wanted):
         return True
@@ -224,7 +226,7 @@ def goes_into(came: DataType, wanted: DataType) -> bool:
 
 
 def as_nullable(data_type: DataType) -> DataType:
-    """Give a type in which anything may be NULL."""
+    """Return a type with all nested elements, values and fields nullable."""
     if isinstance(data_type, ArrayType):
         return ArrayType(as_nullable(data_type.elementType), True)
     if isinstance(data_type, MapType):
@@ -235,7 +237,7 @@ def as_nullable(data_type: DataType) -> DataType:
 
 
 def _cut(column: Column, kind: FlinkType) -> Column:
-    """Cut a timestamp to the digits that its column has, as Flink does."""
+    """Truncate a timestamp to the precision of its column, as Flink does."""
     if kind.digits is None or kind.digits == PRECISION_MAX:
         return column
     zero = F.lit(0)
@@ -248,10 +250,10 @@ def _nullability(schema: StructType) -> list[tuple[str, DataType, bool]]:
 
 
 def as_declared(frame: DataFrame, made: CreateTable, targets: Columns) -> DataFrame:
-    """Hold rows to what their columns say about NULL, which Avro writes: a column that may be NULL is a union.
+    """Return rows with the declared nullability of the table's columns; NULL in a NOT NULL column fails at run time.
 
-    Spark knows that a count is never NULL, and would write it as another type than the table's readers expect. Keys are
-    left to the sink, which checks them itself.
+    Avro depends on it: a nullable column is a union. Spark infers that a count is never NULL, and would write another
+    Avro type than the table's readers expect. Key columns keep the frame's nullability; the sink checks them.
     """
     given = {field.name: field for field in frame.schema}
     fields = []

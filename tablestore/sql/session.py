@@ -1,4 +1,4 @@
-"""``Catalog``: tables by name, and SQL."""
+"""``Catalog``: access to a warehouse's tables by name, and SQL over them."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ from tablestore.table import TableStore
 
 
 class Catalog:
-    """Tables of a warehouse, and SQL over them.
+    """The tables and views of a warehouse, and SQL over them.
 
-    The definitions are files in the warehouse, so any number of processes may use it at once. Temporary tables and
-    settings are of this object alone. Statements that only define need no Spark.
+    Definitions are files in the warehouse, so any number of processes may use it at the same time. Temporary tables
+    and settings belong to this object alone. DDL statements need no Spark.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Catalog:
         """Open a warehouse.
 
         Args:
-            spark: a session (see ``tablestore.session``), or what makes one when it is first needed.
+            spark: a Spark session (see ``tablestore.session``), or a function that creates one when first needed.
             warehouse: folder of definitions and store tables; a local path or the URL of an object store.
-            settings: as ``SET`` takes them.
-            options: Kafka client options that are not stored, for all tables: ``properties.*`` for those of the
-                connectors, ``kafka.*`` for store tables. Some can only be given so, such as ``ssl.engine.location``.
+            settings: settings as for ``SET``.
+            options: Kafka client options for all tables, which are not stored: ``properties.*`` for connector tables,
+                ``kafka.*`` for store tables. Some can only be set here, such as ``ssl.engine.location``.
             allow_references: what options of definitions and tables may refer to, such as
-                ``["env:ORDERS_*", "file:/etc/kafka/*", "class:my.Partitioner"]``; by default what
-                ``TABLESTORE_ALLOWED_REFERENCES`` says. See ``docs/reference/options.md``.
+                ``["env:ORDERS_*", "file:/etc/kafka/*", "class:my.Partitioner"]``; by default the value of
+                ``TABLESTORE_ALLOWED_REFERENCES``. See ``docs/reference/options.md``.
         """
         options = wrap(options or {})
         self._scope = Scope(spark, Storage.at(warehouse), options, Allowed.of(allow_references))
@@ -89,10 +89,10 @@ class Catalog:
             self._set(SetOption(key, value))
 
     def sql(self, text: str) -> Result:
-        """Run a text, and give what its last statement gives.
+        """Run the statements of a text and return the result of the last one.
 
         Raises:
-            SqlError: the text cannot be read; none of it was run.
+            SqlError: the text cannot be parsed; none of it was run.
         """
         result: Result | None = None
         for result in self.run(text):  # noqa: B007 - the last one is wanted
@@ -103,16 +103,16 @@ class Catalog:
         return result
 
     def run(self, text: str) -> Iterator[Result]:
-        """Run a text statement by statement, as they are asked for; all of it is read first.
+        """Parse a whole text, then run its statements one at a time as the iterator is advanced.
 
         Raises:
-            SqlError: the text cannot be read; none of it was run.
+            SqlError: the text cannot be parsed; none of it was run.
         """
         statements = parse(text)
         return map(self.execute, statements)
 
     def execute(self, statement: Statement) -> Result:
-        """Run a statement that has been read."""
+        """Run a parsed statement."""
         scope = self._scope
         match statement:
             case ShowTables():
@@ -188,16 +188,16 @@ class Catalog:
         return texts
 
     def follow(self, result: Result, show_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
-        """Follow the rows of a continuous SELECT.
+        """Start a streaming query that passes each micro-batch of a continuous SELECT to a function.
 
         Args:
-            result: of the SELECT; its ``frame`` is a streaming one.
-            show_batch: called with the rows of each micro-batch, and its number. In output mode ``update`` the last
-                column, ``_change_type``, says what each row does to the result: ``insert``, ``update_preimage`` (the
+            result: the result of the SELECT; its ``frame`` must be a streaming one.
+            show_batch: called with the rows of each micro-batch and its number. In output mode ``update`` the last
+                column, ``_change_type``, is how each row changes the result: ``insert``, ``update_preimage`` (the
                 row as it was), ``update_postimage``, ``delete``.
 
         Raises:
-            InvalidInputError: the result has no such frame.
+            InvalidInputError: the result has no streaming frame.
         """
         if result.frame is None or not result.frame.isStreaming:
             msg = "follow: expected the result of a SELECT that has no end; collect the frame of others."
@@ -212,24 +212,25 @@ class Catalog:
             return writer.trigger(**self._scope.settings.trigger).start()
 
     def table(self, name: str, *, options: Mapping[str, object] | None = None) -> ConnectorTable | TableStore:
-        """Give a table, to be read and written in Python.
+        """Return a table, to be read and written in Python.
 
         Args:
-            name: of the table.
-            options: what is not stored with it, such as ``properties.sasl.password`` (``kafka.*`` of a store table).
+            name: name of the table.
+            options: options that are not stored with it, such as ``properties.sasl.password`` (``kafka.*`` for a store
+                table).
 
         Returns:
-            A `TableStore`, or the table of a connector, which has ``read``, ``read_stream``, ``write`` and
-            ``write_stream`` too.
+            A `TableStore`, or a `ConnectorTable`, which has ``read``, ``read_stream``, ``write`` and ``write_stream``
+            too.
 
         Raises:
             NotFoundError: there is no such table.
-            InvalidInputError: this is a view.
+            InvalidInputError: the name is that of a view.
         """
         return open_table(self._scope, name, wrap(options or {}))
 
     def tables(self) -> list[str]:
-        """Give the names of all tables and views."""
+        """Return the names of all tables and views."""
         return [each.name for each in self._scope.all()]
 
     def _set(self, statement: SetOption) -> Result:

@@ -1,1 +1,1 @@
-"""Connections to Kafka, shared by tables' logs and by the connectors."""
+"""Kafka clients, shared by the logs of tables and by the connectors."""

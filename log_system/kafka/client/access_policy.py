@@ -1,10 +1,10 @@
-"""What stored options may make the process do that opens a table: `Allowed` is its policy, `merge_runtime` applies it.
+"""The policy for stored client options in the process that opens a table: `Allowed`, applied by `merge_runtime`.
 
-Whoever can write a table's folder, or a definition, chooses its stored options, the brokers among them. So of the
-opener's environment and files only what the opening program allows is resolved or read, and nothing stored runs code.
-What the program gives itself when it opens the table is not checked: it could do the same without us.
+Anyone who can write a table's folder, or a definition, controls its stored options, including the brokers. Stored
+options may therefore read only those environment variables and files that the opening program allows, and may never
+run code. Options that the program itself gives when it opens the table are not checked: it could do the same directly.
 
-The check is made once, in the process that opens. Tasks get the client as it came out of it.
+The check runs once, in the process that opens the table. Tasks receive the checked client.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULT: Final = (
     "file:/run/secrets/kafka*",
     "file:/var/run/secrets/kafka*",
 )
-"""What is allowed where nothing else is said: names that are meant for Kafka's clients."""
+"""The default policy: environment variables and files whose names show that they are meant for Kafka clients."""
 EXPECTED: Final = "env:NAME, file:/PATH or class:package.module.Class, each with * for any characters"
 
 _ENTRY: Final = re.compile(r"(?:env:[A-Za-z0-9_*]+|file:/[^\r\n]+?|class:[\w.*]+)(?:@(?P<brokers>[^@/\s]+:[^@/\s]+))?")
@@ -42,25 +42,25 @@ _PROTOCOL: Final = re.compile(r"^\w+://")
 
 @dataclass(frozen=True)
 class Allowed:
-    """What stored options may refer to in the process that opens.
+    """The references that stored options may use in the process that opens the table.
 
     Attributes:
-        entries: ``env:``, ``file:`` and ``class:`` patterns. ``*`` is any characters but ``/``. An entry that ends in
-            ``@host:port;host:port`` counts only where each address of ``bootstrap.servers`` is one of these.
+        entries: ``env:``, ``file:`` and ``class:`` patterns. ``*`` matches any characters except ``/``. An entry that
+            ends in ``@host:port;host:port`` applies only if all addresses of ``bootstrap.servers`` are in that list.
     """
 
     entries: tuple[str, ...]
 
     @classmethod
     def of(cls, given: Iterable[str] | None = None) -> Allowed:
-        """Return the policy that a program asks for.
+        """Return the policy that a program requests.
 
         Args:
-            given: the entries; None for those of the environment variable ``TABLESTORE_ALLOWED_REFERENCES``, or, where
+            given: the entries; None for those of the environment variable ``TABLESTORE_ALLOWED_REFERENCES`` or, if
                 that is not set, `DEFAULT`.
 
         Raises:
-            InvalidInputError: an entry is none.
+            InvalidInputError: an entry is invalid.
         """
         if isinstance(given, str):
             return cls.parse(given, "allow_references")
@@ -71,10 +71,10 @@ class Allowed:
 
     @classmethod
     def parse(cls, text: str, where: str) -> Allowed:
-        """Read entries that are separated by commas.
+        """Parse comma-separated entries.
 
         Raises:
-            InvalidInputError: one is none.
+            InvalidInputError: an entry is invalid.
         """
         entries = tuple(filter(None, (entry.strip() for entry in text.split(","))))
         for entry in entries:
@@ -85,15 +85,15 @@ class Allowed:
 
     @property
     def text(self) -> str:
-        """The entries as `parse` reads them."""
+        """The entries in the form that `parse` reads."""
         return ",".join(self.entries)
 
     def covers(self, reference: str, servers: str = "") -> bool:
-        """Return whether a stored option may refer to this.
+        """Return whether a stored option may use a reference.
 
         Args:
             reference: ``env:NAME``, ``file:PATH`` or ``class:NAME``.
-            servers: the addresses of the brokers that would get it.
+            servers: the addresses of the brokers that would receive the value.
         """
         kind, _, place = reference.partition(":")
         if kind == "file":
@@ -122,21 +122,21 @@ def _matches(pattern: str, text: str) -> bool:
 def merge_runtime(
     stored: Mapping[str, str], runtime: Mapping[str, object], allowed: Allowed | None = None
 ) -> dict[str, ClientValue]:
-    """Lay options given when a table is opened over its stored client options.
+    """Merge options given when a table is opened with its stored client options.
 
     Args:
-        stored: client options as kept with the table, named without ``kafka.``.
-        runtime: options given at opening, named with ``kafka.``; they win and are never stored. One that is empty
-            leaves the stored one out.
-        allowed: what stored options may refer to; None for what the environment of this process says.
+        stored: client options stored with the table, named without ``kafka.``.
+        runtime: options given when the table is opened, named with ``kafka.``; they take precedence and are never
+            stored. An empty value removes the stored option.
+        allowed: the references that stored options may use; None for the policy of this process's environment.
 
     Returns:
-        Client options for :class:`~log_system.kafka.client.connect.KafkaClient`, credentials wrapped in
-        :class:`Secret`.
+        Client options for :class:`~log_system.kafka.client.connect.KafkaClient`, with the credentials in ``runtime``
+        wrapped in :class:`Secret`.
 
     Raises:
-        InvalidInputError: a runtime option is not a client option, or may not be set by the user; a stored one is of
-            the program alone, or refers to what is not allowed.
+        InvalidInputError: a runtime option is not a client option or must not be set by users; or only a program may
+            set a stored option, or a stored option uses a reference that is not allowed.
     """
     given: dict[str, ClientValue] = {}
     for key, value in wrap(runtime).items():
@@ -163,17 +163,18 @@ def check_stored(
     prefix: str = "kafka.",
     handled: Iterable[str] = (),
 ) -> None:
-    """Refuse stored client options that only the opening program may give.
+    """Check that stored client options contain none that only the opening program may set.
 
     Args:
-        config: client options that are stored, in a table or a definition, named without prefix.
-        allowed: what they may refer to.
-        servers: the brokers that the client goes to.
-        prefix: what the user writes before the names.
-        handled: further names that do not reach the client.
+        config: client options stored in a table or a definition, named without prefix.
+        allowed: the references that they may use.
+        servers: the brokers to which the client connects.
+        prefix: the prefix of the option names as the user writes them.
+        handled: names of options that are not passed to the client and are not checked.
 
     Raises:
-        InvalidInputError: one runs code, reads a file or takes a value that is not allowed, or is unknown.
+        InvalidInputError: an option is unknown, may be set only by a program, or uses a file or reference that is not
+            allowed.
     """
     for name, value in config.items():
         problem = None if name in handled else _problem(name, value, allowed, servers)
@@ -184,7 +185,7 @@ def check_stored(
 
 
 def _problem(name: str, value: ClientValue, allowed: Allowed, servers: str) -> str | None:
-    """Return why an option may not be stored, and what to do about it; None where it may."""
+    """Return why an option may not be stored and how to fix that; None if it may be stored."""
     access = ACCESS.get(name)
     if access is None:
         near = nearest_client_option(name)
@@ -209,7 +210,7 @@ def _problem(name: str, value: ClientValue, allowed: Allowed, servers: str) -> s
 
 
 def _by_program(prefix: str, name: str) -> str:
-    """Return how a program gives an option of its own."""
+    """Return instructions for setting an option in the program, for messages."""
     option = f"options={{'{prefix}{name}': ...}}"
     if prefix == "kafka.":
         return f"give it when the table is opened: TableStore.open(spark, path, {option})"

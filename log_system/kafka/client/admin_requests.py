@@ -1,4 +1,4 @@
-"""The questions about topics that the admin API answers, each bounded in time."""
+"""Requests about topics through the admin API, each bounded in time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 from log_system.kafka.client.connect import KafkaClient, kafka_errors
 from snapshot.errors import NotFoundError
 
-#: How long the brokers may take to tell each other of a new or deleted topic, or of a new leader.
+#: How long brokers may take to propagate a new or deleted topic, or a new leader.
 SETTLE_SECONDS_MAX: Final = 15.0
 SETTLE_STEP_SECONDS: Final = 0.05
 
 EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-#: What a broker without topic ids (before Kafka 2.8) answers in place of one: a UUID of zeros.
+#: The topic id reported for brokers without topic ids (before Kafka 2.8): a UUID of zeros.
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 T = TypeVar("T")
@@ -34,15 +34,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TopicShape:
-    """What a topic is.
+    """The partition count, settings and id of a topic.
 
     Attributes:
-        partitions: how many partitions it has.
-        led: how many of them have a leader, and so can be written and read now.
-        compacted: whether ``cleanup.policy`` holds ``compact``.
-        retention_ms: ``retention.ms``; -1 is forever.
+        partitions: the number of partitions.
+        led: the number of partitions with a leader, which can be written and read now.
+        compacted: whether ``cleanup.policy`` includes ``compact``.
+        retention_ms: ``retention.ms``; -1 means forever.
         topic_id: the id that the cluster gave the topic when it was created (KIP-516), as Kafka's tools print it; empty
-            where the brokers know of none. A topic that is deleted and created again has another.
+            if the brokers do not support topic ids. A topic that is deleted and created again has another id.
     """
 
     partitions: int
@@ -53,7 +53,7 @@ class TopicShape:
 
 
 def missing(client: KafkaClient, name: str) -> NotFoundError:
-    """Make the error for a topic that should be there."""
+    """Return the error for a topic that should exist but does not."""
     return NotFoundError(
         f"option 'kafka.topic': there is no topic '{name}' at kafka.bootstrap.servers='{client.bootstrap_servers}'. "
         f"It was deleted, and its records with it, or the table was made with another Kafka cluster. The table's files "
@@ -62,7 +62,7 @@ def missing(client: KafkaClient, name: str) -> NotFoundError:
 
 
 def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape | None:
-    """Return the shape of a topic, or ``None`` if there is none."""
+    """Return the shape of a topic, or ``None`` if it does not exist."""
     found = look_up(client, admin, name)
     if found is None:
         return None
@@ -84,13 +84,13 @@ def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape |
 
 
 def partitions_led(client: KafkaClient, admin: AdminClient, name: str) -> dict[int, bool] | None:
-    """Return for each partition whether it has a leader, or ``None`` if there is no such topic."""
+    """Return for each partition whether it has a leader, or ``None`` if the topic does not exist."""
     found = look_up(client, admin, name)
     return None if found is None else _led(found)
 
 
 def look_up(client: KafkaClient, admin: AdminClient, name: str) -> TopicDescription | None:
-    """Return what the cluster knows of a topic, or ``None`` if there is no such topic."""
+    """Return the cluster's description of a topic, or ``None`` if the topic does not exist."""
     try:
         with kafka_errors(f"look up topic '{name}'", client, handle=admin):
             asked: Mapping[Any, Future[TopicDescription]] = admin.describe_topics(
@@ -102,9 +102,9 @@ def look_up(client: KafkaClient, admin: AdminClient, name: str) -> TopicDescript
 
 
 def id_of(found: TopicDescription) -> str:
-    """Return a topic's id, empty where the brokers know of none."""
+    """Return a topic's id; empty if the brokers do not support topic ids."""
     topic_id = str(found.topic_id)
-    # librdkafka writes plain base64, Kafka and its tools the one for URLs.
+    # librdkafka uses standard base64, Kafka and its tools use URL-safe base64.
     return "" if topic_id == _NO_TOPIC_ID else topic_id.replace("+", "-").replace("/", "_")
 
 
@@ -113,18 +113,18 @@ def _led(found: Any) -> dict[int, bool]:
 
 
 def one(futures: Mapping[Any, Future[T]]) -> T:
-    """Return the result of a request about one thing; librdkafka's own time limit ends the wait."""
+    """Return the result of a request for a single item; librdkafka's own timeout bounds the wait."""
     (future,) = futures.values()
     return future.result()
 
 
 def quiet_admin(bootstrap_servers: str) -> AdminClient:
-    """Return an admin client that logs nothing, for a broker that may not be there yet."""
+    """Return an admin client that logs nothing, for a broker that may not be running yet."""
     return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
 
 def answers(client: AdminClient) -> bool:
-    """Return whether a broker answers."""
+    """Return whether a broker responds."""
     try:
         return bool(client.list_topics(timeout=1.0).brokers)
     except KafkaException:

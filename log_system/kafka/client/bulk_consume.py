@@ -1,4 +1,4 @@
-"""Takes many messages by one call: out of librdkafka into Arrow columns."""
+"""Take many messages with one call, from librdkafka into Arrow columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from log_system.kafka.client import librdkafka_ffi
 
 _PARTITION_EOF: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client has no public name for it
 _WORDS: Final = {"err": 0, "payload": 3, "size": 4, "key": 5, "key_size": 6, "offset": 7}
-"""Where the fields of a message are, in words of 64 bits."""
+"""Positions of the fields of ``rd_kafka_message_t``, in 64-bit words."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Taken:
     """Messages of one partition.
 
     Attributes:
-        keys: large_binary; None where nobody asked for them and no value is NULL.
+        keys: large_binary; None if they were not requested and no value is NULL.
         values: large_binary.
         offsets: int64.
         size: bytes of keys and values.
-        times: int64, milliseconds since the epoch; None where nobody asked for them.
+        times: int64, milliseconds since the epoch; None if not requested.
     """
 
     keys: pa.Array | None
@@ -38,40 +38,42 @@ class Taken:
 
 
 class PartitionQueue:
-    """Takes messages of one partition past the queue of its consumer. A context manager; make it before ``assign``.
+    """Takes messages directly from a partition's queue, bypassing its consumer. Create it before ``assign``.
 
-    Errors that are not of the partition still come to the consumer's own queue, and so do its callbacks: ``poll`` it.
+    A context manager. The consumer's own queue still delivers its callbacks, and errors that do not concern the
+    partition, so ``poll`` the consumer too.
     """
 
     def __init__(self, consumer: Any, topic: str, partition: int) -> None:
-        """Part the partition's queue from that of the consumer, which must not be closed before this."""
+        """Detach the partition's queue from the queue of the consumer, which must stay open longer than this object."""
         self._handle = librdkafka_ffi.handle(consumer)
         self._queue = librdkafka_ffi.rdkafka.rd_kafka_queue_get_partition(self._handle, topic.encode(), partition)
         librdkafka_ffi.rdkafka.rd_kafka_queue_forward(self._queue, None)
 
     def __enter__(self) -> PartitionQueue:
-        """Do nothing more."""
+        """Return this object."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the queue, which stays parted from the consumer's.
+        """Release the queue, which stays detached from the consumer's queue.
 
-        Were it forwarded to that again, whoever still takes from it would serve the consumer's callbacks outside of the
-        client's own calls, which ends the process (``CallState_get: Assertion `cs != NULL' failed``).
+        If it were forwarded to the consumer's queue again, a thread that still takes from it would run the consumer's
+        callbacks outside the client's own calls, which aborts the process (``CallState_get: Assertion `cs != NULL'
+        failed``).
         """
         librdkafka_ffi.rdkafka.rd_kafka_queue_destroy(self._queue)
 
     def take(self, count: int, seconds: float, *, all_keys: bool, times: bool) -> tuple[Taken | None, int]:
-        """Take up to ``count`` messages, waiting until so many are there or the time is over.
+        """Take up to ``count`` messages; wait until that many are available or the time is over.
 
         Args:
-            count: how many at most.
+            count: the most messages to take.
             seconds: how long to wait.
-            all_keys: copy keys also where no value is NULL.
-            times: ask each message for its time.
+            all_keys: copy keys even if no value is NULL.
+            times: read each message's timestamp.
 
         Returns:
-            The messages, None for none; and where the partition ends if that is reached, else -1.
+            The messages (None if there are none), and the partition's end offset if it was reached, else -1.
 
         Raises:
             KafkaException: the partition cannot be read.
@@ -91,19 +93,23 @@ class PartitionQueue:
 
 
 def can_take(consumer: Any) -> bool:
-    """Tell whether a ``PartitionQueue`` works with this consumer."""
+    """Return whether a ``PartitionQueue`` works with this consumer."""
     return librdkafka_ffi.handle(consumer) is not None
 
 
 class _Memory:
-    """Foreign memory as 64-bit words, for numpy."""
+    """Foreign memory that numpy can read as 64-bit words."""
 
     def __init__(self, address: int, words: int) -> None:
         self.__array_interface__ = {"data": (address, True), "shape": (words,), "typestr": "<u8", "version": 3}
 
 
 def _copied(addresses: np.ndarray, *, all_keys: bool, times: bool) -> tuple[Taken | None, int]:
-    """Copy messages out of librdkafka's memory."""
+    """Return messages copied from librdkafka's memory, and the partition's end offset if it was reached, else -1.
+
+    Raises:
+        KafkaException: one of the messages is an error other than the end of the partition.
+    """
     base = int(addresses.min())
     memory = np.asarray(_Memory(base, (int(addresses.max()) - base + librdkafka_ffi.MESSAGE.itemsize) // 8))
     first = ((addresses - np.uint64(base)) // np.uint64(8)).astype(np.int64)
@@ -131,16 +137,17 @@ def _copied(addresses: np.ndarray, *, all_keys: bool, times: bool) -> tuple[Take
 
 
 def _times(addresses: np.ndarray) -> np.ndarray:
-    """Ask librdkafka when each message was made; its public interface has no field for that."""
+    """Return each message's timestamp from librdkafka, whose public message struct has no field for it."""
     ask = librdkafka_ffi.quick.rd_kafka_message_timestamp
     return np.fromiter(map(ask, addresses.tolist(), repeat(None)), np.int64, len(addresses))
 
 
 def _gathered(addresses: np.ndarray, sizes: np.ndarray) -> pa.Array:
-    """Copy pieces of memory into one large_binary array; NULL for address 0.
+    """Return pieces of memory, copied into one large_binary array; address 0 becomes NULL.
 
-    The array that is taken from has foreign memory for its data, and each piece between two of its offsets: every other
-    value is one. No other is touched, and the last offset says nothing but how much to make room for.
+    ``take`` copies the pieces from an array whose data buffer is the foreign memory and whose offsets enclose each
+    piece: every second value is a piece. The values in between are never read. The last offset serves only as the
+    estimate from which ``take`` allocates memory.
     """
     missing = addresses == 0
     sizes = np.where(missing, np.uint64(0), sizes)

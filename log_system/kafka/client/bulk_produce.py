@@ -1,4 +1,4 @@
-"""Sends many records by one call: Arrow columns straight into librdkafka."""
+"""Send many records with one call, from Arrow columns directly to librdkafka."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from log_system.kafka.client import librdkafka_ffi
 _COPY: Final = 2
 _QUEUE_FULL: Final = KafkaError._QUEUE_FULL  # noqa: SLF001 - the client has no public name for it
 _SEND_RECORDS: Final = 10_000
-"""Records of one call; delivery reports are served in between."""
+"""Most records per call; delivery reports are served between calls."""
 _QUEUE_WAIT_SECONDS: Final = 0.05
 
 
 def can_send(producer: Any) -> bool:
-    """Tell whether ``send`` works with this producer."""
+    """Return whether ``send`` works with this producer."""
     return librdkafka_ffi.handle(producer) is not None
 
 
 def send(producer: Any, topic: str, partition: int, keys: pa.Array, values: pa.Array) -> None:
-    """Queue records without headers and delivery callbacks, in order, waiting while the queue is full.
+    """Queue records without headers or delivery callbacks, in order; wait while the queue is full.
 
     Args:
         producer: a producer of confluent-kafka.
@@ -33,8 +33,8 @@ def send(producer: Any, topic: str, partition: int, keys: pa.Array, values: pa.A
         values: large_binary; NULL for a null value.
 
     Raises:
-        KafkaException: as from the producer's own ``produce`` of the first record that cannot be queued; some after it
-            may be queued.
+        KafkaException: the error that ``produce`` would raise for the first record that cannot be queued; records
+            after it may have been queued.
     """
     if not len(values):
         return
@@ -52,7 +52,7 @@ def send(producer: Any, topic: str, partition: int, keys: pa.Array, values: pa.A
                 handle, partition, _COPY, part.ctypes.data, len(part)
             )
             if queued < len(part):
-                # The first that finds the queue full ends the call, so those that were queued come before it.
+                # The call ends at the first record that finds the queue full, so all queued records precede it.
                 error = int(part["err"][np.flatnonzero(part["err"])[0]])
                 if error != _QUEUE_FULL:
                     raise _refused(error)
@@ -63,7 +63,7 @@ def send(producer: Any, topic: str, partition: int, keys: pa.Array, values: pa.A
 
 
 def _pointers(values: pa.Array, anywhere: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give the address and the size of each value: address 0 for NULL, any other for an empty one."""
+    """Return the address and the size of each value: address 0 for NULL, some nonzero address for an empty value."""
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
     base = data.address if data is not None and data.size else anywhere.ctypes.data

@@ -1,10 +1,10 @@
-"""Which ``kafka.*`` options a user may pass on to librdkafka, and what to say about the others.
+"""The ``kafka.*`` options that a user may pass to librdkafka, and the error messages for all others.
 
-Names are those of librdkafka, the C client under confluent-kafka. Three kinds are always refused: names that only the
-Java client knows, names that the store sets itself because its promises hang on them, and names that cannot come as
-text. `ACCESS` says of all others who may give them; ``access_policy.py`` holds what is stored to it. A name that nobody
-knows is refused where it is stored; one that the program gives is left to librdkafka, whose refusal is translated in
-``errors.py``.
+Names are those of librdkafka, the C client under confluent-kafka. Three kinds are always rejected: names that only the
+Java client knows, names that the store sets itself because its guarantees depend on them, and options whose values are
+not text. `ACCESS` says who may set each of the others; ``access_policy.py`` enforces this for stored options. An
+unknown name is rejected if it is stored; if the program sets it, librdkafka rejects it and ``errors.py`` translates
+the error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from snapshot.errors import InvalidInputError
 from snapshot.suggestions import did_you_mean
 
-#: Java client names, and what to use instead.
+#: Names of the Java client, and what to use instead.
 JAVA_ONLY: Mapping[str, str] = {
     "sasl.jaas.config": "use kafka.sasl.username and kafka.sasl.password",
     "sasl.login.class": "use kafka.sasl.oauthbearer.method=oidc",
@@ -44,7 +44,7 @@ JAVA_ONLY: Mapping[str, str] = {
     "partitioner.class": "leave it out: the partition of a row is its bucket",
 }
 
-#: Names the store sets itself, and the table option that steers each, where there is one.
+#: Names that the store sets itself, and the table option that controls each (empty: none).
 OWNED: Mapping[str, str] = {
     "metadata.broker.list": "kafka.bootstrap.servers",
     "transactional.id": "",
@@ -84,16 +84,16 @@ OWNED: Mapping[str, str] = {
 
 
 class Access(StrEnum):
-    """Who may give a property of librdkafka. What is stored is chosen by a table's author, not by who opens it."""
+    """Who may set a librdkafka property. A table's author chooses its stored options, not the user who opens it."""
 
     STORED = "stored"
-    """Anyone: it may stand in a table's options, in a definition, or in SQL."""
+    """Anyone: it may be set in a table's options, in a definition, or in SQL."""
     CREDENTIAL = "credential"
-    """Stored as a reference only, and resolved where the opening program allows that reference."""
+    """Stored only as a reference, which is resolved if the opening program allows that reference."""
     FILE = "file"
-    """Names a file that the client reads: stored only where the opening program allows that file."""
+    """Names a file that the client reads: may be stored if the opening program allows that file."""
     PROGRAM = "program"
-    """Runs code, writes files, or sends what belongs to the opener: the opening program alone may give it."""
+    """Runs code, writes files, or sends the opener's secrets or identity: only the opening program may set it."""
 
 
 _STORED: Final = """
@@ -139,7 +139,7 @@ _PROGRAM: Final[Mapping[str, str]] = {
     "ssl.engine.id": "loads a shared library",
     "ssl.providers": "loads shared libraries",
     "sasl.kerberos.kinit.cmd": "runs a shell command",
-    # Both are put into the text of that command, which a shell runs.
+    # Both are inserted into the text of that shell command.
     "sasl.kerberos.keytab": "is put into a shell command",
     "sasl.kerberos.principal": "is put into a shell command",
     "sasl.oauthbearer.token.endpoint.url": "says where the client's secret is sent",
@@ -159,7 +159,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     **dict.fromkeys(_FILE.split(), Access.FILE),
     **dict.fromkeys(_PROGRAM, Access.PROGRAM),
 }
-"""Every property that may be given, of librdkafka 2.16. One that is not here is never taken from what is stored."""
+"""All properties of librdkafka 2.16 that may be set. Stored options may not contain any other property."""
 
 TAKES_REFERENCE: Final = frozenset(_CREDENTIAL.split()) | {
     "https.ca.pem",
@@ -169,15 +169,15 @@ TAKES_REFERENCE: Final = frozenset(_CREDENTIAL.split()) | {
     "ssl.ca.pem",
     "ssl.certificate.pem",
 }
-"""Where a stored ``env:`` or ``file:`` is resolved: credentials, and what belongs to one."""
+"""Options whose stored ``env:`` or ``file:`` reference is resolved: credentials, and options that belong to one."""
 
 
 def why_program_only(name: str) -> str:
-    """Return what a property of `Access.PROGRAM` does that what is stored must not do."""
+    """Return why a property of `Access.PROGRAM` must not be set by stored options."""
     return _PROGRAM[name]
 
 
-#: librdkafka's own name for what users mostly write otherwise; its messages name the left one.
+#: librdkafka's names for options, which its messages use, and the aliases that users mostly write.
 _ALIASES: Mapping[str, str] = {
     "compression.codec": "compression.type",
     "queue.buffering.max.ms": "linger.ms",
@@ -192,24 +192,25 @@ _ALIASES: Mapping[str, str] = {
 
 
 def given_name(canonical: str, config: Mapping[str, object]) -> str:
-    """Return the name under which the user gave an option that librdkafka calls ``canonical``."""
+    """Return the name with which the user set the option that librdkafka calls ``canonical``."""
     alias = _ALIASES.get(canonical, canonical)
     return alias if alias in config and canonical not in config else canonical
 
 
 def nearest_client_option(name: str) -> str:
-    """Return ``Did you mean 'kafka.x'?`` for a name near to a known one, else an empty string."""
+    """Return ``Did you mean 'kafka.x'?`` for a name similar to a known one, else an empty string."""
     return did_you_mean(name.removeprefix("kafka."), [*ACCESS, "topic"], prefix="kafka.")
 
 
 def check_client_options(config: Mapping[str, object]) -> None:
-    """Refuse client options that cannot be passed on.
+    """Check that client options can be passed to librdkafka.
 
     Args:
         config: client options, named without the ``kafka.`` prefix.
 
     Raises:
-        InvalidInputError: a name is Java's, is owned by the store, or cannot come as text. No value is shown.
+        InvalidInputError: a name belongs to the Java client, is set by the store itself, or takes no text value; or a
+            Java key store is given. The message shows no values.
     """
     for name, value in config.items():
         if name in JAVA_ONLY:

@@ -1,7 +1,4 @@
-"""Asks the brokers about several topics at once: partitions, offsets of each kind, and what a group has committed.
-
-Consumer groups: those of dropped tables are removed, and what they hold is proof of who used a topic.
-"""
+"""Query a cluster about topics, offsets and consumer groups, and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -36,10 +33,10 @@ _GONE = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.NON_EMPTY_GROUP)
 
 
 def delete_groups(client: KafkaClient, groups: Sequence[str]) -> None:
-    """Remove consumer groups; those that do not exist, or that somebody still uses, are left.
+    """Delete consumer groups; skip groups that do not exist or are still in use.
 
     Raises:
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not respond.
     """
     admin = client.admin()
     with kafka_errors("remove consumer groups", client, handle=admin):
@@ -52,10 +49,10 @@ def delete_groups(client: KafkaClient, groups: Sequence[str]) -> None:
 
 
 def has_offsets(client: KafkaClient, group: str, topic: str) -> bool:
-    """Return whether a consumer group has committed an offset in a topic. Brokers drop such offsets with the topic.
+    """Return whether a consumer group has a committed offset in a topic. Brokers delete such offsets with the topic.
 
     Raises:
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not respond.
     """
     admin = client.admin()
     try:
@@ -70,7 +67,7 @@ def has_offsets(client: KafkaClient, group: str, topic: str) -> bool:
 Partition = tuple[str, int]
 Offsets = dict[Partition, int]
 _LOOK_SECONDS: Final = 2.0
-"""Where a partition has no leader for longer than this, its topic may be gone rather than new: it is looked up."""
+"""If a partition has no leader for this many seconds, its topic may be deleted rather than new, so look it up."""
 _NO_SUCH: Final = codes("UNKNOWN_TOPIC_OR_PART UNKNOWN_TOPIC_ID _UNKNOWN_TOPIC _UNKNOWN_PARTITION")
 _MOVING: Final = codes(
     "NOT_LEADER_FOR_PARTITION LEADER_NOT_AVAILABLE REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE UNKNOWN_LEADER_EPOCH "
@@ -80,38 +77,38 @@ _MOVING: Final = codes(
 
 
 class Cluster:
-    """Answers questions over one admin connection, each bounded in time. Nothing it does makes a topic."""
+    """Queries a cluster over one admin connection, each query bounded in time. No query creates a topic."""
 
     def __init__(self, client: KafkaClient, admin: AdminClient | None = None) -> None:
-        """Ask the cluster of ``client``, over ``admin`` if that is given; else the first question connects."""
+        """Create the object for the cluster of ``client``; without ``admin``, the first query connects."""
         self._client = client
         self._admin_client = admin
 
     def topics(self, wanted: Callable[[str], bool]) -> list[str]:
-        """Name the topics that are wanted, Kafka's internal ones aside.
+        """Return the sorted names of topics for which ``wanted`` is true, without Kafka's internal topics.
 
         Raises:
-            UnavailableError: the broker does not answer.
+            UnavailableError: the broker does not respond.
         """
         with kafka_errors("list topics", self._client, handle=self._admin):
             found = self._admin.list_topics(timeout=self._client.request_seconds).topics
         return sorted(name for name in found if not name.startswith("__") and wanted(name))
 
     def partitions(self, topics: Sequence[str]) -> list[Partition]:
-        """Give the partitions of topics, in order.
+        """Return the partitions of topics, in order.
 
         Raises:
-            NotFoundError: one does not exist.
-            UnavailableError: the broker does not answer.
+            NotFoundError: a topic does not exist.
+            UnavailableError: the broker does not respond.
         """
         return [each for each, _ in self.described(topics)]
 
     def described(self, topics: Sequence[str]) -> list[tuple[Partition, str]]:
-        """Return the partitions of topics, in order, each with the id of its topic (empty where it has none).
+        """Return the partitions of topics, in order, each with the id of its topic (empty if it has none).
 
         Raises:
-            NotFoundError: one does not exist.
-            UnavailableError: the broker does not answer.
+            NotFoundError: a topic does not exist.
+            UnavailableError: the broker does not respond.
         """
         if not topics:
             return []
@@ -131,16 +128,16 @@ class Cluster:
         return found
 
     def earliest(self, partitions: Iterable[Partition]) -> Offsets:
-        """Give the first offset that is still there."""
+        """Return the first available offset of each partition."""
         return self._list(partitions, EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
     def latest(self, partitions: Iterable[Partition], isolation: str) -> Offsets:
-        """Give the offset after the last one that a reader of this isolation level may see."""
+        """Return the end offset of each partition for readers of an isolation level."""
         level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
         return self._list(partitions, LATEST, level)
 
     def at_time(self, partitions: Iterable[Partition], timestamp_ms: int, isolation: str) -> Offsets:
-        """Give the first offset whose timestamp is at least this; the end where there is none."""
+        """Return the first offset of each partition whose timestamp is at least this; its end if there is none."""
         asked = list(partitions)
         found = self._list(asked, OffsetSpec.for_timestamp(timestamp_ms), IsolationLevel.READ_UNCOMMITTED)
         beyond = [each for each in asked if found[each] < 0]
@@ -162,14 +159,14 @@ class Cluster:
                     )
                     return {(at.topic, at.partition): int(future.result().offset) for at, future in told.items()}
                 except KafkaException as error:
-                    # A broker that has just learnt of a topic, or takes a partition over, does not serve it at once.
+                    # A broker that has just learned of a topic, or is taking over a partition, does not serve it yet.
                     seconds = time.monotonic() - begun
                     if error.args[0].code() not in _MOVING | _NO_SUCH or seconds > seconds_max:
                         raise
                     if seconds > looks * _LOOK_SECONDS:
                         looks += 1
                         self.described(sorted({each.topic for each in asked}))
-                    # A connection goes on with the leaders that it knew (seen with librdkafka 2.16), for minutes.
+                    # Reconnect: a connection keeps using stale leaders for minutes (seen with librdkafka 2.16).
                     self._admin_client = None
             time.sleep(SETTLE_STEP_SECONDS)
 
@@ -190,19 +187,19 @@ class Cluster:
 
 
 class GroupOffsets:
-    """The offsets that a consumer group has committed. Nobody joins the group; who commits is its only member."""
+    """The committed offsets of a consumer group, read and committed without joining the group."""
 
     def __init__(self, client: KafkaClient, group: str) -> None:
-        """Read and commit for ``group``; nothing is connected before the first call."""
+        """Create the object for ``group``; nothing connects before the first call."""
         self._client = client
         self._group = group
         self._consumer: Any = None
 
     def committed(self, partitions: Sequence[Partition]) -> Offsets:
-        """Give the offsets the group has committed, for those partitions that have one.
+        """Return the group's committed offsets, for those partitions that have one.
 
         Raises:
-            UnavailableError: the broker does not answer.
+            UnavailableError: the broker does not respond.
         """
         asked = [TopicPartition(topic, number) for topic, number in partitions]
         told = self._patiently(
@@ -212,10 +209,10 @@ class GroupOffsets:
         return {(at.topic, at.partition): at.offset for at in told if at.offset >= 0}
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit offsets: each the one that is read next.
+        """Commit offsets; each is the next offset to read.
 
         Raises:
-            UnavailableError: the broker does not answer.
+            UnavailableError: the broker does not respond.
         """
         if offsets:
             moved = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
@@ -225,7 +222,7 @@ class GroupOffsets:
             )
 
     def metadata(self) -> Any:
-        """Give what a producer needs to move the group's offsets in a transaction."""
+        """Return the group metadata that a producer needs to move the group's offsets in a transaction."""
         with kafka_errors(f"join group {self._group!r}", self._client):
             return self._open().consumer_group_metadata()
 
@@ -236,7 +233,11 @@ class GroupOffsets:
             self._consumer = None
 
     def _patiently(self, doing: str, ask: Callable[[Any], list[TopicPartition]]) -> list[TopicPartition]:
-        """Ask again while the group's coordinator is starting or moving."""
+        """Send a request, retrying while the group's coordinator is starting or moving.
+
+        Raises:
+            UnavailableError: the coordinator is not ready within the client's ``wait_seconds``.
+        """
         until = time.monotonic() + self._client.wait_seconds
         with kafka_errors(doing, self._client):
             while True:

@@ -1,4 +1,4 @@
-"""The one door to Kafka: makes producers, consumers and admin clients from a table's ``kafka.*`` options."""
+"""Create all Kafka clients (producers, consumers and admin clients) from a table's ``kafka.*`` options."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from log_system.kafka.client.secrets import ClientValue, redact, resolve
 __all__ = ["KafkaClient", "kafka_errors", "translate"]
 
 logger: Final = logging.getLogger("tablestore.kafka")
-# Where a program has set up no logging, Python writes warnings to the terminal; what matters of these is in the errors.
+# If a program configures no logging, Python prints warnings to the terminal; our errors contain what matters of these.
 logger.addHandler(logging.NullHandler())
 
 Setting = str | int | float | bool
 
-#: For every kind of client. A user's ``kafka.*`` options come after these, what the store must have comes last.
+#: Defaults for all clients. A user's ``kafka.*`` options override them; settings that the store requires override both.
 _COMMON: Final[Mapping[str, Setting]] = {
     "client.id": "tablestore",
     "socket.connection.setup.timeout.ms": 10_000,
-    # Each coordinator is a connection that begins with this wait: by default a take-over is 60 ms of waiting for each.
+    # The connection to each coordinator starts with this wait: with the default, a take-over waits 60 ms for each.
     "reconnect.backoff.ms": 5,
     "reconnect.backoff.max.ms": 2_000,
 }
@@ -38,28 +38,28 @@ PRODUCER_DEFAULTS: Final[Mapping[str, Setting]] = {
     "compression.type": "lz4",
     "linger.ms": 5,
     "batch.size": 1_000_000,
-    # A full queue takes 50 to 160 MB with what librdkafka keeps beside each message (measured: 50 and 650 bytes each).
-    # Twice the bytes are no faster, and take a process that publishes large records over 600 MB.
+    # A full queue takes 50 to 160 MB including librdkafka's overhead per message (measured with messages of 50 and 650
+    # bytes). Twice the bytes are no faster, and bring a process that publishes large records to more than 600 MB.
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 65_536,
-    # What the topic accepts decides, not the client, whose own limit is a million bytes: as much as the queue holds.
+    # As much as the queue holds, so that the topic's limit applies and not the client's default of a million bytes.
     "message.max.bytes": 65_536 * 1024,
-    # librdkafka waits this long (by default 30 s) before it believes that a topic does not exist.
+    # How long librdkafka waits until it reports that a topic does not exist (default: 30 s).
     "topic.metadata.propagation.max.ms": 10_000,
 }
 
 _CONSUMER: Final[Mapping[str, Setting]] = {
-    # The default of one second stalls a fast reader whenever its queue was full for a moment.
+    # The default of one second stalls a fast reader whenever its queue was briefly full.
     "fetch.queue.backoff.ms": 1,
-    # These hold for each partition, and count neither librdkafka's own 300 bytes a message nor, in a fetch, what
-    # decompression adds. Measured with small messages compressed ten to one: 80 to 180 MB for one partition of a
-    # consumer, 530 MB for eight; at eight times the fetch size 470 MB and 700 MB, and no faster.
+    # These limits apply per partition. They exclude librdkafka's overhead of 300 bytes per message and, for a fetch,
+    # the growth by decompression. Measured with small messages compressed ten to one: a consumer takes 80 to 180 MB for
+    # one partition and 530 MB for eight; with eight times the fetch size 470 MB and 700 MB, and it is no faster.
     "fetch.message.max.bytes": 1 << 20,
     "queued.max.messages.kbytes": 16_384,
     "queued.min.messages": 50_000,
 }
 
-#: Options that a consumer or an admin client does not know and would warn about, or the other way round.
+#: Options that only producers or only consumers know; other clients would log a warning about them.
 _PRODUCER_ONLY: Final = re.compile(r"^(compression\.|linger\.|batch\.|queue\.buffering\.|message\.timeout|delivery\.)")
 _CONSUMER_ONLY: Final = re.compile(
     r"^(fetch\.|queued\.|max\.partition\.|max\.poll\.|session\.|check\.crcs|allow\.auto)"
@@ -68,19 +68,19 @@ _CONSUMER_ONLY: Final = re.compile(
 _ALL_BROKERS_DOWN: Final = codes("_ALL_BROKERS_DOWN")
 
 _VARYING: Final = re.compile(r", \d+ identical error\(s\) suppressed|\d+")
-"""What differs between log lines that say the same."""
+"""The parts in which repetitions of the same log line may differ."""
 _TRANSACTIONS: Final = "__transaction_state"
 _QUESTIONS_MAX: Final = 5
 WAIT_SECONDS: Final = 20.0
 _REQUEST_SECONDS: Final = 8.0
-"""How long one request of an admin client may take."""
+"""The time limit of one admin client request."""
 _FLUSH_STEP_SECONDS: Final = 1.0
 _TROUBLE_AGE_SECONDS_MAX: Final = 60.0
 
 
 @dataclass
 class _Watch:
-    """Hears what librdkafka says on the side: log lines, and connection errors that no call returns."""
+    """Receives librdkafka's log lines, and its connection errors that no call returns."""
 
     config: Mapping[str, ClientValue]
     trouble: KafkaError | None = None
@@ -88,7 +88,7 @@ class _Watch:
     _last_line: str = ""
 
     def log(self, level: int, text: str, *args: object) -> None:
-        """Pass a log line of librdkafka on; what repeats itself or is tried again anyway goes to the debug level."""
+        """Log a line of librdkafka with credentials masked; repetitions and retries are logged at debug level."""
         line = redact(text % args if args else text, self.config)
         same = _VARYING.sub("", line)
         minor = same == self._last_line or line.endswith("retrying")
@@ -96,25 +96,25 @@ class _Watch:
         logger.log(logging.DEBUG if minor else level, "%s", line)
 
     def error(self, error: KafkaError) -> None:
-        """Remember a connection error; that all brokers are down only follows from the errors of each."""
+        """Store a connection error; "all brokers down" does not replace the more specific error of a broker."""
         if error.code() not in _ALL_BROKERS_DOWN or self.trouble is None:
             self.trouble, self.trouble_at = error, time.monotonic()
 
     def recent(self) -> KafkaError | None:
-        """Return the last connection error if it is young enough to explain a failure of now."""
+        """Return the last connection error if it is recent enough to explain a current failure."""
         young = time.monotonic() - self.trouble_at < _TROUBLE_AGE_SECONDS_MAX
         return self.trouble if young else None
 
 
 @dataclass(frozen=True)
 class KafkaClient:
-    """How to reach one Kafka cluster; cheap to pickle, opens nothing until asked.
+    """A factory of clients for one Kafka cluster; cheap to pickle, and connects only through the clients it creates.
 
     Attributes:
         config: librdkafka options without the ``kafka.`` prefix. Credentials are references (``env:``, ``file:``),
-            resolved each time a client is made, or :class:`~log_system.kafka.client.secrets.Secret`.
-        prefix: what the user writes before the names of these options; for messages.
-        wait_seconds: how long the broker may leave something unanswered.
+            resolved each time a client is created, or :class:`~log_system.kafka.client.secrets.Secret`.
+        prefix: the prefix of option names as the user writes them, for messages.
+        wait_seconds: how long the broker may take to respond.
     """
 
     config: Mapping[str, ClientValue]
@@ -123,40 +123,40 @@ class KafkaClient:
     _watch: _Watch = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Take a copy, so that the options cannot change under a running client."""
+        """Copy the options, so that they cannot change while a client is in use."""
         object.__setattr__(self, "config", dict(self.config))
         object.__setattr__(self, "_watch", _Watch(self.config))
 
     def __reduce__(self) -> tuple[type[KafkaClient], tuple[Mapping[str, ClientValue], str, float]]:
-        """Pickle the options only."""
+        """Pickle only the options, without connection errors."""
         return KafkaClient, (self.config, self.prefix, self.wait_seconds)
 
     def __hash__(self) -> int:
-        """Hash by the options, which a dict does not do by itself."""
+        """Return a hash of the options, since a dict is not hashable."""
         return hash(frozenset(self.config.items()))
 
     @property
     def request_seconds(self) -> float:
-        """How long one request of an admin client may take; after a few of them somebody gives up."""
+        """The time limit of one admin client request; shorter than ``wait_seconds`` to leave time for retries."""
         return min(_REQUEST_SECONDS, self.wait_seconds)
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address, as the user gave it."""
+        """The bootstrap servers as the user specified them."""
         return str(self.config.get("bootstrap.servers", ""))
 
     def producer(self, transactional_id: str | None, **overrides: Setting) -> Producer:
-        """Make an idempotent producer; with an id, a transactional one.
+        """Create an idempotent producer; with a transactional id, a transactional one.
 
-        Where the broker's ``auto.create.topics.enable`` is on, the first record to a missing topic makes it anew, with
-        the wrong number of partitions: check the topic before publishing.
+        If the broker's ``auto.create.topics.enable`` is on, the first record to a missing topic creates it with the
+        wrong number of partitions: check the topic before publishing.
 
         Args:
-            transactional_id: who publishes; taking it over (``init_transactions``) fences the producer before.
+            transactional_id: the publisher's id; ``init_transactions`` fences the previous producer with this id.
             overrides: librdkafka options by name, such as ``**{"transaction.timeout.ms": 60_000}``.
 
         Raises:
-            InvalidInputError: an option is wrong, or a reference leads nowhere.
+            InvalidInputError: an option is invalid, or a reference cannot be resolved.
         """
         must: dict[str, Setting] = {"enable.idempotence": True, "acks": "all"}
         if transactional_id is not None:
@@ -166,16 +166,16 @@ class KafkaClient:
             return Producer(config, logger=self._watch)
 
     def consumer(self, group_id: str, **overrides: Setting) -> Consumer:
-        """Make a consumer that sees committed transactions only, stores no offsets and never jumps to another offset.
+        """Create a read-committed consumer without auto-commit and without automatic offset reset.
 
-        A partition of a topic that does not exist is silent, without an error: look the topic up before reading.
+        A partition of a topic that does not exist returns nothing and no error: look up the topic before reading.
 
         Args:
-            group_id: the group; nothing is committed for it unless asked.
+            group_id: the group; offsets are committed for it only by explicit calls.
             overrides: librdkafka options by name, such as ``**{"enable.partition.eof": True}``.
 
         Raises:
-            InvalidInputError: an option is wrong, or a reference leads nowhere.
+            InvalidInputError: an option is invalid, or a reference cannot be resolved.
         """
         must: dict[str, Setting] = {
             "group.id": group_id,
@@ -188,32 +188,32 @@ class KafkaClient:
             return Consumer(config, logger=self._watch)
 
     def admin(self) -> AdminClient:
-        """Make an admin client.
+        """Create an admin client.
 
         Raises:
-            InvalidInputError: an option is wrong, or a reference leads nowhere.
+            InvalidInputError: an option is invalid, or a reference cannot be resolved.
         """
         config = self._config({}, re.compile(f"{_PRODUCER_ONLY.pattern}|{_CONSUMER_ONLY.pattern}"), {})
         with kafka_errors("make a Kafka admin client", self):
             return AdminClient(config, logger=self._watch)
 
     def check(self) -> None:
-        """Let librdkafka judge the options, without waiting for a broker.
+        """Check that librdkafka accepts the options, without waiting for a broker.
 
         Raises:
-            InvalidInputError: an option is unknown or has a wrong value, or a reference leads nowhere.
+            InvalidInputError: an option is unknown or has an invalid value, or a reference cannot be resolved.
         """
         self.producer(None)
         self.consumer("tablestore-check").close()
 
     def trouble(self, handle: Producer | AdminClient | None = None) -> KafkaError | None:
-        """Return the last connection error of the past minute: the reason behind a time-out.
+        """Return the last connection error of the past minute, which may explain a timeout.
 
         Args:
-            handle: a client made here, whose pending callbacks are served first. Consumers serve theirs when they poll.
+            handle: a client created here, whose pending callbacks are served first. Consumers serve theirs on poll.
         """
         if handle is not None:
-            # A fenced producer answers every poll with its fatal error, which the caller already has.
+            # A fenced producer raises its fatal error on every poll; the caller already has that error.
             try:
                 handle.poll(0)
             except KafkaException as error:
@@ -228,9 +228,9 @@ class KafkaClient:
 
 
 def flush(producer: Any, seconds: float) -> None:
-    """Wait until the broker has every queued record, or has taken none of them for so long.
+    """Wait until the broker has acknowledged all queued records, or has acknowledged none for ``seconds``.
 
-    Whether it has them, the callbacks tell, or the end of the transaction.
+    The delivery callbacks or the commit of the transaction show whether the broker has them all.
     """
     left, since = len(producer), time.monotonic()
     while left and time.monotonic() - since < seconds:
@@ -240,31 +240,32 @@ def flush(producer: Any, seconds: float) -> None:
 
 
 def take_over(producer: Producer, seconds: float) -> None:
-    """Make a producer the owner of its transactional id: the owner before is fenced, and what it has open is aborted.
+    """Make a producer the owner of its transactional id; fence the previous owner and abort its open transaction.
 
-    The client looks for the id's coordinator at once and, where it is connected to no broker, again half a second
-    later. So it is connected first. A first answer may come by an address of ``bootstrap.servers``, a connection that
-    ends as soon as the brokers behind it are known; only an answer of a broker with an id says that one is connected.
+    The client looks up the id's coordinator immediately and, if it is not connected to any broker, only again half a
+    second later. So connect first. The first response may come over a bootstrap connection, which closes as soon as
+    the brokers are known; only a response from a broker with an id proves that the client is connected to a broker.
 
     Args:
-        producer: a transactional producer that is new.
-        seconds: how long each question may take.
+        producer: a new transactional producer.
+        seconds: the time limit of each request.
 
     Raises:
-        KafkaException: the broker does not answer or refuses.
+        KafkaException: the broker does not respond, or rejects the request.
     """
     for _ in range(_QUESTIONS_MAX):
-        # Asking for a topic of the log would make it anew where it was deleted and the broker makes topics by itself.
+        # Do not ask for a topic of the log: if it was deleted, a broker with auto-creation would create it again.
         if producer.list_topics(_TRANSACTIONS, seconds).orig_broker_id >= 0:
             break
     producer.init_transactions(seconds)
 
 
 def _fatal_behind(error: SystemError) -> KafkaException:
-    """Find the fatal error, such as being fenced, behind a ``SystemError``.
+    """Return the fatal Kafka error, such as being fenced, behind a ``SystemError``.
 
-    The client sets a fatal error before it calls the delivery callbacks that wait. Python complains that a callback
-    "returned a result with an exception set", or a callback swallows the error and the client returns without one.
+    The client sets the exception for a fatal error before it calls pending delivery callbacks. Python then raises a
+    ``SystemError``, either because a callback "returned a result with an exception set", or because a callback cleared
+    the exception and the client returns an error without one.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KafkaException):
@@ -280,13 +281,13 @@ def kafka_errors(
     handle: Producer | AdminClient | None = None,
     indefinite: bool = False,
 ) -> Iterator[None]:
-    """Raise our own errors in place of Kafka's; also works as a decorator.
+    """Translate Kafka's errors to this package's exceptions; also works as a decorator.
 
     Args:
-        doing: what is tried, for the message.
-        client: whose options and connection errors explain a failure; without it nothing can be masked.
-        handle: the producer or admin client in use, to hear its last connection errors.
-        indefinite: no answer may mean that it landed (ending a transaction, sending records outside of one).
+        doing: what is attempted, for the message.
+        client: the client whose options and connection errors explain a failure; without it nothing can be masked.
+        handle: the producer or admin client in use, to receive its last connection errors.
+        indefinite: without a response the outcome is in doubt (ending a transaction, sending records outside of one).
 
     Raises:
         TableStoreError: see :func:`~log_system.kafka.client.errors.translate`.
@@ -300,7 +301,7 @@ def kafka_errors(
         prefix = client.prefix if client else "kafka."
         ours = translate(error, doing, indefinite=indefinite, config=config, trouble=trouble, prefix=prefix)
         shown = str(error)
-        # A traceback prints the cause too, so a cause that names a credential is left out.
+        # A traceback prints the cause too, so omit a cause that contains a credential.
         if redact(shown, config) != shown:
             raise ours from None
         raise ours from error
@@ -309,12 +310,12 @@ def kafka_errors(
 def send_offsets(producer: Any, offsets: Sequence[TopicPartition], group: Any, seconds: float) -> None:
     """Move a group's offsets within the producer's transaction.
 
-    Where the broker restarts at this moment, librdkafka may wait for ever, whatever time-out it was given. So the call
-    is made in a thread that is left behind, with its producer, when the time is over.
+    If the broker restarts at this moment, librdkafka may wait forever, whatever timeout it was given. So the call runs
+    in a thread, which is abandoned together with its producer when the time is over.
 
     Raises:
-        TimeoutError: no answer came; throw the producer away.
-        KafkaException: the broker refused.
+        TimeoutError: the broker did not respond; discard the producer.
+        KafkaException: the broker rejected the request.
     """
     failed: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Takes messages of one partition, over connections that outlive a task."""
+"""Cached consumers that outlive a Spark task, for reading messages of one partition."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ _READER: Final[dict[str, Setting]] = {"fetch.wait.max.ms": 10, "enable.partition
 
 
 class CachedConsumers:
-    """Connections by client and group, each used by one reader at a time."""
+    """A cache of consumers by client and group; each consumer is used by one reader at a time."""
 
     def __init__(self) -> None:
-        """Hold none yet."""
+        """Create an empty cache."""
         self._kept = ThreadLocalCache[tuple[KafkaClient, str, str, bool], Any](close=lambda consumer: consumer.close())
 
     @contextmanager
     def lend(
         self, client: KafkaClient, group: str, isolation: str = "read_committed", *, in_bulk: bool
     ) -> Iterator[Any]:
-        """Lend a consumer, kept from before or new. It is kept again unless the reader fails or is left halfway.
+        """Lend a cached or new consumer. It returns to the cache unless the reader fails or is abandoned.
 
-        A reader that is left halfway ends when Python collects it, whenever that is and in whatever thread. So while it
-        has its consumer, nobody else is given that one.
+        An abandoned reader (a generator not run to its end) is closed when Python collects it, at any time and in any
+        thread. A lent consumer is therefore removed from the cache, so that no other reader can get it.
 
         Args:
             client: the cluster.
             group: the consumer group.
             isolation: ``read_committed`` or ``read_uncommitted``.
-            in_bulk: messages are taken past the consumer, from the queues of its partitions, which no longer come to
-                the consumer itself; so such a one is of no use to who takes them from the consumer.
+            in_bulk: messages are read directly from partition queues. These queues no longer feed the consumer, so
+                such a consumer cannot be shared with readers that call ``consume``.
         """
         key = (client, group, isolation, in_bulk)
         consumer = self._kept.borrow(key)
         if consumer is None:
-            # A fetch that waits at the end of the last slice holds up the first fetch of the next one.
+            # fetch.wait.max.ms is short because a fetch waiting at the end of one slice delays the first fetch of the
+            # next one.
             consumer = client.consumer(group, **_READER, **{"isolation.level": isolation})
         try:
             yield consumer
@@ -58,13 +59,13 @@ CONSUMERS: Final = CachedConsumers()
 
 @dataclass(frozen=True)
 class FetchRange:
-    """Messages of one partition.
+    """A range of offsets in one partition.
 
     Attributes:
         topic: the topic.
         partition: the partition.
         start: the first offset.
-        end: the offset after the last.
+        end: the offset after the last one.
         topic_id: the topic's id; empty accepts any topic of that name.
     """
 
@@ -79,9 +80,9 @@ class FetchRange:
 
 
 def consume(consumer: Any, count: int, seconds: float = _WAIT_SECONDS) -> tuple[list[Any], int]:
-    """Take up to ``count`` messages; tell where the partition ends if that is reached, else -1.
+    """Return up to ``count`` messages, and the partition's end offset if it was reached, else -1.
 
-    The client waits for all of the time unless so many are there, also at the end of the partition.
+    The client waits for the full time unless ``count`` messages are available, even at the end of the partition.
     """
     messages = consumer.consume(count, seconds)
     reached = -1

@@ -1,8 +1,8 @@
-"""Kafka's errors in the words of our own tree: what is the caller to do about them?
+"""Translate Kafka's errors to this package's exceptions, which tell the caller how to react.
 
-librdkafka tells less than it seems. After a producer was fenced, ``produce`` says no more than "fatal error". A wrong
-password shows as a time-out, the reason only in the error callback (see ``KafkaClient.trouble``). A time-out of a
-commit says nothing about whether it landed: such calls are wrapped with ``indefinite=True``.
+librdkafka's errors lack details. After a producer was fenced, ``produce`` reports only "fatal error". A wrong password
+appears as a timeout; only the error callback reports the reason (see ``KafkaClient.trouble``). A commit that times out
+may or may not have succeeded: such calls are wrapped with ``indefinite=True``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _INVALID: Final = (
     "INVALID_REQUIRED_ACKS INVALID_REQUEST"
 )
 
-#: States in which a transaction or a record may have landed: only a new producer finds out.
+#: Errors after which a transaction or a record may be in the log: only a new producer can find out.
 _UNKNOWN_OUTCOME: Final = (
     "_FATAL _STATE _INCONSISTENT _GAPLESS_GUARANTEE _PREV_IN_PROGRESS _CONFLICT INVALID_TXN_STATE "
     "INVALID_PRODUCER_ID_MAPPING UNKNOWN_PRODUCER_ID OUT_OF_ORDER_SEQUENCE_NUMBER DUPLICATE_SEQUENCE_NUMBER"
@@ -76,11 +76,11 @@ _UNAVAILABLE: Final = (
 
 
 def codes(names: str) -> frozenset[int]:
-    """Return the codes of the client's errors by name; those that librdkafka itself raises start with ``_``."""
+    """Return the codes of errors by name; names of librdkafka's own (local) errors start with ``_``."""
     return frozenset(int(getattr(KafkaError, name)) for name in names.split())
 
 
-#: Code to class, in the order in which they are asked; a code is in one set only.
+#: Sets of error codes and their exception classes, in lookup order; a code is in one set only.
 FAMILIES: Final[tuple[tuple[frozenset[int], type[TableStoreError]], ...]] = (
     (codes(_FENCED), FencedError),
     (codes(_CREDENTIALS), InvalidInputError),
@@ -96,7 +96,7 @@ FAMILIES: Final[tuple[tuple[frozenset[int], type[TableStoreError]], ...]] = (
 _CREDENTIAL_CODES: Final = codes(_CREDENTIALS)
 _TOO_LARGE_CODES: Final = codes(_TOO_LARGE)
 _INVALID_ARGUMENT: Final = codes("_INVALID_ARG")
-#: Classes that say for certain that the call did nothing, whatever it was.
+#: Exceptions after which the call is known to have had no effect.
 _DEFINITE: Final = (FencedError, InvalidInputError, NotFoundError, AlreadyExistsError)
 
 _PROPERTY = re.compile(r'property:? "([^"]+)"')
@@ -111,26 +111,27 @@ def translate(
     trouble: KafkaError | None = None,
     prefix: str = "kafka.",
 ) -> TableStoreError:
-    """Turn an error of the Kafka client into one of ours.
+    """Return this package's exception for an error of the Kafka client.
 
-    A :class:`FencedError` says who may write next, not whether the last commit landed: an answer may have been lost
-    before the other publisher took over. The broker's end of a timed-out transaction looks the same to the client.
+    A :class:`FencedError` means that this producer may no longer write. It does not say whether its last commit
+    succeeded: the response may have been lost before another publisher took over. A transaction that the broker aborted
+    after its timeout causes the same error.
 
     Args:
-        error: what the client raised or reported; also a time-out of our own, or Python's word for a full queue.
-        doing: what was tried, in the words of a user, such as ``"publish snapshot 7 of table 'orders'"``.
-        indefinite: the call ends a transaction or sends records without one, so that no answer may mean that it landed.
+        error: the error that the client raised or reported, our own timeout, or Python's error for a full queue.
+        doing: what was attempted, in the user's terms, such as ``"publish snapshot 7 of table 'orders'"``.
+        indefinite: the call ends a transaction, or sends records without one, so without a response it is in doubt.
         config: the client's options, for the address and for masking credentials.
-        trouble: the last connection error the client reported on the side; explains time-outs.
-        prefix: what the user writes before the names of client options.
+        trouble: the last connection error from the client's error callback; explains timeouts.
+        prefix: the prefix of client option names as the user writes them.
 
     Returns:
-        The error to raise; its text holds no credential of ``config``.
+        The exception to raise; its text holds no credential of ``config``.
     """
     cause = _kafka_error(error)
     family = _family(cause)
     if family is UnavailableError and trouble is not None and trouble.code() in _CREDENTIAL_CODES:
-        # Nothing was sent over a connection that was never opened, so this is definite.
+        # The connection was never established, so nothing was sent and the outcome is known.
         cause, family = trouble, InvalidInputError
     elif indefinite and not issubclass(family, _DEFINITE):
         family = OutcomeUnknownError
@@ -144,7 +145,7 @@ def _kafka_error(error: KafkaError | KafkaException | TimeoutError | BufferError
     inner = error.args[0] if error.args else None
     if isinstance(inner, KafkaError):
         return inner
-    # A bounded wait that ran out, or a queue that stayed full: Python's errors for the same things.
+    # Python's own errors for an expired wait and for a full queue.
     (code,) = codes(
         "_TIMED_OUT"
         if isinstance(error, TimeoutError)

@@ -1,12 +1,13 @@
-"""The librdkafka within a client of confluent-kafka, for calls that move many records at once (``bulk_*.py``).
+"""Direct ctypes access to the librdkafka of a confluent-kafka client, for bulk calls (``bulk_*.py``).
 
-confluent-kafka makes a Python object of every message, which costs more than all else that is done with it. Its
-producer or consumer stays in charge (options, transactions, callbacks, errors, closing); only its librdkafka handle is
-borrowed, by ctypes. Where the library, the Python or the object is not as known here, there is no handle, and whoever
-asks goes message by message.
+confluent-kafka creates a Python object for every message, which costs more than all other processing of the message.
+Its producer or consumer stays in charge of options, transactions, callbacks, errors and closing; this module only
+borrows its librdkafka handle. If the library, the Python implementation or the object is not as expected, no handle is
+returned, and callers process records message by message.
 
-What this rests on: ``rd_kafka_message_t`` is part of librdkafka's public interface. A client of confluent-kafka begins
-with the handle (of all versions since 0.9), and has told librdkafka its own address as the handle's opaque pointer.
+This relies on three facts: ``rd_kafka_message_t`` is part of librdkafka's public interface; the struct of a
+confluent-kafka client starts with the handle (in all versions since 0.9); and the client registers its own address as
+the handle's opaque pointer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MESSAGE: Final = np.dtype(
     ],
     align=True,
 )
-"""``rd_kafka_message_t`` on machines with 64 bits."""
+"""The layout of ``rd_kafka_message_t`` on 64-bit machines."""
 _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "rd_kafka_opaque": (c_void_p, [c_void_p]),
     "rd_kafka_err2str": (c_char_p, [c_int]),
@@ -53,7 +54,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
 
 
 def _library(load: Any) -> Any:
-    """Find librdkafka's functions through the extension module that is linked to it; None where they are not there."""
+    """Load librdkafka's functions through the extension module linked to it; None if they are not available."""
     known = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
     if not known or ctypes.sizeof(c_void_p) != 8 or sys.byteorder != "little":
         return None
@@ -69,11 +70,11 @@ def _library(load: Any) -> Any:
 
 rdkafka: Any = _library(ctypes.CDLL)
 quick: Any = _library(ctypes.PyDLL)
-"""The same functions called without letting go of Python's lock: cheaper for a call that takes no time."""
+"""The same functions called without releasing the GIL, which is cheaper for very short calls."""
 
 
 def handle(client: Any) -> int | None:
-    """Borrow the handle of a producer or consumer; it is good for as long as that is open."""
+    """Return the handle of a producer or consumer, valid while that is open; None if it is not accessible."""
     if rdkafka is None or quick is None or not isinstance(client, Producer | Consumer):
         return None
     found = c_void_p.from_address(id(client) + object.__basicsize__).value

@@ -1,4 +1,4 @@
-"""Takes records of one partition as columns: in bulk where librdkafka can be called directly, else as messages."""
+"""Read records of one partition as columns: in bulk if librdkafka can be called directly, else message by message."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Records:
     """Records of one partition, in order.
 
     Attributes:
-        keys: large_binary, NULL for a null key. All NULL where nobody needs them.
+        keys: large_binary, NULL for a null key. All NULL if keys were not requested.
         values: large_binary, NULL for a null value.
         offsets: int64, ascending.
         size: bytes of keys and values.
-        times: int64, milliseconds since the epoch; None where they were not asked for.
-        messages: the same records as the client gives them; empty where they were not asked for.
+        times: int64, milliseconds since the epoch; None if not requested.
+        messages: the same records as ``Message`` objects of the client; empty if not requested.
     """
 
     keys: pa.Array
@@ -43,12 +43,12 @@ class Records:
         return len(self.offsets)
 
     def before(self, end: int) -> Records:
-        """Give those with offsets below ``end``."""
+        """Return the records with offsets below ``end``."""
         count = int(np.searchsorted(self.offsets, end))
         return self if count == len(self) else self.slice(0, count)
 
     def slice(self, start: int, count: int) -> Records:
-        """Give up to ``count`` of them from the one numbered ``start`` on; ``size`` stays that of all."""
+        """Return up to ``count`` records from position ``start``; ``size`` remains that of all records."""
         return Records(
             self.keys.slice(start, count),
             self.values.slice(start, count),
@@ -59,14 +59,14 @@ class Records:
         )
 
     def take(self, rows: np.ndarray) -> Records:
-        """Give those with these numbers; without messages."""
+        """Return the records at the given positions, without ``messages``."""
         keys, values = self.keys.take(pa.array(rows)), self.values.take(pa.array(rows))
         times = None if self.times is None else self.times[rows]
         return Records(keys, values, self.offsets[rows], keys.nbytes + values.nbytes, times)
 
 
 def joined(parts: Sequence[Records]) -> Records:
-    """Put records one after another; at least one part."""
+    """Return the concatenation of records; requires at least one part."""
     if len(parts) == 1:
         return parts[0]
     return Records(
@@ -80,23 +80,23 @@ def joined(parts: Sequence[Records]) -> Records:
 
 
 Take = Callable[[int, float], tuple[Records | None, int]]
-"""Takes up to so many records, waiting until they are there or so many seconds are over. Gives them (None for none),
-and where the partition ends if that is reached, else -1."""
+"""Takes a record count and a timeout in seconds. Waits until that many records are available or the time is over.
+Returns the records (None if there are none), and the partition's end offset if it was reached, else -1."""
 
 
 @contextmanager
 def taking(
     consumer: Any, topic: str, partition: int, *, all_keys: bool, messages: bool, times: bool = False
 ) -> Iterator[Take]:
-    """Take the records of a partition that the consumer is assigned to inside of this, and of no other.
+    """Yield a function that takes a partition's records; assign only that partition to the consumer in this context.
 
     Args:
         consumer: the consumer.
         topic: the topic.
         partition: the partition.
-        all_keys: keys are needed, not just where a value is NULL.
-        messages: so are the client's own messages, such as for their headers.
-        times: so is each record's time.
+        all_keys: return all keys, not only those of batches with NULL values.
+        messages: return the client's own messages too, for example for their headers.
+        times: return each record's timestamp.
     """
     if messages or not bulk_consume.can_take(consumer):
         wanted = {"all_keys": all_keys, "messages": messages, "times": times}
@@ -123,7 +123,7 @@ def _in_bulk(
     consumer: Any, queue: bulk_consume.PartitionQueue, count: int, seconds: float, *, all_keys: bool, times: bool
 ) -> tuple[Records | None, int]:
     taken, reached = queue.take(count, seconds, all_keys=all_keys, times=times)
-    # Callbacks, and errors that are not the partition's, come this way.
+    # The consumer's own queue delivers callbacks, and errors that do not concern the partition.
     message = consumer.poll(0)
     if message is not None:
         if message.error() is None:

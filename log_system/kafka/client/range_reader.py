@@ -1,4 +1,4 @@
-"""Reads the records of a range of offsets, a few megabytes at a time."""
+"""Read the records of an offset range, a few megabytes at a time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from log_system.kafka.client.topic import LOOK_SECONDS, TopicWatch
 from snapshot.errors import DataLostError, UnavailableError
 
 _STEP_SECONDS: Final = 0.05
-"""Markers of transactions leave gaps, so that fewer records may come than a range has offsets."""
+"""The wait of one request. Transaction markers occupy offsets, so fewer records may arrive than were requested."""
 _FIRST_RECORDS: Final = 1_000
 _BATCH_RECORDS: Final = 40_000
 _BATCH_BYTES: Final = 8 << 20
-"""Records are decoded together up to these bounds: a query of DuckDB takes a millisecond or two, however few they are;
-with more than this the processor's cache is too small (measured)."""
+"""Records are decoded together up to these bounds. A DuckDB query takes one or two milliseconds however few records it
+has; larger batches exceed the processor's cache (measured)."""
 _OVERHEAD_BYTES: Final = 150
 _REMEDY: Final = "Set 'properties.auto.offset.reset' to 'earliest' to go on with what is left, or start a new query."
 _OUT_OF_RANGE: Final = codes("OFFSET_OUT_OF_RANGE _AUTO_OFFSET_RESET")
@@ -38,24 +38,24 @@ def read_records(
     times: bool = False,
     remedy: str = _REMEDY,
 ) -> Iterator[Records]:
-    """Read the records of a range. Offsets without a record are passed over.
+    """Yield the records of a range. Offsets without a record are skipped.
 
-    Asking for no more records than the range may hold keeps the client from waiting for more.
+    Requests never exceed the number of remaining offsets, so that the client does not wait for more records.
 
     Args:
         client: the cluster.
-        group: names the connection; nothing is committed for it.
+        group: the consumer group, which identifies the cached connection; nothing is committed for it.
         part: the range.
         isolation: ``read_committed`` or ``read_uncommitted``.
-        all_keys: keys are needed, not just where a value is NULL.
-        messages: so are the client's own messages, for their headers or timestamps.
-        times: so is each record's time.
-        remedy: what to do where retention has removed the range's first offset.
+        all_keys: return all keys, not only those of batches with NULL values.
+        messages: return the client's own messages too, for their headers or timestamps.
+        times: return each record's timestamp.
+        remedy: advice for the error message if retention has removed the range's first offset.
 
     Raises:
         DataLostError: retention has removed the range's first offset, or the topic was deleted and created again.
         NotFoundError: the topic was deleted.
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not respond.
     """
     doing = f"read {part}"
     watch = TopicWatch(client, part.topic, part.topic_id)
@@ -76,7 +76,7 @@ def read_records(
                 msg = f"{doing}: no record arrived in {ANSWER_SECONDS:.0f} s, at offset {position}."
                 raise UnavailableError(msg)
             elif time.monotonic() - silent_since >= LOOK_SECONDS:
-                # To the client, a partition of a topic that is gone is only silent.
+                # The client reports no error for a deleted topic; its partitions just return nothing.
                 watch.look()
             if records is None:
                 continue
@@ -84,7 +84,7 @@ def read_records(
             held.append(inside)
             count += len(inside)
             size += inside.size + _OVERHEAD_BYTES * len(inside)
-            # As many as the batch has room for, if they are as large as those before.
+            # Request as many records as fit into the batch, if they have the same average size as those before.
             step = max(1, min((_BATCH_BYTES - size) * count // max(1, size), _BATCH_RECORDS - count))
             if count >= _BATCH_RECORDS or size >= _BATCH_BYTES:
                 step = count

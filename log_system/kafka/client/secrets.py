@@ -1,10 +1,10 @@
-"""Credentials: kept as references, resolved at use, masked in every text.
+"""Credentials: stored as references, resolved on use, masked in all text.
 
-A stored option holds ``env:NAME`` or ``file:PATH`` in place of a credential. Whether it may is decided once, where the
-table is opened (``access_policy.py``). The driver and every executor resolve it when they make a client, so the
-variable or file has to exist on each of them. A credential that is given when a table is opened is wrapped in
-:class:`Secret` and never stored. A pickled :class:`Secret` does hold its value, since a task on another machine needs
-it: pickles of a client belong to the running job only, never into a checkpoint.
+A stored option holds ``env:NAME`` or ``file:PATH`` instead of a credential. Whether the reference is allowed is checked
+once, when the table is opened (``access_policy.py``). The driver and every executor resolve it when they create a
+client, so the variable or file must exist on each of them. A credential given when a table is opened is wrapped in
+:class:`Secret` and never stored. A pickled :class:`Secret` contains its value, because tasks on other machines need it:
+never write a pickled client anywhere that outlives the running job, such as a checkpoint.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from snapshot.errors import InvalidInputError
 
 MASK = "***"
 
-#: The longest credential file that is read, in bytes; a certificate chain with its key is far below it.
+#: The largest credential file that is read, in bytes; a certificate chain with its key is far smaller.
 _FILE_BYTES_MAX = 1 << 20
 
-#: Lines of a longer credential are masked one by one from this length on; shorter ones say nothing.
+#: Lines of a multi-line credential are also masked individually if they have at least this length.
 _LINE_LENGTH_MIN = 8
 
 _SECRET_KEYS = frozenset({"ssl.key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "ssl.keystore.key"})
@@ -31,68 +31,68 @@ _SECRET_WORD = re.compile(_SECRET_WORDS)
 REDACTION = "|".join(
     [_SECRET_WORDS, *(re.escape(name) for name in sorted(_SECRET_KEYS)), "PRIVATE KEY-----", "://[^/]*:[^/]*@"]
 )
-"""A pattern for Spark, which redacts options whose name or value it finds; its own finds passwords and tokens only."""
-#: Names that speak of a credential but only say where something is.
+"""A pattern for Spark, which redacts options whose name or value matches; Spark's default covers fewer credentials."""
+#: Names that contain a credential word but hold only a location.
 _PLACE = re.compile(r"\.(url|uri|file|location|path)$")
 _CREDENTIAL_IN_VALUE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|://[^/\s@]*:(?P<password>[^/\s@]*)@")
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\r\n]+")
 
 
 class Secret:
-    """A credential that shows itself as ``***`` wherever it is printed, also by ``vars``, ``asdict`` and debuggers."""
+    """A credential that prints as ``***``, even in ``vars``, ``asdict`` and debuggers."""
 
     __slots__ = ("_value",)
 
     def __init__(self, value: str) -> None:
-        """Hold a credential."""
+        """Wrap a credential."""
         self._value = value
 
     def reveal(self) -> str:
-        """Return the credential itself, for the client only."""
+        """Return the credential itself; for the Kafka client only."""
         return self._value
 
     def __eq__(self, other: object) -> bool:
-        """Compare the credentials."""
+        """Return whether the other object is a ``Secret`` with the same credential."""
         return isinstance(other, Secret) and self._value == other._value
 
     def __hash__(self) -> int:
-        """Hash the credential."""
+        """Return a hash of the credential."""
         return hash((Secret, self._value))
 
     def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
-        """Pickle the credential: a task on another machine needs it."""
+        """Pickle the credential itself: a task on another machine needs it."""
         return Secret, (self._value,)
 
     def __repr__(self) -> str:
-        """Show a mask."""
+        """Return the mask."""
         return MASK
 
     def __str__(self) -> str:
-        """Show a mask."""
+        """Return the mask."""
         return MASK
 
     def __format__(self, format_spec: str) -> str:
-        """Show a mask in f-strings too."""
+        """Return the mask, in f-strings too."""
         return MASK
 
 
-#: A client option: plain text, a reference, or a credential that lives in this process only.
+#: A client option's value: plain text, a reference, or a credential that is never stored.
 ClientValue = str | Secret
 
 
 def is_secret_key(name: str) -> bool:
-    """Tell whether a client option (named without ``kafka.``) holds a credential."""
+    """Return whether a client option, named without ``kafka.``, holds a credential."""
     lower = name.lower()
     return lower in _SECRET_KEYS or bool(_SECRET_WORD.search(lower) and not _PLACE.search(lower))
 
 
 def is_reference(value: str) -> bool:
-    """Tell whether a value is ``env:NAME`` or ``file:PATH``."""
+    """Return whether a value is ``env:NAME`` or ``file:PATH``."""
     return bool(_REFERENCE.fullmatch(value))
 
 
 def holds_secret(name: str, value: ClientValue) -> bool:
-    """Tell whether showing or storing this value would give a credential away."""
+    """Return whether showing or storing this value would disclose a credential."""
     if isinstance(value, Secret):
         return True
     if is_reference(value):
@@ -101,10 +101,10 @@ def holds_secret(name: str, value: ClientValue) -> bool:
 
 
 def refuse_inline_secrets(config: Mapping[str, ClientValue]) -> None:
-    """Refuse credentials in options that would be stored.
+    """Check that options to be stored contain no credentials.
 
     Raises:
-        InvalidInputError: the message names the option and says how to give the credential; it never holds the value.
+        InvalidInputError: an option holds a credential. The message says how to supply it, and never contains it.
     """
     for name, value in config.items():
         if holds_secret(name, value):
@@ -119,32 +119,33 @@ def refuse_inline_secrets(config: Mapping[str, ClientValue]) -> None:
 
 
 def resolve(config: Mapping[str, ClientValue], prefix: str = "kafka.") -> dict[str, str]:
-    """Replace references and :class:`Secret` by what they stand for.
+    """Return options with references and :class:`Secret` objects replaced by their values.
 
     Args:
         config: client options.
-        prefix: what the user writes before their names; for messages.
+        prefix: the prefix of the option names as the user writes them, for messages.
 
     Raises:
-        InvalidInputError: a variable is not set, or a file cannot be read or is empty.
+        InvalidInputError: a variable is not set or empty, or a file is empty or cannot be read.
     """
     return {name: _resolve_one(name, value, prefix) for name, value in config.items()}
 
 
 def redact(text: str, config: Mapping[str, ClientValue]) -> str:
-    """Mask every credential of ``config`` that occurs in ``text``, also as a URL or a Python string would write it."""
+    """Return ``text`` with every credential of ``config`` masked, also in its URL-quoted and Python-escaped forms."""
     for secret in sorted(set(_spellings(config)), key=len, reverse=True):
         text = text.replace(secret, MASK)
     return text
 
 
 def wrap(options: Mapping[str, object]) -> dict[str, ClientValue]:
-    """Return options as text, with each credential in a :class:`Secret`.
+    """Return option values as text, with each credential wrapped in a :class:`Secret`.
 
-    Called first in every function that is given options, so that no frame below it, and no handle, holds the text.
+    Every function that receives options calls this first, so that no stack frame below it and no handle holds a
+    credential as plain text.
 
     Args:
-        options: by name, with or without ``kafka.`` or ``properties.``.
+        options: option values by name, with or without ``kafka.`` or ``properties.``.
     """
     wrapped: dict[str, ClientValue] = {}
     for key, value in options.items():
@@ -158,7 +159,7 @@ def wrap(options: Mapping[str, object]) -> dict[str, ClientValue]:
 
 
 def reveal(options: Mapping[str, ClientValue]) -> dict[str, str]:
-    """Return options as the client, or Spark on its way to it, takes them."""
+    """Return options with credentials as plain text, for the Kafka client or for Spark to pass on."""
     return {name: value.reveal() if isinstance(value, Secret) else value for name, value in options.items()}
 
 
@@ -204,7 +205,7 @@ def _read(path: str) -> tuple[str | None, str]:
 
 
 def _spellings(config: Mapping[str, ClientValue]) -> Iterator[str]:
-    """Yield each resolvable credential in the ways a message may write it."""
+    """Yield each resolvable credential in the forms in which a message may contain it."""
     for name, value in config.items():
         try:
             text = _resolve_one(name, value)

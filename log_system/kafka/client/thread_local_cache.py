@@ -1,4 +1,4 @@
-"""What outlives a task: Spark reuses its Python workers, and connecting takes longer than a small task."""
+"""A cache that outlives Spark tasks: Spark reuses its Python workers, and connecting takes longer than a small task."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _KEPT_MAX: Final = 4
 
 
 class ThreadLocalCache(threading.local, Generic[K, V]):
-    """The few that were used last, for each thread its own: none of them is used by two at a time."""
+    """A small LRU cache per thread, so that no cached object is shared between threads."""
 
     def __init__(self, close: Callable[[V], Any] = lambda _: None) -> None:
-        """Hold none yet; ``close`` ends one that is no longer kept."""
+        """Create an empty cache; ``close`` is called on each evicted object."""
         self._close = close
         self._held: OrderedDict[K, V] = OrderedDict()
 
     def take(self, key: K, make: Callable[[], V]) -> V:
-        """Give the one of this key, made when it is asked for first."""
+        """Return the object for a key; create and cache it if it is missing."""
         if key not in self._held:
             self._held[key] = make()
             while len(self._held) > _KEPT_MAX:
@@ -30,17 +30,17 @@ class ThreadLocalCache(threading.local, Generic[K, V]):
         return self._held[key]
 
     def borrow(self, key: K) -> V | None:
-        """Take the one of this key out, so that nobody else is given it; None where none is kept."""
+        """Remove and return the object for a key, so that no other caller can get it; None if there is none."""
         return self._held.pop(key, None)
 
     def give_back(self, key: K, value: V) -> None:
-        """Keep one that was borrowed or is new. Where one of its key is kept, that one stays and this one ends."""
+        """Cache a borrowed or new object; if the key already has an object, keep that one and close this one."""
         if key in self._held:
             self._close(value)
         else:
             self.take(key, lambda: value)
 
     def forget(self, key: K) -> None:
-        """Close the one of this key, which has failed."""
+        """Close and remove the object for a key, after it has failed."""
         if key in self._held:
             self._close(self._held.pop(key))

@@ -1,7 +1,7 @@
-"""The topic of a table: made with it, checked before use, removed with it.
+"""The topic of a table: created with the table, checked before use, deleted with the table.
 
-Lookups go through the admin API alone: a producer that asks for a missing topic makes it where the broker's
-``auto.create.topics.enable`` is on. Each function raises ``UnavailableError`` when the broker does not answer.
+Lookups use only the admin API, because a producer that looks up a missing topic creates it if the broker's
+``auto.create.topics.enable`` is on. Each function raises ``UnavailableError`` if the broker does not respond.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ __all__ = [
 
 logger: Final = logging.getLogger("tablestore")
 LOOK_SECONDS: Final = 2.0
-"""How often a reader to which nothing comes looks whether its topic is still there."""
+"""How often, in seconds, a reader that receives nothing checks whether its topic still exists."""
 
 
 @dataclass(frozen=True)
 class TopicIds:
-    """Which topic it is, whatever its name: a topic that was deleted and created again has another id.
+    """The identity of a topic beyond its name: a topic that was deleted and created again has another id.
 
     Attributes:
         topic_id: the id that the cluster gave the topic when it was created (KIP-516).
@@ -72,7 +72,7 @@ class TopicIds:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a table asks of its topic; see :func:`check_topic`."""
+    """A table's requirements for its topic; see :func:`check_topic`."""
 
     partitions: int
     compacted: bool
@@ -95,28 +95,29 @@ def ensure_topic(
     replication_factor: int = -1,
     allow_existing_nonempty: bool = False,
 ) -> bool:
-    """Make the topic unless it is there; check it if it is. Two callers at once both succeed.
+    """Create the topic if it does not exist, else check it. Concurrent calls both succeed.
 
-    1. Look it up. A crash here leaves nothing.
-    2. Make it. A crash here leaves an empty topic of the right shape, which the next call accepts.
-    3. Wait until each partition has a leader, or check what somebody else made.
+    1. Look up the topic. A crash here leaves nothing.
+    2. Create it. A crash here leaves an empty topic of the right shape, which the next call accepts.
+    3. Wait until each partition has a leader, or check a topic that another caller created.
 
     Args:
         client: the cluster.
         name: the topic.
         partitions: the table's bucket count.
-        retention_ms: how long the topic keeps records; ``None`` leaves it to the broker, -1 is forever.
+        retention_ms: how long the topic keeps records; ``None`` uses the broker's default, -1 means forever.
         compacted: whether the broker may drop all but the last record of a key.
-        replication_factor: copies of each partition; -1 is the broker's default.
+        replication_factor: number of replicas of each partition; -1 uses the broker's default.
         allow_existing_nonempty: accept a topic that has or had records.
 
     Returns:
-        Whether this call made the topic. After a call that got no answer the next one may find the topic and say no.
+        Whether this call created the topic. If an earlier call got no response, the next one may find the topic that it
+        created and return False.
 
     Raises:
-        InvalidInputError: an option is wrong, or the existing topic has another shape.
+        InvalidInputError: an option is invalid, or the existing topic has another shape.
         AlreadyExistsError: the existing topic has or had records, and that is not allowed.
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not respond.
     """
     wanted = _Wanted(partitions, compacted, retention_ms)
     client.check()
@@ -142,19 +143,19 @@ def ensure_topic(
 
 
 def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -> bool:
-    """Make the topic unless it is there, as the broker would by itself; an existing one is taken as it is.
+    """Create the topic with the broker's defaults if it does not exist; accept an existing topic unchecked.
 
     Args:
         client: the cluster.
         name: the topic.
-        compacted: whether a topic made here keeps only the last record of each key.
+        compacted: whether a topic created here keeps only the last record of each key.
 
     Returns:
-        Whether this call made it.
+        Whether this call created the topic.
 
     Raises:
-        InvalidInputError: the name is none.
-        UnavailableError: the broker does not answer.
+        InvalidInputError: the name is not a valid topic name.
+        UnavailableError: the broker does not respond.
     """
     admin = client.admin()
     if partitions_led(client, admin, name) is not None:
@@ -172,7 +173,7 @@ def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -
 def check_topic(
     client: KafkaClient, name: str, *, partitions: int, compacted: bool, retention_ms: int | None = None
 ) -> None:
-    """Check that an existing topic fits its table.
+    """Check that an existing topic matches its table.
 
     Args:
         client: the cluster.
@@ -182,9 +183,9 @@ def check_topic(
         retention_ms: the table's ``log.retention``; ``None`` accepts any.
 
     Raises:
-        NotFoundError: there is no such topic.
-        InvalidInputError: the topic has another shape; the message names the option, what it asks for and what came.
-        UnavailableError: the broker does not answer.
+        NotFoundError: the topic does not exist.
+        InvalidInputError: the topic has another shape; the message names the option, the expected and the actual value.
+        UnavailableError: the broker does not respond.
     """
     shape = describe_topic(client, name)
     if shape is None:
@@ -193,15 +194,15 @@ def check_topic(
 
 
 def describe_topic(client: KafkaClient, name: str) -> TopicShape | None:
-    """Return the shape of a topic, or ``None`` if there is none."""
+    """Return the shape of a topic, or ``None`` if it does not exist."""
     return describe(client, client.admin(), name)
 
 
 def topic_ids(client: KafkaClient, name: str) -> TopicIds | None:
-    """Return the ids of a topic and its cluster, or ``None`` if there is no such topic.
+    """Return the ids of a topic and its cluster, or ``None`` if the topic does not exist.
 
     Raises:
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not respond.
     """
     admin = client.admin()
     found = look_up(client, admin, name)
@@ -213,26 +214,26 @@ def topic_ids(client: KafkaClient, name: str) -> TopicIds | None:
 
 
 def check_identity(client: KafkaClient, name: str, topic_id: str) -> None:
-    """Check that a topic is there and is still the one that it was.
+    """Check that a topic exists and still has the expected id.
 
     Args:
         client: the cluster.
         name: the topic.
-        topic_id: the id that it had; empty accepts any.
+        topic_id: the expected id; empty accepts any.
 
     Raises:
-        NotFoundError: there is no such topic.
-        DataLostError: it was deleted and created again.
-        UnavailableError: the broker does not answer.
+        NotFoundError: the topic does not exist.
+        DataLostError: the topic was deleted and created again.
+        UnavailableError: the broker does not respond.
     """
     _checked(client, client.admin(), name, topic_id)
 
 
 class TopicWatch:
-    """Sees, for a reader that waits, whether its topic is still there and the same. Asks the broker now and then."""
+    """Checks periodically, for a waiting reader, whether its topic still exists and is the same one."""
 
     def __init__(self, client: KafkaClient, name: str, topic_id: str = "") -> None:
-        """Watch a topic; without an id, that which the first look finds. Nothing is connected before that."""
+        """Create the watch of a topic; without an id, ``look`` adopts the first one found. Nothing connects yet."""
         self._client = client
         self._name = name
         self._id = topic_id
@@ -240,11 +241,11 @@ class TopicWatch:
         self._looked = time.monotonic()
 
     def look(self) -> None:
-        """Look, unless that was done within the last ``LOOK_SECONDS``. A broker that does not answer is waited for.
+        """Check the topic unless it was checked within the last ``LOOK_SECONDS``; ignore an unresponsive broker.
 
         Raises:
-            NotFoundError: there is no such topic any more.
-            DataLostError: it was deleted and created again.
+            NotFoundError: the topic no longer exists.
+            DataLostError: the topic was deleted and created again.
         """
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
@@ -259,19 +260,19 @@ class TopicWatch:
 def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
     """Delete a topic and wait until it is gone.
 
-    The client deletes topics by name only, so a topic that somebody creates under the same name between the look at
-    the id and the deletion, two requests in a row, is deleted in its place.
+    The client can delete topics only by name. If the topic is replaced by another one of the same name between the
+    check of the id and the deletion, which are two consecutive requests, the new topic is deleted.
 
     Args:
         client: the cluster.
         name: the topic.
-        topic_id: delete only the topic with this id; empty deletes whatever has the name.
+        topic_id: delete only the topic with this id; empty deletes any topic of that name.
 
     Returns:
-        Whether there was one, of that id.
+        Whether such a topic existed.
 
     Raises:
-        UnavailableError: the broker does not answer, or the topic is still there after a while.
+        UnavailableError: the broker does not respond, or the topic still exists after ``SETTLE_SECONDS_MAX``.
     """
     admin = client.admin()
     if topic_id:
@@ -286,7 +287,7 @@ def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
     until = time.monotonic() + SETTLE_SECONDS_MAX
     while (found := look_up(client, admin, name)) is not None:
         if topic_id and id_of(found) != topic_id:
-            # Somebody has created another topic of this name since.
+            # Another topic of this name has been created since.
             return True
         if time.monotonic() > until:
             msg = f"topic '{name}' is still there {SETTLE_SECONDS_MAX:.0f} s after its deletion began. Retry later."
@@ -297,10 +298,10 @@ def delete_topic(client: KafkaClient, name: str, topic_id: str = "") -> bool:
 
 @dataclass(frozen=True)
 class TopicOffsets:
-    """Offsets of a topic, and which topic of that name it is.
+    """Offsets of a topic, with the topic's id.
 
     Attributes:
-        topic_id: Kafka's own id, which a topic that is deleted and made anew does not keep; see ``id_of``.
+        topic_id: Kafka's id, which changes if the topic is deleted and created again; see ``id_of``.
         offsets: an offset for each partition.
     """
 
@@ -309,31 +310,31 @@ class TopicOffsets:
 
 
 def earliest_of(client: KafkaClient, topic: str) -> TopicOffsets:
-    """Return for each partition the first offset that is still there, with the topic's id.
+    """Return the first available offset of each partition, with the topic's id.
 
     Raises:
-        NotFoundError: there is no such topic.
+        NotFoundError: the topic does not exist.
     """
     cluster, asked, topic_id = _asked(client, topic)
     return TopicOffsets(topic_id, _by_number(cluster.earliest(asked)))
 
 
 def latest_of(client: KafkaClient, topic: str, *, read_committed: bool) -> TopicOffsets:
-    """Return what ``latest_offsets`` does, with the topic's id."""
+    """Return the offsets of ``latest_offsets``, with the topic's id."""
     cluster, asked, topic_id = _asked(client, topic)
     return TopicOffsets(topic_id, _by_number(cluster.latest(asked, _isolation(read_committed))))
 
 
 def topic_id(client: KafkaClient, topic: str, admin: AdminClient | None = None) -> str:
-    """Return Kafka's own id of a topic; see ``id_of``.
+    """Return Kafka's id of a topic; see ``id_of``.
 
     Args:
         client: the cluster.
         topic: the topic.
-        admin: a connection to ask over; None makes one.
+        admin: the admin client to use; None creates one.
 
     Raises:
-        NotFoundError: there is no such topic.
+        NotFoundError: the topic does not exist.
     """
     found = look_up(client, admin or client.admin(), topic)
     if found is None:
@@ -342,34 +343,34 @@ def topic_id(client: KafkaClient, topic: str, admin: AdminClient | None = None) 
 
 
 def earliest_offsets(client: KafkaClient, topic: str, topic_id: str = "") -> dict[int, int]:
-    """Return for each partition the first offset that is still there.
+    """Return the first available offset of each partition.
 
     Args:
         client: the cluster.
         topic: the topic.
-        topic_id: the id that it had; empty accepts any.
+        topic_id: the expected id; empty accepts any.
 
     Raises:
-        NotFoundError: there is no such topic.
-        DataLostError: it was deleted and created again.
+        NotFoundError: the topic does not exist.
+        DataLostError: the topic was deleted and created again.
     """
     cluster, asked, _ = _asked(client, topic, topic_id)
     return _by_number(cluster.earliest(asked))
 
 
 def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> dict[int, int]:
-    """Return for each partition the offset after its last one.
+    """Return the end offset of each partition.
 
-    The broker answers the commit of a transaction when it is decided, and writes the commit's marker into each
-    partition a moment later: right after a commit, the read-committed offsets may still lie before it.
+    The broker acknowledges a commit once it is decided, and writes the commit marker to each partition shortly
+    afterwards. Directly after a commit, the read-committed end may therefore still be before the transaction.
 
     Args:
         client: the cluster.
         topic: the topic.
-        read_committed: stop before the first open transaction (the last stable offset), else take all that is written.
+        read_committed: return the last stable offset, before the first open transaction; else the end of all records.
 
     Raises:
-        NotFoundError: there is no such topic.
+        NotFoundError: the topic does not exist.
     """
     return latest_of(client, topic, read_committed=read_committed).offsets
 
@@ -386,7 +387,7 @@ def _asked(client: KafkaClient, topic: str, topic_id: str = "") -> tuple[Cluster
 
 
 def _checked(client: KafkaClient, admin: AdminClient, name: str, topic_id: str) -> TopicDescription:
-    """Do the check of ``check_identity`` over one connection."""
+    """Perform ``check_identity`` over a given connection, and return the topic's description."""
     found = look_up(client, admin, name)
     if found is None:
         raise missing(client, name)
@@ -406,7 +407,13 @@ def _by_number(found: Offsets) -> dict[int, int]:
 
 
 def _accept(client: KafkaClient, admin: AdminClient, name: str, wanted: _Wanted, *, allow_nonempty: bool) -> None:
-    """Accept a topic that this call did not make, or say why not."""
+    """Check that a topic that this call did not create is acceptable.
+
+    Raises:
+        NotFoundError: the topic does not exist.
+        InvalidInputError: the topic has another shape.
+        AlreadyExistsError: the topic has or had records, and that is not allowed.
+    """
     shape = describe(client, admin, name)
     if shape is None:
         raise missing(client, name)
@@ -447,12 +454,16 @@ def _compare(name: str, shape: TopicShape, wanted: _Wanted) -> None:
 
 
 def _settle(client: KafkaClient, admin: AdminClient, name: str, partitions: int | None) -> None:
-    """Wait until the topic, just made by somebody, is known with a leader for each of its partitions."""
+    """Wait until a topic that was just created has a leader for each of its partitions and serves requests.
+
+    Raises:
+        UnavailableError: some partition has no leader after ``SETTLE_SECONDS_MAX``.
+    """
     until = time.monotonic() + SETTLE_SECONDS_MAX
     while True:
         parts = partitions_led(client, admin, name) or {}
         if parts and all(parts.values()) and len(parts) == (partitions or len(parts)):
-            # A broker may know that it leads a partition before it serves it.
+            # A broker may know that it leads a partition before it can serve requests for it.
             Cluster(client, admin).earliest((name, number) for number in parts)
             return
         if time.monotonic() > until:

@@ -1,1 +1,1 @@
-"""Publishing of committed snapshots to Kafka."""
+"""Publishers of committed snapshots to Kafka."""

@@ -1,7 +1,7 @@
-"""Sends changes into an eventual log while they are staged: before the commit, without a transaction. Runs in tasks.
+"""Send changes to an eventual log while they are staged: before the commit and without a transaction. Runs in tasks.
 
-A task that fails half way leaves records, and its next attempt sends them again. Whoever settles the snapshot
-(``eventual_publisher.py``) finds both.
+A task that fails halfway leaves records in the log, and its next attempt sends them again. ``eventual_publisher.py``
+finds both when it settles the snapshot.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from snapshot.records import SentRange
 _QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
 _PRODUCERS = ThreadLocalCache[KafkaClient, Any]()
-"""Thrown away after any error."""
+"""Idempotent producers by client; a producer is discarded after any error."""
 
 
 @dataclass(frozen=True)
 class KafkaLogSinkFactory:
-    """Makes the taps of one table's log. Picklable."""
+    """Opens sinks of one table's log. Picklable."""
 
     log: KafkaLog
 
     def open(self) -> KafkaLogSink:
-        """Connect, with an idempotent producer: within one attempt no record is lost, doubled or out of order."""
+        """Open a sink with an idempotent producer: one attempt's records are neither lost, duplicated nor reordered."""
         limit = record_limit(self.log.client, self.log.topic)
         log = self.log if limit is None else replace(self.log, batch_bytes_max=limit.batch_bytes)
         return KafkaLogSink(log, _PRODUCERS.take(log.client, partial(log.client.producer, None, **log.batching())))
 
 
 class KafkaLogSink:
-    """Sends one task's changes; the record's partition is its bucket."""
+    """Sends one task's changes to the log; each bucket is one partition."""
 
     def __init__(self, log: KafkaLog, producer: Any) -> None:
-        """Send with ``producer``, an idempotent one without a transaction."""
+        """Create a sink that sends with ``producer``, an idempotent, non-transactional producer."""
         self._log = log
         self._producer = producer
         self._codec = log.kept_codec()
@@ -55,10 +55,10 @@ class KafkaLogSink:
         self._streams[bucket].send(self._codec.encode(changes))
 
     def close(self) -> dict[int, SentRange]:
-        """Wait until the broker has confirmed all records.
+        """Wait until the broker has acknowledged all records, and return where they are, by bucket.
 
         Raises:
-            TableStoreError: it has not; what is in the log is repaired after the next commit.
+            TableStoreError: some are not acknowledged; records already in the log are repaired after the next commit.
         """
         try:
             with kafka_errors(f"send changes to topic {self._log.topic!r}", self._log.client, indefinite=True):
@@ -70,10 +70,10 @@ class KafkaLogSink:
 
 
 class RecordStream:
-    """Sends records into one partition, hears of each that it landed, and knows where the first and the last did."""
+    """Sends records to one partition, counts acknowledgements and tracks the first and last offsets."""
 
     def __init__(self, topic: str, partition: int, producer: Any) -> None:
-        """Send with ``producer``."""
+        """Create a stream that sends to ``partition`` with ``producer``."""
         self._topic = topic
         self._partition = partition
         self._producer = producer
@@ -85,7 +85,7 @@ class RecordStream:
     def send(self, records: EncodedRecords) -> None:
         """Queue records.
 
-        Without a transaction nothing but its delivery report tells of a record that the broker refused.
+        Each has a delivery report: without a transaction nothing else reveals a record that the broker rejected.
         """
         produce, topic, partition, heard = self._producer.produce, self._topic, self._partition, self._on_delivery
         for number, (key, value) in enumerate(zip(records.keys, records.values, strict=True)):
@@ -101,10 +101,10 @@ class RecordStream:
         self.records += len(records)
 
     def sent(self) -> SentRange:
-        """Say where the records are; the producer must have been flushed.
+        """Return the offset range of the sent records; the producer must have been flushed.
 
         Raises:
-            TableStoreError: the broker refused a record or has not confirmed all.
+            TableStoreError: the broker rejected a record or has not acknowledged all.
         """
         doing = f"send changes to topic {self._topic!r}"
         if self._failed is not None:
@@ -118,7 +118,7 @@ class RecordStream:
         if error is not None:
             self._failed = error
             return
-        # The producer is idempotent: reports come in the order of the records, and so do offsets.
+        # The producer is idempotent: delivery reports and offsets follow the order of the records.
         self._last = message.offset()
         if self._confirmed == 0:
             self._first = self._last

@@ -1,9 +1,9 @@
-"""Settling an eventual log: after a commit, see that the log's last word on every key is the committed one.
+"""Settle an eventual log: after a commit, make the last record of every key in the log hold the committed value.
 
 Changes are in the log before they are committed, in whatever order tasks and writers sent them. A snapshot is settled
-when the log, folded up to the end of its range, holds the committed value of every key that the range or the snapshot
-touches. Only the log's owner settles, one after the other: repairs go out in a transaction that also moves the
-register, so an owner that was replaced repairs nothing with old values.
+when the log, replayed up to the end of the snapshot's range, yields the committed value of every key that occurs in the
+range or in the snapshot. Only the log's owner settles snapshots. It sends repairs in a transaction that also moves the
+register, so a fenced owner cannot repair anything with old values.
 """
 
 from __future__ import annotations
@@ -25,49 +25,50 @@ from snapshot.records import ChangeSet, SentRange, Snapshot
 
 
 class RepairSource(Protocol):
-    """Knows what is committed."""
+    """Provides committed changes, and the changes that repair the log."""
 
     def unsettled(self, snapshot: int) -> Sequence[ChangeSet]:
-        """Give the changes of a snapshot and of every later one that is committed, in order."""
+        """Return the changes of a snapshot and of all later committed snapshots, in order."""
         ...
 
     def wrong(
         self, partition: int, start: int, end: int, unsettled: Sequence[ChangeSet], *, whole: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Give the changes that make the log right: the committed value, or a delete, of each key that needs it.
+        """Yield changes that repair the log: the committed value, or a delete, of each key whose last record is wrong.
 
         Args:
-            partition: the log partition, which is the bucket.
-            start: offset from which the log is read.
-            end: offset at which that ends; the caller sends the changes after it.
-            unsettled: snapshots whose keys must have their last word between the two.
-            whole: every key of the bucket must.
+            partition: the log partition, which equals the bucket.
+            start: the offset from which the log is read.
+            end: the offset at which reading stops; the caller sends the repairs after it.
+            unsettled: snapshots whose keys must have a correct last record in this range.
+            whole: whether every key of the bucket must have one.
         """
         ...
 
 
 class EventualPublisher(KafkaPublisher):
-    """Settles snapshots whose changes are in the log since before their commit. Not for several threads at once."""
+    """Settles snapshots whose changes were sent to the log before their commit. Not thread-safe."""
 
     def __init__(self, log: KafkaLog, index: LogIndex, repairs: RepairSource) -> None:
-        """Settle in ``log``; nothing is connected before the first call."""
+        """Create the publisher of ``log``; nothing connects before the first call."""
         super().__init__(log, index)
         self._repairs = repairs
         self._expected: tuple[int, Mapping[int, SentRange]] = (-1, {})
 
     @property
     def log(self) -> KafkaLog:
-        """The log."""
+        """The log to which this publisher publishes."""
         return self._log
 
     def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
-        """Hear where this writer's own snapshot is: if nothing else is there, the log need not be read."""
+        """Record where this writer sent its own snapshot: if nothing else is there, the log need not be read."""
         self._expected = snapshot, sent
 
     def mend(self) -> None:
-        """Repair what attempts that never committed have left after the last settled snapshot.
+        """Repair records that uncommitted attempts left after the last settled snapshot.
 
-        The register stays: there is no snapshot to which the range belongs. It becomes part of the next one's.
+        The register does not move, because the repaired range belongs to no snapshot. The range becomes part of the
+        next snapshot's range.
 
         Raises:
             FencedError: another publisher has taken over.
@@ -79,29 +80,31 @@ class EventualPublisher(KafkaPublisher):
             self._repair(dirty, ends, (), None)
 
     def reconcile_all(self, newest: Snapshot) -> Mapping[int, int]:
-        """Make the log's last word on every key of the table the committed one, reading all of the log.
+        """Read the whole log and repair every key of the table whose last record does not hold the committed value.
 
-        Needs no register that is true; moves it to the newest snapshot. A crash leaves the log as it was, or right.
+        Does not rely on the register, and moves it to the newest snapshot. A crash leaves the log unchanged, partly
+        repaired or fully repaired; running this again completes it.
 
         Args:
             newest: the newest committed snapshot.
 
         Returns:
-            For each partition that had something wrong, how many changes were sent.
+            The number of changes sent to each partition that needed repairs.
 
         Raises:
             FencedError: another publisher has taken over.
-            TableStoreError: the broker failed; take over and begin again.
+            TableStoreError: the broker failed; take over and start again.
         """
         with self._as_owner():
             return self._repair(dict.fromkeys(range(self._log.partitions), 0), self._log_ends(), (), newest, whole=True)
 
     def _send(self, changes: ChangeSet) -> None:
-        """Settle a snapshot, and every later one with it, unless that is done.
+        """Settle a snapshot and all later committed snapshots, unless already done.
 
-        What is wrong is repaired in a transaction that also moves the register: a crash before its end leaves the log
-        as it was; after it, the next publisher writes the index entry from the register. The entry's range begins where
-        the one before ends; where several snapshots are settled at once, the last of them has the range.
+        Repairs are sent in a transaction that also moves the register. A crash before its commit leaves the register
+        unchanged; after a crash that follows the commit, the next publisher writes the index entry from the register.
+        The entry's range starts where the previous one ends. If several snapshots are settled at once, the last one
+        gets the range.
         """
         if all(position.holds(changes.snapshot.id) for position in self._register):
             return
@@ -115,10 +118,11 @@ class EventualPublisher(KafkaPublisher):
         return [found[partition] for partition in range(self._log.partitions)]
 
     def _is_clean(self, partition: int, end: int, unsettled: Sequence[ChangeSet]) -> bool:
-        """Tell whether a partition holds this writer's records of the one snapshot to settle, and nothing else.
+        """Return whether a partition needs no repair: its new records are exactly this writer's for the one snapshot.
 
-        An attempt's records are in order and without gap (the producer is idempotent), so as many offsets as records
-        leave no room for others. A repair before them has left one offset, that of its transaction's end.
+        A partition without new records is clean too if the snapshots to settle have no changes in it. An attempt's
+        records are contiguous (the producer is idempotent), so if there are as many offsets as records, there are no
+        other records. A preceding repair leaves one additional offset, its transaction marker.
         """
         held = self._register[partition]
         starts = (held.end, held.end + 1) if held.records else (held.end,)
@@ -144,17 +148,17 @@ class EventualPublisher(KafkaPublisher):
         *,
         whole: bool = False,
     ) -> Mapping[int, int]:
-        """Send what is wrong, in transactions of bounded size; the last one moves the register to ``settled``.
+        """Send repairs in transactions of bounded size; the last transaction moves the register to ``settled``.
 
         Args:
-            dirty: partitions to look at, and the offsets from which; what retention has removed is passed over.
-            ends: for each partition, where to stop.
-            unsettled: snapshots whose keys must be right after it.
-            settled: the newest of them; None leaves the register as it is.
-            whole: every key must be right after it.
+            dirty: the partitions to read and the offset to start from; offsets removed by retention are skipped.
+            ends: for each partition, the offset at which to stop.
+            unsettled: snapshots whose keys must be correct afterwards.
+            settled: the newest snapshot that is settled afterwards; None leaves the register unchanged.
+            whole: whether every key must be correct afterwards.
 
         Returns:
-            For each partition to which something was sent, how many changes.
+            The number of changes sent to each partition that needed repairs.
         """
         log = self._log
         held_from = self._log_starts() if dirty else ()
@@ -196,9 +200,9 @@ class EventualPublisher(KafkaPublisher):
     def _moved(
         self, partition: int, end: int, stream: RecordStream | None, settled: Snapshot | None
     ) -> RegisterPosition:
-        """Give where a partition's range ends: after the repair if it follows at once, else before it.
+        """Return the position at the end of a partition's range: after the repair if it directly follows, else before.
 
-        What others have sent in between may be wrong again, so it is left to the next range, with the repair.
+        Records that others sent in between may be wrong again, so they and the repair are left to the next range.
         """
         held = self._register[partition]
         snapshot, commit = (held.snapshot, held.commit) if settled is None else (settled.id, settled.fingerprint)
@@ -209,7 +213,7 @@ class EventualPublisher(KafkaPublisher):
         return RegisterPosition(snapshot, 0, 0, done=True, end=end, commit=commit)
 
     def _entry(self, changes: ChangeSet, starts: Sequence[int]) -> IndexEntry:
-        """Describe the range of a settled snapshot; it counts offsets, since others' records may be among them."""
+        """Return the index entry of a settled snapshot; ``records`` counts offsets, as others may have sent records."""
         snapshot = changes.snapshot
         ranges: list[OffsetRange] = []
         for partition, start in enumerate(starts):

@@ -1,4 +1,4 @@
-"""Sends a snapshot's changes into one log partition, inside a transaction that the caller opens and closes."""
+"""Send a snapshot's changes to one log partition, inside a transaction that the caller begins and commits."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _REASON_SECONDS = 1.0
 
 
 class Sender:
-    """Sends into one partition and learns from the broker where the last record landed."""
+    """Sends changes to one partition and obtains the offset of the last record from the broker."""
 
     def __init__(self, log: KafkaLog, producer: Any, codec: LogFormat, partition: int) -> None:
-        """Send with ``producer``, which is in a transaction whenever something is sent."""
+        """Create a sender that uses ``producer``, which must be in a transaction whenever something is sent."""
         self._log = log
         self._producer = producer
         self._codec = codec
@@ -39,16 +39,16 @@ class Sender:
         self._failed: Any = None
 
     def send(self, changes: ChangeSet, position: RegisterPosition, rows_max: int) -> int:
-        """Queue up to ``rows_max`` changes that follow ``position``; the last record carries the new position.
+        """Queue up to ``rows_max`` changes after ``position``; the last record carries the new position.
 
         Returns:
-            How many changes were queued.
+            The number of changes queued.
         """
         total = changes.rows(self._partition)
         left = min(total - position.rows, rows_max)
         queued = left
         self._landed = None
-        # After the transaction before, it goes on where that has stopped, without reading its rows again.
+        # Continue where the previous transaction stopped, without reading its rows again.
         if self._next != (changes.snapshot.id, position.rows):
             self._batches = changes.batches(self._partition, position.rows)
         self._next = None
@@ -68,11 +68,11 @@ class Sender:
         return queued
 
     def position(self) -> RegisterPosition:
-        """Give the position after the last record; the producer must have been flushed.
+        """Return the position after the last record; the producer must have been flushed.
 
         Raises:
-            TableStoreError: the broker refused a record, or has not confirmed the last one.
-            DataLostError: it landed before what was published earlier, so the topic was made anew.
+            TableStoreError: the broker rejected a record, or has not acknowledged the last one.
+            DataLostError: the last record's offset is below earlier published offsets: the topic was created again.
         """
         assert self._position is not None
         with kafka_errors(f"publish to topic {self._log.topic!r}", self._log.client, handle=self._producer):
@@ -82,7 +82,7 @@ class Sender:
                 msg = "the last record was not confirmed"
                 raise TimeoutError(msg)
         if self._landed < self._position.end:
-            # The transaction is still open, so nothing of it will be seen.
+            # The transaction is still open, so readers will not see its records.
             raise shorter(self._log, self._partition, self._position.end, self._landed)
         return replace(self._position, end=self._landed + 1)
 
@@ -124,7 +124,7 @@ class Sender:
             poll(0)
 
     def _put(self, key: bytes | None, value: bytes | None, headers: Any, on_delivery: Any) -> None:
-        """Produce one record, waiting while the client's queue is full."""
+        """Produce one record; wait while the client's queue is full."""
         while True:
             try:
                 self._producer.produce(
@@ -143,7 +143,7 @@ class Sender:
 
 
 def _reason(producer: Any, error: KafkaException) -> KafkaException:
-    """Find out why a producer is dead: ``produce`` says only that it is, the end of its transaction says why."""
+    """Return the cause of a fatal producer error: ``produce`` reports only that it is fatal, an abort reports why."""
     if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - the client has no public name for it
         try:
             producer.abort_transaction(_REASON_SECONDS)

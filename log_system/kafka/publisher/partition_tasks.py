@@ -1,4 +1,4 @@
-"""Publishing a large snapshot: each log partition by a task of its own, in several transactions."""
+"""Publish a large snapshot with one task per log partition, each in several transactions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from snapshot.records import ChangeSet
 
 @dataclass(frozen=True)
 class PartitionTask:
-    """One partition's part of publishing a snapshot. Picklable.
+    """A task that publishes a snapshot to one partition. Picklable.
 
     Attributes:
         log: the log.
         changes: the snapshot's changes.
         partition: the partition.
-        token: of the publisher that sent the task; a publisher that takes over removes it from the register.
-        position: how far the partition was when the task was made.
+        token: the token of the publisher that created the task; a publisher that takes over replaces the token.
+        position: how far the partition was published when the task was created.
     """
 
     log: KafkaLog
@@ -36,19 +36,19 @@ class PartitionTask:
 
 
 def publish_partition(task: PartitionTask) -> RegisterPosition:
-    """Publish what a partition lacks of a snapshot. May run several times, also at once; the changes land once.
+    """Publish the changes of a snapshot that a partition lacks. Idempotent, even if several attempts run at once.
 
-    1. Take over the partition's transactional id: a task before this one is fenced.
-    2. Read the register, only now: go on from there, and only if the sender still owns the log. Where the broker has
-       forgotten the register since the task was made, the partition's own records tell what an attempt before has sent.
+    1. Take over the partition's transactional id, which fences an earlier attempt.
+    2. Only then read the register, and continue from there if the publisher that created the task still owns the log.
+       If the broker has lost the register since then, the partition's own records show what earlier attempts have sent.
     3. Send and commit one transaction after another; each moves the register.
 
     Raises:
-        FencedError: another publisher owns the log, or another attempt of this task runs.
+        FencedError: another publisher owns the log, or another attempt of this task is running.
         TableStoreError: the broker failed; run the task again.
     """
     log, snapshot = task.log, task.changes.snapshot.id
-    # Spark reuses its workers: what staging has left to Arrow's pool would count beside what is needed here.
+    # Spark reuses its workers: memory that staging left in Arrow's pool would add to what is needed here.
     pa.default_memory_pool().release_unused()
     with kafka_errors(f"publish snapshot {snapshot} to partition {task.partition} of {log.topic!r}", log.client):
         # Step 1.

@@ -1,8 +1,8 @@
-"""Publishing: the changes of committed snapshots go into the log, in order, exactly once.
+"""Publish the changes of committed snapshots to the log, in order and exactly once.
 
-One publisher owns the log at a time. Ownership is the transactional id: whoever takes it over fences the owner
-before and ends its open transaction (KIP-98). librdkafka lacks KIP-890, so after any error the producer is thrown
-away and the log taken over again; a producer is never reused after an error.
+One publisher owns the log at a time. Ownership is the transactional id: a publisher that takes it over fences the
+previous owner and aborts its open transaction (KIP-98). librdkafka lacks KIP-890, so a producer is never reused after
+an error: it is discarded and the log is taken over again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from snapshot.records import ChangeSet, SentRange, Snapshot
 _LOOK_SECONDS = 1.0
 _THREADS_MAX = 8
 _THREAD_ROWS_MIN = 10_000
-"""Fewer changes than this are not worth another thread."""
+"""The fewest changes that justify another thread."""
 RunTasks = Callable[[Sequence[PartitionTask]], list[RegisterPosition]]
-"""Runs one task a partition, each at least once, and returns their results in order."""
+"""Runs one task per partition, each at least once, and returns their results in order."""
 
 
 def run_here(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
@@ -46,10 +46,10 @@ def run_here(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
 
 
 class KafkaPublisher:
-    """Publishes snapshots into one table's log. Not for several threads at once."""
+    """Publishes snapshots to one table's log. Not thread-safe."""
 
     def __init__(self, log: KafkaLog, index: LogIndex, run_tasks: RunTasks = run_here) -> None:
-        """Publish into ``log``; nothing is connected before the first call."""
+        """Create the publisher of ``log``; nothing connects before the first call."""
         self._log = log
         self._index = index
         self._run_tasks = run_tasks
@@ -64,50 +64,50 @@ class KafkaPublisher:
 
     @property
     def owns_log(self) -> bool:
-        """Whether this publisher has taken the log over and not been fenced since, as far as it knows."""
+        """Whether this publisher has taken over the log and, as far as it knows, has not been fenced since."""
         return self._producer is not None
 
     @property
     def wait_seconds(self) -> float:
-        """How long the broker may leave something unanswered."""
+        """How long the broker may be unreachable before publishing fails, in seconds."""
         return self._log.client.wait_seconds
 
     @property
     def servers(self) -> str:
-        """The brokers that the table's definition named when this publisher was made."""
+        """The bootstrap servers in the table's definition when this publisher was created."""
         return self._log.servers
 
     @property
     def newest(self) -> int:
-        """The newest snapshot of which the log holds any change, as the register said when the log was taken over."""
+        """The newest snapshot with at least one change in the log, according to the register read by ``take_over``."""
         return max((position.snapshot for position in self._register), default=0)
 
     @property
     def claimed(self) -> Sequence[tuple[int, str]]:
-        """The last snapshot in each partition and what identifies its commit, empty where that is not known."""
+        """The last snapshot in each partition with its commit fingerprint (empty: unknown)."""
         return [(position.snapshot, position.commit) for position in self._register]
 
     def positions(self) -> Sequence[RegisterPosition]:
-        """Return the register as this publisher, the log's owner, knows it."""
+        """Return the register as known to this publisher, the log's owner."""
         return tuple(self._register)
 
     def take_over(self, *, check: bool = True) -> None:
         """Become the log's only publisher.
 
-        1. Fence the publisher before and end its open transaction. A crash here leaves the log without owner.
-        2. If tasks of the publisher before may be writing, or the broker has forgotten whether any are, replace their
-           token, fence each of them, and only then say that there are none. The order matters: a task looks for its
-           token after it has fenced others. A crash in between leaves a token, so the next take-over fences them again.
-        3. Read what is published, now that nobody else can move it.
+        1. Fence the previous publisher and abort its open transaction. A crash here leaves the log without an owner.
+        2. If tasks of the previous publisher may be writing, or the broker has lost that information, replace their
+           token, fence each task, and only then clear the token. The order matters: a task checks its token after it
+           has fenced others. A crash in between leaves a token, so the next take-over fences the tasks again.
+        3. Read what is published, now that no other publisher can change it.
 
         Args:
-            check: refuse a topic that ends before what is published; only who mends that does without.
+            check: reject a topic that ends before its published offsets; False only for repairing such a topic.
 
         Raises:
-            UnavailableError: the broker does not answer.
-            FencedError: yet another publisher was faster.
+            UnavailableError: the broker does not respond.
+            FencedError: yet another publisher has taken over in the meantime.
             NotFoundError: the topic was deleted.
-            DataLostError: the topic was made anew, or has lost published records.
+            DataLostError: the topic was created again, or has lost published records.
         """
         self.discard()
         limit = record_limit(self._log.client, self._log.topic, fresh=True)
@@ -120,7 +120,8 @@ class KafkaPublisher:
             # Step 2.
             token, self._tasks_group = tasks_token(log)
             if token != "":
-                # Offsets of a topic that does not exist are not taken, and the client asks again until its time is up.
+                # Check the topic first: if it does not exist, the broker rejects its offsets and the client retries
+                # until the timeout.
                 topic_ends(log)
                 self._announce_tasks(producer, f"fenced-by-{self._token}")
                 self._fence_tasks()
@@ -139,14 +140,14 @@ class KafkaPublisher:
             self._producer = producer
 
     def publish(self, changes: ChangeSet) -> IndexEntry:
-        """Put a snapshot into the log and the index, unless it is there.
+        """Write a snapshot to the log and the index, unless it is already there.
 
-        The snapshots before it must be published.
+        All earlier snapshots must be published.
 
-        1. Send what the log lacks: a small snapshot in one transaction over all partitions, a large one by tasks. The
-           register moves with it. A crash here leaves all or nothing of each transaction.
-        2. Write the index entry: the gate opens. A crash here leaves a published snapshot that readers do not see
-           until the next publisher writes the entry.
+        1. Send the changes that the log lacks: a small snapshot in one transaction over all partitions, a large one by
+           tasks. The register moves in the same transactions. A crash here leaves all or nothing of each transaction.
+        2. Write the index entry, which opens the gate. A crash before this leaves a published snapshot that readers
+           cannot see until the next publisher writes the entry.
 
         Raises:
             FencedError: another publisher has taken over.
@@ -159,17 +160,17 @@ class KafkaPublisher:
             return self._list(changes)
 
     def expect(self, snapshot: int, sent: Mapping[int, SentRange]) -> None:
-        """Hear where a snapshot's changes are already: nowhere, in a transactional log."""
+        """Do nothing: a transactional log holds no changes of a snapshot before it is published."""
 
     def mend(self) -> None:
-        """Repair nothing: what is in a transactional log is committed."""
+        """Do nothing: readers of a transactional log see only committed changes."""
 
     def restore(self, positions: Mapping[int, RegisterPosition]) -> None:
-        """Set the register of some partitions, in a transaction of the log's owner, to what the log was found to hold.
+        """Set the register of some partitions to positions found in the log, in a transaction of the log's owner.
 
         Raises:
             FencedError: another publisher has taken over.
-            UnavailableError: the broker does not answer.
+            UnavailableError: the broker does not respond.
         """
         doing = f"restore the register of topic {self._log.topic!r}"
         with self._as_owner(), kafka_errors(doing, self._log.client):
@@ -180,14 +181,14 @@ class KafkaPublisher:
             self._register[partition] = position
 
     def discard(self) -> None:
-        """Throw the producer away; its open transaction ends at the next take-over or at its time-out."""
+        """Discard the producer; its open transaction is aborted by the next take-over or by the transaction timeout."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
             producer.purge()
 
     @contextmanager
     def _as_owner(self) -> Iterator[None]:
-        """Own the log, and throw the producer away after any error: what a transaction holds then is not known."""
+        """Own the log within the context; discard the producer after any error, as its transaction is then in doubt."""
         if not self.owns_log:
             self.take_over()
         try:
@@ -201,22 +202,22 @@ class KafkaPublisher:
             raise
 
     def _check_topic(self, cause: UnavailableError) -> None:
-        """Name a topic that was deleted as the reason why nothing could be sent: to the client it is only silent.
+        """Check whether a deleted topic is the cause of a failure: the client reports only a timeout for it.
 
         Raises:
-            NotFoundError: there is no such topic.
+            NotFoundError: the topic does not exist.
         """
         client = replace(self._log.client, wait_seconds=_LOOK_SECONDS)
         try:
             found = describe_topic(client, self._log.topic)
         except UnavailableError:
-            # The broker is what does not answer, as the cause says.
+            # The broker itself does not respond, as ``cause`` already says.
             return
         if found is None:
             raise missing(self._log.client, self._log.topic) from cause
 
     def _send(self, changes: ChangeSet) -> None:
-        """Put what the log lacks of a snapshot into it."""
+        """Send the changes of a snapshot that the log lacks."""
         snapshot = changes.snapshot.id
         missing = [p for p in range(self._log.partitions) if changes.rows(p) and not self._register[p].holds(snapshot)]
         if sum(changes.rows(p) for p in missing) > self._log.driver_rows_max:
@@ -225,7 +226,7 @@ class KafkaPublisher:
             self._publish_here(changes, missing)
 
     def _publish_here(self, changes: ChangeSet, missing: Sequence[int]) -> None:
-        """Publish into all partitions that lack the snapshot, in one transaction."""
+        """Publish to all partitions that lack the snapshot, in one transaction."""
         snapshot = changes.snapshot.id
         rows = sum(changes.rows(p) for p in missing)
         threads = max(1, min(len(missing), _THREADS_MAX, rows // _THREAD_ROWS_MIN))
@@ -254,10 +255,10 @@ class KafkaPublisher:
             self._register[partition] = position
 
     def _publish_by_tasks(self, changes: ChangeSet, missing: Sequence[int]) -> None:
-        """Publish by one task a partition, each in transactions of its own under its partition's transactional id.
+        """Publish with one task per partition, each in its own transactions under its partition's transactional id.
 
-        The token says that tasks may be writing: a take-over removes it first and fences the tasks second, and a task
-        looks for it after it has fenced others, so a task of a fenced publisher publishes nothing.
+        The token records that tasks may be writing. A take-over replaces the token before it fences the tasks, and a
+        task checks the token after it has fenced others, so a task of a fenced publisher publishes nothing.
         """
         self._announce_tasks(self._producer, self._token)
         tasks = [PartitionTask(self._log, changes, p, self._token, self._register[p]) for p in missing]
@@ -266,7 +267,7 @@ class KafkaPublisher:
         self._announce_tasks(self._producer, "")
 
     def _codec_of(self, schema: pa.Schema, thread: int = 0) -> LogFormat:
-        """Give a thread's coder of changes with these columns, which are those that the table had in their snapshot."""
+        """Return a thread's format object for changes with the columns that the table had in their snapshot."""
         if self._coded != schema:
             self._coded, self._codecs = schema, []
         while len(self._codecs) <= thread:
@@ -274,7 +275,7 @@ class KafkaPublisher:
         return self._codecs[thread]
 
     def _announce_tasks(self, producer: Any, token: str) -> None:
-        """Say in a transaction of the owner whose tasks may write; only an owner that is not fenced can."""
+        """Commit, in an owner's transaction, the token of the tasks that may write; a fenced owner cannot do this."""
         with kafka_errors(f"say whose tasks may write to topic {self._log.topic!r}", self._log.client):
             producer.begin_transaction()
             word = TopicPartition(self._log.topic, 0, 0, token)
@@ -289,7 +290,7 @@ class KafkaPublisher:
         send_offsets(self._producer, offsets, self._group, self._log.client.wait_seconds)
 
     def _fence_tasks(self) -> None:
-        """Take over each partition's transactional id, which ends what tasks have open."""
+        """Take over each partition's transactional id, which aborts the tasks' open transactions."""
 
         def fence(partition: int) -> None:
             with kafka_errors(f"fence tasks of topic {self._log.topic!r}", self._log.client):
@@ -299,13 +300,13 @@ class KafkaPublisher:
             list(pool.map(fence, range(self._log.partitions)))
 
     def _list(self, changes: ChangeSet) -> IndexEntry:
-        """Write the index entry of a snapshot that the log holds.
+        """Write and return the index entry of a snapshot that the log holds.
 
-        Who was asleep before this step may find that others have written the entry, and that the one before it, from
-        which its range would begin, has expired: then nothing is written.
+        A publisher that was suspended before this step may find that another one has written the entry, and that the
+        previous entry, which defines the start of the range, has expired. Then nothing is written.
 
         Raises:
-            CorruptedError: the entry before it is lost.
+            CorruptedError: the previous entry is lost.
         """
         snapshot = changes.snapshot.id
         before = self._index.get(snapshot - 1)
@@ -331,11 +332,11 @@ class KafkaPublisher:
         return [found[partition] for partition in range(self._log.partitions)]
 
     def _entry(self, changes: ChangeSet, starts: Sequence[int]) -> IndexEntry:
-        """Describe where the snapshot is; partitions published by an earlier publisher are looked up.
+        """Return a snapshot's index entry; scans the log for the end in partitions that have moved past the snapshot.
 
         Args:
-            changes: its changes.
-            starts: where it begins in each partition: where the one before ends.
+            changes: the snapshot's changes.
+            starts: the snapshot's start offset in each partition, which is the end of the previous snapshot.
         """
         snapshot = changes.snapshot
         ranges: list[OffsetRange] = []

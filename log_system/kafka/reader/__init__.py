@@ -1,1 +1,1 @@
-"""Reading of a table's log in Kafka."""
+"""Readers of a table's log in Kafka."""

@@ -1,7 +1,7 @@
-"""Reads a whole log partition for verify and repair: first where each snapshot lies, then the changes themselves.
+"""Read a whole log partition for verify and repair: first the positions of its snapshots, then the changes.
 
-Where a snapshot lies is told by the log alone: the last record of each transaction in a partition carries a position
-(``kafka/register.py``). The index and the register are claims to be compared with that.
+Snapshots are located from the log alone: the last record of each transaction in a partition carries a position
+(``kafka/register.py``). Verify and repair compare the log index and the register with these positions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OVERHEAD_BYTES = 150
 _SETTLE_SECONDS = 5.0
 _SETTLE_STEP_SECONDS = 0.05
 Progress = Callable[[int], None]
-"""Told how many offsets have been read since it was last called."""
+"""A callback that receives the number of offsets read since its last call."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Mark:
     """A record that carries a position.
 
     Attributes:
-        position: what it says; ``position.end`` is the offset after it.
-        total: the changes of the snapshot in this partition, as it says.
-        before: committed records from where the scan began to this one, itself included.
+        position: the position it carries; ``position.end`` is the offset after the record.
+        total: the snapshot's number of changes in this partition, according to the record.
+        before: number of committed records from the start of the scan up to and including this one.
     """
 
     position: RegisterPosition
@@ -47,16 +47,16 @@ class Mark:
 
 @dataclass(frozen=True)
 class PartitionScan:
-    """What a log partition holds.
+    """The records and positions found in a log partition.
 
     Attributes:
         partition: the partition.
-        low: its first offset that is still there.
-        end: the offset after its last committed record that the scan looked at.
-        records: committed records in between.
-        marks: those that carry a position, in order.
-        foreign: offsets and snapshots of records that name a snapshot and carry no position, where the snapshot is
-            not committed.
+        low: the partition's first available offset.
+        end: the offset after the last committed record that was scanned.
+        records: number of committed records in between.
+        marks: the records that carry a position, in order.
+        foreign: offset and snapshot id of each record that carries no position and names a snapshot that is not
+            committed.
     """
 
     partition: int
@@ -68,20 +68,20 @@ class PartitionScan:
 
 
 def bounds(log: KafkaLog, claimed: Sequence[int], *, whole: bool = False) -> list[tuple[int, int]]:
-    """Return the first offset and the end of what is committed, for each partition.
+    """Return the first offset and the committed end offset of each partition.
 
-    A broker says that a transaction is committed a moment before its last offset moves; where more is claimed than can
-    be read, that moment is waited for. Longer than that, only another producer's open transaction hides it.
+    A broker acknowledges a commit shortly before the last stable offset moves. If less can be read than is claimed,
+    wait for that. If it takes longer, only another producer's open transaction can be hiding records.
 
     Args:
         log: the log.
-        claimed: for each partition, the offset that index and register say the log reaches.
-        whole: all that is written must be readable, whatever is claimed: who concludes from a scan that something is
-            not in the log needs that, and has ended the transactions of the table's own publishers.
+        claimed: for each partition, the end offset according to the log index and the register.
+        whole: require everything written to be readable, whatever is claimed. Callers need this to conclude that
+            something is missing from the log, and must first end the transactions of the table's own publishers.
 
     Raises:
         NotFoundError: the topic does not exist.
-        UnavailableError: the broker does not answer, or an open transaction hides what must be seen.
+        UnavailableError: the broker does not respond, or an open transaction hides records that must be read.
     """
     until = time.monotonic() + _SETTLE_SECONDS
     while True:
@@ -108,10 +108,10 @@ def _hidden(log: KafkaLog, partition: int, end: int, written: int) -> Unavailabl
 
 
 def positions(log: KafkaLog) -> list[RegisterPosition | None]:
-    """Read the register; None for a partition whose offset the broker has lost.
+    """Return the register; None for each partition whose offset the broker has lost.
 
     Raises:
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not respond.
     """
     consumer = log.client.consumer(log.group)
     try:
@@ -121,18 +121,18 @@ def positions(log: KafkaLog) -> list[RegisterPosition | None]:
 
 
 def scan(log: KafkaLog, partition: int, low: int, end: int, newest: int, progress: Progress) -> PartitionScan:
-    """Find the positions that the records of a partition carry, without decoding anything.
+    """Scan a partition for positions carried by its records, without decoding changes.
 
     Args:
         log: the log.
         partition: the partition.
-        low: where to begin.
-        end: where to stop.
+        low: the first offset to read.
+        end: the offset to stop at.
         newest: the newest committed snapshot.
         progress: see ``Progress``.
 
     Raises:
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not respond.
     """
     marks: list[Mark] = []
     foreign: list[tuple[int, int]] = []
@@ -154,10 +154,10 @@ def scan(log: KafkaLog, partition: int, low: int, end: int, newest: int, progres
 
 
 class LogReader:
-    """Reads one partition from an offset to its end, range by range, over one connection."""
+    """Reads consecutive offset ranges of one partition over one connection."""
 
     def __init__(self, log: KafkaLog, partition: int, start: int, end: int, progress: Progress) -> None:
-        """Read the committed records from ``start`` on that lie before ``end``; see ``Progress``."""
+        """Create a reader of the committed records from ``start`` up to ``end``; see ``Progress``."""
         self._log = log
         self._codec = log.codec()
         self._messages = _until(log, partition, start, end)
@@ -168,19 +168,19 @@ class LogReader:
     def decoded(
         self, start: int, end: int, unreadable: Callable[[int, str], None], schema: pa.Schema | None = None
     ) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-        """Decode the records between two offsets, a few megabytes at a time. Ranges are asked for in order.
+        """Yield the decoded records between two offsets, a few megabytes at a time. Call with ascending ranges.
 
         Args:
-            start: where to begin; what lies before is passed over.
-            end: where to stop.
-            unreadable: told the offset and the cause for each record that cannot be decoded; it may raise to stop.
-            schema: the columns that the records have, then ``_kind``; None for those of the range before.
+            start: the first offset to decode; earlier records are skipped.
+            end: the offset to stop at.
+            unreadable: called with the offset and the cause for each record that cannot be decoded; may raise to stop.
+            schema: the columns of the records, then ``_kind``; None for the schema of the previous range.
 
         Yields:
             The columns and ``_kind``, and for each row the offset of its record (int64).
 
         Raises:
-            UnavailableError: the broker does not answer.
+            UnavailableError: the broker does not respond.
         """
         if schema is not None and schema != self._log.schema:
             self._log = self._log.under(schema)
@@ -215,7 +215,7 @@ def _decode(
     offsets: np.ndarray,
     unreadable: Callable[[int, str], None],
 ) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """Decode one chunk; a record that cannot be is told and left out."""
+    """Yield the decoded changes of one chunk; report and skip each record that cannot be decoded."""
     start = 0
     while start < len(values):
         stop = len(values)
@@ -237,7 +237,7 @@ def _decode(
 
 
 def _until(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[Any]:
-    """Read the committed records from ``start`` on that lie before ``end``."""
+    """Yield the committed records from ``start`` up to ``end``."""
     if start >= end:
         return
     for message in committed_records(log, partition, start):

@@ -1,4 +1,4 @@
-"""Where each snapshot lies in a log partition, as the positions in its records tell. Pure."""
+"""Locate each snapshot in a log partition from the positions in its records, without I/O."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class PartitionMap:
     """The snapshots of one log partition.
 
     Attributes:
-        scan: what it was made from.
-        found: for each snapshot whose end was found, in order: its range. ``rows`` is what the log says.
-        first: the first snapshot that can be compared; retention has removed those before, in whole or in part.
+        scan: the scan from which this map was made.
+        found: the range of each snapshot whose end was found, in order. ``rows`` is taken from the log.
+        first: the first snapshot that can be compared; retention has removed earlier ones completely or partly.
         cut: whether retention has removed anything.
-        start: where the records that can be compared begin; None where all are gone.
-        known_from: the first snapshot whose ``start`` is known for sure.
-        part: the position within a snapshot that is only partly published, behind all others.
-        early: offset and id of each position that names a snapshot that is not committed.
-        commit: identifies the commit of the last snapshot whose end was found; empty where its record does not name it.
+        start: the offset of the first record that can be compared.
+        known_from: the first snapshot whose ``start`` is known for certain.
+        part: the position within a partly published snapshot after all others; None if there is none.
+        early: offset and snapshot id of each position that names a snapshot that is not committed.
+        commit: identifies the commit of the last snapshot whose end was found; empty if its record does not name it.
     """
 
     scan: PartitionScan
@@ -44,11 +44,11 @@ class PartitionMap:
 
     @property
     def end(self) -> int:
-        """Where the last snapshot that was found ends."""
+        """The offset at which the last found snapshot ends."""
         return self.found[self.last].end if self.found else self.start
 
     def end_before(self, snapshot: int) -> int | None:
-        """Give where the snapshots before one end; None where retention hides it."""
+        """Return the offset at which the snapshots before ``snapshot`` end; None if retention makes it unknown."""
         number = bisect_left(self._ids, snapshot)
         if number:
             return self.found[self._ids[number - 1]].end
@@ -59,7 +59,7 @@ class PartitionMap:
         return list(self.found)
 
     def position(self) -> RegisterPosition | None:
-        """Give what the register must say; None where the log cannot tell, as retention has removed everything."""
+        """Return the position that the register must hold; None if unknown because retention has removed everything."""
         if self.part is not None:
             return self.part
         if self.found:
@@ -69,18 +69,18 @@ class PartitionMap:
 
 
 def lay_out(scan: PartitionScan, base: int, newest: int, published: int) -> PartitionMap:
-    """Find where each snapshot lies.
+    """Return the ranges of the snapshots in a scanned partition.
 
-    A snapshot begins where the one before ends and ends after the record whose position says that it is whole. A
-    position of a snapshot that has ended already is a repeated record, and one of a snapshot that is not committed is
-    nobody's: neither ends anything.
+    A snapshot starts where the previous one ends, and ends after the record whose position marks it as complete. A
+    position of a snapshot that has already ended belongs to a duplicate record, and a position of a snapshot that is
+    not committed belongs to no snapshot: neither ends a range.
 
     Args:
-        scan: what the partition holds.
-        base: where the log of the table began.
+        scan: the scan of the partition.
+        base: the offset at which the table's log began.
         newest: the newest committed snapshot.
-        published: the newest snapshot that index or register say is in the partition, for a partition with nothing
-            left in it.
+        published: the newest snapshot that is in the partition according to index or register; used if the partition
+            has no records left.
     """
     cut = scan.low > base
     done, start, first, known_from = 0, max(base, scan.low), 1, 1

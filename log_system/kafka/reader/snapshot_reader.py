@@ -1,4 +1,4 @@
-"""Reads whole snapshots from the log: offsets chosen by the gate, records in bulk, rows in Arrow. Runs in tasks."""
+"""Read complete snapshots from the log as Arrow, in bulk, at offsets chosen by the gate. Runs in Spark tasks."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ FOREIGN = (
 _FIRST_RECORDS = 10
 _BATCH_RECORDS = 20_000
 _BATCH_BYTES = 4 << 20
-"""Records are decoded together up to these bounds. More JSON at once is slower (measured); a record of the arrow format
-holds up to a megabyte."""
+"""Records are decoded together up to these bounds. Larger batches of JSON are slower (measured); one record of the
+arrow format may hold up to a megabyte."""
 _OVERHEAD_BYTES = 150
 _WAIT_SECONDS = 0.5
 
 
 def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) -> Iterator[pa.RecordBatch]:
-    """Read the changes of a run of snapshots from one partition.
+    """Yield the changes of consecutive snapshots in one partition.
 
     Args:
         log: the log.
         part: the offsets and how many records they hold.
-        compacted: Kafka may have removed records that a later one of their key replaces. Then their count tells nothing
-            of another producer's; only where each record names its snapshot (``log.headers=all``) such are found.
+        compacted: Kafka may have compacted away records that were superseded by later ones with the same key. The
+            record count then cannot reveal another producer's records; they are detected only if every record names
+            its snapshot (``log.headers=all``).
 
     Yields:
         The table's columns, ``_kind`` (int8), ``_commit_version`` (int64), ``_commit_timestamp`` (timestamp, UTC).
@@ -49,8 +50,8 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
     Raises:
         DataLostError: retention has removed the offsets, or the topic was deleted and created again.
         NotFoundError: the topic was deleted.
-        CorruptedError: the records are not what the index says, or one cannot be decoded.
-        UnavailableError: the broker does not answer.
+        CorruptedError: the records do not match the log index, or one cannot be decoded.
+        UnavailableError: the broker does not respond.
     """
     doing = f"read offsets {part.start} to {part.end} of partition {part.partition} of topic {log.topic!r}"
     try:
@@ -69,8 +70,8 @@ def _decoded(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
     times = np.array([b.timestamp_ms for b in part.boundaries]) * 1000
     for records in _records(log, part, doing, compacted=compacted):
         try:
-            # Other producers' records are found by the offsets, so what passes is the table's own; but records that
-            # Kafka has compacted away leave gaps which could hide them.
+            # The record count of the range reveals other producers' records, so the decoded records are the table's
+            # own. In a compacted topic the gaps left by removed records could hide them.
             decoded = codec.decode(records.keys, records.values, own=not compacted)
         except CorruptedError as error:
             raise _located(error, log, part, records.offsets) from error
@@ -83,7 +84,7 @@ def _decoded(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
 
 
 class _Held:
-    """Records that wait to be decoded together."""
+    """Records that are held back in order to be decoded together."""
 
     def __init__(self) -> None:
         self._parts: list[Records] = []
@@ -97,25 +98,25 @@ class _Held:
 
     @property
     def room(self) -> int:
-        """How many more there is room for, if they are as large as those before; 0 when it is time to decode."""
+        """How many more records of the same average size fit into the batch; 0 if it is time to decode."""
         if self.count >= _BATCH_RECORDS or self._size >= _BATCH_BYTES:
             return 0
         room = (_BATCH_BYTES - self._size) * self.count // max(1, self._size)
         return max(1, min(room, _BATCH_RECORDS - self.count))
 
     def take(self) -> Records:
-        """Give what is held."""
+        """Return the held records and clear them."""
         parts, self._parts, self._size, self.count = self._parts, [], 0, 0
         return joined(parts)
 
 
 def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[Records]:
-    """Take exactly the slice's records; asking for the count that is left keeps the client from waiting for more."""
+    """Yield exactly the slice's records; requesting only the remaining count keeps the client from waiting for more."""
     watch = TopicWatch(log.client, log.topic, log.topic_id)
     left, step = part.records, _FIRST_RECORDS
     held = _Held()
     last, silent_since = part.start, time.monotonic()
-    # A row of the table's own holds its key; a delete is nothing but a key.
+    # The value of one of the table's own rows contains its key, so keys are needed only for deletes.
     wanted = {"all_keys": compacted, "messages": compacted and log.headers == "all"}
     with (
         kafka_errors(doing, log.client),
@@ -128,14 +129,14 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
             records, end = take(min(left, step), _WAIT_SECONDS)
             reached = max(reached, end)
             if records is None:
-                # An end before the slice's is not its end: the marker of a commit is written a moment later.
+                # An end of partition before the slice's end is temporary: a commit marker is written with a delay.
                 if reached >= part.end:
                     break
                 if time.monotonic() - silent_since >= ANSWER_SECONDS:
                     msg = f"{doing}: no record arrived in {ANSWER_SECONDS:.0f} s; {left} are missing."
                     raise UnavailableError(msg)
                 if time.monotonic() - silent_since >= LOOK_SECONDS:
-                    # To the client, a partition of a topic that is gone is only silent.
+                    # The client reports no error for a deleted topic; its partitions just return nothing.
                     watch.look()
                 continue
             silent_since = time.monotonic()
@@ -163,11 +164,11 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
 
 
 def _first_foreign(log: KafkaLog, part: PartitionSlice) -> CorruptedError | None:
-    """Make the error that names the first record of another producer in a slice; None where no range holds any.
+    """Return the error that names another producer's first record in a slice; None if the counts show no such record.
 
-    The last record of a snapshot says how many there are. Where its range holds more, those before it that cannot be
-    decoded are another producer's; else those at the front, as the publisher's own come together. (A record that came
-    in between them is found by verify() alone, which compares rows.)
+    The last record of a snapshot holds the snapshot's record count. If its range holds more records, blame the first
+    one that cannot be decoded; if all can be decoded, blame the first record of the range, because the publisher's own
+    records are written together at its end. (Only verify(), which compares rows, finds a record between those.)
     """
     group, found = f"{log.group}-reader", FetchRange(log.topic, part.partition, part.start, part.end, log.topic_id)
     ends, held = [boundary.end for boundary in part.boundaries], list[Any]()
@@ -199,10 +200,10 @@ def _is_readable(log: KafkaLog, message: Any) -> bool:
 
 
 def _check_origin(log: KafkaLog, part: PartitionSlice, messages: Sequence[Any], snapshots: Any) -> None:
-    """Check that each record names the snapshot that the index says is at its offset.
+    """Check that each record names the snapshot to which the index assigns its offset.
 
     Raises:
-        CorruptedError: one does not, so it is another producer's.
+        CorruptedError: a record does not, so it is another producer's.
     """
     for message, snapshot in zip(messages, snapshots, strict=True):
         named = dict(message.headers() or ()).get(SNAPSHOT_HEADER)
@@ -215,7 +216,7 @@ def _check_origin(log: KafkaLog, part: PartitionSlice, messages: Sequence[Any], 
 
 
 def _located(error: CorruptedError, log: KafkaLog, part: PartitionSlice, offsets: np.ndarray) -> CorruptedError:
-    """Name the offset in place of the record's position in its list."""
+    """Return the error with the record's topic, partition and offset instead of its position in the list."""
     head, _, text = str(error).partition(":")
     number = head.removeprefix("record ")
     where = f"offset {offsets[int(number)]}" if number.isdigit() else f"offsets {offsets[0]} to {offsets[-1]}"

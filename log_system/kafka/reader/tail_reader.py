@@ -1,4 +1,4 @@
-"""Reads an eventual log by offsets, without the gate: everything that is there, in the order it came. Runs in tasks."""
+"""Read an eventual log by offsets without the gate: all records, in log order. Runs in Spark tasks."""
 
 from __future__ import annotations
 
@@ -27,48 +27,49 @@ _HELD_BYTES: Final = 64 << 20
 _DECODED_RECORDS: Final = 20_000
 _FOLDED_TIMES: Final = 3
 _ROW_BITS = 24
-"""A record of the arrow format holds many rows; their numbers stand below the record's offset in ``_seq``."""
+"""Low bits of ``_seq`` for a row's number in its record (an arrow record holds many rows); the offset is above them."""
 
 
 def tail_schema(log: KafkaLog) -> pa.Schema:
-    """Give the columns of ``read_tail``."""
+    """Return the schema of the batches of ``read_tail``."""
     columns = log.schema.append(pa.field(SEQ, pa.int64()))
     return columns.append(pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")))
 
 
 def offset_of(seq: pa.Array) -> pa.Array:
-    """Give the offsets of the records that rows of ``read_tail`` came from, by their ``_seq``; NULL stays NULL."""
+    """Return the record offsets of rows of ``read_tail`` from their ``_seq``; NULL stays NULL."""
     return pc.shift_right(seq, _ROW_BITS)
 
 
 def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bool = False) -> Iterator[pa.RecordBatch]:
-    """Read what a partition holds between two offsets, each record as it came.
+    """Yield the changes of a partition between two offsets, in log order.
 
-    Offsets without a record (a transaction's end, or what Kafka has compacted away) are passed over.
+    Offsets without a record (transaction markers, or records that Kafka has compacted away) are skipped.
 
     Args:
         log: the log.
-        partition: which of it.
-        start: the first offset; one that the log still holds.
-        end: the offset after the last.
-        newest: leave records out that a later one with the same key replaces, as many as is easy: of a key at least the
-            last one comes. What is left out is not even decoded, which is most of the work.
+        partition: the partition.
+        start: the first offset, which the log must still hold.
+        end: the offset after the last one.
+        newest: leave out records that are superseded by later ones with the same key, on a best-effort basis: at least
+            the last record of each key is returned. Records left out are not decoded, which saves most of the work.
 
     Yields:
         The table's columns, ``_kind``, ``_seq`` (int64, the order within the partition) and ``_commit_timestamp`` (the
-        record's own time: whether it is committed is not known here).
+        record's own timestamp, because whether it is committed is not known here).
 
     Raises:
-        DataLostError: the log's retention has removed the first offset.
+        DataLostError: retention has removed the first offset.
         CorruptedError: a record cannot be decoded.
-        UnavailableError: the broker does not answer.
+        UnavailableError: the broker does not respond.
     """
     codec, schema = log.kept_codec(), tail_schema(log)
     group, part = f"{log.group}-tail", FetchRange(log.topic, partition, start, end, log.topic_id)
     found = read_records(
         log.client, group, part, "read_committed", all_keys=True, messages=False, times=True, remedy=_REMEDY
     )
-    # A foreign record must not take the place of the table's own of the same key, so they are told apart first.
+    # If foreign records are skipped, they must be detected by decoding before they can supersede the table's own
+    # records with the same key.
     folds = newest and not log.skips_foreign
     for records, decoded in _decoded(log, partition, codec, _newest(found) if folds else found):
         offsets = records.offsets
@@ -86,7 +87,11 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
 def _decoded(
     log: KafkaLog, partition: int, codec: LogFormat, batches: Iterable[Records]
 ) -> Iterator[tuple[Records, DecodedChanges]]:
-    """Decode records; one that cannot be is an error, or left out where the log skips foreign ones."""
+    """Yield records with their decoded changes; a record that cannot be decoded is skipped or raises, as the log says.
+
+    Raises:
+        CorruptedError: a record cannot be decoded, and the log does not skip foreign records.
+    """
     for batch in batches:
         left = batch
         while len(left):
@@ -113,20 +118,21 @@ def _decoded(
 
 
 def _newest(batches: Iterable[Records]) -> Iterator[Records]:
-    """Keep of the records with one key the last, in the order they came; of many keys as many as memory should hold.
+    """Yield the last record of each key, in log order, deduplicating as many records as fit into bounded memory.
 
-    Keys are compared as they stand in the log, so two spellings of one key count as two.
+    Keys are compared by their bytes in the log, so two encodings of one key count as two keys.
     """
     held: list[Records] = []
     for records in batches:
         if records.keys.null_count:
-            # A record without a key holds rows of many, or is nobody's of ours, which decoding tells.
+            # A record without a key holds rows of many keys, or is foreign, which decoding will find out.
             yield from _pieces(held)
             held = []
             yield records
             continue
         held.append(records)
-        # Many are folded at once and few are kept, so that each is looked at about twice.
+        # Deduplicate a large batch at once, and keep the result only if it is small: each record is then processed
+        # about twice.
         if _reach(held, _FOLDED_TIMES * _HELD_RECORDS, _HELD_BYTES):
             held = [_folded(held)]
             if _reach(held, _HELD_RECORDS, _HELD_BYTES // 2):
@@ -143,7 +149,7 @@ def _folded(held: Sequence[Records]) -> Records:
     records = joined(held)
     codes = records.keys.dictionary_encode()
     last = np.empty(len(codes.dictionary), np.int64)
-    # Of the rows that are written to one place the last one stays.
+    # numpy keeps the last of several values assigned to the same index.
     last[codes.indices.to_numpy()] = np.arange(len(records))
     return records if len(last) == len(records) else records.take(np.sort(last))
 

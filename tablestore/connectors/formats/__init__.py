@@ -1,1 +1,1 @@
-"""The connectors' formats: how a record's key or value becomes bytes, and comes back."""
+"""The connectors' row formats, which encode and decode the key or the value of a Kafka record."""

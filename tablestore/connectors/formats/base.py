@@ -1,7 +1,7 @@
-"""What a row format is: rows in Arrow to the bytes of Kafka keys or values, and back, in bulk.
+"""The interface of a row format: bulk conversion of Arrow rows to the bytes of Kafka keys or values, and back.
 
-The connectors code a record's key and its value each with a row format of its own. A log format (``base``) codes a
-whole record of the store's log, key, value and row kind together.
+The connectors use one row format for a record's key and another for its value. In contrast, a log format
+(``log_system.formats.base``) encodes a whole record of the store's log: key, value and row kind together.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 Payloads: TypeAlias = "Sequence[bytes | None] | pa.Array"
-"""Payloads, or one column of them (large_binary)."""
+"""Payloads, as a Python sequence or as a large_binary array."""
 
 
 @dataclass(frozen=True)
 class DecodedRows:
-    """Rows read from one list of payloads.
+    """Rows decoded from a list of payloads.
 
     Attributes:
-        batch: the format's columns in schema order, one row for each payload that holds one.
-        record: int64, for each row the position of the payload it came from, ascending. Its length is the number of
-            rows, also where the format has no columns.
+        batch: the format's columns in schema order, with one row for each payload that contains a row.
+        record: the position of each row's payload, int64, ascending. Its length is the number of rows, even if the
+            format has no columns.
     """
 
     batch: pa.RecordBatch
@@ -32,27 +32,27 @@ class DecodedRows:
 
 
 class RowFormat(Protocol):
-    """Codes rows. An instance belongs to one thread and holds no outside resource worth closing."""
+    """Encodes and decodes rows. An instance is not thread-safe and holds no resources that need closing."""
 
     name: str
 
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
-        """Turn rows (the format's columns in schema order) into one payload each, in row order; large_binary.
+        """Encode rows (the format's columns in schema order) to one large_binary payload each, in row order.
 
         Raises:
-            InvalidInputError: a value that the format cannot hold.
+            InvalidInputError: the format cannot encode a value.
         """
         ...
 
     def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
-        """Do the same as ``encode_column``, as Python's bytes."""
+        """Encode rows like ``encode_column``, but return Python bytes."""
         ...
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Turn payloads into rows. A null payload, and what the format's options say to skip, gives no row.
+        """Decode payloads to rows. Null payloads, and payloads that the format's options skip, produce no row.
 
         Raises:
-            BadRecordError: the first payload that is no row, with its position, the field at fault and the reason. No
-                payload after it is lost to the caller: decode from the next position gives the others.
+            BadRecordError: a payload is invalid. The error has the position of the first such payload, the invalid
+                field and the reason. The caller can decode the remaining payloads from the next position.
         """
         ...

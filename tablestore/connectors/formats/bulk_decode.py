@@ -1,4 +1,4 @@
-"""What row formats share in decoding: many payloads at once, one at a time where that could not be, rows of both."""
+"""Decoding shared by the row formats: payloads are decoded in bulk where possible, the others one at a time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tablestore.connectors.formats.base import DecodedRows, Payloads
 from tablestore.connectors.formats.values import UnfitError
 
 Read = Callable[[bytes], dict[str, Any] | None]
-"""Reads one payload; None where it gives no row; raises UnfitError where it is none."""
+"""Decodes one payload. Returns None if it produces no row; raises UnfitError if it is invalid."""
 
 
 @dataclass(frozen=True)
 class BulkRows:
-    """What was read of some payloads at once.
+    """Rows decoded in bulk.
 
     Attributes:
-        position: int64, of the payloads that were read; ascending.
+        position: positions of the decoded payloads, int64, ascending.
         batch: their rows.
     """
 
@@ -32,26 +32,26 @@ class BulkRows:
 
 
 ReadBulk = Callable[[pa.Array], Iterable[BulkRows]]
-"""Reads payloads (without NULL and empty ones) of which there is no doubt, and leaves out the others."""
+"""Decodes the unambiguous ones of some payloads, none of them NULL or empty, and leaves out the others."""
 
 _SLICE_BYTES = 64 << 20
-"""Payloads are read in slices of about this many bytes, so that a column of text stays far below Arrow's 2 GB."""
+"""Approximate size of the slices in which payloads are decoded, to stay far below Arrow's 2 GB limit for strings."""
 
 
 def decode_in_bulk(
     payloads: Payloads, schema: pa.Schema, bulk: ReadBulk, one: Read, *, text: bool = True
 ) -> DecodedRows:
-    """Read payloads: as many as can be at once, and the others one at a time.
+    """Decode payloads: as many as possible in bulk, and the others one at a time.
 
     Args:
-        payloads: what to read.
+        payloads: the payloads.
         schema: the columns.
-        bulk: reads many at once, as large_string, or as large_binary where they are not text.
-        one: reads one.
+        bulk: decodes many payloads, passed as large_string if they are text, else as large_binary.
+        one: decodes one payload.
         text: whether payloads are text.
 
     Raises:
-        BadRecordError: the first payload at fault.
+        BadRecordError: a payload is invalid; the error is about the first one.
     """
     array = payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.large_binary())
     there = pc.fill_null(pc.greater(pc.binary_length(array), 0), fill_value=False)
@@ -74,7 +74,7 @@ def decode_in_bulk(
 
 
 def _texts(payloads: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
-    """See payloads as text; those that are no UTF-8 are left out, and which are left is given too, if not all."""
+    """Return the payloads that are valid UTF-8, as text, and a mask of them; the mask is None if all are valid."""
     try:
         return payloads.cast(pa.large_string()), None
     except pa.ArrowInvalid:
@@ -105,13 +105,13 @@ def _in_order(parts: Sequence[BulkRows], schema: pa.Schema) -> DecodedRows:
 
 
 def read_one_by_one(payloads: Payloads, positions: Sequence[int], read: Read) -> tuple[list[dict[str, Any]], list[int]]:
-    """Read payloads one at a time.
+    """Decode payloads one at a time.
 
     Returns:
-        The rows, and the position each came from.
+        The rows, and the position of each row's payload.
 
     Raises:
-        BadRecordError: the first payload at fault.
+        BadRecordError: a payload is invalid; the error is about the first one.
     """
     rows, record = [], []
     for position in positions:
@@ -129,7 +129,7 @@ def read_one_by_one(payloads: Payloads, positions: Sequence[int], read: Read) ->
 
 
 def to_batch(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Make a batch of rows; one without columns too knows how many rows it has."""
+    """Return the rows as a batch; a batch without columns also has the right number of rows."""
     if not len(schema):
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
     columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
@@ -137,5 +137,5 @@ def to_batch(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatc
 
 
 def decoded(rows: Sequence[dict[str, Any]], record: Sequence[int], schema: pa.Schema) -> DecodedRows:
-    """Give rows and their positions as a decoder's answer."""
+    """Return rows and their payload positions as ``DecodedRows``."""
     return DecodedRows(to_batch(rows, schema), np.array(record, np.int64))

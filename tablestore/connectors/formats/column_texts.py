@@ -1,7 +1,7 @@
-"""Texts of whole columns by Arrow's casts, several times as fast as DuckDB's: the same texts, byte by byte.
+"""Converts whole columns to text with Arrow's casts, byte-identical to DuckDB's text and several times as fast.
 
-Where Arrow's text may be another (very small and very large floats, decimals with many zeros) a function gives None,
-and the column has to go by way of DuckDB, as nested columns do.
+Arrow's text may differ for very small and very large floats and for decimals with many trailing zeros. In these cases,
+and for nested columns, the functions return None and the caller must use DuckDB.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import pyarrow.types as pt
 from log_system.formats.changes_schema import any_true
 
 _FLOATS_FROM, _FLOATS_TO = 1e-3, 1e10
-"""Between these both write digits and a point, and no exponent."""
+"""In this range, both Arrow and DuckDB write floats without an exponent."""
 _SCALE_MAX = 6
-"""Up to this scale no decimal is so small that Java, or Arrow, writes it with an exponent."""
+"""Up to this scale, neither Java nor Arrow writes small decimals with an exponent."""
 _ODD_MAX = 0.02
-"""Up to this share of values may be rewritten one by one."""
+"""Maximum fraction of values that are rewritten one by one."""
 _ESCAPED_BELOW, _QUOTE, _BACKSLASH = 0x20, ord('"'), ord("\\")
 
 
 def plain_texts(column: pa.Array, *, separator: str = " ", plain: bool = False) -> pa.Array | None:
-    """Write the values of a column as text, without quotes and without the ``ending`` of their type.
+    """Return the values of a column as text, without quotes and without the ``ending`` of their type.
 
     Args:
-        column: dates and timestamps within the years 1 to 9999.
-        separator: what stands between date and time.
-        plain: decimals never have an exponent.
+        column: the values; dates and timestamps must be within the years 1 to 9999.
+        separator: the separator of date and time.
+        plain: whether to write decimals without an exponent.
 
     Returns:
-        Strings, NULL where the column is; None where Arrow cannot write them.
+        Strings, NULL where the column is NULL; None if Arrow cannot write the column.
     """
     data_type = column.type
     if pt.is_string(data_type):
@@ -52,27 +52,27 @@ def plain_texts(column: pa.Array, *, separator: str = " ", plain: bool = False) 
 
 
 class Pieces(NamedTuple):
-    """Texts of a column's values and what stands around each, kept apart since putting them together costs a copy."""
+    """Texts of a column's values, with a prefix and a suffix; kept separate because joining them costs a copy."""
 
     before: str
     texts: pa.Array
     after: str
 
     def filled(self, null: str) -> list[pa.Array | str]:
-        """Give what has to be put together, with ``null`` where there is no value."""
+        """Return the parts to join, with ``null`` in place of NULL values."""
         if not self.texts.null_count:
             return [self.before, self.texts, self.after]
         return [pc.fill_null(self.whole(), null)]
 
     def whole(self) -> pa.Array:
-        """Put it together, NULL where there is no value."""
+        """Return the joined texts; NULL values stay NULL."""
         if not self.before and not self.after:
             return self.texts
         return pc.binary_join_element_wise(self.before, self.texts, self.after, "")
 
 
 def json_pieces(column: pa.Array, *, separator: str, plain: bool) -> Pieces | None:
-    """Write the values of a column as JSON; see ``plain_texts``."""
+    """Return the values of a column as JSON; None if Arrow cannot write them. See ``plain_texts`` for the arguments."""
     data_type = column.type
     if pt.is_string(data_type):
         return None if _needs_escapes(column) else Pieces('"', column, '"')
@@ -83,12 +83,12 @@ def json_pieces(column: pa.Array, *, separator: str, plain: bool) -> Pieces | No
 
 
 def ending(data_type: pa.DataType) -> str:
-    """Give what ``plain_texts`` leaves to be put behind each text of a type."""
+    """Return the suffix that ``plain_texts`` omits from the texts of a type."""
     return "Z" if pt.is_timestamp(data_type) and data_type.tz else ""
 
 
 def joined(parts: Sequence[pa.Array | str], rows: int) -> pa.Array:
-    """Put texts (without NULL) and what stands between them together."""
+    """Return the row-wise concatenation of text columns (without NULL) and constant strings."""
     merged: list[pa.Array | str] = []
     for part in parts:
         if isinstance(part, str) and merged and isinstance(merged[-1], str):
@@ -101,7 +101,7 @@ def joined(parts: Sequence[pa.Array | str], rows: int) -> pa.Array:
 
 
 def bytes_of(texts: pa.Array) -> np.ndarray:
-    """Give the bytes of all texts; what is hidden under a NULL may be among them."""
+    """Return the bytes of all texts; they may include bytes of NULL slots."""
     _, offsets, data = texts.buffers()
     if data is None or not len(texts):
         return np.zeros(0, np.uint8)
@@ -128,7 +128,7 @@ def _floats(column: pa.Array) -> pa.Array | None:
 
 
 def _timestamps(column: pa.Array, separator: str) -> pa.Array:
-    """Write as many digits of the second as there are."""
+    """Return timestamps as text, without trailing zeros in the fractional seconds."""
     texts = column.view(pa.int64()).view(pa.timestamp("us")).cast(pa.string())
     texts = pc.ascii_rtrim(pc.ascii_rtrim(texts, characters="0"), characters=".")
     if separator != " ":
@@ -137,7 +137,10 @@ def _timestamps(column: pa.Array, separator: str) -> pa.Array:
 
 
 def _decimals(column: pa.Array, *, plain: bool) -> pa.Array | None:
-    """Cut trailing zeros, as Java's ``stripTrailingZeros`` does; what ends in zeros then has an exponent: ``1E+2``."""
+    """Return decimals as text, like Java's ``stripTrailingZeros().toString()``.
+
+    Trailing zeros are removed; unless ``plain``, a multiple of ten then has an exponent (``1E+2``).
+    """
     scale = column.type.scale
     if not 0 <= scale <= _SCALE_MAX:
         return None

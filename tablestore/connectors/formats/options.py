@@ -1,4 +1,4 @@
-"""The options of a row format, read once: names are checked, and messages give the full name of an option."""
+"""Typed access to the options of a row format; error messages show full option names."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _ESCAPES = {r"\t": "\t", r"\n": "\n", r"\r": "\r", r"\\": "\\", r"\0": "\0"}
 
 
 class FormatOptionReader:
-    """Reads options by type. Whoever reads them keeps the result; no option name is used past that."""
+    """Checks the names of a format's options and parses their values."""
 
     def __init__(self, name: str, options: Mapping[str, str], known: Sequence[str], *, side: str) -> None:
-        """Check the names.
+        """Check the option names.
 
         Args:
-            name: the format, ``json`` for instance.
-            options: values by name, the prefix (``value.json.``) already cut.
-            known: the names the format has.
-            side: ``key``, ``value``, or empty where the format has no side; for messages only.
+            name: the format's name, such as ``json``.
+            options: option values by name, without the prefix (``value.json.``).
+            known: the option names that the format supports.
+            side: ``key``, ``value``, or empty if the option names have no such prefix; used in error messages only.
 
         Raises:
-            InvalidInputError: an option that the format does not have.
+            InvalidInputError: the format does not support an option.
         """
         self._prefix = ".".join(part for part in (side, name) if part)
         self._options = options
@@ -35,15 +35,15 @@ class FormatOptionReader:
                 raise InvalidInputError(msg)
 
     def full(self, key: str) -> str:
-        """Give an option's full name, as the user wrote it."""
+        """Return an option's full name, as the user wrote it."""
         return f"{self._prefix}.{key}"
 
     def given(self, key: str) -> bool:
-        """Tell whether an option is set."""
+        """Return whether an option is set."""
         return key in self._options
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """Read a boolean."""
+        """Return a boolean option."""
         text = self._options.get(key)
         if text is None:
             return default
@@ -53,7 +53,7 @@ class FormatOptionReader:
         return text.strip().lower() == "true"
 
     def choice(self, key: str, choices: Sequence[str], *, default: str) -> str:
-        """Read one of some words; case does not matter."""
+        """Return an option that is one of a set of words, compared case-insensitively."""
         text = self._options.get(key, default)
         for word in choices:
             if text.strip().lower() == word.lower():
@@ -62,11 +62,11 @@ class FormatOptionReader:
         raise InvalidInputError(msg)
 
     def text(self, key: str, *, default: str | None = None) -> str | None:
-        """Read a text as it is."""
+        """Return an option's text unchanged."""
         return self._options.get(key, default)
 
     def character(self, key: str, *, default: str | None = None) -> str | None:
-        r"""Read one character; as in Flink it may be written as an escape, ``\t`` for instance."""
+        r"""Return a single-character option; as in Flink, it may be an escape sequence such as ``\t``."""
         text = self._options.get(key)
         if text is None:
             return default

@@ -1,4 +1,4 @@
-"""The row format ``raw`` of the connectors: one column whose bytes are the payload, as Flink's raw format."""
+"""The row format ``raw``, like Flink's raw format: the payload is the bytes of a single column."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CODES = {
 
 
 class RawRowFormat(PortableFormat):
-    """Codes a single column as its bytes."""
+    """Row format of a single column, whose bytes are the payload."""
 
     name = "raw"
 
@@ -40,12 +40,12 @@ class RawRowFormat(PortableFormat):
         """Prepare for a schema.
 
         Args:
-            schema: one column, of a string, binary, boolean, integer or floating type.
-            options: Flink's options of the format, the prefix already cut.
-            side: ``key``, ``value`` or empty, for messages.
+            schema: a single column of a string, binary, boolean, integer or floating-point type.
+            options: Flink's options of the format, without prefix.
+            side: ``key``, ``value`` or empty; used in error messages.
 
         Raises:
-            InvalidInputError: another schema, or a wrong option.
+            InvalidInputError: the schema is not supported, or an option is invalid.
         """
         super().__init__(schema, options, side)
         reader = FormatOptionReader(self.name, options, OPTIONS, side=side)
@@ -69,11 +69,11 @@ class RawRowFormat(PortableFormat):
         self._form = struct.Struct(order + _CODES[schema.types[0]]) if schema.types[0] in _CODES else None
 
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
-        """Turn rows into one payload each.
+        """Encode rows to one payload each.
 
         Raises:
-            InvalidInputError: another column than the schema's, NULL (raw bytes cannot say it), or a text that the
-                character set does not have.
+            InvalidInputError: the column does not match the schema, a value is NULL (``raw`` cannot represent it), or
+                the character set cannot encode a text.
         """
         check_rows(rows, self._schema, self.name)
         column, name = rows.column(0), self._schema.names[0]
@@ -92,10 +92,10 @@ class RawRowFormat(PortableFormat):
             raise InvalidInputError(msg) from error
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Turn payloads into rows. A null payload gives none.
+        """Decode payloads to rows. A null payload produces no row.
 
         Raises:
-            BadRecordError: the first payload that is no value of the column's type.
+            BadRecordError: a payload is not a value of the column's type; the error is about the first one.
         """
         rows, record = read_one_by_one(payloads, range(len(payloads)), self._one)
         return decoded(rows, record, self._schema)

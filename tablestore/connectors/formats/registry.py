@@ -1,7 +1,7 @@
-"""The row formats of the connectors by name: how a record's key or value becomes bytes, and comes back.
+"""The registry of the connectors' row formats by name.
 
-``rows`` has the interface and ``docs/reference/formats.md`` what is written. They are Flink's formats, under Flink's
-names and options, so that a topic can be shared with it.
+The formats, their names and their options are Flink's, so that Flink and this library can share a topic. ``base``
+defines the interface, and ``docs/reference/formats.md`` describes the encodings.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ _FORMATS: dict[str, Callable[..., RowFormat]] = {
 }
 
 ROW_FORMATS = tuple(_FORMATS)
-"""The values of the options ``format``, ``key.format`` and ``value.format``."""
+"""The valid values of the options ``format``, ``key.format`` and ``value.format``."""
 
 
 def open_row_format(name: str, schema: pa.Schema, options: Mapping[str, str], *, side: str) -> RowFormat:
-    """Make a row format.
+    """Open a row format by name.
 
     Args:
         name: one of ``ROW_FORMATS``.
-        schema: the columns, in the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``. A timestamp's declared
-            precision is in its field's metadata, under ``row_types.PRECISION``.
-        options: the format's own options, the prefix already cut: ``{"ignore-parse-errors": "true"}``.
-        side: ``key``, ``value``, or empty where the table has one format; only for messages, which give an option's
-            full name (``value.json.ignore-parse-errors``).
+        schema: the columns, with the types of PySpark's ``to_arrow_schema(..., timezone="UTC")``. The declared
+            precision of a timestamp is in its field's metadata under ``types.PRECISION``.
+        options: the format's options without prefix, such as ``{"ignore-parse-errors": "true"}``.
+        side: ``key``, ``value``, or empty if the table has a single format. It is used only in error messages, which
+            show full option names (``value.json.ignore-parse-errors``).
 
     Returns:
-        The format, picklable before its first use and after; it belongs to one thread.
+        The format. It can be pickled at any time and is not thread-safe.
 
     Raises:
-        InvalidInputError: an unknown format or option, a wrong value, or a column that the format cannot hold.
+        InvalidInputError: the format or an option is unknown, an option value is invalid, or the format does not
+            support a column.
     """
     if name not in _FORMATS:
         option = f"{side}.format" if side else "format"

@@ -1,7 +1,8 @@
-"""Whole columns of text to typed columns, for the texts of which it is plain that ``row_values`` reads them alike.
+"""Fast casts of text columns to typed columns, limited to texts that Arrow and ``values`` parse identically.
 
-Arrow's casts are fast and take a few texts that ``row_values`` refuses, and the other way round. Each function here
-gives a column and a mask: where the mask is false, nothing is said about the text, and ``row_values`` has to look.
+Arrow's casts are fast, but they accept some texts that ``values`` rejects, and reject some that it accepts. Each
+function here returns a column and a mask. Where the mask is false, the text was not parsed, and the caller must parse
+it with ``values``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tablestore.connectors.formats.column_texts import bytes_of
 from tablestore.connectors.formats.types import in_years_1_to_9999
 
 Cast = tuple[pa.Array, np.ndarray | None]
-"""A typed column, and for each row whether its text was read; None if all were. Unread rows are NULL."""
+"""A typed column, and a mask of the rows whose text was parsed (None if all were). Other rows are NULL."""
 
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMESTAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z?$"
@@ -23,7 +24,7 @@ _FLOAT = r"^-?[0-9]{1,30}(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,3})?$"
 
 
 def cast_texts(texts: pa.Array, data_type: pa.DataType, *, separator: str) -> Cast:
-    """Read a column of text as a flat type other than binary; NULL stays NULL."""
+    """Cast a text column to a flat type other than binary; NULL stays NULL."""
     if pt.is_string(data_type):
         return texts, None
     if pt.is_boolean(data_type):
@@ -32,7 +33,8 @@ def cast_texts(texts: pa.Array, data_type: pa.DataType, *, separator: str) -> Ca
         return _all(texts, data_type, separator), None
     except pa.ArrowInvalid:
         pass
-    # Some text is not plain: leave out those that do not look it, and what is left one by one if it has to be.
+    # Some texts cannot be cast safely. Exclude those that do not match the pattern; if the cast still fails, isolate
+    # the remaining ones by halving.
     mask = pc.fill_null(pc.match_substring_regex(texts, _pattern(data_type)), fill_value=True)
     plain = pc.if_else(mask, texts, pa.scalar(None, texts.type))
     read = np.array(mask.to_numpy(zero_copy_only=False))
@@ -43,7 +45,10 @@ def cast_texts(texts: pa.Array, data_type: pa.DataType, *, separator: str) -> Ca
 
 
 def _halves(texts: pa.Array, data_type: pa.DataType, separator: str, read: np.ndarray) -> Cast:
-    """Cast what can be cast by halving: a number out of range or a 30th of February looks as plain as others."""
+    """Cast by repeated halving, to isolate texts that match the pattern but are invalid.
+
+    Examples are a number out of range and February 30.
+    """
     parts: list[pa.Array] = []
     spans = [(0, len(texts))]
     while spans:
@@ -83,21 +88,21 @@ def _all(texts: pa.Array, data_type: pa.DataType, separator: str) -> pa.Array:
     """Cast a whole column.
 
     Raises:
-        pa.ArrowInvalid: some text is not plainly a value of the type.
+        pa.ArrowInvalid: some text is not unambiguously a value of the type.
     """
     if pt.is_integer(data_type):
-        # Arrow reads 0x1f, which Java does not.
+        # Arrow accepts 0x1f, Java does not.
         _refuse(_has_letter(texts, "x"))
         return texts.cast(data_type)
     if pt.is_decimal(data_type):
         return texts.cast(data_type)
     if pt.is_floating(data_type):
-        # By way of double, as Flink does it: straight to float would round some numbers the other way.
+        # Cast through double, as Flink does; a direct cast to float rounds some numbers differently.
         numbers = texts.cast(pa.float64()).cast(data_type, safe=False)
         _refuse(not pc.all(pc.is_finite(numbers), min_count=0).as_py())
         return numbers
     if pt.is_timestamp(data_type):
-        # Arrow takes shorter forms, either separator, and any zone offset where there has to be one.
+        # Arrow also accepts shorter forms, either separator and, for types with a time zone, any zone offset.
         least = 20 if data_type.tz else 19
         starts, ends, data = _spans(texts)
         _refuse(bool((ends - starts < least).any()))
@@ -116,7 +121,7 @@ def _refuse(doubt: bool) -> None:
 
 
 def _spans(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where the texts that are not NULL begin and end, and the bytes they are in."""
+    """Return the start and end offsets of the non-NULL texts, and the data buffer they point into."""
     _, offsets, data = texts.buffers()
     width = np.int64 if pt.is_large_string(texts.type) else np.int32
     ends = np.frombuffer(offsets, width)[texts.offset : texts.offset + len(texts) + 1]
@@ -128,5 +133,5 @@ def _spans(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _has_letter(texts: pa.Array, letter: str) -> bool:
-    """Tell whether a letter is in any text, in either case; may be wrong by a yes if it is hidden under a NULL."""
+    """Return whether any text contains a letter in either case; bytes of NULL slots may cause a false positive."""
     return bool(((bytes_of(texts) | 0x20) == ord(letter)).any())

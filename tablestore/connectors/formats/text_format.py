@@ -1,4 +1,4 @@
-"""What row formats start from: each travels by what it was made from; some write each row as a text."""
+"""Base classes of the row formats: pickling by constructor arguments, and encoding of rows as text."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from tablestore.connectors.formats.column_texts import Pieces
 from tablestore.connectors.formats.types import check_rows, check_years
 
 MEMORY_LIMIT = "256MB"
-"""How much memory the DuckDB of one format may use."""
+"""Memory limit of one format's DuckDB instance."""
 _SLICE_BYTES = 64 << 20
 
 
 Fast: TypeAlias = Callable[[pa.Array], Pieces | None]
-"""Writes a column as texts by Arrow, or gives None where only DuckDB can."""
+"""Writes a column as text with Arrow; returns None if only DuckDB can write it."""
 ToSql: TypeAlias = Callable[[pa.DataType, str], str]
-"""Gives the SQL that writes a column of a type and name as a text."""
+"""Returns the SQL that writes a column of a given type and name as text."""
 
 
 class PortableFormat(ABC):
-    """A row format that pickle makes anew from its schema and options; what it has prepared or opened stays behind."""
+    """A row format that is pickled as its schema and options; prepared state and open resources are not pickled."""
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str], side: str) -> None:
-        """Keep what it is made from."""
+        """Keep the constructor arguments for pickling."""
         self._schema = schema
         self._made_from = (schema, dict(options), side)
 
     @abstractmethod
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
-        """Turn rows into one payload each, large_binary."""
+        """Encode rows to one large_binary payload each."""
 
     def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
-        """Do the same as ``encode_column``, as Python's bytes."""
+        """Encode rows like ``encode_column``, but return Python bytes."""
         payloads: list[bytes] = self.encode_column(rows).to_pylist()
         return payloads
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Travel by what it was made from."""
+        """Pickle the constructor arguments."""
         return _make, (type(self), *self._made_from)
 
 
 class TextFormat(PortableFormat):
-    """A row format that writes each row as a text.
+    """A row format that encodes each row as text.
 
     Attributes:
-        name: of the format.
-        empty: what a row without columns is written as.
+        name: the format's name.
+        empty: the payload of a row without columns.
     """
 
     name: str
@@ -69,11 +69,11 @@ class TextFormat(PortableFormat):
         self._duck = Duck(MEMORY_LIMIT)
 
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
-        """Turn rows into one payload each.
+        """Encode rows to one payload each.
 
         Raises:
-            InvalidInputError: other columns than the schema's, NULL where it may not be, or a date or timestamp
-                outside of the years 1 to 9999.
+            InvalidInputError: the columns do not match the schema, a NULL is not allowed, or a date or timestamp is
+                outside the years 1 to 9999.
         """
         check_rows(rows, self._schema, self.name)
         if not len(self._schema) or not len(rows):
@@ -83,10 +83,12 @@ class TextFormat(PortableFormat):
 
     @abstractmethod
     def _texts(self, rows: pa.RecordBatch) -> pa.Array:
-        """Write rows (at least one, with columns) as one text each."""
+        """Return one text for each row; there is at least one row and one column."""
 
     def _pieces(self, rows: pa.RecordBatch, fast: Fast) -> list[Pieces]:
-        """Write each column as texts, NULL where it is: by ``fast`` where that can be, all others by one query.
+        """Return the texts of each column, using ``fast`` where it can and one DuckDB query for all other columns.
+
+        NULL values stay NULL.
 
         Raises:
             InvalidInputError: a row cannot be written in this format.
@@ -107,14 +109,14 @@ class TextFormat(PortableFormat):
 
 
 def in_slices(rows: pa.RecordBatch, write: Callable[[pa.RecordBatch], pa.Array]) -> pa.Array:
-    """Write rows (at least one) in slices, so that what one becomes stays far below Arrow's 2 GB; large_binary."""
+    """Write rows (at least one) in slices, to stay far below Arrow's 2 GB limit, and return large_binary payloads."""
     rows_max = max(1, len(rows) * _SLICE_BYTES // max(rows.nbytes, 1))
     parts = [write(rows.slice(start, rows_max)) for start in range(0, len(rows), rows_max)]
     return joined([part.cast(pa.binary()).cast(pa.large_binary()) for part in parts])
 
 
 def repeated(payload: bytes, count: int) -> pa.Array:
-    """Give the same payload for each of so many rows."""
+    """Return a column that repeats one payload ``count`` times."""
     return pa.repeat(pa.scalar(payload, pa.large_binary()), count)
 
 

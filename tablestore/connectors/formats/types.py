@@ -1,8 +1,8 @@
-"""Which columns a row format can code, and how a timestamp column says its precision.
+"""Schema and value checks shared by the row formats, and the declared precision of timestamp columns.
 
-Arrow's timestamps have a unit and no precision: ``TIMESTAMP(3)`` and ``TIMESTAMP(6)`` are both ``timestamp[us]``. The
-declared precision travels in the metadata of the Arrow field (or element, map value or struct field) as ``PRECISION``;
-a field without it has 6.
+Arrow's timestamps have a unit but no precision: ``TIMESTAMP(3)`` and ``TIMESTAMP(6)`` are both ``timestamp[us]``. The
+declared precision is therefore stored under ``PRECISION`` in the metadata of the Arrow field (column, list element, map
+value or struct field). A field without it has precision 6.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from log_system.formats.changes_schema import check_columns, forbids_nulls, has_
 from snapshot.errors import InvalidInputError
 
 PRECISION = b"precision"
-"""Key of a field's metadata: how many digits of a second its timestamps have, 0 to 6, in decimal."""
+"""Field metadata key: the number of fractional-second digits of a timestamp, ``0`` to ``6``."""
 
 _FIRST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""The first and last microsecond and day of the years 1 to 9999, those that all text forms can say."""
+"""The first and last microsecond and day of the years 1 to 9999, the range that all text formats can represent."""
 
 
 def precision(field: pa.Field) -> int:
-    """Give the precision that a timestamp field declares."""
+    """Return the declared precision of a timestamp field."""
     return int((field.metadata or {}).get(PRECISION, b"6"))
 
 
 def with_precision(field: pa.Field, digits: int) -> pa.Field:
-    """Declare a timestamp field's precision."""
+    """Return a timestamp field with the given declared precision."""
     return field.with_metadata({**(field.metadata or {}), PRECISION: str(digits).encode()})
 
 
 def check_schema(schema: pa.Schema, check: Callable[[pa.Field, str], None]) -> None:
-    """Check that a format can code a schema.
+    """Check that a format supports a schema.
 
     Args:
         schema: the columns.
-        check: called for each field at each level with the field and its path; raises where the format cannot.
+        check: called with each field, at every nesting level, and its path; raises if the format does not support the
+            field.
 
     Raises:
-        InvalidInputError: a type or a name that no table of the store can have, or what ``check`` raises.
+        InvalidInputError: the store's tables do not support a type or a name, or ``check`` raises it.
     """
     check_columns(schema, [])
     for field in schema:
@@ -61,10 +62,10 @@ def _walk(field: pa.Field, path: str, check: Callable[[pa.Field, str], None]) ->
 
 
 def check_rows(rows: pa.RecordBatch, schema: pa.Schema, name: str) -> None:
-    """Check rows that are to be encoded against the format's schema.
+    """Check rows to encode against the format's schema.
 
     Raises:
-        InvalidInputError: other columns than the schema's, or NULL where it forbids it.
+        InvalidInputError: the columns do not match the schema, or the schema does not allow a NULL.
     """
     if rows.schema.names != schema.names or any(
         came != wanted and layout(came) != layout(wanted)
@@ -79,7 +80,7 @@ def check_rows(rows: pa.RecordBatch, schema: pa.Schema, name: str) -> None:
 
 
 def in_years_1_to_9999(leaf: pa.Array) -> bool:
-    """Tell whether an array of dates or timestamps stays within what a text form can say."""
+    """Return whether all dates or timestamps of an array are within the years 1 to 9999."""
     if pt.is_date32(leaf.type):
         numbers, first, last = leaf.view(pa.int32()), _FIRST_DAY, _LAST_DAY
     else:
@@ -90,10 +91,10 @@ def in_years_1_to_9999(leaf: pa.Array) -> bool:
 
 
 def check_years(rows: pa.RecordBatch, name: str) -> None:
-    """Refuse dates and timestamps that a text form cannot say.
+    """Raise if a date or timestamp cannot be represented in a text format.
 
     Raises:
-        InvalidInputError: one outside of the years 1 to 9999.
+        InvalidInputError: a date or timestamp is outside the years 1 to 9999.
     """
     for column, field in zip(rows.columns, rows.schema, strict=True):
         if _has_dates(field.type) and not all(

@@ -1,10 +1,11 @@
-"""Single values from text, as Flink's formats read them: what every row format means by a number, a date or a time.
+"""Parsers of single values from text, following Flink's formats; all row formats share them.
 
-These functions are the rule. Bulk code (``row_casts``) takes only texts of which it is sure that it reads them alike,
-and leaves all others to them. Values are those that ``pa.array`` stores: dates are days, timestamps microseconds.
+These functions are the reference implementation. The bulk casts (``text_casts``) parse only texts for which their
+result is certain to be the same, and leave all others to these functions. Parsed values have the form that ``pa.array``
+stores: dates are days, timestamps are microseconds.
 
-Where Flink's Java would turn a text into another value without a word, this is an error instead: a fraction in an
-integer, a number too large for its decimal, ``yes`` as a boolean, the 30th of February.
+Where Flink would silently change a value, these functions raise an error: a fraction in an integer, a number too large
+for its decimal type, ``yes`` as a boolean, February 30.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Reader = Callable[[str], Any]
 
 _SHOWN_MAX = 80
 _SPACE = "".join(map(chr, range(33)))
-"""What Java's ``trim`` cuts."""
+"""The characters that Java's ``trim`` removes."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -37,11 +38,11 @@ _EPOCH = dt.datetime(1970, 1, 1)
 _FIRST_DAY = _EPOCH.toordinal()
 _MICROSECOND = dt.timedelta(microseconds=1)
 _DIGITS_MAX = 10_000
-"""A decimal of more characters is refused unread: arithmetic on it would take long."""
+"""Longer decimals are rejected without parsing, because arithmetic on them would be slow."""
 
 
 class UnfitError(ValueError):
-    """A text, or a part of a payload, is not a value of the wanted type."""
+    """Raised when a text, or a part of a payload, is not a valid value of the expected type."""
 
     def __init__(self, reason: str, field: str | None = None) -> None:
         super().__init__(reason)
@@ -49,17 +50,17 @@ class UnfitError(ValueError):
 
 
 def shown(value: object) -> str:
-    """Show a value in a message, cut to a readable length."""
+    """Return a value's representation for a message, truncated to a readable length."""
     text = value if isinstance(value, str) else str(value)
     return repr(text) if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]!r}... ({len(text)} characters)"
 
 
 def value_reader(data_type: pa.DataType, *, separator: str) -> Reader:
-    """Give the function that reads a text as a flat type.
+    """Return the function that parses a text to a flat type.
 
     Args:
         data_type: a flat type other than binary.
-        separator: what stands between date and time, a space or ``T``.
+        separator: the separator of date and time, a space or ``T``.
     """
     if pt.is_string(data_type):
         return str
@@ -99,7 +100,7 @@ def _integer(text: str, data_type: pa.DataType) -> int:
 
 
 def whole(text: str) -> str:
-    """Write a number like ``1.0`` or ``1e3`` as an integer, if that is what it is; else give it back as it is."""
+    """Return an integral number such as ``1.0`` or ``1e3`` in integer notation, any other text unchanged."""
     if len(text) > _DIGITS_MAX:
         return text
     number = Decimal(text)
@@ -134,7 +135,7 @@ def _decimal(text: str, precision: int, scale: int) -> Decimal:
     if number.is_zero() or number.adjusted() < -scale - 1:
         return Decimal((0, (0,), -scale))
     if number.adjusted() < precision - scale:
-        # Rounds half up, as Flink does; a digit more than fits can come from 9.995 rounded to 10.00.
+        # Round half up, as Flink does. Rounding can add a digit that does not fit: 9.995 becomes 10.00.
         number = number.quantize(Decimal((0, (1,), -scale)), ROUND_HALF_UP, Context(prec=len(word) + 80))
         if number.adjusted() < precision - scale:
             return number if number else abs(number)
@@ -148,7 +149,7 @@ def _date(text: str) -> int:
         if match:
             return dt.date.fromisoformat(text).toordinal() - _FIRST_DAY
     except ValueError:
-        pass  # no such day; the message below says what is wanted
+        pass  # no such day; raise the error below
     msg = f"expected a date as 2024-01-31, got {shown(text)}"
     raise UnfitError(msg)
 
@@ -159,9 +160,9 @@ def _timestamp(text: str, separator: str, zone: str) -> int:
         if match and match[4] == separator and match[9] == zone:
             year, month, day, hour, minute, second = (int(match[i]) for i in (1, 2, 3, 5, 6, 7))
             moment = dt.datetime(year, month, day, hour, minute, second)
-            # Spark's timestamps have microseconds; what is finer is cut off.
+            # Spark's timestamps have microsecond precision; truncate further digits.
             return (moment - _EPOCH) // _MICROSECOND + int((match[8] or "0").ljust(6, "0")[:6])
     except ValueError:
-        pass  # no such day or time; the message below says what is wanted
+        pass  # no such day or time; raise the error below
     msg = f"expected a timestamp as 2024-01-31{separator}12:30:00.5{zone}, got {shown(text)}"
     raise UnfitError(msg)

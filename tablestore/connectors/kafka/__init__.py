@@ -1,1 +1,1 @@
-"""Messages of Kafka topics as rows, and rows as messages."""
+"""Conversion of Kafka messages to rows and of rows to messages."""

@@ -1,8 +1,8 @@
-"""The connectors' ``properties.*``: Kafka's own configuration, as people write it for the Java client.
+"""Parses the connectors' ``properties.*`` options: Kafka client configuration as written for the Java client.
 
-The client here is librdkafka. Where a Java option has a counterpart it is translated, where it has none it is refused
-with what to use instead. What decides how a reader reads (group, isolation level, reset) is taken out: the connectors
-do that themselves, and librdkafka must not do it a second time.
+The client here is librdkafka. A Java option with a librdkafka counterpart is translated; one without is rejected with a
+message that names the alternative. The options that control reading (group, isolation level, offset reset) are removed
+from the client configuration, because the connectors implement them and librdkafka must not apply them a second time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ READ_COMMITTED = "read_committed"
 _ISOLATION = (READ_COMMITTED, "read_uncommitted")
 _RESETS = ("earliest", "latest", "none")
 
-#: Decoding and encoding are the formats' affair, as in Flink, which overrides these without a word.
+#: Silently ignored, as in Flink: the table's formats encode and decode messages.
 _OVERRIDDEN = frozenset({"key.deserializer", "value.deserializer", "key.serializer", "value.serializer"})
 
-#: Set by the connectors: offsets are committed after micro-batches only, and transactions by the sink's own options.
+#: Options that the connectors control themselves, with the reason or the option to use instead.
 _OWNED: Mapping[str, str] = {
     "enable.auto.commit": "offsets of the group are committed after each completed micro-batch",
     "auto.commit.enable": "offsets of the group are committed after each completed micro-batch",
@@ -45,14 +45,14 @@ _OWNED: Mapping[str, str] = {
     "plugin.library.paths": "native code cannot be loaded by an option",
     "opaque": "it cannot be given as text",
 }
-#: Of those, what the connectors do anyway may be said.
+#: Accepted and ignored values of the options above: they match what the connectors do anyway.
 _DONE_ANYWAY: Mapping[str, tuple[str, ...]] = {
     "enable.auto.commit": ("false",),
     "enable.idempotence": ("true",),
     "acks": ("all", "-1"),
     "request.required.acks": ("all", "-1"),
 }
-#: Taken out before the client sees it, or set by the connectors anyway: none of it reaches the client as it is given.
+#: Options whose configured value never reaches the client: the connectors remove them or set their own value.
 _HANDLED = (
     _OVERRIDDEN
     | _DONE_ANYWAY.keys()
@@ -74,14 +74,14 @@ _JAAS_MODULES = (
 
 @dataclass(frozen=True)
 class Properties:
-    """What ``properties.*`` say.
+    """The parsed ``properties.*`` options.
 
     Attributes:
-        config: librdkafka options, credentials wrapped.
-        group_id: the reader's group; None where none is given.
+        config: librdkafka options; credentials are wrapped.
+        group_id: the consumer group; None if it is not set.
         isolation_level: whether a reader sees records of open and aborted transactions.
-        reset: ``auto.offset.reset``: ``earliest``, ``latest``, ``none``; None where it is not given.
-        transaction_timeout_ms: of the exactly-once sink; None leaves it to the client.
+        reset: ``auto.offset.reset``: ``earliest``, ``latest`` or ``none``; None if it is not set.
+        transaction_timeout_ms: ``transaction.timeout.ms`` of the exactly-once sink; None uses the sink's default.
     """
 
     config: Mapping[str, ClientValue]
@@ -92,28 +92,28 @@ class Properties:
 
 
 def check_stored_properties(given: Mapping[str, ClientValue], allowed: Allowed, servers: str) -> None:
-    """Refuse what a definition must not say to the client, or to Python.
+    """Raise if a stored table definition contains client options that the access policy does not allow.
 
     Args:
-        given: those options of a definition that the program does not give itself, without ``properties.``.
-        allowed: what they may refer to.
-        servers: the brokers that the client goes to.
+        given: the options of the definition that the program does not set itself, without ``properties.``.
+        allowed: the access policy: what these options may refer to.
+        servers: the brokers that the client connects to.
 
     Raises:
-        InvalidInputError: as ``allowed.check_stored``.
+        InvalidInputError: an option is invalid, or not allowed; see ``access_policy.check_stored``.
     """
     parsed = parse_properties(given)
     check_stored(parsed.config, allowed, servers, prefix=PREFIX, handled=_HANDLED)
 
 
 def parse_properties(given: Mapping[str, object]) -> Properties:
-    """Read Kafka's configuration.
+    """Parse a Kafka client configuration.
 
     Args:
         given: options by name, without ``properties.``.
 
     Raises:
-        InvalidInputError: a name or a value cannot be used; the message names the option and shows no credential.
+        InvalidInputError: a name or a value is not supported; the message names the option and shows no credentials.
     """
     rest = {
         name: value
@@ -121,7 +121,7 @@ def parse_properties(given: Mapping[str, object]) -> Properties:
         if name not in _OVERRIDDEN and str(value).lower() not in _DONE_ANYWAY.get(name, ())
     }
     if str(rest.get("ssl.truststore.type", "")).upper() == "PEM" and "ssl.truststore.location" in rest:
-        # Java's way to say that the certificates are in a PEM file, which is the only way of librdkafka.
+        # Java's form for a PEM trust store; librdkafka supports only PEM, through ssl.ca.location.
         del rest["ssl.truststore.type"]
         rest["ssl.ca.location"] = rest.pop("ssl.truststore.location")
     login = _login(rest.pop("sasl.jaas.config")) if "sasl.jaas.config" in rest else {}
@@ -159,7 +159,11 @@ def _check(name: str, value: ClientValue) -> None:
 
 
 def _login(given: ClientValue) -> dict[str, ClientValue]:
-    """Take user and password out of a JAAS configuration of the PLAIN or SCRAM login module."""
+    """Return the SASL user and password from a JAAS configuration of the PLAIN or SCRAM login module.
+
+    Raises:
+        InvalidInputError: the configuration has another form; the message does not show it.
+    """
     login = _parsed_login(given)
     if login is None:
         msg = (
@@ -172,7 +176,10 @@ def _login(given: ClientValue) -> dict[str, ClientValue]:
 
 
 def _parsed_login(given: ClientValue) -> dict[str, ClientValue] | None:
-    """Return user and password; None where they are not there. Raises nothing, since its frame holds them as text."""
+    """Return the SASL user and password; None if the configuration does not contain both.
+
+    This function must not raise: its frame holds the credentials as plain text, which a traceback could expose.
+    """
     found = _JAAS_MODULE.match(given.reveal() if isinstance(given, Secret) else given)
     options = {}
     if found and found[1] in _JAAS_MODULES:

@@ -1,4 +1,4 @@
-"""Turns Kafka messages into a table's rows and rows into keys and values, in bulk."""
+"""Decodes Kafka messages to a table's rows and encodes rows to message keys and values, in bulk."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _UPSERT, _DELETE = RowKind.UPDATE_AFTER.change_type, RowKind.DELETE.change_type
 
 @dataclass(frozen=True)
 class FormatChoice:
-    """A format by its name.
+    """The configured format of a key or a value.
 
     Attributes:
-        name: the format.
-        options: its own, named without prefixes.
-        side: ``key`` or ``value`` where the options' full names begin so; for messages.
+        name: the format's name.
+        options: the format's options, without prefixes in their names.
+        side: ``key`` or ``value`` if the full option names start with it, else empty; used in error messages.
     """
 
     name: str
@@ -36,22 +36,22 @@ class FormatChoice:
     side: str
 
     def open(self, schema: pa.Schema) -> RowFormat:
-        """Make the format for columns.
+        """Open the format for a schema.
 
         Raises:
-            InvalidInputError: there is no such format or option, or the format cannot hold a column.
+            InvalidInputError: the format or an option is unknown, or the format does not support a column.
         """
         return open_row_format(self.name, schema, self.options, side=self.side)
 
 
 @dataclass(frozen=True)
 class Coding:
-    """How a table's messages are coded; cheap to pickle.
+    """How a table's rows map to messages: column mapping and formats. Cheap to pickle.
 
     Attributes:
-        layout: which column is where.
-        key_format: the key's format; None for messages without a key.
-        value_format: the value's format.
+        layout: where in a message each column is stored.
+        key_format: the format of the key; None for messages without a key.
+        value_format: the format of the value.
     """
 
     layout: MessageMapping
@@ -59,19 +59,19 @@ class Coding:
     value_format: FormatChoice
 
     def open_key(self) -> RowFormat | None:
-        """Make the key's format."""
+        """Open the key format; return None for messages without a key."""
         return None if self.key_format is None else self.key_format.open(self.layout.key_schema)
 
     def open_value(self) -> RowFormat:
-        """Make the value's format."""
+        """Open the value format."""
         return self.value_format.open(self.layout.value_schema)
 
 
 class MessageDecoder:
-    """Reads messages as rows. For one thread."""
+    """Decodes messages to rows. Not thread-safe."""
 
     def __init__(self, coding: Coding, columns: Sequence[str], zone: str) -> None:
-        """Read the columns named, and those the layout needs; ``zone`` is the session's time zone."""
+        """Decode the columns in ``columns``; ``zone`` is the session's time zone."""
         self._layout = coding.layout
         self._key_format = coding.open_key()
         self._value_format = coding.open_value()
@@ -80,29 +80,30 @@ class MessageDecoder:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether ``decode`` looks at keys."""
+        """Whether ``decode`` reads the message keys."""
         return self._key_format is not None
 
     @property
     def needs_messages(self) -> bool:
-        """Whether ``decode`` looks at the client's own messages: for what Kafka says about them."""
+        """Whether ``decode`` needs the client's message objects, to fill metadata columns."""
         return any(name in self._layout.metadata for name in self._columns)
 
     def decode(self, records: Records, part: FetchRange) -> tuple[pa.RecordBatch, np.ndarray]:
-        """Turn records of one partition, in order, into rows.
+        """Decode records of one partition to rows, in order.
 
-        A record that the formats' options say to skip, or a null value in a table that is no upsert table, is no row.
+        A record produces no row if the formats' options say to skip it. In a table that is not an upsert table, a
+        record with a null value produces no row either.
 
         Args:
-            records: the records; with what ``needs_keys`` and ``needs_messages`` tell.
-            part: where they are from, for messages.
+            records: the records, with keys if ``needs_keys`` and with message objects if ``needs_messages``.
+            part: the range the records are from; used in error messages.
 
         Returns:
-            The columns asked for, to which an upsert table adds ``_change_type``; and for each row the offset of its
-            record (int64).
+            The requested columns, plus ``_change_type`` for an upsert table; and the offset of each row's record
+            (int64).
 
         Raises:
-            CorruptedError: a record is not what its format says; names topic, partition, offset and field.
+            CorruptedError: a record is not valid in its format; the message names topic, partition, offset and field.
         """
         layout = self._layout
         rows = self._decoded(self._value_format, records.values, records, part, "value")
@@ -115,10 +116,10 @@ class MessageDecoder:
             key_row, key_batch = _row_of(key_rows.record, len(records)), key_rows.batch
             if layout.is_upsert:
                 deleted = records.values.is_null().to_numpy(zero_copy_only=False)
-                # A record without a key belongs to no row of a table whose rows have keys.
+                # A record without a key cannot belong to a row of an upsert table.
                 keep = (keep | deleted) & (key_row >= 0)
             else:
-                # The key of a record may be null; a key that its format skips takes the record with it.
+                # A record may have a null key. If the key format skips the key, skip the whole record.
                 keep &= (key_row >= 0) | records.keys.is_null().to_numpy(zero_copy_only=False)
         picked = np.flatnonzero(keep)
         chosen = [records.messages[i] for i in picked.tolist()] if self.needs_messages else []
@@ -156,14 +157,14 @@ class MessageDecoder:
 
 @dataclass(frozen=True)
 class EncodedMessages:
-    """Messages to send.
+    """A batch of encoded messages to send.
 
     Attributes:
-        keys: of each message, large_binary; None for messages without keys.
-        values: of each message, large_binary; NULL for a delete.
-        timestamps: in milliseconds since the epoch, where they are written.
-        headers: where they are written.
-        partitions: where they go, int32, once that is decided; -1 leaves it to the client.
+        keys: message keys, large_binary; None for messages without keys.
+        values: message values, large_binary; NULL for a delete.
+        timestamps: milliseconds since the epoch; None if the table has no writable timestamp column.
+        headers: message headers; None if the table has no writable headers column.
+        partitions: target partitions, int32, where -1 leaves the choice to the client; None if not yet assigned.
     """
 
     keys: pa.Array | None
@@ -176,29 +177,30 @@ class EncodedMessages:
         return len(self.values)
 
     def pairs(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Give key and value of each message."""
+        """Yield the key and value of each message."""
         keys = [None] * len(self) if self.keys is None else self.keys.to_pylist()
         return zip(keys, self.values.to_pylist(), strict=True)
 
 
 class MessageEncoder:
-    """Turns rows into messages. For one thread."""
+    """Encodes rows to messages. Not thread-safe."""
 
     def __init__(self, coding: Coding, zone: str) -> None:
-        """Write rows of the layout's columns; ``zone`` is the session's time zone."""
+        """Encode rows that have the layout's columns; ``zone`` is the session's time zone."""
         self._layout = coding.layout
         self._key_format = coding.open_key()
         self._value_format = coding.open_value()
         self._zone = zone
 
     def encode(self, rows: pa.RecordBatch) -> EncodedMessages:
-        """Turn rows (the layout's columns, and ``_change_type`` or not) into messages, in order.
+        """Encode rows to messages, in order; rows have the layout's columns and optionally ``_change_type``.
 
-        On an upsert table inserts and updates become values, deletes become messages without one, and what a row was
-        before its update is left out. On any other only inserts can be written.
+        On an upsert table, inserts and updates become messages with a value, deletes become messages with a null
+        value (tombstones), and update preimages are dropped. Other tables accept only inserts.
 
         Raises:
-            InvalidInputError: a value the format cannot hold, a NULL in a primary key, or a change that is no insert.
+            InvalidInputError: the format cannot encode a value, a primary key column is NULL, ``_change_type`` has an
+                unknown value, or a table that is not an upsert table gets a change other than an insert.
         """
         layout = self._layout
         deleted: np.ndarray | None = None
@@ -228,7 +230,11 @@ class MessageEncoder:
         return None
 
     def _changes(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray | None]:
-        """Sort out what kind of change each row is."""
+        """Return the rows to write and, for an upsert table, a mask of the deletes among them.
+
+        Raises:
+            InvalidInputError: a change type is unknown, or the table does not support it.
+        """
         kinds = rows.column(CHANGE_TYPE)
         known = pc.is_in(kinds, value_set=pa.array(CHANGE_TYPE_NAMES))
         if not pc.all(known).as_py() and rows.num_rows:
@@ -259,7 +265,7 @@ class MessageEncoder:
 
 
 def _row_of(record: np.ndarray, count: int) -> np.ndarray:
-    """For each payload the row that came of it, -1 for none."""
+    """Return the row index of each payload, -1 for a payload without a row."""
     found = np.full(count, -1, np.int64)
     found[record] = np.arange(len(record))
     return found
@@ -268,7 +274,7 @@ def _row_of(record: np.ndarray, count: int) -> np.ndarray:
 def _taken(
     batch: pa.RecordBatch, names: Sequence[str], name: str, rows: np.ndarray, data_type: pa.DataType
 ) -> pa.Array | None:
-    """Take a column's values for rows, NULL for row -1; None if the column is not there."""
+    """Return a column's values at the given rows, NULL for row -1; None if the batch does not have the column."""
     if name not in names:
         return None
     column = batch.column(names.index(name))
@@ -278,14 +284,17 @@ def _taken(
 
 
 def _either(from_value: pa.Array | None, from_key: pa.Array | None, deleted: np.ndarray) -> pa.Array:
-    """Choose: the value wins, except where there is none because the row is deleted."""
+    """Return a column that the key, the value or both contain; the value takes precedence except in deletes.
+
+    A delete has no value, so its column comes from the key.
+    """
     if from_value is None or from_key is None:
         return from_value if from_key is None else from_key
     return pc.if_else(pa.array(deleted), from_key, from_value) if deleted.any() else from_value
 
 
 def _labelled(columns: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """Give columns the names and the exact types of a format."""
+    """Return a batch of the columns, with the names and types of a format's schema."""
     if not columns:
         return _without_columns(rows)
     cast_columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)]
@@ -293,5 +302,5 @@ def _labelled(columns: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.R
 
 
 def _without_columns(rows: int) -> pa.RecordBatch:
-    """Make a batch that has rows and no columns."""
+    """Return a batch with rows but no columns."""
     return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))

@@ -1,4 +1,4 @@
-"""Which column of a table is where in a Kafka message: in its key, in its value, or in what Kafka says about it."""
+"""Mapping of a table's columns to the parts of a Kafka message: key, value or metadata."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ WRITABLE: Final = ("headers", "timestamp")
 
 @dataclass(frozen=True)
 class _Kind:
-    """A metadata key: what is asked of a message, its type, and which other types a column may have."""
+    """A metadata key.
+
+    Attributes:
+        type: the Arrow type of the metadata.
+        words: the SQL type, for error messages.
+        take: extracts the metadata from messages.
+        fits: whether a column of another type can show the metadata.
+    """
 
     type: pa.DataType
     words: str
@@ -47,7 +54,7 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "headers": _Kind(
         HEADERS,
         "MAP<STRING, BYTES>",
-        # Of a header that is there several times, the last one counts.
+        # If a header occurs several times, the last one wins.
         lambda messages: [list(dict(m.headers() or ()).items()) for m in messages],
         lambda kind: kind == HEADERS,
     ),
@@ -66,20 +73,20 @@ KINDS: Final[Mapping[str, _Kind]] = {
         _text_or(),
     ),
 }
-"""The metadata of a message by key, as the connector's page lists it."""
+"""The metadata keys that the connector's documentation page lists."""
 
 
 @dataclass(frozen=True)
 class MessageMapping:
-    """Where each column is.
+    """Where in a message each column is stored.
 
     Attributes:
         schema: the table's columns, in order.
-        key: names of the key's columns, in the order in which the key has them.
-        prefix: what those names start with in the table and not in the message.
-        value: names of the value's columns, in order.
-        metadata: for a column that is neither, the metadata it shows.
-        is_upsert: whether the key is a primary key: never NULL, and a message without value deletes its row.
+        key: names of the key columns, in key order.
+        prefix: prefix of the key columns' names in the table; message fields do not have it.
+        value: names of the value columns, in order.
+        metadata: the metadata key of each metadata column, by column name.
+        is_upsert: whether the key is a primary key: never NULL, and a message with a null value deletes its row.
     """
 
     schema: pa.Schema
@@ -91,14 +98,14 @@ class MessageMapping:
 
     @cached_property
     def key_schema(self) -> pa.Schema:
-        """The columns of the key format."""
+        """The schema of the key format."""
         fields = [self.schema.field(name) for name in self.key]
         named = [each.with_name(each.name.removeprefix(self.prefix)) for each in fields]
         return pa.schema([each.with_nullable(each.nullable and not self.is_upsert) for each in named])
 
     @cached_property
     def value_schema(self) -> pa.Schema:
-        """The columns of the value format."""
+        """The schema of the value format."""
         fields = [self.schema.field(name) for name in self.value]
         return pa.schema(
             [each.with_nullable(each.nullable and not (self.is_upsert and each.name in self.key)) for each in fields]
@@ -114,20 +121,18 @@ def make_mapping(
     metadata: Mapping[str, str],
     is_upsert: bool,
 ) -> MessageMapping:
-    """Lay a table's columns out.
+    """Return the mapping of a table's columns to message parts.
 
     Args:
         schema: all columns.
-        key: names of the key's columns.
+        key: names of the key columns.
         prefix: see ``MessageMapping``.
-        except_key: leave the key's columns out of the value.
-        metadata: for columns, by name in lower case, the metadata they show; those that are not in the schema are
-            not asked for.
+        except_key: whether to leave the key columns out of the value.
+        metadata: metadata keys by lower-case column name; entries for columns that the schema lacks are ignored.
         is_upsert: see ``MessageMapping``.
 
     Raises:
-        InvalidInputError: a key column or a metadata key does not exist, or a column has a type its metadata does not
-            fit.
+        InvalidInputError: a key column or a metadata key does not exist, or a metadata column has an incompatible type.
     """
     shown: dict[str, str] = {}
     for each in schema:
@@ -165,10 +170,10 @@ def _check_metadata(column: pa.Field, key: str) -> None:
 
 
 def check_writable(layout: MessageMapping) -> None:
-    """Refuse to write columns that only a broker fills.
+    """Raise if a metadata column is read-only.
 
     Raises:
-        InvalidInputError: a column shows metadata that cannot be written.
+        InvalidInputError: a column has a metadata key that cannot be written.
     """
     for column, key in layout.metadata.items():
         if key not in WRITABLE:
@@ -181,13 +186,13 @@ def check_writable(layout: MessageMapping) -> None:
 
 
 def metadata_array(key: str, messages: Sequence[Any], data_type: pa.DataType, zone: str) -> pa.Array:
-    """Show a metadata key of messages as a column.
+    """Return a metadata key of messages as a column.
 
     Args:
         key: the metadata key.
         messages: the messages.
-        data_type: the column's type, one that fits.
-        zone: the session's time zone, for a column without one.
+        data_type: the column's type, which must be compatible with the metadata.
+        zone: the session's time zone, used to show a timestamp in a column type without a time zone.
     """
     known = KINDS[key]
     array = pa.array(known.take(messages), known.type)
@@ -202,21 +207,21 @@ def metadata_array(key: str, messages: Sequence[Any], data_type: pa.DataType, zo
 
 
 def timestamps_of(array: pa.Array, zone: str) -> list[int | None]:
-    """Turn a column that is written as a message's timestamp into milliseconds since the epoch."""
+    """Return the message timestamps of a timestamp column, in milliseconds since the epoch."""
     if array.type.tz is None:
-        # Of a local time that the zone has twice the earlier is meant, one that it skips is moved on, as Spark does.
+        # Like Spark: an ambiguous local time is the earlier instant, a nonexistent one is moved forward.
         array = pc.assume_timezone(array, _region(zone), ambiguous="earliest", nonexistent="latest")
     millis = array.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("ms", "UTC"), safe=False)
     return cast(list[int | None], millis.cast(pa.int64()).to_pylist())
 
 
 def headers_of(array: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
-    """Turn a column that is written as a message's headers into what the client takes."""
+    """Return the message headers of a headers column, in the form the client accepts."""
     return cast(list[list[tuple[str, bytes | None]] | None], array.to_pylist())
 
 
 def _region(zone: str) -> str:
-    """Name a time zone as Arrow knows it; Spark also takes offsets such as ``+02:00``, which Arrow takes too."""
+    """Return Arrow's name of a Spark session time zone; both accept offsets such as ``+02:00``."""
     if zone[:1] in "+-":
         return zone
     try:

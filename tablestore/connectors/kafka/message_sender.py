@@ -1,4 +1,4 @@
-"""Sends a sink's messages: at once, or as the last message of each key, buffered."""
+"""Sends a sink's messages to Kafka, directly or through a buffer that keeps only the last message of each key."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ _FLUSH_SECONDS: Final = 1.0
 
 
 class Receiver(Protocol):
-    """Takes messages: a sender, or a buffer before one."""
+    """Accepts messages: a sender, a staging file, or a buffer in front of either."""
 
     def send(self, messages: EncodedMessages) -> None:
-        """Take messages, in order."""
+        """Accept messages, in order."""
         ...
 
     def finish(self) -> None:
-        """Return when all that was taken is on the brokers."""
+        """Return once all accepted messages are durably written."""
         ...
 
     def close(self) -> None:
-        """Give up what is not finished, after an error. After ``finish`` there is nothing left to give up."""
+        """Discard unfinished messages after an error. After ``finish`` there are none."""
         ...
 
 
 class MessageSender:
-    """Sends messages by one producer. What the brokers refuse is an error by the end at the latest."""
+    """Sends messages through one producer. A failed delivery raises in ``send``, or at the latest in ``finish``."""
 
     def __init__(
         self, client: KafkaClient, topic: str, choose: Choose | None, transactional_id: str | None, **more: Setting
     ) -> None:
-        """Make the producer.
+        """Create the producer.
 
         Args:
             client: the cluster.
-            topic: where messages go.
-            choose: their partitions; None leaves them to the client.
-            transactional_id: for a producer of transactions.
-            more: further options of the client.
+            topic: the target topic.
+            choose: chooses the partition of each message; None leaves the choice to the client.
+            transactional_id: the transactional id; None for a producer without transactions.
+            more: further client options.
         """
         self._client = client
         self._topic = topic
@@ -62,7 +62,7 @@ class MessageSender:
         self.producer = client.producer(transactional_id, **{"partitioner": JAVA_COMPATIBLE, **only_errors, **more})
 
     def send(self, messages: EncodedMessages) -> None:
-        """Queue messages, waiting while the queue is full."""
+        """Queue messages; block while the producer's queue is full."""
         partitions = messages.partitions
         if partitions is None:
             nowhere = np.full(len(messages), -1, np.int32)
@@ -77,18 +77,18 @@ class MessageSender:
                 self._send_all(messages, partitions.tolist())
 
     def finish(self) -> None:
-        """Wait until every message is on the brokers; how long the client tries is ``delivery.timeout.ms``."""
+        """Wait until every message is delivered; ``delivery.timeout.ms`` limits how long the client retries."""
         with self._errors():
             while self.producer.flush(_FLUSH_SECONDS) and self._failed is None:
                 pass
             self._check()
 
     def close(self) -> None:
-        """Forget what is queued."""
+        """Discard the queued messages."""
         self.producer.purge()
 
     def _send_in_bulk(self, messages: EncodedMessages, partitions: np.ndarray) -> None:
-        """Queue messages without reports of their delivery: of a transaction the end says whether all are there."""
+        """Queue messages without delivery reports: the transaction's commit fails if a message was not delivered."""
         keys = pa.nulls(len(messages), pa.large_binary()) if messages.keys is None else messages.keys
         if (partitions == partitions[0]).all():
             bulk_produce.send(self.producer, self._topic, int(partitions[0]), keys, messages.values)
@@ -154,10 +154,10 @@ class MessageSender:
 
 
 class KeyBuffer:
-    """Keeps of each key the last message, until so many came or so much time has passed (``sink.buffer-flush.*``)."""
+    """Buffers the last message of each key until a row count or an interval is reached (``sink.buffer-flush.*``)."""
 
     def __init__(self, receiver: Receiver, rows_max: int, interval_s: float) -> None:
-        """Buffer what goes to ``receiver``; the clock runs in a thread of its own."""
+        """Buffer messages for ``receiver``; a background thread flushes the buffer at each interval."""
         self._receiver = receiver
         self._rows_max = rows_max
         self._interval_s = interval_s
@@ -171,14 +171,14 @@ class KeyBuffer:
         self._clock.start()
 
     def send(self, messages: EncodedMessages) -> None:
-        """Hold messages; a later one of a key replaces the one before."""
+        """Buffer messages; a later message of a key replaces the earlier one."""
         nothing: list[Any] = [None] * len(messages)
         self._shape = (messages.timestamps is not None, messages.headers is not None)
         each = zip(messages.pairs(), messages.timestamps or nothing, messages.headers or nothing, strict=True)
         with self._lock:
             self._check()
             for (key, value), timestamp, headers in each:
-                # Taken out first, so that messages leave in the order of their last change.
+                # Remove the key first, so that messages are flushed in the order of their last change.
                 self._held.pop(key, None)
                 self._held[key] = (value, timestamp, headers)
                 self._came += 1
@@ -186,7 +186,7 @@ class KeyBuffer:
                     self._flush()
 
     def finish(self) -> None:
-        """Send what is held and stop the clock."""
+        """Stop the flush thread, send the buffered messages and finish the receiver."""
         self._done.set()
         self._clock.join()
         with self._lock:
@@ -195,7 +195,7 @@ class KeyBuffer:
         self._receiver.finish()
 
     def close(self) -> None:
-        """Stop the clock and forget what is held."""
+        """Stop the flush thread and discard the buffered messages."""
         self._done.set()
         self._clock.join()
         self._receiver.close()
@@ -229,10 +229,10 @@ class KeyBuffer:
 
 
 def send_all(receiver: Receiver, messages: Iterable[EncodedMessages]) -> int:
-    """Send messages to the end.
+    """Send all messages and finish the receiver; close it on an error.
 
     Returns:
-        How many came; a buffer may have sent fewer.
+        The number of messages passed to the receiver; a buffer may have sent fewer.
     """
     sent = 0
     try:

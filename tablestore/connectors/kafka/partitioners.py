@@ -1,4 +1,4 @@
-"""Which partition a sink's message goes to: Flink's ``sink.partitioner``."""
+"""Partitioners of a sink's messages (Flink's ``sink.partitioner``)."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from snapshot.errors import InvalidInputError
 from tablestore.connectors.kafka.message_codec import EncodedMessages
 
 Choose: TypeAlias = Callable[[EncodedMessages], np.ndarray]
-"""Gives the partition of each message, int32."""
+"""Returns the partition of each message, int32."""
 
 OWN_PARTITIONERS: Final = ("default", "fixed", "round-robin")
-"""Those that are no Python class."""
+"""The built-in partitioners; any other name is the import path of a Python class."""
 
 JAVA_COMPATIBLE: Final = "murmur2_random"
-"""librdkafka's name for what Java's producers do: murmur2 of the key, any partition for a message without one."""
+"""librdkafka's partitioner that matches the Java producer: murmur2 of the key, a random partition without a key."""
 
 
 def make_partitioner(
     name: str, topic: str, partitions: Sequence[int], task: int, tasks: int | None, *, keyed: bool
 ) -> Choose | None:
-    """Make the partitioner of one task.
+    """Return the partitioner of one task.
 
     Args:
-        name: ``default``, ``fixed``, ``round-robin``, or ``package.module.Class``: a class that is made without
-            arguments and has ``partition(key, value, topic, partitions) -> int``, and ``open(task, tasks)`` if it
-            likes, with the task's number and, where that is known, how many there are.
-        topic: where messages go.
+        name: ``default``, ``fixed``, ``round-robin``, or ``package.module.Class``. Such a class is created without
+            arguments and has a method ``partition(key, value, topic, partitions) -> int``. It may also have a method
+            ``open(task, tasks)``, which gets the task's number and the number of tasks, or None if that is unknown.
+        topic: the target topic.
         partitions: the topic's partitions.
-        task: the number of the task that writes.
-        tasks: how many tasks there are; None where that is not known.
+        task: the number of the writing task.
+        tasks: the number of tasks; None if unknown.
         keyed: whether messages have keys.
 
     Returns:
-        The partitioner; None leaves it to the client, which does as Java's does. What has no keys goes, as Java's
-        does, to one partition for a while and then to another: what is encoded at once goes to one.
+        The partitioner; None leaves the choice to the client, which partitions like the Java producer. Messages without
+        keys are partitioned in turn by batch, similar to the Java producer's sticky partitioner: all messages encoded
+        together go to one partition, the next batch goes to the next partition.
 
     Raises:
-        InvalidInputError: there is no such class.
+        InvalidInputError: the class does not exist, or has no method ``partition``.
     """
     there = list(partitions)
     if name == "default":
@@ -56,10 +57,10 @@ def make_partitioner(
 
 
 def load_class(name: str) -> type[Any]:
-    """Find a partitioner's class.
+    """Import and return a partitioner class.
 
     Raises:
-        InvalidInputError: there is none by that name, or it has no method ``partition``.
+        InvalidInputError: the class does not exist, or has no method ``partition``.
     """
     module, _, last = name.rpartition(".")
     try:
@@ -78,14 +79,14 @@ def load_class(name: str) -> type[Any]:
 
 
 def _by_batches(partitions: list[int]) -> Choose:
-    # Not always from the first one: a micro-batch may be a single batch.
+    # Start at a random partition. Otherwise micro-batches of a single batch would all go to the first partition.
     turns = count(int(np.random.default_rng().integers(len(partitions))))
     return lambda messages: np.full(len(messages), partitions[next(turns) % len(partitions)], np.int32)
 
 
 def _in_turn(partitions: list[int], task: int) -> Choose:
     there = np.array(partitions, np.int32)
-    # Tasks begin at different partitions, lest the first ones get more.
+    # Tasks start at different partitions, so that the first partitions do not get more messages.
     turn = task
 
     def choose(messages: EncodedMessages) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Where a read of topics begins and ends, in the words of Flink's connector."""
+"""Start and end positions of a read, with the modes of Flink's connector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class StartupMode(StrEnum):
-    """Where a read begins."""
+    """Where a read starts (``scan.startup.mode``)."""
 
     EARLIEST = "earliest-offset"
     LATEST = "latest-offset"
@@ -18,7 +18,7 @@ class StartupMode(StrEnum):
 
 
 class BoundedMode(StrEnum):
-    """Where a read ends."""
+    """Where a read ends (``scan.bounded.mode``)."""
 
     UNBOUNDED = "unbounded"
     LATEST = "latest-offset"
@@ -29,7 +29,7 @@ class BoundedMode(StrEnum):
 
 @dataclass(frozen=True)
 class Start:
-    """Where a read begins: a mode, and what it needs."""
+    """Where a read starts: a mode, with the timestamp or the offsets by partition that it requires."""
 
     mode: StartupMode
     timestamp_ms: int | None = None
@@ -38,7 +38,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Bound:
-    """Where a read ends: a mode, and what it needs."""
+    """Where a read ends: a mode, with the timestamp or the offsets by partition that it requires."""
 
     mode: BoundedMode
     timestamp_ms: int | None = None

@@ -1,6 +1,7 @@
-"""Plans reads of topics: where to begin, how far to go, which partitions there are by now, and what retention took.
+"""Plans reads of topics: start and end offsets, discovery of new partitions, and handling of data lost to retention.
 
-An offset of a scan is a position in each partition. Partitions that appear later are read from their beginning.
+A scan's position is the next offset of each partition. Partitions that are added later are read from their first
+offset.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ logger: Final = logging.getLogger("tablestore")
 
 @dataclass(frozen=True)
 class ScanSpec:
-    """What is read.
+    """What a scan reads: topics, start, end and settings.
 
     Attributes:
         client: the cluster.
-        topics: topics by name; empty where a pattern is given.
+        topics: topic names; empty if a pattern is set.
         pattern: a Java regular expression for topic names.
         group: the consumer group.
-        start: where to begin.
+        start: where to start.
         bound: where to end.
         isolation: ``read_committed`` or ``read_uncommitted``.
-        reset: where to go on when an offset is not there (``earliest``, ``latest``); ``none`` is an error. None leaves
-            it to the case: a group without offsets begins with the latest, a reader overtaken by retention fails.
-        discovery_ms: how often new topics and partitions are looked for; 0 is never.
-        only: the one partition that is read; None reads all.
+        reset: where to continue if an offset does not exist (``earliest`` or ``latest``); ``none`` raises an error. If
+            None, a group without offsets starts at the latest offset, and a reader overtaken by retention fails.
+        discovery_ms: interval at which new topics and partitions are discovered; 0 disables discovery.
+        only: the single partition to read; None reads all partitions.
     """
 
     client: KafkaClient
@@ -53,15 +54,15 @@ class ScanSpec:
 
     @property
     def what(self) -> str:
-        """How messages name what is read."""
+        """The topics or the topic pattern, as shown in messages to the user."""
         return f"topics that match {self.pattern!r}" if self.pattern is not None else f"topic {';'.join(self.topics)!r}"
 
 
 class Scan:
-    """Plans the reads of one query. Lives on the driver."""
+    """Plans the reads of one query; runs on the driver."""
 
     def __init__(self, spec: ScanSpec, clock: Callable[[], float] = time.monotonic) -> None:
-        """Plan for ``spec``; nothing is connected before the first question."""
+        """Plan reads of ``spec``; connects to the brokers on first use."""
         self._spec = spec
         self._clock = clock
         self._cluster = Cluster(spec.client)
@@ -73,10 +74,10 @@ class Scan:
         self._ids_at = 0.0
 
     def partitions(self) -> list[Partition]:
-        """Give the partitions there are, looked up again when the discovery interval has passed.
+        """Return the current partitions, refreshed at the discovery interval.
 
         Raises:
-            NotFoundError: a topic given by name does not exist.
+            NotFoundError: a topic configured by name does not exist.
         """
         now = self._clock()
         interval_s = self._spec.discovery_ms / 1000
@@ -99,23 +100,23 @@ class Scan:
         return self._partitions
 
     def ids(self) -> Mapping[str, str]:
-        """Look up the ids of the topics: one that is made anew has offsets too, and passes for the old one by them.
+        """Return the topic ids by topic name; topics matched by a pattern are refreshed by ``partitions`` only.
 
-        Topics found by a pattern are looked up when partitions are.
+        The ids reveal a topic that was deleted and created again: its offsets may look like those of the old topic.
 
         Raises:
-            NotFoundError: a topic given by name does not exist any more.
+            NotFoundError: a topic configured by name no longer exists.
         """
         if self._matches is None:
             self._ids, self._ids_at = _ids(self._cluster.described(self._spec.topics)), self._clock()
         return self._ids
 
     def begin(self) -> Offsets:
-        """Say where a new query begins.
+        """Return the offsets at which a new query starts.
 
         Raises:
-            InvalidInputError: a partition is named that does not exist, or a group has no offsets and none may be
-                taken in their place.
+            InvalidInputError: a configured partition does not exist, or the group has no usable offsets and
+                ``auto.offset.reset`` is ``none``.
         """
         start, partitions = self._spec.start, self.partitions()
         if start.mode is StartupMode.EARLIEST:
@@ -130,7 +131,7 @@ class Scan:
         return self._from_group(partitions)
 
     def until(self) -> Offsets | None:
-        """Say where a bounded read ends; None for one that has no end. Asked once, when a query begins."""
+        """Return the offsets at which a bounded read ends, None for an unbounded read; called once, at query start."""
         bound, partitions = self._spec.bound, self.partitions()
         if bound.mode is BoundedMode.UNBOUNDED:
             return None
@@ -148,26 +149,26 @@ class Scan:
         return {each: min(wanted.get(each, latest[each]), latest[each]) for each in partitions}
 
     def ends(self, partitions: Sequence[Partition] | None = None) -> Offsets:
-        """Give the current ends, of all partitions or of some."""
+        """Return the current end offsets of the given partitions, by default of all."""
         return self._cluster.latest(self.partitions() if partitions is None else partitions, self._spec.isolation)
 
     def firsts(self, partitions: Sequence[Partition]) -> Offsets:
-        """Give the first offsets that are still there."""
+        """Return the first offsets that retention has not removed."""
         return self._cluster.earliest(partitions)
 
     def ranges(
         self, start: Mapping[Partition, int], end: Mapping[Partition, int], anew: Collection[str] = ()
     ) -> list[FetchRange]:
-        """Plan what lies between two positions; a partition that is not in ``start`` is read from its beginning.
+        """Return the ranges between two positions; a partition that ``start`` lacks is read from its first offset.
 
         Args:
-            start: where to begin.
-            end: where to stop.
-            anew: topics that were deleted and created again between the two.
+            start: the next offset to read, by partition.
+            end: the end offset (exclusive), by partition.
+            anew: topics that were deleted and created again between the two positions.
 
         Raises:
-            DataLostError: retention has removed where the range begins, or the topic was made anew, and the options
-                do not say to go on.
+            DataLostError: retention has removed the start of a range, or a topic was deleted and created again, and
+                ``auto.offset.reset`` does not allow the read to continue.
         """
         moved = [each for each in end if start.get(each, -1) != end[each] or each[0] in anew]
         first = self._cluster.earliest(moved)
@@ -181,7 +182,7 @@ class Scan:
         return found
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Tell the brokers how far the group has read."""
+        """Commit the offsets for the consumer group."""
         self._group.commit(offsets)
 
     def close(self) -> None:
@@ -202,7 +203,7 @@ class Scan:
         return first if self._spec.reset == "earliest" else end
 
     def _specific(self, wanted: Mapping[int, int], partitions: Sequence[Partition]) -> Offsets:
-        """Begin at the offsets given; at the earliest where none is given or it is out of range."""
+        """Return the configured offsets; the earliest offset if none is configured or it is out of range."""
         self._check_partitions("scan.startup.specific-offsets", wanted, partitions)
         first, ends = self._cluster.earliest(partitions), self.ends(partitions)
         found: Offsets = {}
@@ -224,7 +225,11 @@ class Scan:
             raise InvalidInputError(msg)
 
     def _from_group(self, partitions: Sequence[Partition]) -> Offsets:
-        """Begin where the group has read to; without that, at the latest offset or where the reset option says."""
+        """Return the group's committed offsets.
+
+        A partition without a usable committed offset starts where ``auto.offset.reset`` says, by default at the latest
+        offset.
+        """
         held = self._group.committed(partitions)
         first, ends = self._cluster.earliest(partitions), self.ends(partitions)
         inside = {each: offset for each, offset in held.items() if first[each] <= offset <= ends[each]}

@@ -1,4 +1,4 @@
-"""Topic patterns: Java's regular expressions, matched against a whole topic name as Flink does."""
+"""Topic patterns: Java regular expressions that must match the whole topic name, as in Flink."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _JAVA_CLASSES = {"LowerCase": "Lower", "UpperCase": "Upper", "Alphabetic": "Alph
 
 
 def compile_pattern(pattern: str) -> Any:
-    r"""Compile a Java pattern.
+    r"""Compile a Java regular expression.
 
-    The ``regex`` package knows what Java has beyond Python: class intersections, possessive quantifiers, atomic groups
-    and POSIX classes. Quoting by ``\Q...\E``, ``\k<name>`` and ``\p{javaLowerCase}`` are rewritten.
+    The ``regex`` package supports the Java syntax that Python's ``re`` lacks: class intersections, possessive
+    quantifiers, atomic groups and POSIX classes. This function rewrites ``\Q...\E``, ``\k<name>`` and
+    ``\p{javaLowerCase}``, which ``regex`` does not support.
 
     Raises:
-        InvalidInputError: it is no pattern.
+        InvalidInputError: the pattern is not a valid or supported regular expression.
     """
     rewritten = _QUOTED.sub(lambda found: regex.escape(found[1], literal_spaces=True), pattern)
     rewritten = _NAMED_GROUP.sub(r"(?P=\1)", rewritten)

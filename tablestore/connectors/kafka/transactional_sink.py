@@ -1,8 +1,9 @@
-"""Writes a micro-batch into a topic once, however often Spark repeats it.
+"""Writes each micro-batch to a topic exactly once, even if Spark repeats the micro-batch.
 
-What the micro-batch holds is staged before; here it goes into the topic in one transaction, and a register moves in the
-same transaction: the offset of a consumer group that belongs to the query is the number of the next micro-batch. So
-the register is true whatever crashes, and readers of committed records see the whole micro-batch or nothing of it.
+Tasks stage the messages of the micro-batch first. This module writes them to the topic in one transaction. The same
+transaction advances a register: the committed offset of a consumer group that belongs to the query, which holds the
+number of the next micro-batch. The register is therefore correct after any crash, and ``read_committed`` consumers see
+either the whole micro-batch or nothing of it.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ logger: Final = logging.getLogger("tablestore")
 _ATTEMPTS_MAX: Final = 3
 _TIMEOUT_MS: Final = 120_000
 Messages = Callable[[], Iterable[EncodedMessages]]
-"""Reads what is staged, from its start."""
+"""Returns an iterable over all staged messages; each call starts from the first message."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What is written once.
+    """Identifies a micro-batch that is written exactly once.
 
     Attributes:
-        query: names who writes, the same across restarts.
-        number: of the micro-batch; a query's numbers only grow.
+        query: identifies the writing query, stable across restarts.
+        number: the micro-batch number; the numbers of a query only increase.
     """
 
     query: str
@@ -43,13 +44,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class TransactionalWriter:
-    """Writes micro-batches into a topic, each once.
+    """Writes micro-batches to a topic, each exactly once.
 
     Attributes:
         client: the cluster.
         topic: the topic.
-        prefix: what transactional ids and the register's group start with.
-        transaction_timeout_ms: after this the broker ends a transaction whose writer is gone.
+        prefix: prefix of the transactional ids and of the register's consumer group.
+        transaction_timeout_ms: how long the broker waits before it aborts the transaction of a dead writer.
     """
 
     client: KafkaClient
@@ -58,21 +59,21 @@ class TransactionalWriter:
     transaction_timeout_ms: int | None = None
 
     def name(self, batch: Batch) -> str:
-        """Name the transactional id, and the register's group: one a query."""
+        """Return the query's transactional id, which is also the name of the register's consumer group."""
         return f"{self.prefix}-{batch.query}"
 
     def write(self, batch: Batch, messages: Messages) -> bool:
-        """Write a micro-batch unless it has been written.
+        """Write a micro-batch unless it is already in the topic.
 
-        1. Take over the query's transactional id. A writer before this one is fenced, and its open transaction ends.
-        2. Read the register, only now that nobody else can move it: a micro-batch that is there is left alone.
-        3. Send, move the register and commit, all in one transaction. A crash here leaves all or nothing; Spark repeats
-           the micro-batch, and step 2 finds out.
+        1. Take over the query's transactional id. This fences any earlier writer and aborts its open transaction.
+        2. Read the register. After step 1 no other writer can advance it. Skip a micro-batch that is already written.
+        3. Send the messages, advance the register and commit, all in one transaction. A crash here leaves either all
+           or nothing; Spark then repeats the micro-batch, and step 2 detects which.
 
-        An answer that is lost is found out in the same way at once.
+        An in-doubt commit (the broker's answer was lost) is resolved by an immediate retry of the same steps.
 
         Returns:
-            Whether this call wrote it.
+            Whether this call wrote the micro-batch.
 
         Raises:
             FencedError: another writer of the same query has taken over.
@@ -83,7 +84,7 @@ class TransactionalWriter:
             try:
                 return self._write(batch, messages)
             except (OutcomeUnknownError, UnavailableError) as error:
-                # An outcome that is not known is worth one question more, however long it took.
+                # Retry an in-doubt commit regardless of the elapsed time; the retry reads the register.
                 out = isinstance(error, UnavailableError) and time.monotonic() - began > self.client.wait_seconds
                 if attempt == _ATTEMPTS_MAX or out:
                     raise

@@ -1,4 +1,4 @@
-"""Spark's ``format("kafka-table")`` and ``format("upsert-kafka")``: rows in the messages of Kafka topics."""
+"""The Spark data sources ``format("kafka-table")`` and ``format("upsert-kafka")``: rows in Kafka messages."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from tablestore.spark.python_worker import begin_task
 
 
 class KafkaDataSource(DataSource):
-    """Topics whose messages are rows. Options: see ``ConnectorOptions``."""
+    """Data source over topics whose messages are rows; ``ConnectorOptions`` documents the options."""
 
     connector: ClassVar[Connector] = Connector.KAFKA
 
     @classmethod
     def name(cls) -> str:
-        """Give the name for ``format(...)``; ``kafka`` is Spark's own."""
+        """Return the name for ``format(...)``; ``kafka`` is taken by Spark's own source."""
         return "kafka-table"
 
     def schema(self) -> StructType:
-        """Refuse to guess: messages have no schema of their own."""
+        """Raise, because messages carry no schema; the user must specify one."""
         msg = (
             f"format({self.name()!r}): messages carry no schema; give the columns by .schema('a BIGINT, b STRING'), "
             "metadata columns among them."
@@ -50,11 +50,11 @@ class KafkaDataSource(DataSource):
         raise InvalidInputError(msg)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read up to the current end, or where the options say."""
+        """Return a batch reader that reads up to the current end or the configured bound."""
         return KafkaReader(self._table(schema, Side.SOURCE), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Read messages as they come."""
+        """Return a streaming reader, of a single partition if the options contain per-partition watermark settings."""
         options = dict(self.options)
         watched = take_watermarks(options)
         if watched is None:
@@ -63,14 +63,14 @@ class KafkaDataSource(DataSource):
         return PartitionStream(KafkaTable.of(self.connector, options, rows, Side.SOURCE), rows, watched)
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicBatchWriter:
-        """Append rows; in an upsert table they replace those of their keys."""
+        """Return a batch writer that appends rows; in an upsert table, each row replaces the row of its key."""
         if overwrite:
             msg = f"format({self.name()!r}) does not overwrite: a topic can only be added to. Use mode('append')."
             raise InvalidInputError(msg)
         return TopicBatchWriter(Sink.open(self.connector, dict(self.options), schema, is_stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
-        """Write micro-batches."""
+        """Return a writer of micro-batches."""
         if overwrite and self.connector is Connector.KAFKA:
             msg = (
                 "A 'kafka' table doesn't support consuming update changes, which outputMode('complete') makes; it only "
@@ -84,19 +84,19 @@ class KafkaDataSource(DataSource):
 
 
 class UpsertKafkaDataSource(KafkaDataSource):
-    """A topic whose messages are the newest rows of their keys."""
+    """Data source over a topic where the last message of a key is its current row."""
 
     connector: ClassVar[Connector] = Connector.UPSERT
 
     @classmethod
     def name(cls) -> str:
-        """Give the name for ``format(...)``."""
+        """Return the name for ``format(...)``."""
         return "upsert-kafka"
 
 
 @dataclass
 class _Message(WriterCommitMessage):
-    """What one task did."""
+    """The result of one write task."""
 
     written: Written
 
@@ -106,7 +106,7 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
 
 
 class TopicBatchWriter(DataSourceArrowWriter):
-    """``df.write.format(...)`` and ``INSERT INTO``."""
+    """Writer of a batch (``df.write.format(...)`` and ``INSERT INTO``)."""
 
     def __init__(self, sink: Sink) -> None:
         """Write into ``sink``."""
@@ -117,16 +117,16 @@ class TopicBatchWriter(DataSourceArrowWriter):
         return _Message(self._sink.run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Finish the write."""
+        """Commit the write; with exactly-once delivery, the staged rows are written here."""
         self._sink.commit(_written(messages), None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what was staged."""
+        """Delete the staging files."""
         self._sink.abort(_written(messages))
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format(...)``."""
+    """Writer of micro-batches (``df.writeStream.format(...)``)."""
 
     def __init__(self, sink: Sink) -> None:
         """Write into ``sink``."""
@@ -137,16 +137,16 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return _Message(self._sink.run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Finish a micro-batch; exactly-once writes it here, unless it is there."""
+        """Commit a micro-batch; with exactly-once delivery, the staged rows are written here unless already written."""
         self._sink.commit(_written(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Drop what was staged."""
+        """Delete the staging files."""
         self._sink.abort(_written(messages))
 
 
 class KafkaReader(DataSourceReader):
-    """Reads what topics hold when the read is planned: each message, or of an upsert table the row of each key."""
+    """Reads the messages that topics hold at planning time; for an upsert table, the current row of each key."""
 
     def __init__(self, table: KafkaTable, schema: StructType) -> None:
         """Read the table as rows of ``schema``."""
@@ -157,7 +157,7 @@ class KafkaReader(DataSourceReader):
         self._schema: pa.Schema = arrow_schema(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan one task a partition."""
+        """Return one split for each Kafka partition that has messages to read."""
         scan = Scan(self._table.scan_spec())
         try:
             begin = scan.begin()
@@ -168,9 +168,9 @@ class KafkaReader(DataSourceReader):
         return [RangeSplit(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one part, in a task."""
+        """Read one split, in a task."""
         begin_task()
-        # Where there is nothing to read, Spark starts one task without a part.
+        # If there is nothing to read, Spark starts one task without a split.
         if not isinstance(partition, RangeSplit):
             return
         columns = self._schema.names

@@ -1,4 +1,4 @@
-"""Messages of a micro-batch on disk, between the tasks that encode them and the transaction that writes them."""
+"""Staging files, which hold encoded messages until a transaction writes them to the topic."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _KEYS, _TIMESTAMPS, _HEADERS = b"keys", b"timestamps", b"headers"
 
 
 class StagingFile:
-    """Takes a task's messages into a file, with the partitions they go to. Without messages there is no file."""
+    """Writes a task's messages and their target partitions to a file; a task without messages creates no file."""
 
     def __init__(self, storage: Storage, name: str, choose: Choose | None) -> None:
-        """Write the file ``name`` when the first messages come; ``choose`` gives their partitions."""
+        """Prepare to create the file ``name`` at the first message; ``choose`` returns the target partitions."""
         self._storage = storage
         self._name = name
         self._choose = choose
@@ -49,16 +49,16 @@ class StagingFile:
         self._writer.write_batch(_to_arrow(messages, self._choose, writer_schema=schema))
 
     def finish(self) -> None:
-        """Return when the file is whole."""
+        """Close the completed file."""
         self._stack.close()
 
     def close(self) -> None:
-        """Leave the file as it is after an error; what nobody names is cleared away with its micro-batch."""
+        """Close the incomplete file after an error; a streaming write's files are deleted after its next commit."""
         self._stack.close()
 
 
 def staged(storage: Storage, name: str) -> Iterator[EncodedMessages]:
-    """Read messages back, in order."""
+    """Yield the messages of a staging file, in order."""
     with storage.filesystem.open(storage.path(name), "rb") as file:
         reader = pa.ipc.open_stream(file)
         has = reader.schema.metadata or {}
@@ -74,7 +74,7 @@ def staged(storage: Storage, name: str) -> Iterator[EncodedMessages]:
 
 
 def _schema_of(messages: EncodedMessages) -> pa.Schema:
-    """Say in the schema's metadata which of the optional parts there are."""
+    """Return the file schema; its metadata lists which optional parts of the messages are present."""
     there = {_KEYS: messages.keys, _TIMESTAMPS: messages.timestamps, _HEADERS: messages.headers}
     return _SCHEMA.with_metadata({name: b"" for name, part in there.items() if part is not None})
 

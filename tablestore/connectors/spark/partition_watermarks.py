@@ -1,12 +1,11 @@
-"""One partition as a stream of its own, so that Spark gives it a watermark of its own; see `watermarks`.
+"""Per-partition watermarks, as in Flink's sources: the slowest partition holds windows open.
 
-While the partition is idle and others are not, the stream moves its own event time on by heartbeats: rows with nothing
-but the event time of the slowest active partition, and a mark by which they are left out after the watermark operator.
+Spark's ``withWatermark`` follows the newest event time over all partitions, so a partition that lags behind loses rows.
+Here each partition is a separate source with its own watermark, and Spark uses the minimum of a query's watermarks.
 
-Watermarks per partition, as Flink's sources have them: the slowest partition holds windows open.
-
-Spark's own ``withWatermark`` follows the newest event time of all partitions, so a partition that is behind loses rows.
-Here each partition is a source with a watermark of its own, and Spark takes the least of a query's watermarks.
+While a partition is idle and others are active, its stream advances its event time with heartbeats. A heartbeat is a
+row that contains only the event time of the slowest active partition and a marker. The marker is used to drop the row
+after the watermark operator.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ IDLE: Final = "_idle"
 """Name of the boolean column that marks a heartbeat."""
 _PARTITION, _COLUMN, _TIMEOUT, _ZONE = "watermark.partition", "watermark.column", "watermark.idle-ms", "watermark.zone"
 _LOOK_BACK: Final = 10
-"""How many offsets before a partition's end are looked at: the last ones may be markers of transactions."""
+"""How many offsets before a partition's end are read: the last ones may be transaction markers."""
 
 
 @dataclass(frozen=True)
 class PartitionWatermarks:
-    """What a stream of one partition is told.
+    """The settings of a single-partition stream.
 
     Attributes:
         partition: the partition.
-        column: the event time's.
-        idle_ms: after this long without a message a partition is idle; 0 is never.
+        column: the event-time column.
+        idle_ms: how long a partition must be without messages to be idle; 0 disables idleness.
         zone: the session's time zone.
     """
 
@@ -60,13 +59,16 @@ class PartitionWatermarks:
     zone: str
 
     def options(self) -> dict[str, str]:
-        """Write this as options of a data source."""
+        """Return the settings as data source options."""
         topic, number = self.partition
         return {_PARTITION: f"{topic}:{number}", _COLUMN: self.column, _TIMEOUT: str(self.idle_ms), _ZONE: self.zone}
 
 
 def take_watermarks(options: dict[str, str]) -> PartitionWatermarks | None:
-    """Take out of a data source's options (named in lower case) what `PartitionWatermarks.options` has put in."""
+    """Remove the options of `PartitionWatermarks.options` from a data source's options and return them as settings.
+
+    Option names must be in lower case. Returns None if the options contain no watermark settings.
+    """
     if _PARTITION not in options:
         return None
     topic, _, number = options.pop(_PARTITION).rpartition(":")
@@ -76,13 +78,13 @@ def take_watermarks(options: dict[str, str]) -> PartitionWatermarks | None:
 
 @dataclass
 class _Beat(InputPartition):
-    """A heartbeat: an event time, in microseconds."""
+    """A split that yields one heartbeat row; ``at`` is its event time in microseconds."""
 
     at: int
 
 
 class PartitionStream(KafkaStream):
-    """Reads one partition; heartbeats are in its offsets, so that a restart repeats them."""
+    """Streaming reader of one partition; heartbeats are part of its offsets, so that a restart repeats them."""
 
     def __init__(self, table: KafkaTable, schema: StructType, watched: PartitionWatermarks) -> None:
         """Read the partition as rows of ``schema``, to which ``_idle`` is added."""
@@ -96,7 +98,7 @@ class PartitionStream(KafkaStream):
         self._pulse = _Pulse(table, watched)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Give how far the next micro-batch may go; while there is nothing to read, whether a heartbeat is due."""
+        """Return the end position of the next micro-batch, with a heartbeat if the partition is idle and one is due."""
         end = super().latestOffset(start, limit)
         beat = start.get("beat")
         due = self._pulse.due(moved=end["at"] != start["at"]) if self._watched.idle_ms else None
@@ -105,14 +107,14 @@ class PartitionStream(KafkaStream):
         return end if beat is None or end is start else {**end, "beat": beat}
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """Plan a micro-batch."""
+        """Return the splits of a micro-batch, including a heartbeat if its event time has advanced."""
         parts = list(super().partitions(start, end))
         if end.get("beat") != start.get("beat"):
             parts.append(_Beat(end["beat"]))
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one part, in a task."""
+        """Read one split, in a task."""
         if isinstance(partition, _Beat):
             yield self._marked(self._beat(partition.at), is_idle=True)
             return
@@ -125,7 +127,7 @@ class PartitionStream(KafkaStream):
         super().stop()
 
     def __getstate__(self) -> Json:
-        """Carry to tasks only what ``read`` needs."""
+        """Pickle only the state that ``read`` needs in tasks."""
         return {**super().__getstate__(), "_watched": self._watched}
 
     def _spec(self) -> ScanSpec:
@@ -145,7 +147,7 @@ class PartitionStream(KafkaStream):
 
 
 class _Pulse:
-    """Knows on the driver which partitions are idle, and what event time the others have reached."""
+    """Tracks, on the driver, which partitions are idle and which event time the active ones have reached."""
 
     def __init__(self, table: KafkaTable, watched: PartitionWatermarks) -> None:
         self._table = table
@@ -156,10 +158,10 @@ class _Pulse:
         self._reached: dict[Partition, tuple[int, int | None]] = {}
 
     def due(self, *, moved: bool) -> int | None:
-        """Give the event time that a heartbeat should have now; None while the partition is not idle, or all are.
+        """Return the event time of a heartbeat that is due; None if the partition is active or all are idle.
 
         Args:
-            moved: whether the partition has something to read.
+            moved: whether the partition has new messages to read.
         """
         now, ends = time.monotonic(), self._scan.ends()
         for each, end in ends.items():
@@ -176,11 +178,15 @@ class _Pulse:
         self._scan.close()
 
     def _last(self, partition: Partition) -> int | None:
-        """Give the event time of a partition's last message; what that has passed is no earlier."""
+        """Return the event time of a partition's last message; None if no message is found near the partition's end.
+
+        It is a lower bound of the event time that the partition has reached.
+        """
         end = self._ends[partition]
         held = self._reached.get(partition)
         if held is None or held[0] != end:
-            # Retention may have removed some of these, which is nothing to complain of here.
+            # Retention may have removed some of these offsets. That is not an error here, so start no earlier than the
+            # first offset.
             part = FetchRange(*partition, max(self._scan.firsts([partition])[partition], end - _LOOK_BACK), end)
             found: Any = None
             for batch in read_rows(self._table, part, [self._watched.column], self._watched.zone):
@@ -191,9 +197,9 @@ class _Pulse:
 
 
 IDLE_TIMEOUT = "table.exec.source.idle-timeout"
-"""The session's setting: after this long without a message a partition holds nothing up. 0, the default, is never."""
+"""Session setting: how long a partition must be without messages to be idle; 0 (the default) disables idleness."""
 MARK = "spark.watermarkDelayMs"
-"""Spark's own mark, in the metadata of a column that has a watermark."""
+"""Key that Spark sets in the metadata of a column with a watermark."""
 _EVENT_TIME = "_event_time"
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
@@ -201,25 +207,27 @@ _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 def read_with_watermark(
     spark: SparkSession, schema: StructType | str, options: Mapping[str, object], *, column: str, delay: str
 ) -> DataFrame:
-    """Read a standard table's messages as they come, with the watermark of its slowest partition.
+    """Return a streaming frame of a ``kafka`` table with the watermark of its slowest partition.
 
-    A query has the partitions that are there when it is made: those that come later need a new query, since Spark fixes
-    a query's sources in its checkpoint. Each partition costs a source, that is a Python process beside the driver.
+    The query reads the partitions that exist when it is created. Partitions added later require a new query, because
+    Spark fixes a query's sources in its checkpoint. Each partition is a separate source, which runs its own Python
+    process next to the driver.
 
     Args:
-        spark: a session that knows ``format("kafka-table")``; its setting ``table.exec.source.idle-timeout`` says after
-            how long (``1 s``) a partition is idle. An idle partition follows the slowest active one, and counts by
-            itself again when it comes back.
+        spark: a session in which ``format("kafka-table")`` is registered. Its setting
+            ``table.exec.source.idle-timeout`` (such as ``1 s``) says how long a partition must be without messages to
+            be idle. The watermark of an idle partition follows the slowest active one until it has messages again.
         schema: the table's columns.
-        options: the table's.
-        column: the event time.
-        delay: how much later than others of its partition a row may come, such as ``2 seconds``.
+        options: the table's options.
+        column: the event-time column.
+        delay: how late a row may be relative to the newest row of its partition, such as ``2 seconds``.
 
     Returns:
         A streaming frame with a watermark on ``column``.
 
     Raises:
-        InvalidInputError: the options are wrong, or the session takes the newest of several watermarks.
+        InvalidInputError: the options are invalid, there is no partition, or Spark's ``multipleWatermarkPolicy`` is not
+            ``min``.
         NotFoundError: a topic does not exist.
     """
     options = wrap(options)
@@ -246,18 +254,19 @@ def read_with_watermark(
     for partition in partitions:
         given = {**options, **PartitionWatermarks(partition, column, idle_ms, zone).options()}
         frame = spark.readStream.format("kafka-table").schema(marked).options(**reveal(given)).load()
-        # Spark has watermarks on instants only; without a zone a time is taken as one of UTC.
+        # Spark supports watermarks on TIMESTAMP only, so a TIMESTAMP_NTZ is read as UTC.
         frame = frame.withColumn(_EVENT_TIME, instant(F.col(backquoted(column)), columns[column].dataType))
-        # The condition names the event time, lest Spark moves it before the watermark, which would then miss the rows.
+        # The filter refers to the event time so that Spark does not push it below the watermark operator, which would
+        # then not see the heartbeats.
         kept = ~(F.col(IDLE) & F.col(_EVENT_TIME).isNotNull())
         frames.append(frame.withWatermark(_EVENT_TIME, delay).where(kept).drop(IDLE, _EVENT_TIME))
-    # The column itself carries Spark's mark too, by which operators that are put on it know the watermark.
+    # Set Spark's watermark key on the column itself, so that later operators on the column recognize the watermark.
     marked_column = F.col(backquoted(column)).alias(column, metadata={MARK: 0})
     return reduce(DataFrame.union, frames).withColumn(column, marked_column)
 
 
 def instant(time: Column, data_type: DataType) -> Column:
-    """Give a time as an instant, one without a zone as if it were UTC's."""
+    """Return a timestamp column as TIMESTAMP; a TIMESTAMP_NTZ is read as UTC."""
     if not isinstance(data_type, TimestampNTZType):
         return time
     return F.expr("TIMESTAMP '1970-01-01 00:00:00Z'") + (time - F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'"))

@@ -1,4 +1,4 @@
-"""The session's time zone, as a task sees it."""
+"""Lookup of the Spark session's time zone within a task."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _PROPERTY = "spark.sql.session.timeZone"
 
 
 def session_zone() -> str:
-    """Name the time zone in which columns without one are meant.
+    """Return the session's time zone, which applies to timestamps without a time zone.
 
-    Spark hands a session's settings to its tasks; one that nobody has set is the time zone of the machine.
+    Spark passes a session's explicitly set configuration to its tasks. If the time zone is not set, it is that of the
+    machine.
     """
     context = TaskContext.get()
     told = context.getLocalProperty(_PROPERTY) if context is not None else None

@@ -1,4 +1,4 @@
-"""Writes a table's rows into its topic: by tasks at once, or staged by tasks and written in one transaction."""
+"""Writes a table's rows to its topic, either directly from the tasks or staged and then written in one transaction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STAGED = "kafka-staged"
 
 @dataclass(frozen=True)
 class Written:
-    """What a task did: how many messages it wrote, or where it staged them."""
+    """The result of one write task: its number, its message count, and the name of its staging file, if any."""
 
     task: int
     messages: int
@@ -45,13 +45,13 @@ class Written:
 
 @dataclass(frozen=True)
 class Sink:
-    """A table's topic, open for writing. Cheap to pickle.
+    """A table's topic, opened for writing. Cheap to pickle.
 
     Attributes:
         table: the table.
         partitions: the topic's partitions.
-        write_id: of this write, in the names of what it stages.
-        is_stream: whether this is a micro-batch of a query.
+        write_id: the unique id of this write, part of the names of its staging files.
+        is_stream: whether this is a streaming write.
     """
 
     table: KafkaTable
@@ -61,13 +61,13 @@ class Sink:
 
     @classmethod
     def open(cls, connector: Connector, options: Mapping[str, object], schema: StructType, *, is_stream: bool) -> Sink:
-        """Check the options against the rows and the brokers; make the topic if there is none.
+        """Validate options and columns, create the topic if it does not exist, and return the sink.
 
-        A topic that an upsert table makes is compacted, as its newest rows are all that counts.
+        A topic created for an upsert table is compacted, because only the last message of each key matters.
 
         Raises:
-            InvalidInputError: options or columns are wrong, or exactly-once lacks a checkpoint.
-            NotFoundError: there is no such topic, and the options say not to make it.
+            InvalidInputError: options or columns are invalid, or exactly-once delivery has no checkpoint location.
+            NotFoundError: the topic does not exist, and ``allow.auto.create.topics`` is ``false``.
             UnavailableError: the broker does not answer.
         """
         table = KafkaTable.of(connector, options, schema, Side.SINK)
@@ -95,14 +95,14 @@ class Sink:
 
     @property
     def once(self) -> bool:
-        """Whether rows are staged, and written in a transaction."""
+        """Whether rows are staged and then written in a transaction (exactly-once delivery)."""
         return self.table.options.guarantee is Guarantee.EXACTLY_ONCE
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
         """Write or stage a task's rows.
 
         Raises:
-            InvalidInputError: a row cannot be written, or there are more tasks than the options allow.
+            InvalidInputError: a row cannot be encoded, or there are more tasks than ``sink.parallelism`` allows.
             UnavailableError: the broker does not answer.
         """
         begin_task()
@@ -130,11 +130,14 @@ class Sink:
         return Written(task, send_all(self._buffered(sender), messages))
 
     def commit(self, written: Sequence[Written], batch_number: int | None) -> None:
-        """Finish a write of which every task is done.
+        """Commit a write after all its tasks have finished.
+
+        With exactly-once delivery, this writes the staged rows and then deletes the staging files. Otherwise it does
+        nothing.
 
         Args:
-            written: what they did.
-            batch_number: of a query's micro-batch; None for a write that is no stream's.
+            written: the results of the tasks.
+            batch_number: the number of the micro-batch; None for a batch write.
 
         Raises:
             TableStoreError: see `TransactionalWriter.write`.
@@ -157,17 +160,17 @@ class Sink:
 
         def clear_up() -> None:
             if batch_number is None:
-                # Nobody repeats a write that is no stream's, once it is done.
+                # A finished batch write is never repeated, so its register is no longer needed.
                 delete_groups(client, [writer.name(batch)])
                 self._storage.delete(*names)
             else:
-                # What attempts before this one have left is of no use to anybody either.
+                # Also delete what earlier attempts have staged; nothing reads it any more.
                 self._storage.delete_tree()
 
         after_write(f"topic {options.topic!r}", "clearing up", clear_up)
 
     def abort(self, written: Sequence[Written]) -> None:
-        """Remove what was staged."""
+        """Delete the staging files."""
         if self.once:
             self._storage.delete(*(each.staged for each in written if each.staged is not None))
 
@@ -187,6 +190,6 @@ class Sink:
     @property
     def _storage(self) -> Storage:
         assert self.table.options.checkpoint is not None
-        # Apart, since a micro-batch clears away all that its query has left.
+        # Streaming and batch writes use separate folders, because a micro-batch deletes its whole folder.
         place = Storage.at(self.table.options.checkpoint).child(_STAGED)
         return place.child("stream" if self.is_stream else "batch")

@@ -1,4 +1,4 @@
-"""Reads a table's messages as rows, in tasks: plain rows, or of each key the last one."""
+"""Reads a table's messages as rows, in tasks: either every message or the last message of each key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MEMORY = "256MB"
 
 @dataclass
 class RangeSplit(InputPartition):
-    """Some messages of one partition."""
+    """A split: an offset range of one Kafka partition."""
 
     part: FetchRange
 
@@ -41,12 +41,12 @@ def read_rows(
 
     Args:
         table: the table.
-        part: the messages.
-        columns: those wanted.
-        zone: the session's time zone, for callers that are no task.
+        part: the offset range to read.
+        columns: the columns to read.
+        zone: the session's time zone; callers outside a task must pass it.
 
     Yields:
-        The columns asked for; an upsert table adds ``_change_type``, and ``_seq`` (the offset).
+        The requested columns; for an upsert table also ``_change_type`` and ``_seq`` (the offset).
     """
     options = table.options
     decoder = MessageDecoder(table.coding, columns, zone or session_zone())
@@ -58,10 +58,10 @@ def read_rows(
 
 
 def _records(table: KafkaTable, part: FetchRange, decoder: MessageDecoder) -> Iterator[Records]:
-    """Read a part; where retention overtakes it since it was planned, go on as a new plan of what is left says.
+    """Read the records of an offset range; if retention overtakes it after planning, plan the rest again.
 
     Raises:
-        DataLostError: retention has removed messages, and the options do not say to go on.
+        DataLostError: retention has removed messages, and ``auto.offset.reset`` does not allow the read to continue.
     """
     options = table.options
     at, parts = (part.topic, part.partition), [part]
@@ -90,12 +90,13 @@ def _records(table: KafkaTable, part: FetchRange, decoder: MessageDecoder) -> It
 
 
 def read_last(table: KafkaTable, part: FetchRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Read of each key the last message, deletes among them, in the order of their offsets.
+    """Read the last message of each key, including deletes, in offset order.
 
-    A key is in one partition, so what is last there is last. DuckDB keeps the rows, and spills rather than growing.
+    All messages of a key are in one partition, so the last one in the partition is the last one overall. DuckDB holds
+    the rows within a memory limit and spills to disk beyond it.
 
     Yields:
-        The columns asked for and the key's, ``_change_type`` and ``_seq``.
+        The requested columns, the key columns, ``_change_type`` and ``_seq``.
     """
     key = table.coding.layout.key
     wanted = [*columns, *(name for name in key if name not in columns)]
@@ -108,12 +109,12 @@ def read_last(table: KafkaTable, part: FetchRange, columns: Sequence[str]) -> It
 
 
 def live(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Leave deletes out."""
+    """Return the batch without deletes."""
     return batch.filter(pc.not_equal(batch.column(CHANGE_TYPE), RowKind.DELETE.change_type))
 
 
 def shown(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Give a batch exactly the columns that Spark expects."""
+    """Return the batch with exactly the columns and types that Spark expects."""
     arrays = [batch.column(field.name) for field in schema]
     return pa.RecordBatch.from_arrays(
         [a if a.type == f.type else a.cast(f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema

@@ -1,4 +1,4 @@
-"""The streaming read: a Spark source whose offset is a position in each partition of each topic."""
+"""The streaming reader: a Spark source whose offset holds the next Kafka offset of each partition."""
 
 from __future__ import annotations
 
@@ -23,17 +23,21 @@ from tablestore.spark.python_worker import begin_task
 
 logger = logging.getLogger("tablestore")
 Json = dict[str, Any]
-"""``at``, the next offset by topic and partition; ``until``, where a bounded read ends; ``ids``, the topics' ids."""
+"""A Spark source offset.
+
+``at`` is the next Kafka offset by topic and partition, ``until`` is where a bounded read ends, and ``ids`` are the
+topic ids.
+"""
 
 
 class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads messages as they come. What has been processed is committed for the consumer group, as Flink does."""
+    """Streaming reader of messages; it commits processed offsets for the consumer group, as Flink does."""
 
     def __init__(self, table: KafkaTable, schema: StructType) -> None:
         """Read the table as rows of ``schema``.
 
         Raises:
-            InvalidInputError: an upsert table is read without the column that tells deletes from updates.
+            InvalidInputError: the schema of an upsert table lacks ``_change_type``.
         """
         if table.options.is_upsert and CHANGE_TYPE not in schema.fieldNames():
             msg = (
@@ -48,7 +52,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._committed: Mapping[Partition, int] = {}
 
     def initialOffset(self) -> Json:
-        """Give where a new query begins, and where it ends if it is bounded."""
+        """Return the start position of a new query, including the end position of a bounded query."""
         options = self._table.options
         if options.properties.group_id is None:
             logger.info("%s: 'properties.group.id' is not set; reading as group %r.", options.what, options.group_id)
@@ -57,19 +61,20 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _json(begin, self._plan.until(), self._plan.ids())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Give the limit that the options ask for."""
+        """Return the configured limit of a micro-batch (``maxRowsPerTrigger``)."""
         rows = self._table.options.rows_max
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix where an ``availableNow`` run ends."""
+        """Fix the end offsets of an ``availableNow`` run."""
         self._target = self._plan.ends()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Give how far the next micro-batch may go.
+        """Return the end position of the next micro-batch.
 
-        Spark asks when the micro-batch before is complete, so its end is committed for the group here: Spark's own call
-        of ``commit`` comes only when the next micro-batch has begun, and never for the last one.
+        Spark calls this after the previous micro-batch has completed, so the previous end is committed for the consumer
+        group here. Spark itself calls ``commit`` only once the next micro-batch has started, and never for the last
+        one.
         """
         self.commit(start)
         at, until = _offsets(start["at"]), _offsets(start["until"]) if "until" in start else None
@@ -82,25 +87,28 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         moved = {each: ends.get(each, offset) for each, offset in begun.items()}
         if isinstance(limit, ReadMaxRows):
             moved = _limited(begun, moved, limit.max_rows)
-        # Ends that have moved may be those of a topic that was made anew.
+        # The new end offsets may belong to a topic that was deleted and created again, so refresh the topic ids.
         return start if moved == at else _json(moved, until, self._plan.ids())
 
     def reportLatestOffset(self) -> Json:
-        """Give the ends of the partitions, for the query's progress."""
+        """Return the current end offsets, for the query's progress report."""
         return _json(self._plan.ends(), None, self._plan.ids())
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """Plan a micro-batch, one task a partition.
+        """Return the splits of a micro-batch, one for each Kafka partition that has messages to read.
 
         Raises:
-            DataLostError: retention has removed messages, or a topic was deleted and created again, and the options do
-                not say to go on.
+            DataLostError: retention has removed messages, or a topic was deleted and created again, and
+                ``auto.offset.reset`` does not allow the read to continue.
         """
         found = self._plan.ranges(_offsets(start["at"]), _offsets(end["at"]), _anew(start, end))
         return [RangeSplit(part) for part in found]
 
     def commit(self, end: Json) -> None:
-        """Commit for the group what has been processed. A failure is not the query's: the checkpoint counts."""
+        """Commit the processed offsets for the consumer group.
+
+        A failure is only logged, because the query resumes from its checkpoint, not from the group's offsets.
+        """
         offsets = _offsets(end["at"])
         moved = {each: offset for each, offset in offsets.items() if self._committed.get(each) != offset}
         if not moved:
@@ -118,7 +126,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._scan.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one part, in a task."""
+        """Read one split, in a task."""
         begin_task()
         assert isinstance(partition, RangeSplit)
         columns = [name for name in self._schema.names if name not in (CHANGE_TYPE, SEQ)]
@@ -128,7 +136,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield shown(batch, self._schema)
 
     def __getstate__(self) -> Json:
-        """Carry to tasks only what ``read`` needs."""
+        """Pickle only the state that ``read`` needs in tasks."""
         return {"_schema": self._schema, "_table": self._table}
 
     def _spec(self) -> ScanSpec:
@@ -142,7 +150,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _json(offsets: Mapping[Partition, int], until: Mapping[Partition, int] | None, ids: Mapping[str, str]) -> Json:
-    """Write positions in a fixed order, since Spark compares offsets as text."""
+    """Return a position as JSON, with keys in a fixed order because Spark compares offsets as text."""
     found: Json = {"at": _nested(offsets)}
     if until is not None:
         found["until"] = _nested(until)
@@ -150,7 +158,7 @@ def _json(offsets: Mapping[Partition, int], until: Mapping[Partition, int] | Non
 
 
 def _anew(start: Json, end: Json) -> set[str]:
-    """Name the topics that have another id at the end; checkpoints of older programs have none."""
+    """Return the topics whose id differs between two positions; positions in older checkpoints have no ids."""
     before, after = start.get("ids", {}), end.get("ids", {})
     return {topic for topic, topic_id in before.items() if after.get(topic, topic_id) != topic_id}
 
@@ -167,7 +175,10 @@ def _offsets(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def _limited(start: Mapping[Partition, int], end: Mapping[Partition, int], rows_max: int) -> Offsets:
-    """Share a limit among the partitions by how much each has to read, at least one for each that has any."""
+    """Return end offsets that divide a row limit among partitions in proportion to what each has left to read.
+
+    Each partition with something left to read gets at least one offset.
+    """
     left = {each: max(0, end[each] - start[each]) for each in end}
     total = sum(left.values())
     if total <= rows_max:

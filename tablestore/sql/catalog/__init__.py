@@ -1,1 +1,1 @@
-"""Definitions of tables and views, and what a session sees of them."""
+"""Definitions of tables and views, and a session's view of them."""

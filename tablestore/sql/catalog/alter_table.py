@@ -1,4 +1,4 @@
-"""What ``ALTER TABLE`` makes of a definition, and of the store table behind it."""
+"""Applies ``ALTER TABLE`` to a definition, and derives the changes of the store table behind it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Altered = AlterSet | AlterReset | AlterRenameColumn | AlterAdd | AlterModify | A
 
 @dataclass(frozen=True)
 class StoreChanges:
-    """What a statement changes of a store table."""
+    """The changes of a store table that a statement asks for."""
 
     columns: tuple[Change, ...] = ()
     options: Mapping[str, ClientValue] = field(default_factory=dict)
@@ -48,11 +48,11 @@ class StoreChanges:
 
 
 def altered(made: CreateTable, statement: Altered) -> CreateTable:
-    """Give the definition that a statement makes of one.
+    """Return the definition that results from applying a statement.
 
     Raises:
         NotFoundError: there is no such column.
-        InvalidInputError: key, watermark or a computed column needs the column as it is, or a name is taken.
+        InvalidInputError: the primary key, the watermark, PARTITIONED BY or a computed column uses the column.
     """
     match statement:
         case AlterSet():
@@ -87,11 +87,11 @@ def altered(made: CreateTable, statement: Altered) -> CreateTable:
 
 
 def store_changes(made: CreateTable, statement: Altered) -> StoreChanges:
-    """Give the changes of the store table that a statement asks for; its computed columns are the definition's alone.
+    """Return the changes of the store table that a statement asks for; computed columns exist in the definition only.
 
     Args:
-        made: the definition before.
-        statement: the statement; `altered` has accepted it.
+        made: the definition before the statement.
+        statement: the statement, which `altered` has accepted.
     """
     before = {column.name: column for column in made.columns}
     match statement:
@@ -136,7 +136,7 @@ def _find(made: CreateTable, columns: list[Column], name: str) -> int:
 
 
 def _check_free(made: CreateTable, columns: list[Column], name: str) -> None:
-    """See that nothing else in the definition names a column.
+    """Check that nothing else in the definition refers to a column.
 
     Raises:
         InvalidInputError: something does.
@@ -193,7 +193,10 @@ def _modified(made: CreateTable, before: Column, column: Column, place: ColumnPo
 
 
 def _neighbour(made: CreateTable, place: ColumnPosition | None) -> tuple[bool, str | None]:
-    """Say where a column goes among those that are stored: a computed one stands for the stored one before it."""
+    """Return a column's position among the stored columns: whether it is first, and else the column it follows.
+
+    For ``AFTER`` a computed column, that is the stored column before it.
+    """
     if place is None:
         return False, None
     before: str | None = None

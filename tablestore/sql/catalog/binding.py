@@ -1,4 +1,4 @@
-"""What a definition says to the connectors and to the store: columns, options, key."""
+"""Checks definitions, and maps them to the connectors and the store: columns, options, key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVERS: Final = "properties.bootstrap.servers"
 PARTITIONER: Final = "sink.partitioner"
 LOG_SERVERS: Final = "kafka.bootstrap.servers"
 Columns = tuple[PhysicalColumn | MetadataColumn, ...]
-#: Options that a connector has and the store has not, by which a forgotten ``'connector'`` shows.
+#: Options of the connectors only; on a store table they mean that ``'connector'`` was forgotten.
 _OF_CONNECTORS: Final = (
     "topic",
     "topic-pattern",
@@ -46,7 +46,7 @@ _OF_CONNECTORS: Final = (
 
 
 def connector_of(made: CreateTable) -> Connector | None:
-    """Tell which connector a table is of; None for a store table.
+    """Return the connector of a table, or None for a store table.
 
     Raises:
         InvalidInputError: there is no such connector.
@@ -63,28 +63,28 @@ def connector_of(made: CreateTable) -> Connector | None:
 
 
 def stored_columns(made: CreateTable) -> Columns:
-    """Give the columns that come from the connector or the store, in order."""
+    """Return the columns read from the connector or the store, in order."""
     return tuple(column for column in made.columns if not isinstance(column, ComputedColumn))
 
 
 def insertable_columns(made: CreateTable) -> Columns:
-    """Give the columns that ``INSERT INTO`` fills: those that are stored, without virtual metadata."""
+    """Return the columns that ``INSERT INTO`` can fill: the stored ones, without virtual metadata."""
     return tuple(
         column for column in stored_columns(made) if not (isinstance(column, MetadataColumn) and column.is_virtual)
     )
 
 
 def schema_of(columns: Columns) -> StructType:
-    """Give columns as Spark knows them."""
+    """Return the Spark schema of columns."""
     return StructType([StructField(column.name, column.type.spark, column.type.nullable) for column in columns])
 
 
 def connector_options(made: CreateTable, columns: Columns | None = None) -> dict[str, ClientValue]:
-    """Give a table's options, with what its columns and its key say.
+    """Return a table's options, with those derived from its columns and its primary key.
 
     Args:
-        made: the table.
-        columns: those that are read or written; None for all that are stored.
+        made: the table's definition.
+        columns: the columns to read or write; None for all stored ones.
     """
     options: dict[str, ClientValue] = dict(made.options) | {"table.name": made.name}
     if made.primary_key:
@@ -103,16 +103,16 @@ def client_options(
     allowed: Allowed,
     mapped: Callable[[str], str],
 ) -> dict[str, ClientValue]:
-    """Lay the options that a program gives over those of a definition, which may not do all that a program may.
+    """Return a definition's options overridden by the program's, after checking those that a definition may not set.
 
     Args:
-        defined: options of a connector's table as the definition has them.
-        given: by the program; one that is empty leaves the definition's out.
+        defined: options of the connector table's definition.
+        given: options passed by the program; an empty value removes the definition's option.
         allowed: what the definition may refer to.
-        mapped: gives the addresses under which this session reaches brokers.
+        mapped: maps broker addresses to those under which this session reaches the brokers.
 
     Raises:
-        InvalidInputError: the definition says what only a program may.
+        InvalidInputError: the definition has an option that only a program may set.
     """
     given = {name.lower(): value for name, value in given.items()}
     kept = {name.lower(): value for name, value in defined.items() if name.lower() not in given}
@@ -133,14 +133,14 @@ def client_options(
 
 
 def check_table(made: CreateTable, allowed: Allowed) -> None:
-    """Check what can be checked without a broker, and without knowing what the table is used for.
+    """Check a definition as far as possible without a broker and without knowing whether it is a source or a sink.
 
     Args:
-        made: the table.
+        made: the table's definition.
         allowed: what its options may refer to.
 
     Raises:
-        InvalidInputError: columns, key, watermark or options are wrong or do not go together.
+        InvalidInputError: columns, key, watermark or options are invalid or conflict.
     """
     _check_columns(made)
     _check_watermark(made)
@@ -250,10 +250,10 @@ def _refuse_secrets(made: CreateTable) -> None:
 
 
 def check_sink(made: CreateTable) -> None:
-    """Check a connector's table before it is written to.
+    """Check that a connector table can be written to; a store table always passes.
 
     Raises:
-        InvalidInputError: it cannot be.
+        InvalidInputError: it cannot be written to.
     """
     connector = connector_of(made)
     if connector is None:

@@ -1,4 +1,4 @@
-"""``CREATE TABLE ... LIKE``: what comes from the other table, by Flink's rules."""
+"""``CREATE TABLE ... LIKE``: merges the source table's definition into the new one, by Flink's rules."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _PART_OF = {ComputedColumn: "GENERATED", MetadataColumn: "METADATA"}
 
 
 def merged(made: CreateTable, source: CreateTable) -> CreateTable:
-    """Lay a new table over the one that it is like.
+    """Return a new table's definition merged with that of the source table.
 
-    Physical columns are always taken over. Without a word about a part, options are overwritten, the rest is included.
+    Physical columns are always included. By default options are OVERWRITING, and all other parts INCLUDING.
 
     Args:
-        made: the new table; its ``like`` says what is taken over.
-        source: the other.
+        made: the new table; its ``like`` has the strategy for each part.
+        source: the table named in ``LIKE``.
 
     Raises:
-        InvalidInputError: both have something that is not to be overwritten.
+        InvalidInputError: both tables define the same thing and the strategy does not allow overwriting.
     """
     given = dict(made.like.strategies) if made.like else {}
     all_parts = given.get("ALL")

@@ -3,10 +3,11 @@
 ::
 
     <warehouse>/_catalog/<name>/00000001.json     the first definition of that name
-                                00000002.json     the next one, or the word that the name is free again
+                                00000002.json     the next one, or a marker that the definition was dropped
 
-A file is never changed and never replaced: whoever wants to change a definition writes the file after the one that was
-read, if it is absent. So of several at once one wins, on a disk as on an object store, and the others learn it.
+A file is never changed or replaced. A writer changes a definition by creating the file with the number after the one it
+read, if absent. So one of several concurrent writers wins, on a local disk as on an object store, and the others know
+that they lost.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ Made = CreateTable | CreateView
 
 @dataclass(frozen=True)
 class Definition:
-    """A table or view by name.
+    """The definition of a table or view.
 
     Attributes:
-        made: the statement that makes it.
-        path: folder of a store table, relative to the warehouse; None for others.
-        version: of the definition; 0 where it is kept in the session only.
+        made: the statement that creates it.
+        path: folder of a store table, relative to the warehouse; None for views and connector tables.
+        version: number of the definition's file; 0 before it is stored, and for a temporary definition.
     """
 
     made: Made
@@ -50,7 +51,7 @@ class Definition:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the table or view."""
         return self.made.name
 
 
@@ -58,20 +59,20 @@ class Definitions:
     """The definitions of a warehouse."""
 
     def __init__(self, warehouse: Storage) -> None:
-        """Keep them in ``_catalog``."""
+        """Open the warehouse's ``_catalog`` folder."""
         self._storage = warehouse.child(FOLDER)
 
     def get(self, name: str) -> Definition | None:
-        """Give the newest definition of a name; None where there is none."""
+        """Return the newest definition of a name, or None if there is none or it was dropped."""
         return self._newest(name)[1]
 
     def all(self) -> list[Definition]:
-        """Give all definitions, by name."""
+        """Return all definitions, sorted by name."""
         names = sorted(unquote(folder) for folder in self._storage.names())
         return [found for found in map(self.get, names) if found is not None]
 
     def add(self, definition: Definition) -> None:
-        """Keep a definition under a name that is free.
+        """Store a definition under a name that is free.
 
         Raises:
             AlreadyExistsError: the name is taken.
@@ -81,17 +82,17 @@ class Definitions:
             raise AlreadyExistsError(taken(definition.name))
 
     def change(self, name: str, change: Callable[[Definition], Definition]) -> Definition | None:
-        """Replace a definition by what becomes of it, as often as others were faster.
+        """Replace a definition, with a retry each time another writer changes it first.
 
         Args:
-            name: of the definition.
-            change: gives the next definition of the same name; called again where somebody else changed it meanwhile.
+            name: name of the definition.
+            change: returns the new definition for the current one; called again for each retry.
 
         Returns:
-            The new definition; None where there is none of that name.
+            The new definition; None if there is none of that name.
 
         Raises:
-            ConflictError: others were faster each time.
+            ConflictError: every try lost to another writer.
         """
         for _ in range(_TRIES_MAX):
             version, there = self._newest(name)
@@ -104,10 +105,10 @@ class Definitions:
         raise ConflictError(msg)
 
     def drop(self, definition: Definition) -> None:
-        """Free a name.
+        """Drop a definition, which frees its name.
 
         Raises:
-            ConflictError: the definition is not the newest any more.
+            ConflictError: the definition is no longer the newest of its name.
         """
         if not self._put(definition.name, definition.version + 1, {"format": _FORMAT, "dropped": True}):
             msg = f"'{definition.name}': its definition was changed meanwhile. Look at it, and try again."
@@ -127,12 +128,12 @@ class Definitions:
 
 
 def taken(name: str) -> str:
-    """Say that a name is taken."""
+    """Return the message for a name that is taken."""
     return f"'{name}': there is a table or view of this name. Choose another, or say IF NOT EXISTS."
 
 
 def _folder(name: str) -> str:
-    # Dots are quoted too: a name '..' must not leave the folder.
+    # `quote` leaves dots as they are, but a name '..' must not leave the folder.
     return quote(name, safe="").replace(".", "%2E")
 
 

@@ -1,6 +1,6 @@
-"""What ``CREATE``, ``ALTER`` and ``DROP`` do to the definitions, and to the store tables behind them.
+"""Runs ``CREATE``, ``ALTER`` and ``DROP`` on definitions and on the store tables behind them.
 
-Nothing here starts Spark, and tables of the connectors contact no broker.
+Nothing here starts Spark, and DDL on connector tables contacts no broker.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ Definer = CreateTable | CreateView | Drop | AlterRename | Altered
 
 
 def create_table(scope: Scope, made: CreateTable) -> bool:
-    """Make a table.
+    """Create a table.
 
-    1. Check all that can be checked.
-    2. Keep the definition. A crash after this leaves a store table's name without a table; the next CREATE makes it.
-    3. Make the store table's files, and its topic.
+    1. Check everything that can be checked.
+    2. Write the definition. A crash after this step leaves a store table's name without a table; the next CREATE of
+       that name creates it.
+    3. Create the store table's files and its topic.
 
     Returns:
-        Whether it was made; False where it is there and the statement says ``IF NOT EXISTS``.
+        Whether the table was created; False if it exists and the statement has ``IF NOT EXISTS``.
     """
     _check_name(made.name)
     if made.like is not None:
@@ -58,7 +59,7 @@ def create_table(scope: Scope, made: CreateTable) -> bool:
         raise AlreadyExistsError(taken(made.name))
     made = replace(made, if_not_exists=False)
     is_store = connector_of(made) is None
-    # What a crash has left at the path of an unfinished table is cleared up when a table is made there.
+    # Creating the store table removes whatever a crash left at the path of an unfinished one.
     path = there.path if there is not None else scope.free_path(made.name)
     definition = Definition(made, path if is_store else None)
     # Step 2.
@@ -70,7 +71,7 @@ def create_table(scope: Scope, made: CreateTable) -> bool:
         try:
             _make_store_table(scope, definition, made)
         except Exception:
-            # Where somebody else had begun, what is at the path may be theirs: the name stays.
+            # If an unfinished definition was there, the files at the path may be another creator's: keep the name.
             if there is None:
                 scope.remove(scope.definition(made.name))
             raise
@@ -78,7 +79,7 @@ def create_table(scope: Scope, made: CreateTable) -> bool:
 
 
 def create_view(scope: Scope, made: CreateView) -> bool:
-    """Keep a view; see `create_table` for what comes back."""
+    """Create a view; see `create_table` for the return value."""
     _check_name(made.name)
     if scope.find(made.name, temporary=made.temporary) is not None:
         if made.if_not_exists:
@@ -94,13 +95,13 @@ def create_view(scope: Scope, made: CreateView) -> bool:
 
 
 def drop(scope: Scope, dropped: Drop) -> bool:
-    """Remove a table or view.
+    """Drop a table or view.
 
-    A store table's files and topic go first, then its name: a crash between leaves a name without a table, which can be
-    dropped again.
+    A store table's files and topic are removed first, then its name: a crash in between leaves a name without a table,
+    which can be dropped again.
 
     Returns:
-        Whether it was there.
+        Whether the table or view existed.
     """
     there = scope.find(dropped.name, temporary=dropped.temporary)
     if there is None:
@@ -111,7 +112,7 @@ def drop(scope: Scope, dropped: Drop) -> bool:
         kind = "table" if dropped.is_view else "view"
         msg = f"'{dropped.name}' is a {kind}: say DROP {kind.upper()}."
         raise InvalidInputError(msg)
-    # After a crash within a renaming two names have one table, which goes with the last of them.
+    # A crash during RENAME leaves two names for one store table; it is removed with the last of them.
     if there.path is not None and not scope.others_at(there):
         _drop_store_table(scope, there)
     scope.remove(there)
@@ -119,13 +120,13 @@ def drop(scope: Scope, dropped: Drop) -> bool:
 
 
 def alter(scope: Scope, statement: Altered) -> bool:
-    """Change a table.
+    """Alter a table.
 
-    A store table itself is changed first, and then its definition: what a crash between leaves is a definition whose
-    columns are behind the table's, which `Scope.find` puts right.
+    A store table itself is changed first, then its definition. A crash in between leaves a definition without the
+    table's latest columns; `Scope.find` takes the columns from the table.
 
     Returns:
-        Whether it was there.
+        Whether the table existed.
     """
     there = scope.find(statement.name)
     if there is None:
@@ -153,23 +154,23 @@ def alter(scope: Scope, statement: Altered) -> bool:
 
 
 def _in_words(scope: Scope, before: Definition, statement: Altered, after: CreateTable) -> Definition:
-    """Give a store table's definition its columns as they are by now, in the words of the statement."""
+    """Return a store table's definition with the table's current columns, and types as the statement declares them."""
     assert isinstance(before.made, CreateTable)
     try:
         made = altered(before.made, statement)
     except (InvalidInputError, NotFoundError):
-        # The definition was behind the table, where the statement went well.
+        # The stored definition lags behind the table's columns; the statement did apply to those.
         made = after
     return replace(before, made=as_stored(made, Storage.at(scope.place_of(before))))
 
 
 def rename(scope: Scope, renamed: AlterRename) -> bool:
-    """Give a table or view another name; the files of a store table stay where they are.
+    """Rename a table or view; a store table's files stay where they are.
 
-    The new name is written first: a crash before the old one is freed leaves both, of one table.
+    The new name is written first: a crash before the old one is removed leaves two names for the same table.
 
     Returns:
-        Whether it was there.
+        Whether the table or view existed.
     """
     there = scope.find(renamed.name)
     if there is None:
@@ -242,7 +243,7 @@ def _alter_store_table(scope: Scope, there: Definition, changes: StoreChanges) -
 
 
 def _is_unfinished(scope: Scope, there: Definition) -> bool:
-    """Tell whether a crash has left a name without its store table."""
+    """Return whether a definition has a store table's path but no table is there, as after a crash."""
     if there.path is None:
         return False
     try:
@@ -253,6 +254,6 @@ def _is_unfinished(scope: Scope, there: Definition) -> bool:
 
 
 def _drop_store_table(scope: Scope, there: Definition) -> None:
-    # Nothing is left where another DROP, or the CREATE, did not end.
+    # The files are already gone if an earlier DROP, or the CREATE, was interrupted.
     with suppress(NotFoundError):
         create_drop.drop_at(scope.place_of(there), scope.runtime_of(there), scope.allowed)

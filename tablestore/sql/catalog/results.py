@@ -1,4 +1,4 @@
-"""What a statement gives."""
+"""``Result``: the result of a statement."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tablestore.sql.parser.statements import Statement
 
 @dataclass(frozen=True)
 class Result:
-    """What a statement has done, or the rows it gives.
+    """The outcome of a statement, or its rows.
 
     Attributes:
-        statement: that was run.
+        statement: the statement that was run.
         message: what was done, in a few words.
-        columns: names of ``rows``.
-        rows: what SHOW, DESCRIBE and SET give.
-        frame: what a query gives; a streaming one where a source has no end.
-        output_mode: in which a streaming ``frame`` has to run: ``append`` or ``update``.
-        chained: whether ``allowed`` has to be in force when a streaming ``frame`` is started.
-        each: what is still to be done with the rows of each micro-batch of a streaming ``frame``.
-        queries: that were started and go on.
+        columns: names of the columns of ``rows``.
+        rows: the rows of SHOW, DESCRIBE, EXPLAIN and SET.
+        frame: the rows of a query; a streaming DataFrame if a source is unbounded.
+        output_mode: the output mode that a streaming ``frame`` needs: ``append`` or ``update``.
+        chained: whether a streaming ``frame`` must be started inside ``allowed``.
+        each: function to apply to each micro-batch of a streaming ``frame``; None if there is none.
+        queries: the streaming queries that were started.
     """
 
     statement: Statement

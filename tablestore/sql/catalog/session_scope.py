@@ -1,4 +1,4 @@
-"""What a session sees: the warehouse's definitions, its own temporary ones, its settings, Spark."""
+"""``Scope``: the warehouse's definitions and a session's own temporary ones, its settings and its Spark session."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Scope:
         options: Mapping[str, ClientValue] | None = None,
         allowed: Allowed | None = None,
     ) -> None:
-        """See a warehouse.
+        """Open a session's view of a warehouse.
 
         Args:
-            spark: the session, or what makes it when it is first needed: definitions need none.
-            warehouse: the folder.
+            spark: the Spark session, or a function that creates it when first needed; DDL needs none.
+            warehouse: the warehouse folder.
             options: client options for every table, ``properties.*`` and ``kafka.*``.
-            allowed: what stored options may refer to; None for what the environment says.
+            allowed: what stored options may refer to; None to take it from the environment.
 
         Raises:
-            InvalidInputError: an option is neither.
+            InvalidInputError: an option is neither ``properties.*`` nor ``kafka.*``.
         """
         for name in options or {}:
             if not name.startswith(_OF_CLIENTS):
@@ -65,11 +65,11 @@ class Scope:
         self._definitions = Definitions(warehouse)
         self._temporary: dict[str, Definition] = {}
         self._before: dict[str, str | None] = {}
-        """What Spark's session had, before this one set it, of each of Spark's settings; None where it had nothing."""
+        """Values that Spark settings had before this session changed them, by Spark's name; None if unset."""
 
     @property
     def spark(self) -> SparkSession:
-        """Spark's session, started if it is not there."""
+        """The Spark session, created on first use."""
         if callable(self._spark):
             self._spark = self._spark()
             refused: list[InvalidInputError] = []
@@ -87,7 +87,7 @@ class Scope:
         """Set a setting of the session.
 
         Raises:
-            InvalidInputError: there is no such setting, or it does not take this value.
+            InvalidInputError: there is no such setting, or it does not accept this value.
         """
         self.settings.check(key, value)
         if not callable(self._spark):
@@ -95,7 +95,10 @@ class Scope:
         self.settings.set(key, value)
 
     def reset(self, key: str | None) -> tuple[str, ...]:
-        """Take a setting back, or all; Spark's become what its session had. Gives the names of those that were set."""
+        """Reset one setting, or all with None, and return the names of those that were set.
+
+        Spark settings get the value that the Spark session had before.
+        """
         names = self.settings.reset(key)
         for name in names:
             spark_key = _in_spark(name)
@@ -109,7 +112,7 @@ class Scope:
         return names
 
     def _tell(self, spark: SparkSession, key: str, value: str) -> None:
-        """Set in Spark what Spark, or code below the catalog, reads there."""
+        """Set a setting in Spark if Spark, or code below the catalog, reads it from Spark's configuration."""
         spark_key = _in_spark(key)
         if spark_key is None:
             return
@@ -123,11 +126,12 @@ class Scope:
             raise InvalidInputError(msg) from error
 
     def find(self, name: str, *, temporary: bool | None = None) -> Definition | None:
-        """Give a definition; None where there is none.
+        """Return a definition, or None if there is none of that name.
 
         Args:
-            name: of the table or view.
-            temporary: whether to look among the session's own or the warehouse's; None is both, the session's first.
+            name: name of the table or view.
+            temporary: True to search the session's temporary definitions, False the warehouse's, None both, the
+                session's first.
         """
         if temporary is not False and name in self._temporary:
             return self._temporary[name]
@@ -137,10 +141,10 @@ class Scope:
         return replace(there, made=as_stored(there.made, Storage.at(self.place_of(there))))
 
     def definition(self, name: str) -> Definition:
-        """Give a definition.
+        """Return a definition.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: there is none of that name.
         """
         there = self.find(name)
         if there is None:
@@ -148,18 +152,18 @@ class Scope:
         return there
 
     def all(self) -> list[Definition]:
-        """Give all definitions, by name; the session's own hide those of the warehouse."""
+        """Return all definitions, sorted by name; temporary ones hide the warehouse's of the same name."""
         found = {each.name: each for each in self._definitions.all()} | self._temporary
         return [found[name] for name in sorted(found)]
 
     def missing(self, name: str) -> NotFoundError:
-        """Say that there is no table of a name, and which one may be meant."""
+        """Return the error for a name that does not exist, with a similar name or all names as a hint."""
         names = [each.name for each in self.all()]
         known = f"There are {', '.join(names)}." if names else "There are none."
         return NotFoundError(f"there is no table or view '{name}'. {did_you_mean(name, names, otherwise=known)}")
 
     def add(self, definition: Definition) -> None:
-        """Keep a definition where it says.
+        """Store a new definition, in the session if it is temporary, else in the warehouse.
 
         Raises:
             AlreadyExistsError: the name is taken.
@@ -172,10 +176,10 @@ class Scope:
             self._temporary[definition.name] = definition
 
     def change(self, there: Definition, change: Callable[[Definition], Definition]) -> None:
-        """Change a definition, by what it is when it is written.
+        """Replace a definition with ``change`` of its current version, which may be newer than ``there``.
 
         Raises:
-            NotFoundError: somebody dropped it meanwhile.
+            NotFoundError: another process dropped it in the meantime.
         """
         if there.made.temporary:
             self._temporary[there.name] = change(there)
@@ -183,40 +187,40 @@ class Scope:
             raise self.missing(there.name)
 
     def remove(self, definition: Definition) -> None:
-        """Free a name."""
+        """Remove a definition, which frees its name."""
         if definition.made.temporary:
             del self._temporary[definition.name]
         else:
             self._definitions.drop(definition)
 
     def others_at(self, definition: Definition) -> list[str]:
-        """Give the other names of a store table."""
+        """Return the other names of a store table, which a crash during RENAME can leave."""
         return [each.name for each in self.all() if each.path == definition.path and each.name != definition.name]
 
     def free_path(self, name: str) -> str:
-        """Give a folder for a new store table: its name, unless a table that was renamed has it."""
+        """Return a folder for a new store table: its name, unless a renamed table still uses that folder."""
         path = name
         if not _PLAIN.fullmatch(name):
-            # Delta tables do not like all characters in their paths, nor file systems all names.
+            # Delta does not support every character in a path, nor a file system every name.
             path = f"{_SPECIAL.sub('_', name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         return f"{path}-{uuid.uuid4().hex[:8]}" if any(each.path == path for each in self.all()) else path
 
     def place_of(self, definition: Definition) -> str:
-        """Give the full path of a store table."""
+        """Return the full path of a store table."""
         return self.warehouse.child(definition.path or "").root
 
     @property
     def given_to_store(self) -> dict[str, ClientValue]:
-        """Client options that the program gives to every store table with a log."""
+        """Client options that the program passes to every store table with a log."""
         return {name: value for name, value in self._given.items() if name.startswith("kafka.")}
 
     @property
     def given_to_connectors(self) -> dict[str, ClientValue]:
-        """Client options that the program gives to every table of the connectors."""
+        """Client options that the program passes to every connector table."""
         return {name: value for name, value in self._given.items() if name.startswith("properties.")}
 
     def runtime_of(self, definition: Definition) -> dict[str, ClientValue]:
-        """Give the client options with which this session opens a store table."""
+        """Return the client options with which this session opens a store table."""
         if not isinstance(definition.made, CreateTable):
             return {}
         servers = dict(definition.made.options).get(LOG_SERVERS)
@@ -227,5 +231,5 @@ class Scope:
 
 
 def _in_spark(key: str) -> str | None:
-    """Give the name that a setting has in Spark; None of one that Spark has nothing to do with."""
+    """Return the Spark name of a setting, or None if it is not set in Spark."""
     return IN_SPARK.get(key, key if key.startswith(SPARK) else None)

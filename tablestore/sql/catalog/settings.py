@@ -1,4 +1,4 @@
-"""What ``SET`` sets, for a session; nothing of it is stored."""
+"""The settings of a session, as ``SET`` changes them; none is stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ZONE: Final = "table.local-time-zone"
 TRIGGER: Final = "tablestore.trigger"
 SPARK: Final = "spark."
 
-#: What Flink has and what stands in its place here.
+#: Flink settings that do not exist here, with what happens instead.
 _OF_FLINK: Final[Mapping[str, str]] = {
     "table.exec.sink.upsert-materialize": (
         "an INSERT is refused where several rows of its query could have one PRIMARY KEY, so that no sink has to "
@@ -39,7 +39,7 @@ IN_SPARK: Final[Mapping[str, str]] = {ZONE: "spark.sql.session.timeZone", IDLE_T
 
 
 def shown(key: str, value: str) -> str:
-    """Give a value as it may be shown."""
+    """Return a setting's value for display, masked if it is a credential."""
     return MASK if holds_secret(key, value) else value
 
 
@@ -95,14 +95,14 @@ class Settings:
     """The settings of one session."""
 
     def __init__(self) -> None:
-        """Begin with the defaults."""
+        """Start with the defaults."""
         self._given: dict[str, str] = {}
 
     def check(self, key: str, value: str) -> None:
-        """See that a setting takes a value; of Spark's own only Spark knows.
+        """Check that a setting exists and accepts a value; ``spark.*`` settings are left to Spark to check.
 
         Raises:
-            InvalidInputError: there is no such setting, or it does not take this value.
+            InvalidInputError: there is no such setting, or it does not accept this value.
         """
         if key.startswith(SPARK):
             return
@@ -114,14 +114,14 @@ class Settings:
             raise InvalidInputError(msg) from None
 
     def set(self, key: str, value: str) -> None:
-        """Set one that has been checked."""
+        """Set a setting that has been checked."""
         self._given[key] = value
 
     def reset(self, key: str | None) -> tuple[str, ...]:
-        """Take one back, or all.
+        """Reset one setting, or all with None, to the default.
 
         Returns:
-            The names of those that had been set.
+            The names of the settings that had been set.
         """
         if key is not None and not key.startswith(SPARK):
             self._known(key)
@@ -131,15 +131,15 @@ class Settings:
         return names
 
     def get(self, key: str) -> str:
-        """Give one as text."""
+        """Return a setting's value as text, or its default."""
         return self._given.get(key, _SETTINGS[key].default)
 
     def given(self) -> tuple[tuple[str, str], ...]:
-        """Give those that are set."""
+        """Return the settings that are set, with their values."""
         return tuple(self._given.items())
 
     def items(self) -> tuple[tuple[str, str], ...]:
-        """Give all that are known or set, to be shown."""
+        """Return all known or set settings for display, with credentials masked."""
         found = {**{name: each.default for name, each in _SETTINGS.items()}, **self._given}
         return tuple((name, shown(name, found[name])) for name in sorted(found))
 
@@ -150,11 +150,11 @@ class Settings:
 
     @property
     def trigger(self) -> Mapping[str, Any]:
-        """Arguments of Spark's trigger."""
+        """The keyword arguments for Spark's ``trigger``."""
         return _trigger(self.get(TRIGGER))
 
     def servers(self, text: str) -> str:
-        """Replace addresses of brokers by those that the session maps them to."""
+        """Return a list of broker addresses with each replaced by the one the session maps it to."""
         mapped = _addresses(self.get(ADDRESSES))
         return ",".join(mapped.get(each.strip(), each.strip()) for each in text.split(","))
 

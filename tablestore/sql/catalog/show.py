@@ -1,4 +1,4 @@
-"""What ``SHOW`` and ``DESCRIBE`` give; nothing of it needs Spark."""
+"""Runs ``SHOW`` and ``DESCRIBE``; none of it needs Spark."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _DESCRIBED: Final = ("name", "type", "null", "key", "extras", "watermark")
 
 
 def show_tables(scope: Scope, shown: ShowTables) -> Result:
-    """List tables and views: their names and what they are."""
+    """List tables and views with their names and kinds."""
     found = [each for each in scope.all() if not shown.views_only or isinstance(each.made, CreateView)]
     return Result(shown, columns=("name", "kind"), rows=tuple((each.name, kind_of(each)) for each in found))
 
 
 def show_create(scope: Scope, shown: ShowCreate) -> Result:
-    """Give the statement that makes a table or view; credentials are masked."""
+    """Return the statement that creates a table or view, with credentials masked."""
     made = scope.definition(shown.name).made
     if shown.is_view is isinstance(made, CreateTable):
         msg = f"'{shown.name}' is a {'table' if shown.is_view else 'view'}."
@@ -42,7 +42,7 @@ def show_create(scope: Scope, shown: ShowCreate) -> Result:
 
 
 def describe(scope: Scope, described: Describe) -> Result:
-    """List the columns of a table, as Flink does; of a view, its query."""
+    """List the columns of a table, as Flink does; for a view, return the statement that creates it."""
     made = scope.definition(described.name).made
     if isinstance(made, CreateView):
         return Result(described, columns=("view",), rows=((render(replace(made)),),))
@@ -55,7 +55,7 @@ def show_settings(scope: Scope, shown: SetOption) -> Result:
 
 
 def kind_of(definition: Definition) -> str:
-    """Say what a definition makes: a view, a store table, or a table of a connector."""
+    """Return the kind of a definition: "view", "store table" or the connector's name."""
     if isinstance(definition.made, CreateView):
         return "view"
     connector = connector_of(definition.made)

@@ -1,7 +1,7 @@
-"""The definition of a store table beside the table itself, whose columns may have been changed from Python.
+"""Merges a store table's actual columns into its SQL definition.
 
-The columns that a store table has are what its files say. Its definition adds Flink's words for their types, and the
-columns that are computed.
+The table's files determine which columns it has, since Python code may change them without SQL. The definition adds
+Flink's names of the types, and the computed columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tablestore.sql.parser.types import of_spark
 
 
 def as_stored(made: CreateTable, place: Storage) -> CreateTable:
-    """Give a definition the columns of its store table; one whose table is not there (yet) stays as it is."""
+    """Return a definition with the columns of its store table, or unchanged if the table does not exist (yet)."""
     try:
         spec = TableFiles.open(place).spec
     except NotFoundError:
@@ -39,7 +39,7 @@ def _with_columns(made: CreateTable, spec: TableSpec) -> CreateTable:
     before: Column | None = None
     for column in made.columns:
         if not isinstance(column, PhysicalColumn):
-            # It stays behind the column that it stands behind, or comes first.
+            # A computed column stays after the column it was declared after, or first.
             number = columns.index(before) + 1 if before in columns else 0 if before is None else len(columns)
             columns.insert(number, column)
         kept = next((each for each in columns if each.name == column.name), None)

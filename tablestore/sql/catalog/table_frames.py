@@ -1,4 +1,4 @@
-"""Tables as frames: a connector's table, a store table, a view."""
+"""``ConnectorTable``: reads and writes a connector table as DataFrames; and helpers for computed columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tablestore.sql.parser.statements import ComputedColumn, CreateTable
 
 
 class ConnectorTable:
-    """A table of a connector, as the catalog knows it. Get one with ``Catalog.table(name)``."""
+    """A connector table of the catalog. Get one with ``Catalog.table(name)``."""
 
     def __init__(self, scope: Scope, made: CreateTable, runtime: Mapping[str, object] | None = None) -> None:
         """Use ``Catalog.table``."""
@@ -44,34 +44,34 @@ class ConnectorTable:
         self._scope = scope
         self._made = made
         self._runtime = scope.given_to_connectors | wrap(runtime or {})
-        # What a definition must not say is told when the table is asked for, not when it is read.
+        # Report options that a definition must not have now, not at the first read.
         self._options()
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The table's name."""
         return self._made.name
 
     @property
     def schema(self) -> StructType:
-        """The columns that are stored, without computed ones."""
+        """The stored columns, without computed ones."""
         return schema_of(stored_columns(self._made))
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """The key columns."""
+        """The primary key columns."""
         return self._made.primary_key
 
     def read(self) -> DataFrame:
-        """Read the table up to its present end: rows, of an upsert table one for each key."""
+        """Read the table up to its current end; an upsert table gives one row per key."""
         frame = read(self._scope.spark, self.connector, self.schema, self._options())
         return with_computed(frame, self._made)
 
     def read_stream(self, *, ordered: bool = False) -> DataFrame:
-        """Follow the table; an upsert table's changes have a column ``_change_type`` at the end.
+        """Read the table as a stream; an upsert table gives changes, with ``_change_type`` as the last column.
 
         Args:
-            ordered: whether they have ``_seq`` behind it; see ``read_changes``.
+            ordered: whether an upsert table's changes also have ``_seq`` after it; see ``read_changes``.
         """
         if self.connector is Connector.UPSERT:
             frame = read_changes(self._scope.spark, self.schema, self._options(), ordered=ordered)
@@ -80,7 +80,7 @@ class ConnectorTable:
         return with_computed(frame, self._made)
 
     def read_timed(self) -> DataFrame:
-        """Follow the table with the watermark that its definition declares; see ``read_with_watermark``."""
+        """Read the table as a stream with the watermark of its definition; see ``read_with_watermark``."""
         watermark = self._made.watermark
         assert watermark is not None, "only a table with a watermark is read with it"
         frame = read_with_watermark(
@@ -109,7 +109,7 @@ class ConnectorTable:
     ) -> StreamingQuery:
         """Start a query that writes a stream; see ``tablestore.connectors.write_stream``."""
         check_sink(self._made)
-        # What is made of a micro-batch has the same columns whatever is in it.
+        # `transform` returns the same columns for every micro-batch, so the streaming frame itself shows them.
         columns = self._written(frame if transform is None else transform(frame))
         options = self._options(columns) | {"checkpointlocation": checkpoint}
         writer = write_stream(frame, self.connector, options, output_mode=output_mode, transform=transform)
@@ -125,12 +125,12 @@ class ConnectorTable:
         return client_options(defined, self._runtime, self._scope.allowed, self._scope.settings.servers)
 
     def __repr__(self) -> str:
-        """Show name and connector."""
+        """Show the name and the connector."""
         return f"ConnectorTable({self.name!r}, {self.connector.value!r})"
 
 
 def with_computed(frame: DataFrame, made: CreateTable) -> DataFrame:
-    """Put a table's computed columns where it declares them; what the table does not declare stays at the end."""
+    """Add a table's computed columns where it declares them; ``_change_type`` and ``_seq`` stay at the end."""
     declared = {column.name for column in made.columns}
     columns = [
         F.expr(expression_in_spark(column.expression)).alias(column.name)
@@ -143,6 +143,6 @@ def with_computed(frame: DataFrame, made: CreateTable) -> DataFrame:
 
 
 def expression_in_spark(text: str) -> str:
-    """Say an expression of Flink's in Spark's SQL."""
+    """Return a Flink SQL expression in Spark SQL."""
     (expression,) = parse_query(f"SELECT {text}").tree.expressions
     return to_spark(expression)

@@ -12,10 +12,10 @@ from tablestore.sql.parser.statements import Query
 
 
 def tables_in(query: Query) -> tuple[str, ...]:
-    """Give the names of tables and views that a query reads, without those it defines itself.
+    """Return the names of the tables and views that a query reads, without its own common table expressions.
 
     Raises:
-        InvalidInputError: a name has others before it.
+        InvalidInputError: a name is qualified with a database.
     """
     own = {cte.alias for cte in query.tree.find_all(exp.CTE)}
     found: dict[str, None] = {}
@@ -29,16 +29,16 @@ def tables_in(query: Query) -> tuple[str, ...]:
 
 
 def is_inside(scope: Scope, name: str) -> bool:
-    """Tell whether a name is that of something inside a table, and no table's or view's own."""
+    """Return whether a name is that of a metadata table such as ``t$snapshots``, and not of a table or view itself."""
     table, _, what = name.rpartition("$")
     return bool(table) and what in INSPECTED and scope.find(name) is None
 
 
 def check_there(scope: Scope, query: Query) -> None:
-    """See that all tables and views that a query reads are there.
+    """Check that all tables and views that a query reads exist.
 
     Raises:
-        NotFoundError: one is not; says where it is named, and which may be meant.
+        NotFoundError: one does not; the message has its position in the text and a similar name.
     """
     for name in tables_in(query):
         if scope.find(name) is None and not is_inside(scope, name):

@@ -1,1 +1,1 @@
-"""SQL texts to statements, and statements to text."""
+"""Parses SQL text into statements, and renders statements as text."""

@@ -1,4 +1,4 @@
-"""``CREATE``, ``DROP`` and ``ALTER``."""
+"""Parses ``CREATE``, ``DROP`` and ``ALTER``."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _UNITS_MS: Final[Mapping[str, int]] = {
     "DAY": 86_400_000,
 }
 PARTS: Final = ("ALL", "CONSTRAINTS", "GENERATED", "METADATA", "OPTIONS", "PARTITIONS", "WATERMARKS")
-"""What ``LIKE`` can include and exclude."""
+"""The parts of a definition that ``LIKE`` can include and exclude."""
 _NOT_MADE: Final = ("CATALOG", "DATABASE", "FUNCTION", "MODEL", "MATERIALIZED")
 _OVERWRITABLE: Final = ("ALL", "GENERATED", "METADATA", "OPTIONS", "WATERMARKS")
 
 
 @dataclass
 class _Body:
-    """What has been read between the brackets of ``CREATE TABLE``."""
+    """What has been parsed so far between the parentheses of ``CREATE TABLE``."""
 
     columns: list[Column] = field(default_factory=list)
     primary_key: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class _Body:
 
 
 class DdlReader(TypeReader, QueryReader):
-    """Reads what makes, removes and changes tables and views."""
+    """Parser for statements that create, drop and alter tables and views."""
 
     def _create(self) -> Statement:
         temporary = self._take("TEMPORARY")
@@ -99,7 +99,7 @@ class DdlReader(TypeReader, QueryReader):
         )
 
     def _partitioned(self) -> bool:
-        # sqlglot reads PARTITIONED BY as one word.
+        # sqlglot tokenizes PARTITIONED BY as one word.
         return self._take("PARTITIONED BY") or self._take("PARTITIONED", "BY")
 
     def _body(self) -> _Body:
@@ -163,7 +163,7 @@ class DdlReader(TypeReader, QueryReader):
         return self._text("the comment") if self._take("COMMENT") else None
 
     def _watermark(self) -> Watermark:
-        """Take what follows ``WATERMARK FOR``."""
+        """Parse what follows ``WATERMARK FOR``."""
         column = self._name("the name of a column")
         self._need("AS")
         start = self._curr
@@ -240,7 +240,7 @@ class DdlReader(TypeReader, QueryReader):
         raise self._unexpected(what)
 
     def _placed(self, done: str) -> tuple[tuple[Column, ...], tuple[ColumnPosition | None, ...]]:
-        """Take columns, and where they go; no places where none is said."""
+        """Parse columns and their positions; the positions are empty if no column has one."""
         self._take("COLUMN")
         start = self._curr
         found = self._list_of(self._placed_column) if self._is_word("(") else (self._placed_column(),)
@@ -272,7 +272,7 @@ class DdlReader(TypeReader, QueryReader):
 
 
 def _delay_ms(tree: exp.Expr, column: str) -> int | None:
-    """Read the delay of a watermark; None where it is no such expression."""
+    """Return a watermark expression's delay in milliseconds, or None if the expression is not supported."""
     while isinstance(tree, exp.Paren):
         tree = tree.this
     if isinstance(tree, exp.Column):

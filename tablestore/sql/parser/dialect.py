@@ -1,7 +1,7 @@
-"""Flink's SQL as a dialect of sqlglot: its words and quotes, and how its queries are said to Spark.
+"""Flink SQL as a sqlglot dialect, and its translation to Spark SQL.
 
-Functions are Spark's: a query is read and said again with its functions as they are. What differs is translated:
-strings (``'it''s'``), names in backquotes only, types, ``PROCTIME()``.
+Functions are Spark's and are passed through unchanged. The translation covers what differs: strings (``'it''s'``),
+identifiers in backquotes only, types, ``PROCTIME()``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from snapshot.errors import InvalidInputError
 PROCTIME: Final = "PROCTIME"
 _PROCTIME_IN_SPARK: Final = "DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP())"
 _RUNS_CODE: Final = "runs code that is not SQL"
-#: Functions of Spark that reach beyond the tables of a warehouse.
+#: Spark functions that can run code or read data outside the warehouse's tables, with the reason to refuse them.
 _BEYOND: Final = {
     **dict.fromkeys(("REFLECT", "TRY_REFLECT", "JAVA_METHOD"), _RUNS_CODE),
     "IDENTIFIER": "makes a name of a text, which can be that of any file",
@@ -26,26 +26,26 @@ _TIMES: Final = {exp.DType.TIMESTAMP: exp.DType.TIMESTAMPNTZ}
 
 
 class Flink(Spark):
-    """The dialect."""
+    """The sqlglot dialect of Flink SQL."""
 
     class Tokenizer(tokens.Tokenizer):
-        """Words: strings in single quotes, names in backquotes."""
+        """Tokenizer with strings in single quotes and identifiers in backquotes."""
 
         QUOTES: ClassVar = ["'"]
         IDENTIFIERS: ClassVar = ["`"]
         STRING_ESCAPES: ClassVar = ["'"]
         NESTED_COMMENTS = False
-        #: Such words would swallow the rest of their statement as a string.
+        #: Empty: sqlglot reads the rest of a statement after a command keyword as one string.
         COMMANDS: ClassVar = set()
         KEYWORDS: ClassVar = {**tokens.Tokenizer.KEYWORDS, "BYTES": TokenType.VARBINARY}
 
 
 def to_spark(tree: exp.Expr) -> str:
-    """Say a query or an expression in Spark's SQL.
+    """Return a query or an expression in Spark SQL.
 
     Raises:
-        InvalidInputError: it would run code that is not SQL, or read other files than the warehouse's. The text may be
-            a view's or a computed column's, whose author must not do that in the process of whoever reads it.
+        InvalidInputError: it would run code other than SQL, or read files outside the warehouse. The text may be that
+            of a view or computed column, whose author must not do this in the process of another user who reads it.
     """
     return tree.copy().transform(_said_to_spark, copy=False).sql(dialect="spark", comments=False)
 

@@ -1,4 +1,4 @@
-"""Reads the statements that change rows."""
+"""Parses the statements that change rows."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SUBQUERY: Final = "a query in a condition or value is not supported here: MERGE
 
 
 class VerbReader(DdlReader):
-    """Reads ``DELETE``, ``UPDATE``, ``INSERT OVERWRITE``, ``TRUNCATE TABLE`` and ``MERGE INTO``."""
+    """Parser for ``DELETE``, ``UPDATE``, ``INSERT OVERWRITE``, ``TRUNCATE TABLE`` and ``MERGE INTO``."""
 
     def _verb(self) -> Verb | None:
-        """Read such a statement, if one begins here."""
+        """Parse a statement that changes rows, or return None if none starts here."""
         if self._take("INSERT", "OVERWRITE"):
             return self._overwrite()
         if self._take("DELETE"):
@@ -90,7 +90,7 @@ class VerbReader(DdlReader):
         return name, self._alias(), self._place(start)
 
     def _alias(self) -> str:
-        """Take another name for a table, if one follows."""
+        """Parse the alias of a table, with or without AS; "" if there is none."""
         if self._take("AS"):
             return self._name("another name for the table")
         is_end = self._at_end() or any(map(self._is_word, _AFTER_NAME))
@@ -128,7 +128,7 @@ class VerbReader(DdlReader):
         return name, self._value(f"the value of '{name}'") if self._take("=") else None
 
     def _source_rows(self) -> str | Query:
-        """Take the name of a table or view, or a query in brackets."""
+        """Parse the source of MERGE: the name of a table or view, or a query in parentheses."""
         if not self._take("("):
             return self._object_name("the name of a table or view, or a query in brackets")
         start = self._curr

@@ -1,4 +1,4 @@
-"""Where in its text a part of a query is, so that what is refused is refused with its place."""
+"""Locates a part of a query in its text, so that errors have a position."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tablestore.sql.parser.statements import Query
 
 
 class RefusedError(InvalidInputError):
-    """A part of a query that cannot be had; becomes an `SqlError` where the query's text is known.
+    """A part of a query that is not supported; `placed` turns it into an `SqlError` with its position in the text.
 
     Attributes:
-        node: the part.
-        word: the word that it begins with, where that is not a name.
+        node: the part of the query's tree.
         reason: what is not supported, why, and what to do instead.
+        word: the keyword before the part to point at; "" to point at the part itself.
     """
 
     def __init__(self, node: exp.Expr | None, reason: str, word: str = "") -> None:
@@ -25,7 +25,7 @@ class RefusedError(InvalidInputError):
 
 
 def placed(error: RefusedError, query: Query) -> InvalidInputError:
-    """Say where in a query's text a refused part is; what has no place there keeps its reason alone."""
+    """Return an error with the position of a refused part; without one if the position is not known."""
     found = None if error.node is None else _span(query.source, error.node, error.word)
     if found is None:
         return InvalidInputError(error.reason)
@@ -41,7 +41,7 @@ def _span(source: str, node: exp.Expr, word: str) -> tuple[int, int] | None:
     start, end = int(first["start"]), int(first["end"]) + 1
     if not word:
         return start, end
-    # The parser keeps the places of names and values; the word before them is found among the text's words.
+    # The tree has offsets of names and values only, so look for the last such keyword before them among the tokens.
     before = [
         each for each in Flink().tokenize(source) if each.start <= start and each.text.upper().split()[:1] == [word]
     ]

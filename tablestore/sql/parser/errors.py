@@ -1,4 +1,4 @@
-"""The one error of SQL texts: it says where, and shows the place."""
+"""``SqlError``, the error for SQL text, with its position and an excerpt of the text."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import re
 from log_system.kafka.client.secrets import holds_secret
 from snapshot.errors import InvalidInputError
 
-#: The name of an option and its value; in a damaged text the quotes or the sign between them may be missing.
+#: An option's name and value; in invalid text, quotes or the ``=`` between them may be missing.
 _PAIR = re.compile(r"('[\w.\-]+'|[\w.\-]+(?=\s*=))(\s*=\s*(?:'(?:[^']|'')*'?|[^\s,)']+)|\s+'(?:[^']|'')*'?)")
 _PREFIX = re.compile(r"^(properties|kafka)\.")
 
 
 class SqlError(InvalidInputError):
-    """A text that is no statement of this dialect, or one that cannot be done; nothing of it was run.
+    """SQL text that is invalid in this dialect or cannot be executed; none of it was run.
 
     Attributes:
-        line: of the place, from 1.
-        column: of the place, from 1.
-        text: what is there; empty at the end of the text.
+        line: line of the error, from 1.
+        column: column of the error, from 1.
+        text: the text at that position; empty at the end.
         reason: what was expected and what to do.
+        excerpt: the line of the error, with credentials masked.
     """
 
     def __init__(self, reason: str, line: int, column: int, text: str, excerpt: str = "") -> None:
@@ -28,17 +29,17 @@ class SqlError(InvalidInputError):
         self.reason, self.line, self.column, self.text, self.excerpt = reason, line, column, text, excerpt
 
     def __reduce__(self) -> tuple[type[SqlError], tuple[str, int, int, str, str]]:
-        """Pickle by what it was made from."""
+        """Support pickling, by the constructor's arguments."""
         return type(self), (self.reason, self.line, self.column, self.text, self.excerpt)
 
 
 def error_at(source: str, start: int, end: int, reason: str) -> SqlError:
-    """Make the error of a place in a text.
+    """Return the error for a position in a text.
 
     Args:
         source: the whole text.
-        start: offset of the place.
-        end: offset behind it.
+        start: offset where the error starts.
+        end: offset after its end.
         reason: what was expected and what to do.
     """
     shown = masked(source)
@@ -50,7 +51,7 @@ def error_at(source: str, start: int, end: int, reason: str) -> SqlError:
 
 
 def masked(source: str) -> str:
-    """Put stars over the values of options that hold credentials; every offset stays what it was."""
+    """Return a text with option values that are credentials replaced by asterisks; offsets do not change."""
 
     def hide(pair: re.Match[str]) -> str:
         name, value = _PREFIX.sub("", pair[1].strip("'")), pair[2].strip(" \t\r\n='")

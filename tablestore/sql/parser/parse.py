@@ -1,4 +1,4 @@
-"""The door: a text becomes statements, or an error that says where."""
+"""Parses a text into statements, or raises an error with its position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tablestore.sql.parser.statements import (
 from tablestore.sql.parser.token_reader import SyntaxFaultError
 
 _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
-#: As much of a text as has nothing open at its end.
+#: The longest start of a text that leaves no quote or comment open.
 _CLOSED: Final = re.compile(r"(?:--[^\n]*+|/\*.*?\*/|'(?:[^']|'')*+'|`(?:[^`]|``)*+`|(?!--|/\*)[^'`])*+", re.DOTALL)
 _HINTS: Final = "hints are not supported: set options with ALTER TABLE ... SET, or make a table LIKE this one"
 _DOUBLE_QUOTE: Final = "a double quote means nothing here: strings stand in single quotes, names in backquotes"
@@ -58,10 +58,10 @@ _QUERY_STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, Toke
 
 
 class FlinkParser(VerbReader):
-    """Reads statements, one after another."""
+    """Parser for all statements of the dialect."""
 
     def statements(self, tokens: list[Token], text: str) -> tuple[Statement, ...]:
-        """Read all statements of a text."""
+        """Parse all statements of a text."""
         self.reset()
         self.sql, self._tokens, self._tokens_size, self._index = text, tokens, len(tokens), -1
         self._advance()
@@ -172,16 +172,17 @@ Flink.Parser = FlinkParser
 
 
 def parse(text: str) -> tuple[Statement, ...]:
-    """Read a text.
+    """Parse a text into statements.
 
     Args:
-        text: statements with ``;`` between them, and comments.
+        text: statements separated by ``;``, and comments.
 
     Returns:
-        The statements, in order; none where there is nothing but comments.
+        The statements, in order; empty if there are only comments.
 
     Raises:
-        SqlError: the text is no statements of this dialect, or one of them is not supported; says where and what to do.
+        SqlError: the text is not valid in this dialect, or a statement is not supported; the message has the position
+            and what to do.
     """
     parser = FlinkParser(dialect=Flink())
     try:
@@ -195,16 +196,16 @@ def parse(text: str) -> tuple[Statement, ...]:
     except (ParseError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, SqlError):
             raise
-        # sqlglot is made to accept much, and stumbles here and there over what is no SQL at all.
+        # sqlglot is lenient, and some text that is not SQL at all makes it fail with other errors.
         at = parser._curr or parser._prev  # noqa: SLF001 - as above
         raise error_at(text, *_span(at), "this cannot be read as SQL") from None
 
 
 def parse_query(text: str) -> Query:
-    """Read one query.
+    """Parse a text that is a single query.
 
     Raises:
-        SqlError: it is none.
+        SqlError: it is not a single query.
     """
     statements = parse(text)
     if len(statements) != 1 or not isinstance(statements[0], Select):

@@ -1,4 +1,4 @@
-"""``SELECT``, ``VALUES`` and expressions, which sqlglot reads; and what of them is refused."""
+"""Parses queries and expressions with sqlglot, rejects what is not supported, and parses ``INSERT INTO``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATEMENTS: Final = (exp.Command, exp.DDL, exp.DML, exp.Drop, exp.Set, exp.Use)
 
 
 class QueryReader(Reader):
-    """Reads queries and what writes them."""
+    """Parser for queries, expressions and ``INSERT INTO``."""
 
     def _query(self) -> Query:
         start = self._curr
@@ -46,7 +46,7 @@ class QueryReader(Reader):
         return self._source(start), tree
 
     def _check_tree(self, tree: exp.Expr, start: Token) -> None:
-        """Refuse what sqlglot lets pass, and what is not done here."""
+        """Raise an error for invalid SQL that sqlglot accepts, and for SQL that is not supported here."""
         for node in tree.walk():
             if isinstance(node, exp.Select) and not node.expressions:
                 self.raise_error("a SELECT without columns: name them, or say *", start)
@@ -60,7 +60,7 @@ class QueryReader(Reader):
                 self.raise_error("MATCH_RECOGNIZE is not supported: Spark has nothing like it", start)
 
     def _parse_table(self, *args: object, **named: object) -> exp.Expr | None:
-        """Read table functions over time windows, which sqlglot does not know."""
+        """Parse window table functions, which sqlglot does not know, and leave other tables to sqlglot."""
         index = self._index
         is_wrapped = self._take("TABLE", "(")
         word = self._curr.text.upper() if self._curr else ""
@@ -70,7 +70,7 @@ class QueryReader(Reader):
         return super()._parse_table(*args, **named)  # type: ignore[arg-type]  # handed through as they come
 
     def _window_table(self, kind: WindowKind, *, is_wrapped: bool) -> exp.Table:
-        """Read ``TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL ...)``, with names of arguments or without."""
+        """Parse ``TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL ...)``, with named or positional arguments."""
         self._advance()
         self._need("(")
         given: dict[str, int] = {}
@@ -81,7 +81,7 @@ class QueryReader(Reader):
             name = self._argument_name()
             if self._take("TABLE"):
                 start, table = self._curr, self._object_name("the name of a table")
-                # To sqlglot these two words are one.
+                # sqlglot tokenizes PARTITION BY as one word.
                 partition = self._partition() if self._take("PARTITION BY") else ()
             elif self._take("DESCRIPTOR"):
                 (column,) = self._list_of(lambda: self._name("the name of a column"))
@@ -150,6 +150,6 @@ class QueryReader(Reader):
         return Insert(target, self._query(), names)
 
     def _names_follow(self) -> bool:
-        """Tell whether a bracket begins names of columns; it may begin a query."""
+        """Return whether a parenthesis opens a list of column names, not a query."""
         is_open = bool(self._curr) and self._curr.token_type == TokenType.L_PAREN
         return is_open and not (self._next and self._next.token_type in _STARTS)

@@ -1,4 +1,4 @@
-"""Statements as text: one way to write each, which reads back as the same statement."""
+"""Renders statements as text in a canonical form, which parses to the same statement (except masked credentials)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PREFIXES: Final = ("properties.", "kafka.")
 
 
 def is_secret(key: str, value: ClientValue) -> bool:
-    """Tell whether the option of a table gives a credential away."""
+    """Return whether a table's option contains a credential."""
     for prefix in _PREFIXES:
         key = key.removeprefix(prefix)
     return holds_secret(key, value)
@@ -56,10 +56,10 @@ def is_secret(key: str, value: ClientValue) -> bool:
 
 @singledispatch
 def render(statement: Statement) -> str:
-    """Write a statement; credentials in options are masked.
+    """Return a statement as text, with credentials in options masked.
 
     Raises:
-        TypeError: it is no statement.
+        TypeError: the argument is not a statement.
     """
     msg = f"not a statement: {statement!r}"
     raise TypeError(msg)

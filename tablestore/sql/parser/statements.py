@@ -1,7 +1,4 @@
-"""What a text says: one frozen object a statement.
-
-What a text says to change rows: ``DELETE``, ``UPDATE``, ``INSERT OVERWRITE``, ``TRUNCATE TABLE``, ``MERGE INTO``.
-"""
+"""Parsed statements, as one frozen dataclass for each kind of statement."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ class Expression:
     """An expression over columns.
 
     Attributes:
-        text: as written.
-        tree: as parsed, in Flink's dialect; not to be changed.
+        text: the text as written.
+        tree: the parsed tree, in the Flink dialect; callers must not modify it.
     """
 
     text: str
@@ -29,7 +26,7 @@ class Expression:
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a text something is named."""
+    """A range of offsets in a text, for error messages; ``source`` is empty if the text is unknown."""
 
     source: str = ""
     start: int = 0
@@ -41,7 +38,7 @@ Assignments = tuple[tuple[str, Expression], ...]
 
 @dataclass(frozen=True)
 class Delete:
-    """``DELETE FROM``; without a condition all rows."""
+    """``DELETE FROM``; without a condition, of all rows."""
 
     name: str
     where: Expression | None = None
@@ -51,7 +48,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Update:
-    """``UPDATE ... SET``; without a condition all rows."""
+    """``UPDATE ... SET``; without a condition, of all rows."""
 
     name: str
     assignments: Assignments
@@ -69,7 +66,7 @@ class Truncate:
 
 
 class Matching(StrEnum):
-    """Which rows a clause of ``MERGE INTO`` is for."""
+    """Which rows a clause of ``MERGE INTO`` applies to."""
 
     MATCHED = "MATCHED"
     NOT_MATCHED = "NOT MATCHED"
@@ -77,7 +74,7 @@ class Matching(StrEnum):
 
 
 class Doing(StrEnum):
-    """What a clause of ``MERGE INTO`` does."""
+    """The action of a clause of ``MERGE INTO``."""
 
     UPDATE = "UPDATE"
     DELETE = "DELETE"
@@ -86,7 +83,7 @@ class Doing(StrEnum):
 
 @dataclass(frozen=True)
 class MergeClause:
-    """``WHEN ... [AND condition] THEN ...``; without assignments, ``UPDATE SET *`` and ``INSERT *``."""
+    """``WHEN ... [AND condition] THEN ...``; no assignments mean ``UPDATE SET *`` or ``INSERT *``."""
 
     match: Matching
     action: Doing
@@ -100,9 +97,9 @@ class Query:
     """A ``SELECT`` or ``VALUES``.
 
     Attributes:
-        text: as written.
-        tree: as parsed, in Flink's dialect; not to be changed.
-        source: the text that it stands in, in which the tree's parts have their places.
+        text: the text as written.
+        tree: the parsed tree, in the Flink dialect; callers must not modify it.
+        source: the whole text that contains the query, to which the tree's offsets refer.
     """
 
     text: str
@@ -121,11 +118,11 @@ class PhysicalColumn:
 
 @dataclass(frozen=True)
 class MetadataColumn:
-    """A column that shows what the connector knows of a row.
+    """A column of connector metadata.
 
     Attributes:
-        key: the metadata's name.
-        is_virtual: whether it is only read.
+        key: the connector's name of the metadata.
+        is_virtual: whether the column is read-only.
     """
 
     name: str
@@ -137,10 +134,10 @@ class MetadataColumn:
 
 @dataclass(frozen=True)
 class ComputedColumn:
-    """A column that is computed from others when it is read.
+    """A column that is computed from other columns on read.
 
     Attributes:
-        expression: as written.
+        expression: the expression as written.
     """
 
     name: str
@@ -156,7 +153,7 @@ class Watermark:
     """``WATERMARK FOR column AS column - INTERVAL ...``.
 
     Attributes:
-        delay_ms: how much later than others a row may come.
+        delay_ms: how far the watermark is behind the event time, in milliseconds.
     """
 
     column: str
@@ -165,7 +162,7 @@ class Watermark:
 
 
 class Strategy(StrEnum):
-    """What ``LIKE`` does about a part of the other table."""
+    """What ``LIKE`` does with a part of the source table's definition."""
 
     INCLUDING = "INCLUDING"
     EXCLUDING = "EXCLUDING"
@@ -177,7 +174,7 @@ class Like:
     """``LIKE source (...)``.
 
     Attributes:
-        strategies: pairs of a part, such as ``OPTIONS``, and what is done about it.
+        strategies: pairs of a part, such as ``OPTIONS``, and its strategy.
     """
 
     source: str
@@ -186,7 +183,7 @@ class Like:
 
 @dataclass(frozen=True)
 class CreateTable:
-    """``CREATE TABLE``; options as pairs, in the order in which they are written."""
+    """``CREATE TABLE``; options are pairs in the order written."""
 
     name: str
     columns: tuple[Column, ...] = ()
@@ -202,7 +199,7 @@ class CreateTable:
 
 @dataclass(frozen=True)
 class CreateView:
-    """``CREATE VIEW``; without names of columns they are the query's."""
+    """``CREATE VIEW``; if ``columns`` is empty, the query's column names are used."""
 
     name: str
     query: Query
@@ -262,7 +259,7 @@ class AlterRenameColumn:
 
 @dataclass(frozen=True)
 class ColumnPosition:
-    """``FIRST`` or ``AFTER column``; without a column it is the first."""
+    """``FIRST`` or ``AFTER column``; None is ``FIRST``."""
 
     after: str | None = None
 
@@ -272,7 +269,7 @@ class AlterAdd:
     """``ALTER TABLE ... ADD``.
 
     Attributes:
-        places: where each column goes, None for the end; empty where none says it.
+        places: position of each column, None for the end; empty if no column has a position.
     """
 
     name: str
@@ -283,7 +280,7 @@ class AlterAdd:
 
 @dataclass(frozen=True)
 class AlterModify:
-    """``ALTER TABLE ... MODIFY``; ``places`` as for ``AlterAdd``, None for where the column is."""
+    """``ALTER TABLE ... MODIFY``; ``places`` is as in ``AlterAdd``, but None keeps a column where it is."""
 
     name: str
     columns: tuple[Column, ...]
@@ -324,7 +321,7 @@ class Describe:
 
 @dataclass(frozen=True)
 class Insert:
-    """``INSERT INTO``; without names of columns they are the table's, in order."""
+    """``INSERT INTO``; if ``columns`` is empty, the table's columns are filled in order."""
 
     target: str
     query: Query
@@ -336,7 +333,7 @@ class Overwrite:
     """``INSERT OVERWRITE``.
 
     Attributes:
-        partition: columns of ``PARTITION (...)``, with the value of those that have one.
+        partition: columns of ``PARTITION (...)``, each with its value or None.
     """
 
     target: str
@@ -351,7 +348,7 @@ class Merge:
     """``MERGE INTO``.
 
     Attributes:
-        source: a table or view by name, or a query.
+        source: the name of a table or view, or a query.
     """
 
     name: str
@@ -364,7 +361,7 @@ class Merge:
 
 
 Verb = Delete | Update | Truncate | Overwrite | Merge
-"""Statements that change rows by what they hold."""
+"""Statements that change rows of a store table at once, without a streaming query."""
 
 
 @dataclass(frozen=True)
@@ -390,7 +387,7 @@ class Explain:
 
 @dataclass(frozen=True)
 class SetOption:
-    """``SET 'key' = 'value'``; without a key all are shown."""
+    """``SET 'key' = 'value'``; without a key, list all settings."""
 
     key: str | None = None
     value: str | None = None
@@ -398,7 +395,7 @@ class SetOption:
 
 @dataclass(frozen=True)
 class ResetOption:
-    """``RESET 'key'``; without a key all."""
+    """``RESET 'key'``; without a key, reset all settings."""
 
     key: str | None = None
 

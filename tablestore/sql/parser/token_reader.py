@@ -1,4 +1,4 @@
-"""What all statements are made of: names, strings, numbers, lists, options; and where an error is."""
+"""Parses what all statements are made of: names, strings, numbers, lists and options; and locates syntax errors."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ T = TypeVar("T")
 
 _WORD: Final = re.compile(r"[^\W\d][\w$]*")
 _BARE_KEY: Final = re.compile(r"[\w.\-]+")
-#: sqlglot shows its own object where it means a word.
+#: The repr of a token, which sqlglot puts into its error messages.
 _INTERNAL: Final = re.compile(r"(?: but got)? ?<Token token_type.*", re.DOTALL)
 ELLIPSIS: Final = "..."
 LEFT_OUT: Final = "'...' stands for something that the text leaves out; write it there"
 
 
 class SyntaxFaultError(ParseError):
-    """A place in the text where something else was expected; becomes an `SqlError` at the door.
+    """A syntax error at a position in the text; `parse` turns it into an `SqlError`.
 
     Attributes:
         reason: what was expected.
-        start: offset of the place.
-        end: offset behind it.
+        start: offset where the error starts.
+        end: offset after its end.
     """
 
     def __init__(self, reason: str, start: int, end: int) -> None:
@@ -38,13 +38,13 @@ class SyntaxFaultError(ParseError):
 
 
 class Reader(SparkParser):
-    """sqlglot's parser with the small parts of Flink's statements."""
+    """sqlglot's parser, extended with the basic elements of Flink's statements."""
 
     def _warn_unsupported(self) -> None:
-        """Say nothing: what sqlglot takes as a mere command is refused with an error."""
+        """Suppress sqlglot's warning: a statement that it parses as a mere command is refused with an error."""
 
     def raise_error(self, message: str, token: Token | None = None) -> NoReturn:
-        """Raise an error, sqlglot's own too, with the offset of its place."""
+        """Raise a syntax error with its offsets; sqlglot calls this for its own errors too."""
         raise self._fault(message, token)
 
     def _fault(self, message: str, token: Token | None = None) -> SyntaxFaultError:
@@ -60,9 +60,9 @@ class Reader(SparkParser):
         return SyntaxFaultError(message, at.start, at.end + 1)
 
     def _unexpected(self, what: str) -> SyntaxFaultError:
-        """Say that something else was expected at the present word."""
-        came = "" if self._at_end() else f", got {self._shown(self._curr)}"
-        return self._fault(f"expected {what}{came}")
+        """Return the error that something else was expected at the current token."""
+        given = "" if self._at_end() else f", got {self._shown(self._curr)}"
+        return self._fault(f"expected {what}{given}")
 
     def _expected(self, what: str) -> NoReturn:
         raise self._unexpected(what)
@@ -75,7 +75,7 @@ class Reader(SparkParser):
         return not self._curr or self._curr.token_type == TokenType.SEMICOLON
 
     def _is_word(self, *words: str) -> bool:
-        """Tell whether these words come next, without taking them; words in quotes are none."""
+        """Return whether these words are the next tokens, without consuming them; quoted tokens never match."""
         index = self._index
         for offset, word in enumerate(words):
             token = self._tokens[index + offset] if index + offset < len(self._tokens) else None
@@ -86,20 +86,20 @@ class Reader(SparkParser):
         return True
 
     def _take(self, *words: str) -> bool:
-        """Take these words, if they come next."""
+        """Consume these words if they are the next tokens, and return whether they were."""
         if not self._is_word(*words):
             return False
         self._advance(len(words))
         return True
 
     def _need(self, *words: str) -> None:
-        """Take these words, which have to come next."""
+        """Consume these words, or raise a syntax error if they are not the next tokens."""
         for word in words:
             if not self._take(word):
                 self._expected(f"'{word}'")
 
     def _name(self, what: str) -> str:
-        """Take a name: in backquotes anything, else a word. No word is reserved where a name has to be."""
+        """Parse a name: any text in backquotes, else a word. No word is reserved where a name is required."""
         token = self._curr
         is_quoted = bool(token) and token.token_type == TokenType.IDENTIFIER
         is_word = bool(token) and token.token_type != TokenType.STRING and _WORD.fullmatch(token.text)
@@ -111,14 +111,14 @@ class Reader(SparkParser):
         return str(token.text)
 
     def _object_name(self, what: str) -> str:
-        """Take the name of a table or view; names of databases before it are refused."""
+        """Parse the name of a table or view; a qualified name is an error."""
         start, name = self._curr, self._name(what)
         if self._curr.token_type == TokenType.DOT:
             self.raise_error(f"a warehouse is one database: give {what} without the names before it", start)
         return name
 
     def _text(self, what: str) -> str:
-        """Take a string."""
+        """Parse a string literal."""
         token = self._curr
         if self._at_end() or token.token_type != TokenType.STRING:
             self._expected(f"{what} in single quotes")
@@ -126,7 +126,7 @@ class Reader(SparkParser):
         return str(token.text)
 
     def _number_of(self, what: str) -> int:
-        """Take a whole number."""
+        """Parse an integer of up to four digits."""
         token = self._curr
         if self._at_end() or token.token_type != TokenType.NUMBER or not re.fullmatch(r"[0-9]{1,4}", token.text):
             self._expected(what)
@@ -134,7 +134,7 @@ class Reader(SparkParser):
         return int(token.text)
 
     def _list_of(self, item: Callable[[], T]) -> tuple[T, ...]:
-        """Take ``(item, ...)`` with at least one."""
+        """Parse ``(item, ...)`` with at least one item."""
         self._need("(")
         items = [item()]
         while self._take(","):
@@ -144,7 +144,7 @@ class Reader(SparkParser):
         return tuple(items)
 
     def _key(self) -> str:
-        """Take the name of an option: in quotes, or bare as the pages' prose has it (``scan.startup.mode``)."""
+        """Parse an option's name: in quotes, or bare as in Flink's documentation (``scan.startup.mode``)."""
         token = self._curr
         if self._at_end():
             self._expected("an option's name in single quotes")
@@ -168,7 +168,7 @@ class Reader(SparkParser):
         return key, self._text(f"the value of option '{key}'")
 
     def _options(self) -> tuple[tuple[str, ClientValue], ...]:
-        """Take ``('key' = 'value', ...)``, in which no key comes twice."""
+        """Parse ``('key' = 'value', ...)``; a repeated key is an error."""
         seen: set[str] = set()
 
         def one() -> tuple[str, str]:
@@ -182,5 +182,5 @@ class Reader(SparkParser):
         return tuple(wrap(dict(self._list_of(one))).items())
 
     def _source(self, start: Token) -> str:
-        """Give the text from a word to the one before the present."""
+        """Return the text from a token up to and including the last consumed one."""
         return self.sql[start.start : self._prev.end + 1]

@@ -1,9 +1,7 @@
-"""Flink's types and what they are on Spark.
+"""Flink's data types, their Spark types, and the parser for types in column declarations.
 
-Spark's ``TIMESTAMP`` is with local time zone and Flink's is without, and Spark's have six digits where Flink's say how
-many; so a column keeps Flink's own words beside Spark's type.
-
-Types as columns declare them.
+Spark's ``TIMESTAMP`` has a local time zone and Flink's has none; Spark's timestamps always have a precision of six
+digits, while Flink's declare theirs. So a column keeps the Flink type besides the Spark type.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ _SIZED: Final[dict[str, DataType]] = {
 }
 _TIMESTAMPS: Final[dict[str, DataType]] = {"TIMESTAMP": TimestampNTZType(), "TIMESTAMP_LTZ": TimestampType()}
 SYNONYMS: Final = {"INTEGER": "INT", "DEC": "DECIMAL", "NUMERIC": "DECIMAL"}
-"""Other words of Flink's for the same types."""
+"""Flink's synonyms of type names."""
 UNSUPPORTED: Final = {
     "TIME": "Spark's tables cannot hold it; use TIMESTAMP or STRING",
     "INTERVAL": "intervals cannot be columns; use BIGINT",
@@ -65,20 +63,20 @@ UNSUPPORTED: Final = {
     "VARIANT": "it is not there yet; use STRING",
     "NULL": "a column needs the type of its values",
 }
-"""Flink's types that have no place here, and what to use instead."""
+"""Flink types that are not supported, with the reason and what to use instead."""
 PRECISION_MAX: Final = 6
 KNOWN: Final = (*_SIMPLE, *_SIZED, *_TIMESTAMPS, "DECIMAL", "ARRAY", "MAP", "ROW")
 
 
 @dataclass(frozen=True)
 class FlinkType:
-    """A type as declared.
+    """A declared Flink type.
 
     Attributes:
-        text: in Flink's words, spelled one way, without ``NOT NULL``.
-        spark: Spark's type for it.
-        nullable: whether ``NOT NULL`` is missing.
-        digits: of a second, where it is a timestamp.
+        text: the type in Flink SQL, in canonical spelling, without ``NOT NULL``.
+        spark: the corresponding Spark type.
+        nullable: False if declared ``NOT NULL``.
+        digits: for a timestamp, the number of fractional digits of a second; None for other types.
     """
 
     text: str
@@ -93,14 +91,14 @@ class FlinkType:
 
 
 def plain(name: str, sizes: tuple[int, ...]) -> FlinkType:
-    """Make a type without types in it.
+    """Return a type that contains no other types.
 
     Args:
-        name: Flink's word, in capitals.
-        sizes: the numbers in brackets.
+        name: Flink's name of the type, in upper case.
+        sizes: the numbers in parentheses, such as length, precision and scale.
 
     Raises:
-        ValueError: there is no such type with such numbers; the message says what there is.
+        ValueError: there is no such type, or it does not accept these numbers; the message says what is valid.
     """
     name = SYNONYMS.get(name, name)
     if name in UNSUPPORTED:
@@ -125,26 +123,26 @@ def plain(name: str, sizes: tuple[int, ...]) -> FlinkType:
 
 
 def array_of(element: FlinkType) -> FlinkType:
-    """Make ``ARRAY<element>``."""
+    """Return ``ARRAY<element>``."""
     return FlinkType(f"ARRAY<{element.declared}>", ArrayType(element.spark, element.nullable))
 
 
 def map_of(key: FlinkType, value: FlinkType) -> FlinkType:
-    """Make ``MAP<key, value>``."""
+    """Return ``MAP<key, value>``."""
     return FlinkType(f"MAP<{key.declared}, {value.declared}>", MapType(key.spark, value.spark, value.nullable))
 
 
 def row_of(fields: tuple[tuple[str, FlinkType], ...]) -> FlinkType:
-    """Make ``ROW<name type, ...>``."""
+    """Return ``ROW<name type, ...>``."""
     inner = ", ".join(f"{backquoted(name)} {kind.declared}" for name, kind in fields)
     return FlinkType(f"ROW<{inner}>", StructType([StructField(n, k.spark, k.nullable) for n, k in fields]))
 
 
 def of_spark(data_type: DataType, *, nullable: bool = True) -> FlinkType:
-    """Say a type of Spark's in Flink's words.
+    """Return the Flink type for a Spark type.
 
     Raises:
-        ValueError: Flink has none.
+        ValueError: no Flink type corresponds to it.
     """
     found: FlinkType | None = None
     if isinstance(data_type, DecimalType):
@@ -188,10 +186,10 @@ def _listed(sizes: tuple[int, ...]) -> str:
 
 
 class TypeReader(Reader):
-    """Reads Flink's types."""
+    """Parser for Flink's types."""
 
     def _type(self) -> FlinkType:
-        """Take a type, with ``NOT NULL`` where it is there."""
+        """Parse a type, with an optional ``NOT NULL``."""
         kind = self._with_nullability(self._type_alone())
         while self._take("ARRAY"):
             kind = self._with_nullability(array_of(kind))
@@ -212,7 +210,7 @@ class TypeReader(Reader):
         ):
             self._expected("a type such as STRING, BIGINT or TIMESTAMP(3)")
         self._advance()
-        # sqlglot reads DOUBLE PRECISION as one word.
+        # sqlglot tokenizes DOUBLE PRECISION as one word.
         name = token.text.upper().split()[0]
         if name == "ARRAY":
             return array_of(*self._between(1))
@@ -235,7 +233,7 @@ class TypeReader(Reader):
             self.raise_error(str(error), token)
 
     def _between(self, count: int) -> tuple[FlinkType, ...]:
-        """Take ``<type, ...>``."""
+        """Parse ``<type, ...>`` with a given number of types."""
         self._need("<")
         kinds = [self._type()]
         while len(kinds) < count:
@@ -245,7 +243,7 @@ class TypeReader(Reader):
         return tuple(kinds)
 
     def _fields(self) -> tuple[tuple[str, FlinkType], ...]:
-        """Take ``<name type, ...>`` or the same in round brackets."""
+        """Parse ``<name type, ...>``, or the same in parentheses."""
         if self._is_word("("):
             return self._list_of(self._field_of_row)
         self._need("<")

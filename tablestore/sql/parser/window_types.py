@@ -1,4 +1,4 @@
-"""Windows of time as a query says them: what kind, over which column, how long."""
+"""Time windows as a query declares them: kind, time column and size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNITS: Final = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 
 
 
 class WindowKind(StrEnum):
-    """Kinds of windows."""
+    """Kinds of time windows."""
 
     TUMBLE = "TUMBLE"
     HOP = "HOP"
@@ -24,7 +24,7 @@ class WindowKind(StrEnum):
     SESSION = "SESSION"
 
 
-#: Names of the arguments behind the table and its time, in order.
+#: Names of the arguments after the table and its time column, in order.
 ARGUMENTS: Final = {
     WindowKind.TUMBLE: ("SIZE", "OFFSET"),
     WindowKind.HOP: ("SLIDE", "SIZE", "OFFSET"),
@@ -35,15 +35,15 @@ ARGUMENTS: Final = {
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows over a table.
+    """Time windows over a table.
 
     Attributes:
-        kind: of windows.
-        column: the event time.
-        size_us: microseconds of a window, of a session those without a row that end it.
-        step_us: microseconds between the starts (of CUMULATE the ends) of windows.
-        offset_us: microseconds by which windows begin later than at the epoch.
-        partition: columns that tell sessions apart.
+        kind: kind of the windows.
+        column: the event time column.
+        size_us: size of a window, for SESSION the gap that ends a session, in microseconds.
+        step_us: time between the starts (for CUMULATE, the ends) of consecutive windows, in microseconds.
+        offset_us: time by which window starts are shifted from the epoch, in microseconds.
+        partition: columns by which sessions are partitioned.
     """
 
     kind: WindowKind
@@ -54,22 +54,22 @@ class Windows:
     partition: tuple[str, ...] = ()
 
     def put(self, table: exp.Table) -> exp.Table:
-        """Put this on a table of a query."""
+        """Attach the windows to a table of a query, and return the table."""
         table.meta[_META] = self
         return table
 
 
 def windows_of(node: exp.Expr) -> Windows | None:
-    """Give the windows over a table of a query."""
+    """Return the windows attached to a table of a query, or None."""
     found = node.meta.get(_META)
     return found if isinstance(found, Windows) else None
 
 
 def microseconds(interval: exp.Expr) -> int:
-    """Read an interval of one unit.
+    """Return the length in microseconds of an interval with a single unit.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: the expression is not such an interval.
     """
     unit = interval.args.get("unit") if isinstance(interval, exp.Interval) else None
     seconds = _UNITS.get(unit.name.upper().removesuffix("S")) if unit is not None else None
@@ -83,15 +83,15 @@ def microseconds(interval: exp.Expr) -> int:
 
 
 def names_of(names: tuple[str, ...], windows: Windows) -> tuple[str, ...]:
-    """Give the columns that a query sees in a table with windows."""
+    """Return the columns that a query sees in a table with windows: the table's own and the window columns."""
     return (*names, START, END, TIME)
 
 
 def modern(tree: exp.Expr) -> None:
-    """Say ``GROUP BY TUMBLE(ts, INTERVAL ...)``, the older way to write it, as windows over the table, in the tree.
+    """Rewrite legacy ``GROUP BY TUMBLE(ts, INTERVAL ...)`` as windows over the table, in place.
 
     Raises:
-        RefusedError: what is read is not one table.
+        RefusedError: the SELECT does not read exactly one table, or the function or its arguments are not supported.
     """
     for select in list(tree.find_all(exp.Select)):
         group = select.args.get("group")

@@ -1,1 +1,1 @@
-"""Batch and continuous queries as Spark frames."""
+"""Plans batch and continuous queries as Spark DataFrames."""

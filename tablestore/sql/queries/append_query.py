@@ -1,4 +1,4 @@
-"""A SELECT over rows that are only added: Spark's own operators, in its own SQL."""
+"""Plans a SELECT over append-only inputs, with Spark's own operators and SQL."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from tablestore.sql.queries.unsupported import BATCH, check_not_final, refuse
 from tablestore.sql.queries.windows import over_windows
 
 KEPT: Final = "_kept"
-"""Name of the column that says whether HAVING keeps a group."""
+"""Name of the boolean column that is true if HAVING keeps a group."""
 
 
 def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
-    """Plan a SELECT.
+    """Plan a SELECT whose inputs are all append-only.
 
     Args:
-        spark: the session.
-        tree: the SELECT, with the names of frames.
-        parts: what it reads; of none of it rows change.
+        spark: the Spark session.
+        tree: the SELECT, whose FROM names frames.
+        parts: the inputs of the SELECT.
 
     Raises:
-        RefusedError: it cannot be had as a continuous query.
+        RefusedError: it is not supported as a continuous query.
     """
     is_outer = _check_joins(tree, parts)
     frames = parts.frames()
@@ -67,7 +67,7 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
 
 
 def is_grouped(select: exp.Select) -> bool:
-    """Tell whether a SELECT gives groups instead of rows."""
+    """Return whether a SELECT is an aggregation."""
     return (
         select.args.get("group") is not None
         or select.args.get("having") is not None
@@ -76,7 +76,7 @@ def is_grouped(select: exp.Select) -> bool:
 
 
 def prepared(select: exp.Select) -> tuple[exp.Select, tuple[str, ...]]:
-    """Name the outputs of a grouped query by their numbers, with what HAVING says beside them.
+    """Return a grouped query with numbered names for its outputs, and with HAVING as the output column `KEPT`.
 
     Returns:
         The query, and the names of its outputs.
@@ -117,7 +117,11 @@ def _grouped(
 def _windows(
     spark: SparkSession, tree: exp.Select, parts: Parts, frames: dict[str, DataFrame], chained: bool
 ) -> Relation | None:
-    """Plan groups over windows of time, which come when the watermark has passed; None where there are none."""
+    """Plan a SELECT over time windows, whose groups are emitted when the watermark passes.
+
+    Returns:
+        The plan; None if there are no windows, or if an aggregation does not group by both window ends.
+    """
     part = next((each for each in parts.inputs if each.windows is not None), None)
     if part is None or part.windows is None:
         return None
@@ -136,17 +140,18 @@ def _windows(
 
 
 def _exploded(spark: SparkSession, select: exp.Select, frames: dict[str, DataFrame]) -> DataFrame:
-    """Make the rows of which distinct counts are sums.
+    """Return the plain and distinct rows that the outer query of `expand_distinct` aggregates.
 
-    Spark would read the sources once for each branch. Where all branches begin with the same exchange, it makes that
-    once and the others read it again. For this they may differ neither in columns nor in filters below it: it names
-    all columns, and rows without a value are left out behind it only, at the price of one row a group in state.
+    The rows are a union of branches, and Spark would read the sources once for each. If all branches start with the
+    same exchange, Spark runs it once and reuses it. For that, the branches must not differ in columns or filters below
+    the exchange. So it partitions by all columns, and rows with a NULL value are only filtered after it, which costs
+    one row per group in state.
     """
     taken = expand_distinct(select)
     rows = over(spark, taken.inner, frames)
     kinds = {field.name: field.dataType for field in rows.schema}
     if not any(map(holds_map, kinds.values())):
-        # With one distinct count, and no other column, this is what dropping duplicates asks for.
+        # With one distinct count and no other columns, `dropDuplicates` needs exactly this partitioning.
         rows = rows.repartition(*(F.col(name) for name in rows.columns))
 
     columns = [*taken.keys, *taken.plain, *(name for names in taken.distinct for name in names)]
@@ -170,14 +175,14 @@ def _exploded(spark: SparkSession, select: exp.Select, frames: dict[str, DataFra
 
 
 def _with_instants(select: exp.Select, parts: Parts) -> tuple[exp.Select, dict[str, DataFrame]]:
-    """Say the bounds of time in ON by instants, since Spark understands no others when it forgets rows.
+    """Rewrite time bounds in ON from TIMESTAMP_NTZ to TIMESTAMP, the only type by which Spark evicts join state.
 
     Args:
-        select: spelled out; it is changed.
-        parts: what it reads.
+        select: the qualified SELECT, which is changed in place.
+        parts: its inputs.
 
     Returns:
-        The SELECT, and its frames, which have an instant beside each time without a zone that has a watermark.
+        The SELECT, and its frames with an added TIMESTAMP column for each TIMESTAMP_NTZ column with a watermark.
     """
     frames, instants = parts.frames(), {}
     for part in parts.endless:
@@ -185,7 +190,7 @@ def _with_instants(select: exp.Select, parts: Parts) -> tuple[exp.Select, dict[s
             if WATERMARK in field.metadata and isinstance(field.dataType, TimestampNTZType):
                 name = f"_instant_{field.name}"
                 time = instant(F.col(backquoted(field.name)), field.dataType).alias(name, metadata={WATERMARK: 0})
-                # Spark wants one mark a stream, so that the time itself loses it.
+                # Spark accepts one watermark column per stream, so the original column loses its mark.
                 bare = F.col(backquoted(field.name)).alias(field.name, metadata={"instant": name})
                 frames[part.key] = frames[part.key].withColumn(name, time).withColumn(field.name, bare)
                 instants[part.alias, field.name] = name
@@ -197,13 +202,14 @@ def _with_instants(select: exp.Select, parts: Parts) -> tuple[exp.Select, dict[s
 
 
 def _check_joins(tree: exp.Select, parts: Parts) -> bool:
-    """Refuse joins of endless tables that would never give a row, or keep no state that is right.
+    """Check the joins of unbounded tables, and return whether one is an outer join.
 
     Returns:
-        Whether one is an outer join, of which rows come when a watermark has passed.
+        Whether a join of unbounded tables is an outer join, which emits rows when a watermark has passed.
 
     Raises:
-        RefusedError: with what to do instead.
+        RefusedError: a join would never emit its rows, or its state could not be correct; the message has an
+            alternative.
     """
     by_place = {id(each.place): each for each in parts.inputs}
     is_outer = False
@@ -238,7 +244,7 @@ def _check_joins(tree: exp.Select, parts: Parts) -> bool:
 
 
 def _check_static(join: exp.Join, part: QueryInput | None, before: list[QueryInput]) -> None:
-    """Refuse an outer join that would need all rows of an endless table to be there."""
+    """Raise an error for a join that would need all rows of an unbounded table before it can emit a row."""
     goes_on = part is not None and part.relation.endless
     whole = {"RIGHT": bool(before), "FULL": bool(before) or goes_on, "LEFT": goes_on}.get(join.side, False)
     if whole or (goes_on and join.kind in {"SEMI", "ANTI"}):

@@ -1,4 +1,4 @@
-"""Queries as frames: tables become views of a moment, and Spark does the rest."""
+"""Runs batch queries in Spark SQL, with the query's tables registered as temporary views."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tablestore.sql.queries.qualify import Source, qualified
 from tablestore.sql.queries.windows import MARK, over_windows, windowed
 from tablestore.table import TableStore
 
-#: Views in views, and what may be read by itself through definitions that were changed.
+#: Maximum nesting of views. A deeper one is taken to read itself, which views can when their definitions change.
 DEPTH_MAX = 32
-#: Where in its own text Spark has found it, which nobody sees.
+#: Spark's position in the generated SQL, which users never see, at the end of an error message.
 _PLACE_IN_SPARK: Final = re.compile(r";? line \d+,? pos \d+$")
 
 
 def batch_frame(scope: Scope, query: Query, depth: int = 0) -> DataFrame:
-    """Give the rows of a query over what is there now.
+    """Return the rows of a query over the current rows of its tables.
 
     Raises:
         NotFoundError: it reads a table that does not exist.
-        InvalidInputError: Spark does not understand it.
+        InvalidInputError: Spark rejects the query.
     """
     check_there(scope, query)
     frames = {name: batch_table(scope, name, depth) for name in tables_in(query)}
@@ -48,7 +48,7 @@ def batch_frame(scope: Scope, query: Query, depth: int = 0) -> DataFrame:
 
 
 def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr, dict[str, DataFrame]]:
-    """Put frames with windows in the places of tables that a query has windows over; lookups become joins."""
+    """Replace tables with windows by frames with window columns, and lookup joins by plain joins."""
     tree, frames = tree.copy(), dict(frames)
     for number, table in enumerate(list(tree.find_all(exp.Table))):
         version = table.args.get("version")
@@ -56,7 +56,7 @@ def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr,
             if not isinstance(version.expression, exp.Column | exp.Anonymous):
                 reason = "a snapshot of the past is read by catalog.table(name).read(timestamp=...), not in SQL yet."
                 raise RefusedError(table, reason)
-            # What a lookup finds is what is there now.
+            # A batch query reads current rows anyway, as a lookup does.
             table.set("version", None)
         windows = windows_of(table)
         if windows is None:
@@ -75,7 +75,7 @@ def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr,
 
 
 def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
-    """Give the rows of a table or view that are there now, or of what is inside a table, such as ``t$snapshots``."""
+    """Return the current rows of a table, a view or a metadata table such as ``t$snapshots``."""
     if is_inside(scope, name):
         return _inside(scope, name)
     made = scope.definition(name).made
@@ -89,10 +89,10 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
 
 
 def _inside(scope: Scope, name: str) -> DataFrame:
-    """Give what ``table$what`` names.
+    """Return the rows of a metadata table, named ``table$what``.
 
     Raises:
-        InvalidInputError: a table of a connector has nothing inside.
+        InvalidInputError: the table is a connector table, which has no metadata tables.
     """
     table, _, what = name.rpartition("$")
     opened = open_table(scope, table)
@@ -104,7 +104,7 @@ def _inside(scope: Scope, name: str) -> DataFrame:
 
 @contextmanager
 def within_view(made: CreateView) -> Iterator[None]:
-    """Say of an error's place that it is in a view's text."""
+    """Prefix errors with a view's name, since their position is in the view's text."""
     try:
         yield
     except SqlError as error:
@@ -116,10 +116,10 @@ def within_view(made: CreateView) -> Iterator[None]:
 
 
 def check_depth(made: CreateView, depth: int) -> None:
-    """Refuse a view that reads itself.
+    """Check that a view does not read itself through other views.
 
     Raises:
-        InvalidInputError: it does, through others.
+        InvalidInputError: the nesting is deeper than `DEPTH_MAX`.
     """
     if depth > DEPTH_MAX:
         msg = f"view '{made.name}' reads itself, through others. DROP it, and CREATE it over tables."
@@ -127,10 +127,10 @@ def check_depth(made: CreateView, depth: int) -> None:
 
 
 def names_of_view(made: CreateView, given: Sequence[str]) -> Sequence[str]:
-    """Give the names of a view's columns.
+    """Return the names of a view's columns.
 
     Raises:
-        InvalidInputError: its query gives another number of columns than it has names.
+        InvalidInputError: the number of names in the view differs from the number of columns of its query.
     """
     if made.columns and len(made.columns) != len(given):
         msg = f"view '{made.name}' has {len(made.columns)} columns, its query gives {len(given)}. CREATE it again."
@@ -139,10 +139,11 @@ def names_of_view(made: CreateView, given: Sequence[str]) -> Sequence[str]:
 
 
 def open_table(scope: Scope, name: str, options: Mapping[str, object] | None = None) -> ConnectorTable | TableStore:
-    """Open a table of either kind.
+    """Open a store table or a connector table.
 
     Raises:
-        InvalidInputError: this is a view.
+        NotFoundError: there is no table of that name.
+        InvalidInputError: the name is that of a view.
     """
     definition = scope.definition(name)
     if not isinstance(definition.made, CreateTable):
@@ -157,13 +158,13 @@ def open_table(scope: Scope, name: str, options: Mapping[str, object] | None = N
 
 
 def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -> DataFrame:
-    """Run a query over frames that stand for its tables.
+    """Return the rows of a query, with its table names resolved to frames.
 
     Raises:
-        RefusedError: Spark does not understand it.
+        RefusedError: Spark rejects the query.
     """
     tree = tree.copy()
-    # Names that nobody else uses, so that the session's own views stay as they are.
+    # Unique names, so that the Spark session's own views are not replaced.
     views = {name: f"_{uuid.uuid4().hex}" for name in frames}
     for table in list(tree.find_all(exp.Table)):
         if table.name in views and isinstance(table.this, exp.Identifier):
@@ -177,7 +178,7 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
     except (AnalysisException, ParseException) as error:
         message = str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
         for name, view in views.items():
-            # Parts of a FROM are numbered behind an @.
+            # Names of frames in FROM have a number after an @.
             message = message.replace(view, name.partition("@")[0])
         raise RefusedError(_named_in(error, tree), _PLACE_IN_SPARK.sub("", message)) from error
     finally:
@@ -186,7 +187,7 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
 
 
 def _named_in(error: PySparkException, tree: exp.Expr) -> exp.Expr | None:
-    """Find the column or function of a query that Spark's error is about."""
+    """Return the column or function of a query that Spark's error refers to, or None."""
     parameters = error.getMessageParameters() or {}
     wanted = parameters.get("objectName") or parameters.get("routineName") or ""
     name = wanted.replace("`", "").rpartition(".")[2].lower()

@@ -1,9 +1,9 @@
-"""Queries over endless tables: what can be had, as frames that go on; what cannot, refused by name.
+"""Plans continuous queries over unbounded tables as streaming DataFrames, and refuses those that are not supported.
 
-A continuous query's result is right at the end of each micro-batch, or it is refused: nothing is answered that later
-rows would make wrong. A query is planned from the inside out: each table, view and query in FROM becomes a `Relation`,
-of which rows are only added, or change; ``append_query.py`` plans a SELECT over the former, ``updating_query.py`` over
-the latter.
+A continuous query's result is correct at the end of each micro-batch; a query for which this is impossible is refused.
+Queries are planned from the inside out. Each table, view and subquery in FROM becomes a `Relation`, which is either
+append-only or updating. ``append_query.py`` plans a SELECT over append-only inputs, ``updating_query.py`` a SELECT with
+an updating input.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _CHECK: Final = "spark.sql.streaming.unsupportedOperationCheck"
 
 @dataclass(frozen=True)
 class Plan:
-    """A query's result, ready to be shown or written.
+    """The plan of a query's result, to be shown or written.
 
     Attributes:
-        frame: the rows; they go on where it is a streaming one.
-        mode: ``append``, or ``update`` where rows change.
-        chained: whether Spark's check has to be off when it is started.
-        changes: whether the last column says what each row does to the result.
-        transform: what is still to be done with the rows of each micro-batch.
-        shape: a frame, not to be run, with the columns that ``each`` gives.
+        frame: the rows; a streaming frame if the query is unbounded.
+        mode: output mode: ``append``, or ``update`` for an updating result.
+        chained: whether the frame must be started inside `allowed`, with Spark's check of operators off.
+        changes: whether the last column is ``_change_type``.
+        transform: function still to be applied to each micro-batch, or None.
+        shape: with ``transform``, a frame with the columns it returns, which must not be run.
     """
 
     frame: DataFrame
@@ -55,10 +55,11 @@ class Plan:
 
 
 def plan(scope: Scope, query: Query) -> Plan:
-    """Plan a query whose result is shown: where rows change, with the rows that they replace.
+    """Plan a query whose result is shown; an updating result includes the rows that updates replace.
 
     Raises:
-        InvalidInputError: it cannot be had as a continuous query; says where, why, and what to do instead.
+        InvalidInputError: it is not supported as a continuous query; the message has the position, the reason and an
+            alternative.
     """
     found = relation(scope, query)
     if found.rows is not None:
@@ -67,14 +68,14 @@ def plan(scope: Scope, query: Query) -> Plan:
 
 
 def plan_into(found: Relation, key: tuple[int, ...]) -> Plan | None:
-    """Plan a result that goes into a table where rows replace each other by key.
+    """Plan a result that is written into a table in which rows replace each other by key.
 
     Args:
         found: the result.
         key: positions of the columns that become the table's key.
 
     Returns:
-        Upserts and deletes; None where several rows of the result could have one key.
+        The append-only rows, or the changes by key; None if several rows of an updating result could have one key.
     """
     if found.rows is not None:
         return Plan(found.rows, chained=found.chained, transform=found.each, shape=found.shape)
@@ -93,7 +94,10 @@ def plan_into(found: Relation, key: tuple[int, ...]) -> Plan | None:
 
 @contextmanager
 def allowed(spark: SparkSession, chained: bool) -> Iterator[None]:
-    """Let a chain of stateful operators start, whose result is right though Spark cannot know it."""
+    """Turn off Spark's check of unsupported operations while a query with chained stateful operators is started.
+
+    Spark would refuse the chain, since it cannot know that the planned query's result is correct.
+    """
     if not chained:
         yield
         return
@@ -106,16 +110,17 @@ def allowed(spark: SparkSession, chained: bool) -> Iterator[None]:
 
 
 def relation(scope: Scope, query: Query, depth: int = 0, *, timed: bool = False) -> Relation:
-    """Plan a query, of which it is not yet known where its result goes.
+    """Plan a query as a relation, independently of where its result goes.
 
     Args:
-        scope: what the session sees.
+        scope: the session's scope.
         query: the query.
-        depth: in how many views it is.
-        timed: whether the watermarks of its tables are needed, for something that it is part of.
+        depth: number of views that the query is nested in.
+        timed: whether an outer query needs the watermarks of the query's tables.
 
     Raises:
-        InvalidInputError: it cannot be had as a continuous query; says where, why, and what to do instead.
+        InvalidInputError: it is not supported as a continuous query; the message has the position, the reason and an
+            alternative.
     """
     check_there(scope, query)
     if not any(is_endless(scope, name) for name in tables_in(query)):
@@ -127,11 +132,11 @@ def relation(scope: Scope, query: Query, depth: int = 0, *, timed: bool = False)
 
 
 def _needs_time(scope: Scope, query: Query) -> bool:
-    """Tell whether a query looks at the time of rows: windows do, and joins of endless tables.
+    """Return whether a query needs watermarks, as windows and joins of unbounded tables do.
 
-    A watermark makes a source of each partition, so that queries that need none do without.
+    Reading with a watermark takes one streaming source per Kafka partition, so other queries read without one.
     """
-    # What is looked up has no time.
+    # Lookup tables have no event time.
     tables = [table for table in query.tree.find_all(exp.Table) if table.args.get("version") is None]
     if any(windows_of(table) is not None for table in tables):
         return True
@@ -141,7 +146,7 @@ def _needs_time(scope: Scope, query: Query) -> bool:
 
 
 class _Planner:
-    """Plans one query; each of its tables is read once, however often it is named."""
+    """Plans one query; a table that the query names several times is read once."""
 
     def __init__(self, scope: Scope, query: Query, depth: int, timed: bool) -> None:
         self._scope, self._query, self._depth, self._timed = scope, query, depth, timed
@@ -152,7 +157,7 @@ class _Planner:
 
         Args:
             tree: the query.
-            known: what ``WITH`` names.
+            known: relations of the enclosing ``WITH`` clauses, by name.
         """
         known = self._with(tree, known)
         if isinstance(tree, exp.Subquery):
@@ -209,7 +214,10 @@ class _Planner:
         return updating_query.select(spark, made, parts)
 
     def _parts(self, select: exp.Select, known: Mapping[str, Relation], taken: set[str]) -> Parts:
-        """Plan what a SELECT reads, and put names of frames in its place; some it has taken already."""
+        """Plan the inputs of a SELECT and put the names of their frames into the tree, in place.
+
+        ``taken`` has the names of the frames of lookup tables, which are already in the tree.
+        """
         found: list[QueryInput] = []
         clause = select.args.get("from_")
         nodes = [clause.this] if clause is not None else []
@@ -241,7 +249,7 @@ class _Planner:
         return Parts(tuple(found), inner)
 
     def _source(self, node: exp.Expr, known: Mapping[str, Relation]) -> Relation | None:
-        """Plan a part of FROM; None for what Spark reads by itself, such as VALUES."""
+        """Plan an item of FROM; None for one that Spark evaluates itself, such as VALUES."""
         alias = node.args.get("alias")
         if isinstance(node, exp.Subquery):
             return _named(self.of(node, known), alias, node)
@@ -283,7 +291,7 @@ def _place_of(node: exp.Expr) -> dict[str, object]:
 
 
 def _named(made: Relation, alias: exp.Expr | None, node: exp.Expr) -> Relation:
-    """Give a relation the names of columns that stand behind its alias."""
+    """Return a relation with the column names that follow its alias, if there are any, as in ``AS t (a, b)``."""
     names = [each.name for each in alias.args.get("columns") or []] if alias is not None else []
     if not names:
         return made

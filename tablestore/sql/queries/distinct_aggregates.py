@@ -1,11 +1,11 @@
-"""Exact aggregates of distinct values over an endless table: how the query is taken apart.
+"""Rewrites exact DISTINCT aggregates over an unbounded table into deduplication and sums.
 
-Spark refuses distinct aggregates on streams (and counts wrongly where its check is off). What it does right is dropping
-duplicates, and sums. So each row becomes a *plain* row, and for each list of distinct values one more row, which is
-dropped where a row of the same group and values has been before. Then all of them are summed: a plain row counts one
-for ``COUNT(*)``, a distinct one for its ``COUNT(DISTINCT ...)``. A row has NULL in what is not its own.
+Spark refuses DISTINCT aggregates on streams, and counts wrongly with its check off; deduplication and sums it does
+correctly. So each row becomes a *plain* row, and one more *distinct* row for each list of distinct values, which is
+dropped if an earlier row has the same group and values. Then all rows are summed: a plain row counts as one for
+``COUNT(*)``, a distinct row as one for its ``COUNT(DISTINCT ...)``. Columns that do not belong to a row are NULL.
 
-What is here is text in, text out; ``continuous_query.py`` makes frames of it.
+This module works on SQL trees alone; ``append_query.py`` builds the frames.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tablestore.sql.queries.unsupported import BATCH
 
 ROWS: Final = "_exploded"
 MARK: Final = "_plain"
-#: Aggregates of one argument that take no notice of NULL, so that they need not be told which rows are plain.
+#: Aggregates of one argument that ignore NULL, so they need no filter for plain rows.
 _SIMPLE: Final = (exp.Count, exp.Sum, exp.Min, exp.Max, exp.Avg)
 
 
 @dataclass(frozen=True)
 class ExpandedQuery:
-    """A grouped query, taken apart.
+    """A grouped query split into an inner query and an outer aggregation.
 
     Attributes:
-        inner: gives a row for each of the table's: ``keys``, then ``plain``, then all of ``distinct``.
+        inner: query with one row for each of the table's: ``keys``, then ``plain``, then all of ``distinct``.
         keys: names of the columns to group by.
         plain: names of the arguments of aggregates without DISTINCT.
         distinct: for each list of distinct values, the names of its columns.
@@ -46,20 +46,20 @@ class ExpandedQuery:
 
 
 def counter(number: int) -> str:
-    """Name the column that counts distinct values: 1 in their own rows, NULL in others."""
+    """Return the name of the column that counts distinct values: 1 in their own rows, NULL in others."""
     return f"_distinct_{number}"
 
 
 def has_distinct(select: exp.Select) -> bool:
-    """Tell whether a query has an aggregate over distinct values."""
+    """Return whether a query has a DISTINCT aggregate."""
     return any(isinstance(aggregate.this, exp.Distinct) for aggregate in select.find_all(exp.AggFunc))
 
 
 def groups_of(select: exp.Select) -> list[exp.Expr]:
-    """Give what a query groups by.
+    """Return the GROUP BY expressions of a query.
 
     Raises:
-        InvalidInputError: by more than expressions, or by the number of a column.
+        RefusedError: it groups by ROLLUP, CUBE or GROUPING SETS, or by the number of a column.
     """
     group = select.args.get("group")
     if group is None:
@@ -79,12 +79,12 @@ def groups_of(select: exp.Select) -> list[exp.Expr]:
 
 
 def key_name(number: int) -> str:
-    """Name the column of what a query groups by."""
+    """Return the column name of the GROUP BY expression at a position."""
     return f"_key_{number}"
 
 
 def outputs_over(select: exp.Select, said: Callable[[exp.Expr], exp.Expr]) -> list[exp.Expr]:
-    """Say the columns of a query over other rows, under the names that they have."""
+    """Return the output columns of a query, rewritten by ``said`` and aliased to their names."""
     outputs: list[exp.Expr] = []
     for number, each in enumerate(select.expressions):
         name = each.alias_or_name or f"EXPR${number}"
@@ -96,10 +96,12 @@ def outputs_over(select: exp.Select, said: Callable[[exp.Expr], exp.Expr]) -> li
 def said_over(
     node: exp.Expr, groups: Sequence[exp.Expr], aggregate: Callable[[exp.AggFunc | exp.Filter], exp.Expr]
 ) -> exp.Expr:
-    """Say an expression over groups, from its top down: what is grouped by is a column, an aggregate what it becomes.
+    """Rewrite an expression over groups from the top down, and return it.
+
+    GROUP BY expressions become their key columns; aggregates become what ``aggregate`` returns for them.
 
     Raises:
-        RefusedError: a column that is not grouped by.
+        RefusedError: a column is neither in GROUP BY nor in an aggregate.
     """
     for number, group in enumerate(groups):
         if node == group:
@@ -118,13 +120,13 @@ def said_over(
 
 
 def expand_distinct(select: exp.Select) -> ExpandedQuery:
-    """Take a grouped query apart.
+    """Split a grouped query with DISTINCT aggregates.
 
     Args:
-        select: without HAVING, ORDER BY or LIMIT.
+        select: the SELECT, without HAVING, ORDER BY or LIMIT.
 
     Raises:
-        InvalidInputError: an aggregate that cannot be had this way, or a column that is not grouped by.
+        RefusedError: an aggregate is not supported, or a column is neither in GROUP BY nor in an aggregate.
     """
     groups = groups_of(select)
     keys = tuple(key_name(number) for number in range(len(groups)))
@@ -180,7 +182,7 @@ def _distinct(
 def _among_plain_rows(
     node: exp.Expr, inside: exp.Expr, condition: exp.Expr | None, plain: dict[exp.Expr, str]
 ) -> exp.Expr:
-    """Say any other aggregate: its arguments are columns, and it is of plain rows alone."""
+    """Return any other aggregate over columns for its arguments, with a filter for plain rows."""
     if inside.find(exp.Order, exp.Distinct, exp.Query):
         msg = (
             f"{node.sql('spark')} is not supported beside aggregates of distinct values in a continuous query. Put it "
@@ -189,7 +191,7 @@ def _among_plain_rows(
         raise RefusedError(node, msg)
 
     def named(value: exp.Expr) -> exp.Expr:
-        # What is the same for all rows, such as a percentage, has to stay what it is.
+        # Constant arguments, such as a percentage, must stay constants.
         if value.find(exp.Column) is None:
             return value.copy()
         return exp.column(plain.setdefault(value, f"_argument_{len(plain)}"))
@@ -207,7 +209,7 @@ def _among_plain_rows(
 
 
 def condition_of(node: exp.Expr) -> tuple[exp.Expr | None, exp.Expr]:
-    """Give the condition under which an aggregate takes a row, and the aggregate without it."""
+    """Return an aggregate's filter condition, or None, and the aggregate without it."""
     condition, inside = (node.expression.this, node.this) if isinstance(node, exp.Filter) else (None, node)
     if isinstance(inside, exp.CountIf):
         condition = inside.this if condition is None else exp.and_(condition, inside.this)
@@ -216,7 +218,7 @@ def condition_of(node: exp.Expr) -> tuple[exp.Expr | None, exp.Expr]:
 
 
 def only_where(condition: exp.Expr | None, values: Sequence[exp.Expr]) -> list[exp.Expr]:
-    """Make values NULL where a condition does not hold."""
+    """Return values as expressions that are NULL unless a condition holds."""
     if condition is None:
         return list(values)
     return [exp.Case().when(condition.copy(), value.copy()) for value in values]

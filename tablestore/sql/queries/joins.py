@@ -1,9 +1,9 @@
-"""Joins of tables of which one at least changes.
+"""Plans joins of unbounded tables of which at least one is updating.
 
-By both tables' keys, a join is a group: each key has the newest row of either side, and gives one row or none; the
-state is as large as the tables. By other columns an inner join of signed rows is Spark's own join of streams: two
-changes meet once, and the product of their signs says whether they add the pair or take it back; the state is as large
-as the changes, of which Spark forgets none.
+A join on the primary keys of both tables is an aggregation: each key holds the newest row of either side, and gives one
+row or none. Its state is as large as the tables. An inner join on other columns is Spark's stream-stream join of signed
+rows: two changes meet once, and the product of their signs is +1 to add the pair or -1 to retract it. Its state holds
+all changes, none of which Spark ever evicts.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _SIDES: Final = {"": "INNER", "INNER": "INNER", "LEFT": "LEFT", "RIGHT": "RIGHT"
 
 @dataclass(frozen=True)
 class _Joined:
-    """What has been joined so far.
+    """The result of the joins planned so far.
 
     Attributes:
-        relation: whose columns are called by numbers.
-        names: of these columns, by the table's alias and the column in the query.
-        same: pairs of columns of a full join, either of which may be NULL, and the column that is both.
+        relation: the joined rows; after the first join, its columns have generated names.
+        names: names of the relation's columns, by table alias and column of the query.
+        same: pairs of columns joined by key, of which an outer join may leave one NULL, each with the key column that
+            replaces a COALESCE of the two.
     """
 
     relation: Relation
@@ -43,17 +44,17 @@ class _Joined:
 
 
 def joined(select: exp.Select, parts: Parts) -> tuple[exp.Select, QueryInput]:
-    """Join what a SELECT reads into one.
+    """Join the inputs of a SELECT into a single input.
 
     Args:
-        select: spelled out.
-        parts: what it reads, two or more.
+        select: the qualified SELECT.
+        parts: its inputs, two or more.
 
     Returns:
-        The SELECT over the join, and the join.
+        The SELECT over the join, and the join as its input.
 
     Raises:
-        RefusedError: this join cannot be had; says what to do instead.
+        RefusedError: this join is not supported; the message has an alternative.
     """
     for part in parts.inputs:
         if not part.relation.endless:
@@ -86,7 +87,7 @@ def _bare(output: exp.Expr) -> exp.Expr:
 
 
 def _over(select: exp.Select, found: _Joined) -> exp.Select:
-    """Say columns of tables as columns of the join."""
+    """Return a SELECT with columns of the joined tables replaced by columns of the join."""
 
     def said(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Coalesce):
@@ -109,7 +110,7 @@ def _name(node: exp.Expr) -> tuple[str, str] | None:
 
 
 def _join(left: _Joined, join: exp.Join, part: QueryInput) -> tuple[_Joined, list[exp.Expr]]:
-    """Join one more table; gives what of the condition is left to be asked afterwards."""
+    """Join one more table, and return the join and the conditions of ON still to be applied to it."""
     side = _SIDES.get(join.side or join.kind)
     method = join.method or ("" if not join.args.get("using") else "USING")
     if side is None or method:
@@ -137,7 +138,7 @@ def _join(left: _Joined, join: exp.Join, part: QueryInput) -> tuple[_Joined, lis
 def _equalities(
     condition: exp.Expr | None, left: _Joined, part: QueryInput
 ) -> tuple[list[tuple[str, str]], list[exp.Expr]]:
-    """Part a condition into equal columns, left and right, and the rest."""
+    """Split a condition into pairs of equal columns, left and right, and the remaining conditions."""
     equal: list[tuple[str, str]] = []
     others: list[exp.Expr] = []
     for each in condition.flatten() if isinstance(condition, exp.And) else [condition] if condition else []:
@@ -167,7 +168,7 @@ def _by_key(left: _Joined, part: QueryInput, equal: list[tuple[str, str]], side:
         whole = reduce(Column.__and__, [F.col(f"c{n}").isNotNull() for n in places])
         return numbered.select(
             *(F.col(f"c{place}").alias(key) for place, key in zip(places, keys, strict=True)),
-            # NULL equals nothing, though it makes one group.
+            # NULL equals nothing in a join but is one group in GROUP BY, so keep the sides apart.
             F.when(whole, F.lit(-1)).otherwise(F.lit(number)).alias("_apart"),
             F.struct(F.lit(number).alias("side"), row.alias("row"), F.col(SEQ).alias("at")).alias(f"_{number}"),
         )
@@ -190,7 +191,8 @@ def _by_key(left: _Joined, part: QueryInput, equal: list[tuple[str, str]], side:
     )
     names = {name: outputs[left.relation.names.index(column)] for name, column in left.names.items()}
     names |= {(part.alias, column): outputs[total + n] for n, column in enumerate(right.names)}
-    # The column that is the key: of an inner join of either side, of an outer one of the side that is whole.
+    # A join column reads from the group's key if its side always has a row: in an inner join both sides, in a LEFT or
+    # RIGHT join the preserved side, in a FULL join neither.
     same: list[tuple[tuple[str, str], tuple[str, str], str]] = []
     for key, (one_name, other_name) in zip(keys, equal, strict=True):
         lefts = [name for name, column in left.names.items() if column == one_name]
@@ -218,7 +220,7 @@ def _by_columns(left: _Joined, part: QueryInput, equal: list[tuple[str, str]]) -
     key = _key_of_pairs(left.relation, right, equal)
 
     def changelog() -> DataFrame:
-        # A micro-batch may add and take back pairs of rows that no longer are when it ends.
+        # Within a micro-batch the join may add and retract the same pair; only the net changes remain.
         net = settled(changes)
         return net if key is None else tidied(net, [outputs[n] for n in key])
 

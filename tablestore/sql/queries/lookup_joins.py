@@ -1,7 +1,7 @@
-"""Lookups: ``JOIN t FOR SYSTEM_TIME AS OF s.proctime``, a stream's rows with what a store table holds when they come.
+"""Plans lookup joins: ``JOIN t FOR SYSTEM_TIME AS OF s.proctime``, of a stream with a store table's current rows.
 
-Spark plans a table that stands still once for a query. So the stream's rows are joined micro-batch by micro-batch, each
-with the newest snapshot of its moment; what has been written is not corrected when the table changes.
+Spark reads a static table as planned at the start of a query. So each micro-batch is joined by itself, with the
+snapshot that is the newest at that time. Results already written are not corrected when the table changes later.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ _INSTEAD: Final = "INSERT its result INTO a table and read that"
 
 
 def lookups_in(select: exp.Select) -> list[exp.Join]:
-    """Give the joins of a SELECT that look rows up."""
+    """Return the lookup joins of a SELECT."""
     return [join for join in select.args.get("joins") or [] if join.this.args.get("version") is not None]
 
 
 def take_lookups(scope: Scope, select: exp.Select, query: Query) -> dict[str, exp.Table]:
-    """Put names of frames in place of the tables that are looked up.
+    """Replace the lookup tables of a SELECT by names of frames.
 
     Args:
-        scope: what the session sees.
-        select: the query; it is changed.
-        query: the whole of which it is part.
+        scope: the session's scope.
+        select: the SELECT, which is changed in place.
+        query: the whole query that contains it.
 
     Returns:
-        The tables, by these names.
+        The replaced tables, by the names of their frames.
 
     Raises:
-        RefusedError: what is looked up is no store table, or the moment is not the present.
+        RefusedError: a lookup table is not a store table, the time is not PROCTIME(), or the join is neither INNER nor
+            LEFT.
     """
     found: dict[str, exp.Table] = {}
     for number, join in enumerate(lookups_in(select)):
@@ -69,10 +70,10 @@ def take_lookups(scope: Scope, select: exp.Select, query: Query) -> dict[str, ex
 
 
 def looked_up(scope: Scope, select: exp.Select, parts: Parts, tables: dict[str, exp.Table]) -> Relation:
-    """Plan a SELECT that looks rows up.
+    """Plan a SELECT with lookup joins.
 
     Raises:
-        RefusedError: it does more than Spark can do with a micro-batch.
+        RefusedError: it cannot be computed for each micro-batch by itself.
     """
     stream = _stream(select, parts)
     assert stream.relation.rows is not None, "rows are only added"
@@ -81,7 +82,7 @@ def looked_up(scope: Scope, select: exp.Select, parts: Parts, tables: dict[str, 
         frames = {key: _newest(scope, batch, table.name) for key, table in tables.items()}
         return over(batch.sparkSession, select, {**parts.frames(), **frames, stream.key: batch})
 
-    # What it gives is known without a row: what is looked up has its columns at any moment.
+    # The result's columns do not depend on rows: a lookup table has the same columns at any time.
     shape = joined(stream.relation.rows)
     return Relation(
         tuple(shape.columns), stream.relation.rows, chained=stream.relation.chained, each=joined, shape=shape
@@ -107,7 +108,7 @@ def _stream(select: exp.Select, parts: Parts) -> QueryInput:
 def _newest(scope: Scope, batch: DataFrame, name: str) -> DataFrame:
     definition = scope.definition(name)
     assert isinstance(definition.made, CreateTable), "it was one when the query was planned"
-    # A micro-batch has a session of its own, in which all that is joined with it has to be.
+    # A micro-batch has its own Spark session, and everything joined with it must be read in that session.
     table = TableStore.open(
         batch.sparkSession,
         scope.place_of(definition),
@@ -124,7 +125,7 @@ def _is_proctime(scope: Scope, moment: exp.Expr, query: Query) -> bool:
 
 
 def _proctimes(scope: Scope, query: Query) -> set[str]:
-    """Give the names of columns that are the present, in all that a query reads."""
+    """Return the lower-case names of all ``PROCTIME()`` columns in the tables that a query reads, through views too."""
     found: set[str] = set()
     for name in tables_in(query):
         made = scope.definition(name).made

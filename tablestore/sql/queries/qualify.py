@@ -1,6 +1,6 @@
-"""A SELECT spelled out: stars as columns, each column with its table, parts of the query by the names of frames.
+"""Qualifies a SELECT: expands ``*`` into columns and adds the table to each column.
 
-Text in, text out, so that what is done with a query's rows need not guess what a name means.
+This works on SQL trees alone. Later planning steps then need not resolve names.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from tablestore.sql.parser.error_location import RefusedError
 
 @dataclass(frozen=True)
 class Source:
-    """A table of a FROM.
+    """A table in FROM.
 
     Attributes:
-        alias: by which the query names it.
-        names: of its columns.
+        alias: its alias in the query.
+        names: names of its columns.
     """
 
     alias: str
     names: tuple[str, ...]
 
     def has(self, name: str) -> bool:
-        """Tell whether it has a column; Spark does not tell capitals from small letters."""
+        """Return whether the table has a column, ignoring case as Spark does."""
         return name.lower() in {each.lower() for each in self.names}
 
 
 def own_nodes(select: exp.Select) -> Iterator[exp.Expr]:
-    """Give the parts of a SELECT that are not parts of a query within it."""
+    """Yield the nodes of a SELECT without those inside nested queries."""
     return select.walk(prune=lambda node: isinstance(node, exp.Query) and node is not select)
 
 
 def qualified(select: exp.Select, sources: Mapping[str, Source]) -> exp.Select:
-    """Spell a SELECT out.
+    """Return a SELECT with ``*`` expanded and each column qualified with its table.
 
     Args:
         select: the query.
-        sources: its tables, by their aliases in small letters.
+        sources: its tables, by lower-case alias.
 
     Raises:
-        RefusedError: a column that is in several tables, or a table that is not there.
+        RefusedError: a column is ambiguous, or a table is not in FROM.
     """
     made = select.copy()
     outputs: list[exp.Expr] = []
@@ -80,7 +80,7 @@ def _qualify(column: exp.Column, sources: Mapping[str, Source], aliases: Mapping
     if column.table:
         source = sources.get(column.table.lower())
         if source is not None:
-            # One way to write it, so that equal columns are equal.
+            # Use one spelling, so that references to the same column compare as equal.
             column.set("table", exp.to_identifier(source.alias, quoted=True))
             name = next((each for each in source.names if each.lower() == column.name.lower()), column.name)
             _named(column, name)
@@ -102,11 +102,11 @@ def _named(column: exp.Column, name: str) -> None:
 
 
 def kept_key(select: exp.Select, keys: Mapping[str, tuple[str, ...]]) -> tuple[int, ...] | None:
-    """Give where the columns of a key are among the outputs; None where one is not there.
+    """Return the positions of key columns among the outputs, or None if one is not an output.
 
     Args:
-        select: spelled out.
-        keys: for each table the names of its key's columns.
+        select: the qualified SELECT.
+        keys: names of the key columns of each table, by lower-case alias.
     """
     outputs = [each.this if isinstance(each, exp.Alias) else each for each in select.expressions]
     places = {
@@ -119,11 +119,11 @@ def kept_key(select: exp.Select, keys: Mapping[str, tuple[str, ...]]) -> tuple[i
 
 
 def kept_groups(select: exp.Select, groups: Sequence[exp.Expr]) -> tuple[int, ...] | None:
-    """Give where what is grouped by is among the outputs; None where one is not there."""
+    """Return the positions of the GROUP BY expressions among the outputs, or None if one is not an output."""
     outputs = [each.this if isinstance(each, exp.Alias) else each for each in select.expressions]
     return tuple(outputs.index(group) for group in groups) if all(group in outputs for group in groups) else None
 
 
 def output_names(select: exp.Select) -> tuple[str, ...]:
-    """Give the names of a query's columns, as Flink names those that have none."""
+    """Return the names of a query's columns; unnamed columns get the names that Flink gives them."""
     return tuple(each.alias_or_name or f"EXPR${number}" for number, each in enumerate(select.expressions))

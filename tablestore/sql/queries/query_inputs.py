@@ -1,4 +1,4 @@
-"""What a SELECT reads, planned."""
+"""The planned inputs of a SELECT."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tablestore.sql.queries.relation import Relation
 
 @dataclass(frozen=True)
 class QueryInput:
-    """A table, view or query in FROM.
+    """A table, view or subquery in FROM.
 
     Attributes:
-        alias: by which the SELECT names it.
-        key: by which its frame goes in the SELECT that is said to Spark.
-        relation: what it gives.
-        place: where it stands in the SELECT.
-        windows: over it.
+        alias: its alias in the SELECT.
+        key: name of its frame in the SELECT that Spark runs.
+        relation: its plan.
+        place: its node in the tree of the SELECT.
+        windows: time windows over it, or None.
     """
 
     alias: str
@@ -34,18 +34,18 @@ class QueryInput:
 
 @dataclass(frozen=True)
 class Parts:
-    """All that a SELECT reads.
+    """All inputs of a SELECT.
 
     Attributes:
-        inputs: of FROM.
-        inner: tables with an end that are read within expressions, by name.
+        inputs: the inputs in FROM.
+        inner: frames of bounded tables that are read by subqueries within expressions, by table name.
     """
 
     inputs: tuple[QueryInput, ...]
     inner: Mapping[str, DataFrame]
 
     def frames(self) -> dict[str, DataFrame]:
-        """Give the frames, of which rows are only added, by the names they have in the SELECT."""
+        """Return the frames by their names in the SELECT; all inputs must be append-only."""
         found = dict(self.inner)
         for each in self.inputs:
             assert each.relation.rows is not None, "rows that change are no plain frame"
@@ -53,10 +53,10 @@ class Parts:
         return found
 
     def sources(self) -> dict[str, Source]:
-        """Give the tables' columns, by aliases in small letters."""
+        """Return the inputs' columns, by lower-case alias."""
         return {each.alias.lower(): Source(each.alias, each.relation.names) for each in self.inputs}
 
     @property
     def endless(self) -> tuple[QueryInput, ...]:
-        """Those that go on."""
+        """The unbounded inputs."""
         return tuple(each for each in self.inputs if each.relation.endless)

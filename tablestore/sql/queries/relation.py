@@ -1,9 +1,9 @@
-"""What a continuous query gives: rows that are only added, or rows that change; and the few things done with either.
+"""``Relation``: the append-only or updating result of a continuous query or of a part of it, and operations on both.
 
-Rows that change are a changelog: rows and ``_change_type``. Read as signed rows (an insert and an update's new row are
-added, a delete and an update's old row are taken back) they add up, at the end of each micro-batch, to the query's
-answer over what has been read until then. Filters, columns and unions of signed rows are those of rows, so that nothing
-else is needed to stay right. Spark's plans do all of it, its state store keeps what has to be known.
+An updating relation is a changelog: rows and ``_change_type``. Its signed rows (+1 for an insert and an update's new
+row, -1 for a delete and an update's old row) add up, at the end of each micro-batch, to the query's result over all
+rows read so far. Filters, projections and unions apply to signed rows as to plain rows and keep the result correct.
+All operations are Spark plans, with their state in Spark's state store.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ UPDATE: Final = "update"
 
 @dataclass(frozen=True)
 class Relation:
-    """A table, a view, a part of a query, or all of it.
+    """The planned rows of a table, a view, or a query or part of one.
 
     Attributes:
-        names: of its columns.
-        rows: what it gives, where rows are only added; None where they change.
-        changelog: makes the changes, with the rows they replace, where rows change.
-        ordered: makes the same with ``_seq``, which is higher in what comes later of a key; None where nothing tells.
-        latest: makes the same in upserts and deletes by ``key``, for less.
-        key: positions of columns of which no two rows have the same values; empty where there is one row, None where
-            nothing is known.
-        endless: whether it goes on.
-        chained: whether Spark's check has to be off: the frame is a chain of stateful operators that is right though
-            Spark cannot know it.
-        final: whether rows come when a watermark has passed, which is the case in output mode ``append`` only.
-        momentary: names of columns that are times of reading, of which each reading of a row gives another.
-        each: what is still to be done with ``rows``, micro-batch by micro-batch, as Spark cannot do it in a plan.
-        shape: a frame, not to be run, with the columns that ``each`` gives.
+        names: names of its columns.
+        rows: the rows of an append-only relation; None if it is updating.
+        changelog: returns the changes of an updating relation, with the rows they replace.
+        ordered: returns the same with ``_seq``, which is higher in later changes of a key; None if the order is
+            unknown.
+        latest: returns the changes as upserts and deletes by ``key``, at lower cost; None if that is not possible.
+        key: positions of columns by which rows are unique; empty if there is a single row, None if nothing is known.
+        endless: whether it is unbounded.
+        chained: whether Spark's check of operators must be off: the frame is a chain of stateful operators, which
+            Spark cannot know to be correct.
+        final: whether rows are emitted when a watermark passes, which only output mode ``append`` does.
+        momentary: names of nondeterministic columns, such as the time of reading, with a new value at each read.
+        each: function still to be applied to ``rows`` per micro-batch, since Spark cannot do it in a plan; or None.
+        shape: with ``each``, a frame with the columns it returns, which must not be run.
     """
 
     names: tuple[str, ...]
@@ -63,18 +63,18 @@ class Relation:
 
     @property
     def grows(self) -> bool:
-        """Whether rows are only added."""
+        """Whether the relation is append-only."""
         return self.rows is not None
 
     def changes(self) -> DataFrame:
-        """Give rows with ``_change_type``: of rows that change with the rows that they replace."""
+        """Return the rows with ``_change_type``; an updating relation's include the rows that updates replace."""
         if self.rows is not None:
             return self.rows.withColumn(CHANGE_TYPE, F.lit(RowKind.INSERT.change_type))
         assert self.changelog is not None, "rows that change have a changelog"
         return self.changelog()
 
     def renamed(self, names: Sequence[str]) -> Relation:
-        """Give it other names of columns."""
+        """Return the relation with other column names."""
         make, ordered, latest, given = self.changelog, self.ordered, self.latest, tuple(names)
         return replace(
             self,
@@ -87,17 +87,17 @@ class Relation:
 
 
 def of_rows(frame: DataFrame, *, chained: bool = False, final: bool = False) -> Relation:
-    """Make a relation of rows that are only added, or that are all there."""
+    """Return a relation of append-only or bounded rows."""
     return Relation(tuple(frame.columns), frame, endless=frame.isStreaming, chained=chained, final=final)
 
 
 def of_changes(frame: DataFrame, key: Sequence[int] | None) -> Relation:
-    """Make a relation of changes.
+    """Return an updating relation of changes.
 
     Args:
-        frame: rows, ``_change_type``, and ``_seq`` where what comes later of a key has a higher one; with the rows that
-            are replaced.
-        key: positions of columns that tell rows apart; None where nothing is known.
+        frame: rows with ``_change_type``, which include the rows that updates replace, and with ``_seq`` if it is
+            higher in later changes of a key.
+        key: positions of columns by which rows are unique; None if nothing is known.
     """
     names = tuple(name for name in frame.columns if name not in {CHANGE_TYPE, SEQ})
     return Relation(
@@ -111,15 +111,15 @@ def of_changes(frame: DataFrame, key: Sequence[int] | None) -> Relation:
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups in their newest state.
+    """The current state of the groups of an aggregation.
 
     Attributes:
-        frame: streaming, in output mode ``update``: ``outputs``, ``keys``, ``kept`` where there is one, and ``_seq``,
-            which grows with each micro-batch that changes a group.
-        names: what ``outputs`` are called.
+        frame: streaming frame for output mode ``update``, with ``outputs``, ``keys``, ``kept`` unless it is None, and
+            ``_seq``, which increases with each micro-batch that changes a group.
+        names: names of ``outputs`` in the result.
         outputs: columns of the result.
-        keys: columns by which groups are told apart; outputs may be among them.
-        kept: the boolean column that says whether the group is in the result; None where it always is.
+        keys: columns that identify a group; some may also be outputs.
+        kept: boolean column that is true if the group is in the result; None if every group is.
         chained: as in `Relation`.
     """
 
@@ -132,7 +132,7 @@ class Groups:
 
 
 def of_groups(groups: Groups, key: Sequence[int] | None) -> Relation:
-    """Make a relation of groups; its key are the outputs at these positions."""
+    """Return an updating relation of groups, whose key is the outputs at these positions."""
     kind = F.lit(RowKind.INSERT.change_type)
     if groups.kept is not None:
         kind = F.when(F.col(groups.kept), kind).otherwise(RowKind.DELETE.change_type)
@@ -142,14 +142,14 @@ def of_groups(groups: Groups, key: Sequence[int] | None) -> Relation:
         return _named(groups.frame.select(*groups.outputs, *kinds), groups.names)
 
     def ordered() -> DataFrame:
-        # Which row a group had before is kept by one more operator, as of an upsert table.
+        # One more stateful operator keeps each group's previous row, as for an upsert table.
         records = groups.frame.withColumn(CHANGE_TYPE, kind)
         wanted = {*groups.outputs, *groups.keys}
         schema = StructType([field for field in records.schema if field.name in wanted])
         made = changelog(records, schema, groups.keys, carried=(SEQ,))
         return _named(made.select(*groups.outputs, CHANGE_TYPE, SEQ), groups.names)
 
-    # An upsert without deletes is what Spark makes by itself.
+    # `latest` is what Spark's update mode emits, without another stateful operator: `chained` stays that of the groups.
     return Relation(
         groups.names,
         changelog=lambda: ordered().drop(SEQ),
@@ -161,9 +161,9 @@ def of_groups(groups: Groups, key: Sequence[int] | None) -> Relation:
 
 
 def distinct(relation: Relation) -> Relation:
-    """Leave each row once."""
+    """Return a relation without duplicate rows."""
     if relation.rows is not None:
-        # What is put on it, such as groups, makes a chain.
+        # A stateful operator on top of this one, such as an aggregate, makes a chain.
         return of_rows(relation.rows.dropDuplicates(), chained=not relation.final, final=relation.final)
     outputs = tuple(f"_output_{number}" for number in range(len(relation.names)))
     rows = signed(_named(relation.changes(), outputs))
@@ -173,7 +173,7 @@ def distinct(relation: Relation) -> Relation:
 
 
 def union(first: Relation, second: Relation) -> Relation:
-    """Put the rows of both together; columns by position, named as the first's."""
+    """Return the UNION ALL of two relations, by column position, with the names of the first."""
     second = second.renamed(first.names)
     if first.rows is not None and second.rows is not None:
         return of_rows(
@@ -185,17 +185,17 @@ def union(first: Relation, second: Relation) -> Relation:
 
 
 def signed(changes: DataFrame) -> DataFrame:
-    """Add the sign of each change: 1 for a row that is added, -1 for one that is taken back."""
+    """Return changes with their sign: 1 for a row that is added, -1 for one that is retracted."""
     added = F.col(CHANGE_TYPE).isin(RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
     return changes.withColumn(_SIGN, F.when(added, F.lit(1)).otherwise(F.lit(-1)).cast("bigint"))
 
 
 def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Say of changes by key what they are now that some have been left out.
+    """Recompute ``_change_type`` of changes by key, of which some rows have been removed.
 
     Args:
-        changes: of each key, and in a micro-batch, at most one row that is taken back and one that is added.
-        key: names of its columns.
+        changes: changes with, per key and micro-batch, at most one retracted row and one added row.
+        key: names of the key columns.
     """
     rows = Window.partitionBy(*(F.col(backquoted(name)) for name in key)) if key else Window.partitionBy(F.lit(1))
     both = F.col(_LEAST) < F.col(_MOST)
@@ -205,7 +205,8 @@ def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:
         .when(both, RowKind.UPDATE_BEFORE.change_type)
         .otherwise(RowKind.DELETE.change_type)
     )
-    # An update's old row comes first: who reads them in turn sees the key replaced, not removed.
+    # An update's old row comes first, so that a reader that applies them in order replaces the key instead of removing
+    # it.
     ranked = (
         signed(changes)
         .withColumn(_LEAST, F.min(_SIGN).over(rows))
@@ -216,7 +217,7 @@ def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def settled(changes: DataFrame) -> DataFrame:
-    """Leave out what a micro-batch both adds and takes back, row for row."""
+    """Return the net changes of a micro-batch: a row that is both added and retracted cancels out."""
     columns = [F.col(backquoted(name)) for name in changes.columns if name != CHANGE_TYPE]
     same = Window.partitionBy(*columns)
     net = signed(changes).withColumn(_NET, F.sum(_SIGN).over(same))
@@ -226,18 +227,18 @@ def settled(changes: DataFrame) -> DataFrame:
 
 
 def last_of(changes: DataFrame, key: Sequence[str], order: Column) -> DataFrame:
-    """Leave of each key of a micro-batch the last change."""
+    """Return the last change of each key in a micro-batch."""
     rows = Window.partitionBy(*(F.col(backquoted(name)) for name in key)).orderBy(order.desc())
     return changes.withColumn(_COPY, F.row_number().over(rows)).where(F.col(_COPY) == 1).drop(_COPY)
 
 
 def first_and_last_of(changes: DataFrame, key: Sequence[str], order: Column) -> DataFrame:
-    """Leave of each key of a micro-batch what it was before and what it is after, and say what that makes.
+    """Merge the changes of each key in a micro-batch into one change, from the first old row to the last new row.
 
     Args:
-        changes: with the rows that they replace.
-        key: names of the key's columns.
-        order: by which changes of a key follow each other; an update's two rows may have the same.
+        changes: changes that include the rows they replace.
+        key: names of the key columns.
+        order: order of the changes of a key; an update's two rows may have the same value.
     """
     columns = [F.col(backquoted(name)) for name in key]
     ahead = Window.partitionBy(*columns).orderBy(order, F.col(_SIGN))
@@ -248,5 +249,5 @@ def first_and_last_of(changes: DataFrame, key: Sequence[str], order: Column) -> 
 
 
 def _named(frame: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Name the columns; ``_change_type``, where it is there, stays the last."""
+    """Rename the leading columns of a frame; those after them, such as ``_change_type``, keep their names."""
     return frame.toDF(*names, *frame.columns[len(names) :])

@@ -1,10 +1,10 @@
-"""Aggregates over rows that are also taken back: how the query is taken apart.
+"""Splits aggregations over updating inputs, whose rows may be retracted.
 
-A row comes with a sign: +1 where it is added, -1 where it is taken back. COUNT, SUM and AVG are sums of what each row
-weighs times its sign, so a row that is taken back is as if it had never been. Of distinct values each one is counted
-first, and only its coming and going goes on.
+A row has a sign: +1 if it is added, -1 if it is retracted. COUNT, SUM and AVG are sums of values times signs, so a
+retracted row leaves no trace. For DISTINCT aggregates each distinct value is counted first, and only its appearance
+and disappearance are passed on.
 
-What is here is text in, text out; `groups` makes frames of it.
+This module works on SQL trees alone; ``signed_groups.py`` builds the frames.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tablestore.sql.queries.distinct_aggregates import (
 
 
 class Sum(StrEnum):
-    """Aggregates that can take a row back."""
+    """Aggregates that support retraction."""
 
     COUNT = "COUNT"
     SUM = "SUM"
@@ -40,13 +40,13 @@ _SUMS: Final = {exp.Count: Sum.COUNT, exp.Sum: Sum.SUM, exp.Avg: Sum.AVG}
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate.
+    """An aggregate of a query.
 
     Attributes:
-        sum: which one.
-        arguments: names of its arguments in ``RetractableQuery.inner``; none of ``COUNT(*)``.
-        distinct: whether it is over distinct values.
-        node: as written.
+        sum: which aggregate it is.
+        arguments: names of its arguments in ``RetractableQuery.inner``; empty for ``COUNT(*)``.
+        distinct: whether it is a DISTINCT aggregate.
+        node: the expression in the query.
     """
 
     sum: Sum
@@ -57,12 +57,12 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class RetractableQuery:
-    """A grouped query, taken apart.
+    """A grouped query split into an inner query, aggregates and an outer query.
 
     Attributes:
-        inner: gives a row for each of the table's: ``keys``, then the arguments of aggregates.
+        inner: query with one row for each of the table's: ``keys``, then the arguments of the aggregates.
         keys: names of the columns to group by.
-        aggregates: by the names that ``outer`` has for them.
+        aggregates: the aggregates, by their column names in ``outer``.
         outer: the query over ``ROWS``, which has ``keys`` and ``aggregates``.
     """
 
@@ -73,13 +73,13 @@ class RetractableQuery:
 
 
 def retract(select: exp.Select) -> RetractableQuery:
-    """Take a grouped query apart.
+    """Split a grouped query over signed rows.
 
     Args:
-        select: spelled out, without HAVING, ORDER BY, LIMIT or DISTINCT.
+        select: the qualified SELECT, without HAVING, ORDER BY, LIMIT or DISTINCT.
 
     Raises:
-        RefusedError: an aggregate that cannot take rows back, or a column that is not grouped by.
+        RefusedError: an aggregate does not support retraction, or a column is neither in GROUP BY nor in an aggregate.
     """
     groups = groups_of(select)
     keys = tuple(key_name(number) for number in range(len(groups)))

@@ -1,7 +1,7 @@
-"""Groups over signed rows, in Spark's own state: what `retract` has taken apart, as frames.
+"""Plans the aggregates of a `RetractableQuery` over signed rows, with Spark's own stateful aggregation.
 
-Each row weighs something in each sum: its value, times its sign. A group is one native aggregate over these weights.
-Of distinct values each is a group of its own first; only its coming and going is counted.
+A row's weight in a sum is its value times its sign, and a group is a native aggregate that sums these weights. For
+DISTINCT aggregates each distinct value is first a group of its own, and only its appearance and disappearance count.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tablestore.sql.parser.error_location import RefusedError
 from tablestore.sql.queries.retraction import Aggregate, RetractableQuery, Sum
 
 LIVE = "_live"
-"""Name of the column that says whether a group has rows."""
+"""Name of the boolean column that is true if a group has rows."""
 _TAG, _SIGN, _ROWS, _EACH = "_tag", "_sign", "_rows", "_each"
 _DECIMAL_MAX = 38
 
 
 def grouped(rows: DataFrame, parts: RetractableQuery) -> DataFrame:
-    """Group signed rows.
+    """Return the groups of signed rows with their aggregates.
 
     Args:
-        rows: the columns of ``parts.inner`` and ``_change_type``; streaming.
+        rows: streaming frame with the columns of ``parts.inner`` and ``_change_type``.
         parts: the query.
 
     Returns:
-        Its keys, its aggregates, `LIVE`, and ``_seq``, which grows with each micro-batch that changes a group. The
-        query runs in output mode ``update``, with Spark's check of stateful chains off.
+        A frame with the query's keys and aggregates, `LIVE`, and ``_seq``, which increases with each micro-batch that
+        changes a group. It must run in output mode ``update``, with Spark's check of chained stateful operators off.
 
     Raises:
-        RefusedError: SUM or AVG of what has no exact sum.
+        RefusedError: SUM or AVG of a type without exact addition.
     """
     kinds = {field.name: field.dataType for field in rows.schema}
     for each in parts.aggregates.values():
@@ -55,7 +55,7 @@ def grouped(rows: DataFrame, parts: RetractableQuery) -> DataFrame:
             weights |= {part: F.when(tag, weight) for part, weight in _weighed({_weights(name): each}, kinds).items()}
     sums = [F.sum(weight).alias(name) for name, weight in weights.items()]
     groups = signed.groupBy(*parts.keys).agg(*sums, F.count(F.lit(1)).alias(SEQ))
-    # Without GROUP BY there is one group, with rows or without.
+    # Without GROUP BY there is always one group, even if it has no rows.
     live = F.coalesce(F.col(_ROWS), F.lit(0)) > 0 if parts.keys else F.lit(True)
     results = [_result(name, each, kinds).alias(name) for name, each in parts.aggregates.items()]
     return groups.select(*parts.keys, *results, live.alias(LIVE), SEQ)
@@ -63,7 +63,7 @@ def grouped(rows: DataFrame, parts: RetractableQuery) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Names of the two sums that an aggregate is made of: of values, and of how many there are."""
+    """Names of the two sums behind an aggregate: the sum of its values and the number of its values."""
 
     value: str
     count: str
@@ -91,7 +91,7 @@ def _check(each: Aggregate, kinds: dict[str, DataType]) -> None:
 
 
 def _weighed(aggregates: dict[_Weights, Aggregate], kinds: dict[str, DataType]) -> dict[str, Column]:
-    """Say what a signed row weighs in each sum."""
+    """Return the weight of a signed row in each sum, by the sum's name."""
     found: dict[str, Column] = {}
     for names, each in aggregates.items():
         there = reduce(Column.__and__, [F.col(name).isNotNull() for name in each.arguments], F.lit(True))
@@ -104,7 +104,7 @@ def _weighed(aggregates: dict[_Weights, Aggregate], kinds: dict[str, DataType]) 
 
 
 def _result(name: str, each: Aggregate, kinds: dict[str, DataType]) -> Column:
-    """Make an aggregate of its sums, in the type that Spark gives it."""
+    """Return an aggregate computed from its sums, in the type that Spark's own aggregate has."""
     names = _weights(name)
     count = F.coalesce(F.col(names.count), F.lit(0).cast("bigint"))
     if each.sum is Sum.COUNT:
@@ -125,14 +125,14 @@ def _result(name: str, each: Aggregate, kinds: dict[str, DataType]) -> Column:
 def _counted(
     signed: DataFrame, keys: tuple[str, ...], weights: dict[str, Column], distinct: list[tuple[str, ...]]
 ) -> tuple[DataFrame, dict[str, Column]]:
-    """Count each distinct value in its group, and pass on when it comes and goes.
+    """Count each distinct value within its group, and return signed rows for its appearance and disappearance.
 
-    A row becomes several: one with the tag 0, which carries its weights, and one for each list of distinct arguments
-    that has no NULL, with the tag of the list. Groups of the former change by what is added to their sums, of the
-    latter by being there or not.
+    Each row becomes several: one with the tag 0, which carries its weights, and one for each list of distinct arguments
+    without a NULL, with the tag of that list. A group with the tag 0 always exists and changes with its sums; a group
+    with another tag exists while its value occurs.
 
     Returns:
-        Signed rows: keys, tag, arguments that are distinct, weights; and what each weighs now.
+        Signed rows with keys, tag, distinct arguments and weights; and the new expression of each weight, by name.
     """
     kinds = {field.name: field.dataType for field in signed.select(*(w.alias(n) for n, w in weights.items())).schema}
     values = list(dict.fromkeys(name for names in distinct for name in names))

@@ -1,4 +1,4 @@
-"""Tables of the catalog as a continuous query reads them."""
+"""Plans the catalog's tables as inputs of continuous queries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tablestore.table import TableStore
 
 
 def is_endless(scope: Scope, name: str, depth: int = 0) -> bool:
-    """Tell whether a table goes on, or a view reads one that does."""
+    """Return whether a table is unbounded, or a view reads an unbounded table."""
     if is_inside(scope, name):
         return False
     made = scope.definition(name).made
@@ -32,17 +32,17 @@ def is_endless(scope: Scope, name: str, depth: int = 0) -> bool:
         return _goes_on(made)
     with within_view(made):
         check_there(scope, made.query)
-    # A view that reads itself is told where it is planned.
+    # Planning reports a view that reads itself; here the depth only ends the recursion.
     return depth < DEPTH_MAX and any(is_endless(scope, each, depth + 1) for each in tables_in(made.query))
 
 
 def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
-    """Plan a table: of one with a key its changes, with the rows that they replace.
+    """Plan a table as an input; one with a primary key gives changes, with the rows that they replace.
 
     Args:
-        scope: what the session sees.
-        made: the table.
-        timed: whether the watermark of its definition is needed.
+        scope: the session's scope.
+        made: the table's definition.
+        timed: whether the watermark of the definition is needed.
     """
     if not _goes_on(made):
         return of_rows(batch_table(scope, made.name, 0))
@@ -57,9 +57,9 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
 
 
 def _added(changes: DataFrame, name: str) -> DataFrame:
-    """Take the changes of a table without a key as rows that are added; a query that meets another change fails.
+    """Return the changes of a table without a primary key as append-only rows; any other change fails the query.
 
-    Hardly any such table is ever deleted from, and a query that had to expect it could not have windows, MIN or MAX.
+    Deletes from such tables are rare, and a query that had to expect them could not use windows, MIN or MAX.
     """
     msg = (
         f"table '{name}' has no PRIMARY KEY, so that this query counts on rows being added only; rows were deleted or "
@@ -73,14 +73,17 @@ def _added(changes: DataFrame, name: str) -> DataFrame:
 
 
 def _changes_of(table: TableStore) -> DataFrame:
-    """Read the changes of a store table, at most one for each key of a micro-batch."""
+    """Return a store table's changes with the rows they replace; at most one change per key and micro-batch.
+
+    The reader of an ``eventual`` log already normalizes its changes.
+    """
     changes, key = table.read_stream(), table.primary_key
     log = table.options.log
     if log is not None and log.consistency is Consistency.EVENTUAL:
         return changes
     order = F.col(COMMIT_VERSION)
     if table.options.looks_up:
-        # Its changes hold what they replace; several snapshots of a micro-batch may change one key.
+        # The changes include the rows they replace, but several snapshots in a micro-batch may change the same key.
         return first_and_last_of(changes, key, order).withColumn(SEQ, order)
     return changelog(last_of(changes, key, order).withColumn(SEQ, order), table.schema, key, carried=(SEQ,))
 

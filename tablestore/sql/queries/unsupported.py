@@ -1,4 +1,4 @@
-"""What a continuous query has no answer to, or none yet, refused by name with its place."""
+"""Checks for SQL that continuous queries do not support, with errors that have the position and an alternative."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tablestore.sql.parser.error_location import RefusedError
 from tablestore.sql.queries.qualify import own_nodes
 
 BATCH: Final = "SET 'execution.runtime-mode' = 'batch' reads what is there now"
-#: Functions whose value is another each time: a row would be taken back as another than it was added.
+#: Functions that return a different value each time, so a retracted row would differ from the row that was added.
 _MOMENTARY: Final = frozenset(
     {
         *("PROCTIME", "NOW", "CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP", "LOCALTIME"),
@@ -31,13 +31,13 @@ _MOMENTARY: Final = frozenset(
 
 
 def refuse(node: exp.Expr | None, what: str, why: str, word: str = "") -> NoReturn:
-    """Refuse a part of a query.
+    """Raise the error for an unsupported part of a query.
 
     Args:
-        node: the part.
-        what: is not supported.
-        why: and what to do instead.
-        word: that the part begins with, where that is not a name.
+        node: the part of the query's tree.
+        what: what is not supported.
+        why: the reason, and what to do instead.
+        word: the keyword before the part to point at; "" to point at the part itself.
 
     Raises:
         RefusedError: always.
@@ -47,10 +47,10 @@ def refuse(node: exp.Expr | None, what: str, why: str, word: str = "") -> NoRetu
 
 
 def check_endless(tree: exp.Query) -> None:
-    """Refuse what has no answer where a table has no end; queries within this one are checked by themselves.
+    """Check that a query has nothing that is undefined over unbounded tables; nested queries are checked separately.
 
     Raises:
-        RefusedError: with what to do instead.
+        RefusedError: it does; the message has an alternative.
     """
     if order := tree.args.get("order") or tree.args.get("sort") or tree.args.get("cluster"):
         refuse(order, "ORDER BY", f"there is no last row to sort; {BATCH}", "ORDER")
@@ -71,10 +71,10 @@ def check_endless(tree: exp.Query) -> None:
 
 
 def check_repeatable(select: exp.Select) -> None:
-    """Refuse functions that give the same row another value each time, where rows are taken back.
+    """Check that a SELECT over an updating input has no nondeterministic function and no query in an expression.
 
     Raises:
-        RefusedError: with what to do instead.
+        RefusedError: it has one; the message has an alternative.
     """
     for node in own_nodes(select):
         name = _function(node)
@@ -89,7 +89,7 @@ def check_repeatable(select: exp.Select) -> None:
 
 
 def is_momentary(tree: exp.Expr) -> bool:
-    """Tell whether an expression has another value each time."""
+    """Return whether an expression has a different value each time it is evaluated."""
     return any(_function(node) in _MOMENTARY for node in tree.walk())
 
 
@@ -100,10 +100,12 @@ def _function(node: exp.Expr) -> str:
 
 
 def check_not_final(node: exp.Expr, is_final: bool) -> None:
-    """Refuse to go on with what comes when a watermark has passed, as Spark does one or the other in a query.
+    """Check that an updating result has no input whose rows are emitted when a watermark passes.
+
+    Spark emits the results of a query either when a watermark passes or at once, not both.
 
     Raises:
-        RefusedError: with what to do instead.
+        RefusedError: it has such an input; the message has an alternative.
     """
     if is_final:
         why = (

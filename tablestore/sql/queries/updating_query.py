@@ -1,4 +1,4 @@
-"""A SELECT over rows that change, by signed rows."""
+"""Plans a SELECT over updating inputs, by means of signed rows."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tablestore.sql.queries.unsupported import BATCH, check_not_final, check_rep
 
 
 def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
-    """Plan a SELECT.
+    """Plan a SELECT of which at least one input is updating.
 
     Args:
-        spark: the session.
-        tree: the SELECT, with the names of frames.
-        parts: what it reads; of at least one of it rows change.
+        spark: the Spark session.
+        tree: the SELECT, whose FROM names frames.
+        parts: the inputs of the SELECT.
 
     Raises:
-        RefusedError: it cannot be had as a continuous query.
+        RefusedError: it is not supported as a continuous query.
     """
     check_repeatable(tree)
     check_not_final(tree.expressions[0], any(each.relation.final for each in parts.inputs))
@@ -60,14 +60,14 @@ def _rows(spark: SparkSession, said: exp.Select, part: QueryInput) -> Relation:
     outputs = [each.this if isinstance(each, exp.Alias) else each for each in rows.expressions]
     own = [f"_output_{number}" for number in range(len(outputs))]
     rows.set("expressions", [exp.alias_(each.copy(), name) for each, name in zip(outputs, own, strict=True)])
-    # An order of the changes goes on where each row is still told by its key.
+    # The order of changes is only defined per key, so carry it on only if the output still has the key.
     ordered = source.ordered if key is not None else None
     carried = [CHANGE_TYPE] if ordered is None else [CHANGE_TYPE, SEQ]
     changes = source.changes() if ordered is None else ordered()
     rows = rows.select(*(exp.column(name, table=part.alias, quoted=True) for name in carried))
     frame = over(spark, rows, {part.key: changes})
     if key is not None and said.args.get("where") is not None:
-        # An update may have come in or gone out.
+        # WHERE may keep only one row of an update, which makes it an insert or a delete.
         frame = tidied(frame, [own[position] for position in key])
     return of_changes(frame.toDF(*names, *carried), key)
 

@@ -1,8 +1,8 @@
-"""Windows of time: ``TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE))`` and its kin, as frames.
+"""Plans window table functions, such as ``TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE))``, on DataFrames.
 
-Flink's windows are columns, ``window_start`` and ``window_end``; a query that groups by both gives each group once,
-when the watermark passes its end. Spark does the same where it groups by a column that carries a watermark, which is
-put beside them.
+Flink's windows are columns, ``window_start`` and ``window_end``. A query that groups by both emits each group once,
+when the watermark passes the window's end. Spark does the same for a query that groups by a column with a watermark,
+so such a column is added to the window columns.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tablestore.sql.parser.window_types import END, START, TIME, WindowKind, Win
 from tablestore.sql.queries.unsupported import refuse
 
 MARK: Final = "_window_mark"
-"""Name of the hidden column by which Spark tells when a window is over."""
+"""Name of the hidden watermark column by which Spark knows when a window has ended."""
 
 
 def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
-    """Add to each row its windows; a row that is in several becomes several.
+    """Return a frame with the window of each row; a row in several windows is repeated for each.
 
     Returns:
-        The frame's columns, ``window_start``, ``window_end``, ``window_time``, and `MARK`. Of sessions, which only a
-        group has, nothing is added.
+        The frame's columns, ``window_start``, ``window_end``, ``window_time``, and `MARK`. For SESSION the frame is
+        unchanged: only grouping determines a session.
 
     Raises:
-        RefusedError: the time is no timestamp, or the frame goes on and has no watermark there.
+        RefusedError: the time column is not a timestamp, or the frame is a stream without a watermark on it.
     """
     field = next((each for each in frame.schema if each.name.lower() == windows.column.lower()), None)
     if field is None or not isinstance(field.dataType, TimestampType | TimestampNTZType):
@@ -54,7 +54,7 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
     made = frame.select(*columns, whole.alias("_window"))
     made = made.select(*columns, F.col("_window.start").alias(START), F.col("_window.end").alias(END))
     if windows.kind is WindowKind.CUMULATE:
-        # From the end of the step that a row is in, a window ends with each step.
+        # A row is in the windows that end with its own step and with each later step up to the full size.
         step = F.window(time, _said(windows.step_us), _said(windows.step_us), _said(windows.offset_us))
         made = made.select(*columns, START, END, step.alias("_step"))
         ends = F.sequence(F.col("_step.end"), F.col(END), F.expr(f"INTERVAL '{windows.step_us / 1e6:f}' SECOND"))
@@ -65,15 +65,15 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
 
 
 def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
-    """Make a grouped query one over windows, where it groups by both ends of them; tells whether it does.
+    """Rewrite GROUP BY of both ends of the windows into Spark's form; return whether the query groups by them.
 
     Args:
-        select: spelled out; it is changed.
-        alias: of the table with windows.
-        windows: what they are.
+        select: the qualified SELECT, which is changed in place.
+        alias: alias of the table with windows.
+        windows: the windows over it.
 
     Raises:
-        RefusedError: sessions that are not grouped by as they are declared.
+        RefusedError: GROUP BY does not match the declaration of SESSION windows.
     """
     group = select.args.get("group")
     by: list[exp.Expr] = list(group.expressions) if group is not None else []
@@ -94,7 +94,7 @@ def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
     for column in list(select.find_all(exp.Column)):
         if column.table == alias and column.name in {START, END, TIME}:
             if column.find_ancestor(exp.Order) is not None:
-                # What is sorted is the result, which has the column by its name.
+                # ORDER BY sorts the result, in which the column has its own name.
                 column.replace(exp.column(column.name))
                 continue
             made: exp.Expr = exp.column("start" if column.name == START else "end", table="session_window")

@@ -1,1 +1,1 @@
-"""The ``avro`` format."""
+"""The row format ``avro``."""

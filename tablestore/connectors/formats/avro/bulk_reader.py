@@ -1,7 +1,7 @@
-"""Many Avro payloads to columns at once: every step takes the same field of all payloads, with numpy.
+"""Bulk decoder of Avro payloads with numpy: each step reads the same field of all payloads.
 
-No library does this in bulk and is safe for it: the fastest panics on types it does not have. A payload that is
-not plain in any way is left out, for ``row_avro_read`` to judge.
+No library decodes Avro in bulk safely: the fastest one panics on types it does not support. Any payload that is not
+straightforward to decode is left out, for ``row_reader`` to decode or reject.
 """
 
 from __future__ import annotations
@@ -16,17 +16,22 @@ from tablestore.connectors.formats.avro.schema import unit_of
 from tablestore.connectors.formats.bulk_decode import BulkRows
 
 _PAD = 32
-"""Zero bytes behind the data, so that no fixed-width read goes beyond it."""
+"""Zero bytes appended to the data, so that no fixed-width read goes beyond the buffer."""
 
 _ELEMENTS_MAX = 1000
-"""Arrays of more elements are left out: a step for each position would take long."""
+"""Longer arrays are left out, because each element position costs one step."""
 
 
 class _Cursors:
-    """A place in each of many payloads.
+    """Read positions in many payloads that are stored in one buffer.
 
-    ``at`` only grows. A read beyond a payload's end takes bytes of its neighbour, but leaves ``at`` behind the end for
-    good: whoever is not exactly at the end after the last field was no plain row.
+    Positions only increase. A read beyond a payload's end returns bytes of the next payload, but the position then
+    stays beyond the end. So a payload whose position is not exactly at its end after the last field is not a valid row.
+
+    Attributes:
+        data: the bytes of all payloads.
+        at: the read position of each payload.
+        plain: whether each payload is still being decoded; False once it is left out.
     """
 
     def __init__(self, data: np.ndarray, start: np.ndarray, size: int) -> None:
@@ -35,35 +40,35 @@ class _Cursors:
         self._beyond = size + 1
 
     def place(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Give where some payloads are; going on does not change it."""
+        """Return a copy of the positions of some payloads."""
         return np.array(self.at[rows])
 
     def numbers(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Give which payloads some are."""
+        """Return the indexes of some payloads."""
         return np.arange(len(self.at))[rows] if isinstance(rows, slice) else rows
 
     def inside(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Tell which of some payloads are neither left out nor beyond all data."""
+        """Return a mask of some payloads: True if not left out and not beyond the end of all data."""
         result: np.ndarray = self.plain[rows] & (self.at[rows] < self._beyond)
         return result
 
     def byte(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Take one byte of some payloads."""
+        """Read one byte of some payloads."""
         result: np.ndarray = self.data[self.at[rows]]
         self.skip(rows, 1)
         return result
 
     def skip(self, rows: np.ndarray | slice, count: np.ndarray | int) -> None:
-        """Go on in some payloads."""
+        """Advance the positions of some payloads."""
         self.at[rows] = np.minimum(self.at[rows] + count, self._beyond)
 
     def doubt(self, rows: np.ndarray | slice, doubtful: np.ndarray) -> None:
-        """Leave some payloads out."""
+        """Mark some payloads as left out."""
         if doubtful.any():
             self.plain[rows] &= ~doubtful
 
     def long(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Take one integer of some payloads."""
+        """Read one variable-length integer of some payloads."""
         byte = self.byte(rows)
         number = (byte & 0x7F).astype(np.uint64)
         which = np.flatnonzero(byte >= 0x80)
@@ -71,7 +76,7 @@ class _Cursors:
         shift = 7
         while len(which) and numbers is not None:
             byte = self.byte(numbers[which])
-            # The tenth byte has one bit left.
+            # The tenth byte can contribute only one bit.
             if shift == 63:
                 self.doubt(numbers[which], byte > 1)
             number[which] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
@@ -80,14 +85,17 @@ class _Cursors:
         return (number >> np.uint64(1)).astype(np.int64) ^ -(number & np.uint64(1)).astype(np.int64)
 
     def fixed(self, rows: np.ndarray | slice, width: int) -> np.ndarray:
-        """Take so many bytes of some payloads."""
+        """Read ``width`` bytes of some payloads."""
         start = self.place(rows)
         self.skip(rows, width)
         return self.data[start[:, None] + np.arange(width)]
 
 
 def can_read(schema: pa.Schema) -> bool:
-    """Tell whether there is a column, and no map: of a key given twice only the last counts."""
+    """Return whether a schema can be decoded in bulk: it has a column, and no map.
+
+    Maps are left to the row reader, because the last one of duplicate keys wins.
+    """
     return len(schema) > 0 and not any(_has_map(kind) for kind in schema.types)
 
 
@@ -96,7 +104,7 @@ def _has_map(data_type: pa.DataType) -> bool:
 
 
 def read(payloads: pa.Array, schema: pa.Schema) -> Iterator[BulkRows]:
-    """Read payloads (large_binary, without NULL and empty ones); yields the rows of those that are plain."""
+    """Decode payloads (large_binary, none NULL or empty) and leave out the doubtful ones."""
     if not len(payloads):
         return
     _, offsets, data = payloads.buffers()
@@ -116,7 +124,7 @@ def read(payloads: pa.Array, schema: pa.Schema) -> Iterator[BulkRows]:
 
 
 def _field(cursors: _Cursors, rows: np.ndarray | slice, field: pa.Field) -> pa.Array:
-    """Take a field of some payloads; a nullable one is a union, null first."""
+    """Read a field of some payloads; a nullable field is a union with null first."""
     if not field.nullable:
         return _values(cursors, rows, field)
     branch = cursors.byte(rows)
@@ -130,9 +138,9 @@ def _field(cursors: _Cursors, rows: np.ndarray | slice, field: pa.Field) -> pa.A
 
 
 def _list(cursors: _Cursors, rows: np.ndarray, data_type: pa.DataType) -> pa.Array:
-    """Take arrays that are one block: the first elements of all, then the second ones, and so on."""
+    """Read arrays that consist of one block: the first elements of all arrays, then the second ones, and so on."""
     counts = cursors.long(rows)
-    # Each element takes a byte at least.
+    # Each element takes at least one byte.
     odd = (counts < 0) | (counts > np.minimum(len(cursors.data) - cursors.at[rows], _ELEMENTS_MAX))
     cursors.doubt(rows, odd)
     counts[odd] = 0
@@ -151,7 +159,7 @@ def _list(cursors: _Cursors, rows: np.ndarray, data_type: pa.DataType) -> pa.Arr
 
 
 def _values(cursors: _Cursors, rows: np.ndarray | slice, field: pa.Field) -> pa.Array:
-    """Take a value of some payloads."""
+    """Read a non-null value of some payloads."""
     data_type = field.type
     if pt.is_struct(data_type):
         children = [_field(cursors, rows, inner) for inner in data_type]
@@ -188,7 +196,7 @@ def _lengths(cursors: _Cursors, rows: np.ndarray | slice) -> np.ndarray:
     cursors.doubt(rows, negative)
     if negative.any():
         lengths[negative] = 0
-    # No length goes beyond the data, so that adding it to a place cannot overflow.
+    # Limit lengths to the size of the data, so that adding one to a position cannot overflow.
     result: np.ndarray = np.minimum(lengths, len(cursors.data))
     return result
 
@@ -198,7 +206,7 @@ def _bytes(cursors: _Cursors, rows: np.ndarray | slice, data_type: pa.DataType) 
     start = cursors.place(rows)
     cursors.skip(rows, lengths)
     size = len(cursors.data)
-    # Every second element of an array with these offsets is one of the values; take copies just these.
+    # Build an array over the whole buffer in which every second element is a value; take() copies only the values.
     offsets = np.empty(2 * len(start) + 1, np.int64)
     offsets[:-1:2] = start
     offsets[1::2] = np.minimum(start + lengths, size)
@@ -206,7 +214,8 @@ def _bytes(cursors: _Cursors, rows: np.ndarray | slice, data_type: pa.DataType) 
     all_of_it = pa.Array.from_buffers(
         pa.large_binary(), 2 * len(start), [None, pa.py_buffer(offsets), pa.py_buffer(cursors.data)]
     )
-    # Values of payloads that are left out may reach into their neighbours and make the whole too large for 32 bits.
+    # Mask payloads that are left out: their values may extend into other payloads, and the total size could then exceed
+    # 32-bit offsets.
     values = all_of_it.take(pa.array(np.arange(len(start)) * 2, mask=~cursors.inside(rows))).cast(pa.binary())
     if pt.is_binary(data_type):
         return values
@@ -229,7 +238,7 @@ def _is_utf8(value: bytes | None) -> bool:
 
 
 def _decimals(cursors: _Cursors, rows: np.ndarray | slice, data_type: pa.DataType) -> pa.Array:
-    """Take unscaled values, big-endian and as short as they can be, as Arrow's 16 bytes, the low ones first."""
+    """Read decimals: convert big-endian unscaled values of variable length to Arrow's 16 little-endian bytes."""
     lengths = _lengths(cursors, rows)
     cursors.doubt(rows, (lengths < 1) | (lengths > 16))
     lengths = np.clip(lengths, 1, 16)

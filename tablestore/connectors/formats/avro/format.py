@@ -1,4 +1,4 @@
-"""The row format ``avro`` of the connectors: fields in Avro's binary encoding, without header or registry."""
+"""The row format ``avro``: rows in Avro's binary encoding, without header or schema registry."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ OPTIONS = ("encoding", "timestamp_mapping.legacy")
 
 
 class AvroRowFormat(PortableFormat):
-    """Codes rows as Avro.
+    """Row format that encodes each row as an Avro record.
 
     Attributes:
-        avro_schema: the schema with which any Avro library reads the payloads, in JSON.
+        avro_schema: the Avro schema of the payloads as JSON, for use with any Avro library.
     """
 
     name = "avro"
@@ -35,12 +35,12 @@ class AvroRowFormat(PortableFormat):
         """Prepare for a schema.
 
         Args:
-            schema: the columns; a timestamp's precision decides on its logical type.
-            options: Flink's options of the format, the prefix already cut.
-            side: ``key``, ``value`` or empty, for messages.
+            schema: the columns; the precision of a timestamp determines its logical type.
+            options: Flink's options of the format, without prefix.
+            side: ``key``, ``value`` or empty; used in error messages.
 
         Raises:
-            InvalidInputError: a type or name that Avro cannot hold, or a wrong option.
+            InvalidInputError: Avro does not support a column type or name, or an option is invalid.
         """
         super().__init__(schema, options, side)
         reader = FormatOptionReader(self.name, options, OPTIONS, side=side)
@@ -56,10 +56,10 @@ class AvroRowFormat(PortableFormat):
         self.avro_schema = json.dumps(record_schema(self._coded), separators=(",", ":"), ensure_ascii=False)
 
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
-        """Turn rows into one payload each.
+        """Encode rows to one payload each.
 
         Raises:
-            InvalidInputError: other columns than the schema's, or NULL where it may not be.
+            InvalidInputError: the columns do not match the schema, or the schema does not allow a NULL.
         """
         check_rows(rows, self._schema, self.name)
         if not len(self._schema) or not len(rows):
@@ -68,10 +68,10 @@ class AvroRowFormat(PortableFormat):
         return in_slices(rows, lambda part: encode_row(part.columns, self._fields, len(part)))
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Turn payloads into rows. A null payload gives none.
+        """Decode payloads to rows. A null payload produces no row.
 
         Raises:
-            BadRecordError: the first payload that is no row.
+            BadRecordError: a payload is invalid; the error is about the first one.
         """
         return decode_in_bulk(payloads, self._schema, self._bulk, self._one, text=False)
 

@@ -1,7 +1,7 @@
-"""One Avro payload to one row, in Python: the rule that bulk decoding follows, and its way out for odd payloads.
+"""Decodes one Avro payload at a time: the reference for bulk decoding, and the fallback for payloads it leaves out.
 
-The payload is the record alone, without a header, so nothing in it says whether it is one. What can be checked is: each
-branch exists, each text is UTF-8, each number fits its column, and nothing follows the last field.
+A payload is a bare record without a header, so it does not identify its schema. The reader checks what it can: each
+union branch exists, each text is UTF-8, each number fits its column, and no bytes follow the last field.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _INT64_MAX = 2**63 - 1
 
 
 class Cursor:
-    """A place in a payload."""
+    """A read position in a payload."""
 
     def __init__(self, data: bytes) -> None:
-        """Begin at the start."""
+        """Start at the first byte of ``data``."""
         self.data, self.at = data, 0
 
     def take(self, count: int) -> bytes:
-        """Take bytes; there must be so many."""
+        """Read exactly ``count`` bytes; raise ``UnfitError`` if fewer are left."""
         end = self.at + count
         if count < 0 or end > len(self.data):
             msg = f"{count} bytes are needed at byte {self.at}, {len(self.data) - self.at} are left"
@@ -37,7 +37,7 @@ class Cursor:
         return self.data[start:end]
 
     def long(self) -> int:
-        """Take an integer."""
+        """Read a variable-length integer."""
         number = shift = 0
         while True:
             (byte,) = self.take(1)
@@ -58,17 +58,17 @@ Read = Callable[[Cursor], Any]
 
 
 class AvroRowReader:
-    """Reads payloads one at a time."""
+    """Decodes payloads one at a time."""
 
     def __init__(self, fields: list[pa.Field]) -> None:
-        """Prepare for the fields of a row."""
+        """Prepare the reader for the fields of a row."""
         self._fields = [(field.name, _nullable(field)) for field in fields]
 
     def read(self, payload: bytes) -> dict[str, Any]:
-        """Read one payload.
+        """Decode one payload.
 
         Raises:
-            UnfitError: the payload is no row.
+            UnfitError: the payload is invalid.
         """
         cursor = Cursor(payload)
         row = {}
@@ -108,7 +108,7 @@ def _reader(field: pa.Field) -> Read:
         return lambda cursor: _items(cursor, element)
     if pt.is_map(data_type):
         item = _nullable(data_type.item_field)
-        # Of a key given twice the last counts, as in Java's map.
+        # The last one of duplicate keys wins, as in a Java map.
         return lambda cursor: list(dict(_items(cursor, lambda c: (_text(c), item(c)))).items())
     if pt.is_string(data_type):
         return _text
@@ -131,7 +131,7 @@ def _items(cursor: Cursor, read: Read) -> list[Any]:
     items: list[Any] = []
     while count := cursor.long():
         if count < 0:
-            # A negative count comes with the block's size in bytes, for readers that skip it.
+            # A negative count is followed by the block's size in bytes, which lets readers skip the block.
             count = -count
             cursor.long()
         if count > len(cursor.data) - cursor.at:

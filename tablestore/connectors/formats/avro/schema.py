@@ -1,4 +1,4 @@
-"""The Avro schema of a table, named as Flink names it: reader and writer must agree on it without a registry."""
+"""The Avro schema of a table, with Flink's record names: reader and writer must agree on it without a registry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FLAT = {
 
 
 def record_schema(schema: pa.Schema | pa.StructType, name: str = "record") -> dict[str, Any]:
-    """Give the schema of a row: nullable fields are unions with null first, others plain types."""
+    """Return the Avro schema of a row; nullable fields are unions with null first."""
     fields = []
     for field in schema:
         entry: dict[str, Any] = {"name": field.name, "type": _field_type(field, f"{name}_{field.name}")}
@@ -59,19 +59,20 @@ def _type(field: pa.Field, name: str) -> Any:
 
 
 LOGICAL = b"avro.logical"
-"""Key of the metadata under which ``with_logical_types`` notes how a timestamp is written."""
+"""Field metadata key under which ``with_logical_types`` stores a timestamp's logical type."""
 
 
 def with_logical_types(field: pa.Field, path: str, *, legacy: bool) -> pa.Field:
-    """Check a field, and note at each timestamp how it is written.
+    """Check a field, and return it with the logical type of each timestamp in its metadata.
 
     Args:
         field: the field.
-        path: its name, for messages.
-        legacy: Flink's ``timestamp_mapping.legacy``: TIMESTAMP is a ``timestamp-millis``, as it was before 1.19.
+        path: the field's path, for error messages.
+        legacy: Flink's ``timestamp_mapping.legacy``: TIMESTAMP is written as ``timestamp-millis``, as in Flink before
+            1.19.
 
     Raises:
-        InvalidInputError: Avro, or Flink's Avro, cannot hold it.
+        InvalidInputError: Avro, or Flink's Avro format, does not support the field's type.
     """
     kind = field.type
     if pt.is_struct(kind):
@@ -107,5 +108,5 @@ def _logical(field: pa.Field, path: str, *, legacy: bool) -> str:
 
 
 def unit_of(field: pa.Field) -> int:
-    """Give how many microseconds one unit of a timestamp is."""
+    """Return the number of microseconds in one unit of a timestamp field's logical type."""
     return 1000 if field.metadata[LOGICAL].endswith(b"millis") else 1

@@ -1,4 +1,4 @@
-"""Columns to Avro's binary encoding, whole columns at a time: each becomes a column of bytes, and these are joined."""
+"""Encodes rows to Avro's binary encoding, a whole column at a time; the encoded columns are then joined row by row."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from log_system.formats.changes_schema import map_pairs
 from tablestore.connectors.formats.avro.schema import unit_of
 
 _NULL, _THERE = b"\x00", b"\x02"
-"""The union's branch, null first: 0 and 1 as Avro writes an integer."""
+"""The encoded branch indexes of a union with null first: 0 (null) and 1 (value), as Avro integers."""
 
 
 def encode_row(columns: list[pa.Array], fields: list[pa.Field], rows: int) -> pa.Array:
-    """Encode rows: an Avro record is its fields one after the other."""
+    """Encode rows; an Avro record is the concatenation of its fields."""
     parts = [part for column, field in zip(columns, fields, strict=True) for part in _pieces(column, field)]
     if not parts:
         return pa.array([b""] * rows, pa.binary())
@@ -23,14 +23,14 @@ def encode_row(columns: list[pa.Array], fields: list[pa.Field], rows: int) -> pa
 
 
 def _pieces(column: pa.Array, field: pa.Field) -> list[pa.Array | bytes]:
-    """Encode a column, in parts still to be joined: each join is a copy."""
+    """Encode a column and return parts that the caller joins, because each join costs a copy."""
     if field.nullable and not column.null_count:
         return [_THERE, _encode(column, field)]
     return [_encode_field(column, field)]
 
 
 def _encode_field(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Encode a column; a nullable one as a union."""
+    """Encode a column; a nullable column is encoded as a union."""
     if not field.nullable:
         return _encode(column, field)
     if not column.null_count:
@@ -70,7 +70,7 @@ def _encode(column: pa.Array, field: pa.Field) -> pa.Array:
     if pt.is_boolean(data_type):
         return _fixed(column.cast(pa.uint8()).to_numpy(zero_copy_only=False), 1)
     if pt.is_timestamp(data_type):
-        # Java's toEpochMilli rounds down as this does.
+        # Floor division rounds down, like Java's toEpochMilli.
         return _long(_numbers(column.view(pa.int64())) // unit_of(field))
     return _long(_numbers(column.view(pa.int32()) if pt.is_date(data_type) else column))
 
@@ -81,7 +81,7 @@ def _numbers(column: pa.Array) -> np.ndarray:
 
 
 def _blocks(column: pa.Array, items: pa.Array) -> pa.Array:
-    """Join encoded items to arrays or maps: one block with its count, and an empty one; nothing but that if empty."""
+    """Join encoded items to arrays or maps: one block with its count, if there are items, and the end marker 0."""
     counts = pc.list_value_length(column) if not pt.is_map(column.type) else _map_lengths(column)
     counts = counts.to_numpy(zero_copy_only=False).astype(np.int64)
     offsets = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
@@ -103,7 +103,7 @@ def _fixed(data: np.ndarray, width: int) -> pa.Array:
 
 
 def _long(numbers: np.ndarray) -> pa.Array:
-    """Encode integers: zigzag, then seven bits a byte, the low ones first."""
+    """Encode integers as zigzag varints: seven bits per byte, low bits first."""
     zigzag = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
     lengths = np.ones(len(numbers), np.int32)
     for bits in range(7, 64, 7):
@@ -123,14 +123,14 @@ def _long(numbers: np.ndarray) -> pa.Array:
 
 
 def _decimal(column: pa.Array) -> pa.Array:
-    """Give unscaled values as Java's ``BigInteger.toByteArray``: big-endian, no byte more than the sign needs."""
-    # A filtered copy begins at no offset; each value is 16 bytes, the low ones first.
+    """Return unscaled values like Java's ``BigInteger.toByteArray``: big-endian two's complement of minimal length."""
+    # Copy the column so that its buffer has no offset; each value is 16 little-endian bytes.
     fresh = column.take(pa.array(np.arange(len(column))))
     grid = np.frombuffer(fresh.buffers()[1], np.uint8)[: 16 * len(fresh)].reshape(-1, 16)[:, ::-1]
     sign = np.where(grid[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
     meaningful = grid != sign
     first = np.where(meaningful.any(axis=1), meaningful.argmax(axis=1), 15)
-    # The byte kept first must show the sign.
+    # The sign bit of the first byte kept must match the sign.
     shows = (grid[np.arange(len(grid)), first] >= 0x80) == (sign[:, 0] == 0xFF)
     first -= np.where(shows, 0, 1)
     keep = np.arange(16) >= first[:, None]

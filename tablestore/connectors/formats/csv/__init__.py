@@ -1,1 +1,1 @@
-"""The ``csv`` format."""
+"""The row format ``csv``."""

@@ -1,7 +1,7 @@
-"""Many CSV payloads to columns at once, by Arrow's CSV reader; never another row than ``row_csv_read`` would give.
+"""Bulk decoder of CSV payloads with Arrow's CSV reader; every row it returns is identical to ``row_reader``'s.
 
-Payloads are joined to a file of one line each. That a line is one payload is sure, as no payload has an end of line and
-as many rows come out as went in. Payloads in which Arrow and Jackson may differ are left out before.
+The payloads are joined to a file with one line each. Each line is exactly one payload, because no payload contains a
+line break and the number of rows is checked. Payloads that Arrow and Jackson may parse differently are excluded first.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tablestore.connectors.formats.csv.row_reader import CsvOptions
 from tablestore.connectors.formats.text_casts import cast_texts
 
 _SMALL = 64
-"""So few payloads, one of which Arrow refuses, are not worth asking it about."""
+"""If Arrow rejects this many payloads or fewer, they are left to the caller instead of being split further."""
 
 _SPECIAL = r".+*?()[]{}|^$\/-"
 
 
 class CsvBulkReader:
-    """Reads many payloads at once."""
+    """Decodes many payloads at once."""
 
     def __init__(self, schema: pa.Schema, options: CsvOptions) -> None:
-        """Prepare for a schema."""
+        """Prepare the decoder for a schema."""
         self._schema, self._options = schema, options
         ascii_only = options.delimiter.isascii() and (options.quote or "").isascii()
         flat = not any(kind.num_fields or pt.is_binary(kind) for kind in schema.types)
@@ -40,10 +40,10 @@ class CsvBulkReader:
         self._line = rf"(?s)^{field}({delimiter}{field}){{{count}}}$" if count <= 1000 else None
 
     def read(self, texts: pa.Array) -> Iterator[BulkRows]:
-        """Read payloads (large_string, without NULL and empty ones); yields rows of which there is no doubt."""
+        """Decode payloads (large_string, none NULL or empty) and leave out the doubtful ones."""
         if not self.able or self._line is None:
             return
-        # Arrow skips a byte order mark; Jackson and we do not.
+        # Exclude payloads with a byte order mark: Arrow skips it, Jackson and the row reader do not.
         odd = pc.or_(pc.match_substring_regex(texts, r"[\r\n\x{feff}]"), pc.equal(texts, ""))
         plain = pc.and_not(pc.match_substring_regex(texts, self._line), odd)
         yield from self._read(texts, np.flatnonzero(plain.to_numpy(zero_copy_only=False)))
@@ -76,10 +76,10 @@ class CsvBulkReader:
             yield BulkRows(positions[read], batch.filter(pa.array(read)))
 
     def _split(self, texts: pa.Array) -> list[pa.Array]:
-        """Take lines apart.
+        """Split lines into text columns.
 
         Raises:
-            pa.ArrowInvalid: some line is not what it should be.
+            pa.ArrowInvalid: some line is invalid.
         """
         one = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts.cast(pa.binary()))
         joined = pc.binary_join(one, b"\n")[0].as_buffer()

@@ -1,4 +1,4 @@
-"""The row format ``csv`` of the connectors: one line without its end, as Flink's CSV."""
+"""The row format ``csv``, compatible with Flink's CSV format: each payload is one line without a line break."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS = (
 
 
 class CsvRowFormat(TextFormat):
-    """Codes rows as CSV."""
+    """Row format that encodes each row as a CSV line."""
 
     name = "csv"
     empty = b""
@@ -42,12 +42,12 @@ class CsvRowFormat(TextFormat):
         """Prepare for a schema.
 
         Args:
-            schema: the columns; arrays and rows of single values are the only nested ones.
-            options: Flink's options of the format, the prefix already cut.
-            side: ``key``, ``value`` or empty, for messages.
+            schema: the columns; the only nested types supported are arrays and structs of scalar values.
+            options: Flink's options of the format, without prefix.
+            side: ``key``, ``value`` or empty; used in error messages.
 
         Raises:
-            InvalidInputError: a type that CSV cannot hold, or a wrong option.
+            InvalidInputError: CSV does not support a column type, or an option is invalid.
         """
         self._options = _read_options(FormatOptionReader(self.name, options, OPTIONS, side=side))
         check_schema(schema, lambda field, path: None)
@@ -58,7 +58,7 @@ class CsvRowFormat(TextFormat):
         self._bulk = CsvBulkReader(schema, self._options).read
 
     def _texts(self, rows: pa.RecordBatch) -> pa.Array:
-        """Write each row as a line, without an end of line."""
+        """Return each row as a line, without a line break."""
         fast = partial(field_pieces, options=self._options)
         parts: list[pa.Array | str] = []
         for pieces in self._pieces(rows, fast):
@@ -66,10 +66,10 @@ class CsvRowFormat(TextFormat):
         return joined(parts, len(rows))
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Turn payloads into rows. A null payload gives none.
+        """Decode payloads to rows. A null payload produces no row.
 
         Raises:
-            BadRecordError: the first payload that is no row; never where parse errors are ignored.
+            BadRecordError: a payload is invalid, and parse errors are not ignored; the error is about the first one.
         """
         return decode_in_bulk(payloads, self._schema, self._bulk, self._one)
 

@@ -1,7 +1,7 @@
-"""One CSV payload to one row, in Python: the rule that bulk decoding follows, and its way out for odd payloads.
+"""Decodes one CSV payload at a time: the reference for bulk decoding, and the fallback for payloads it leaves out.
 
-It is the rule of Flink's CSV (Jackson's): a quote counts at the start of a field only, blanks around quotes are cut and
-those of other fields kept, one delimiter may follow the last field.
+It follows Flink's CSV (Jackson's): a quote is special only at the start of a field, blanks after a closing quote are
+dropped, blanks in other fields are kept, and one delimiter may follow the last field.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """The options of ``csv``.
+    """The options of the ``csv`` format.
 
     Attributes:
-        delimiter: one character between fields.
-        quote: one character around fields that need it; None if there is none.
-        escape: one character that takes the next one literally; None if there is none.
-        element_delimiter: what stands between the elements of an array or the fields of a row.
+        delimiter: the field delimiter, one character.
+        quote: the quote character; None if quoting is disabled.
+        escape: the escape character; None if there is none.
+        element_delimiter: the delimiter of the elements of an array or the fields of a struct.
         null: the text of NULL; None if NULL is an empty field.
-        comments: payloads that begin with ``#`` are comments.
-        ignore_parse_errors: a field at fault is NULL, a payload at fault gives no row.
-        scientific: decimals may have an exponent.
+        comments: whether payloads that start with ``#`` are comments.
+        ignore_parse_errors: whether an invalid field becomes NULL, and an invalid payload is skipped.
+        scientific: whether decimals may be written with an exponent.
     """
 
     delimiter: str
@@ -46,28 +46,28 @@ class CsvOptions:
 
     @property
     def specials(self) -> list[str]:
-        """The characters with a meaning."""
+        """The special characters: delimiter, quote and escape."""
         return [character for character in (self.delimiter, self.quote, self.escape) if character is not None]
 
     @property
     def quote_or_delimiter(self) -> str:
-        """The last of the two: a text with any character up to it is written in quotes."""
+        """The higher code point of delimiter and quote; a text with any character up to it is quoted."""
         return max(self.delimiter, self.quote or "")
 
 
 class CsvRowReader:
-    """Reads payloads one at a time."""
+    """Decodes payloads one at a time."""
 
     def __init__(self, schema: pa.Schema, options: CsvOptions) -> None:
-        """Prepare for a schema."""
+        """Prepare the reader for a schema."""
         self._options = options
         self._columns = [(field, self._column(field)) for field in schema]
 
     def read(self, payload: bytes) -> dict[str, Any] | None:
-        """Read one payload; None where it gives no row.
+        """Decode one payload; return None if it produces no row.
 
         Raises:
-            UnfitError: the payload is no row; never where parse errors are ignored.
+            UnfitError: the payload is invalid, and parse errors are not ignored.
         """
         try:
             return self._row(payload)
@@ -116,7 +116,8 @@ class CsvRowReader:
     def _says_null(self, text: str, data_type: pa.DataType) -> bool:
         if text == self._options.null:
             return True
-        # Without a null literal NULL is written as nothing, which no other type than a string can be read from.
+        # Without a null literal, NULL is written as an empty field. For types that cannot be parsed from an empty
+        # text, an empty field is NULL.
         return text == "" and not (pt.is_string(data_type) or pt.is_binary(data_type) or data_type.num_fields)
 
     def _column(self, field: pa.Field) -> Callable[[str], Any]:
@@ -143,14 +144,14 @@ class CsvRowReader:
 
 
 class _Line:
-    """Takes a line apart."""
+    """Splits a line into fields."""
 
     def __init__(self, line: str, options: CsvOptions) -> None:
         self._line, self._options = line, options
         self._at = 0
 
     def fields(self) -> list[str]:
-        """Give the texts of all fields."""
+        """Return the texts of all fields."""
         line, options = self._line, self._options
         fields = []
         while True:
@@ -195,7 +196,7 @@ class _Line:
         return self._line[self._at] == self._options.delimiter
 
     def _letter(self, letter: str) -> str:
-        """Take one character, or the one that an escape stands for."""
+        """Consume and return one character, resolving an escape."""
         self._at += 1
         if letter != self._options.escape:
             return letter

@@ -1,4 +1,4 @@
-"""Writes fields of CSV, by Arrow or as SQL, quoted where Flink's CSV (Jackson's) quotes."""
+"""Writes CSV fields with Arrow or as SQL expressions, with the quoting rules of Flink's CSV (Jackson's)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tablestore.connectors.formats.csv.row_reader import CsvOptions
 from tablestore.connectors.formats.json.writer import decimal_sql, floating_sql, plain_text_sql
 
 _LONG = 24
-"""Texts of more characters are quoted whatever they hold: Jackson does not look through them."""
+"""Longer texts are always quoted, because Jackson does not scan them for special characters."""
 
 
 def field_pieces(column: pa.Array, options: CsvOptions) -> Pieces | None:
-    """Write a column's fields, NULL where it is; None where only ``field_sql`` can."""
+    """Return a column's CSV fields, NULL where the column is NULL; None if only ``field_sql`` can write them."""
     kind, last, quote = column.type, options.quote_or_delimiter, options.quote
     texts = plain_texts(column, plain=not options.scientific)
     if texts is None:
@@ -30,7 +30,7 @@ def field_pieces(column: pa.Array, options: CsvOptions) -> Pieces | None:
     data = bytes_of(texts)
     specials = [each for each in options.specials if each in after or (data == ord(each)).any()]
     if pt.is_timestamp(kind) and last >= " " and not specials:
-        # Each has a blank, so each is quoted.
+        # Every timestamp contains a space, so every one is quoted.
         return Pieces(quote, texts, after + quote)
     if after:
         texts = pc.binary_join_element_wise(texts, after, "")
@@ -49,7 +49,7 @@ def field_pieces(column: pa.Array, options: CsvOptions) -> Pieces | None:
 
 
 def field_sql(data_type: pa.DataType, sql: str, options: CsvOptions) -> str:
-    """SQL of a field; NULL where the column is."""
+    """Return SQL for a column's CSV field; NULL stays NULL."""
     text = _text_sql(data_type, sql, options)
     if options.quote is None or not _is_looked_at(data_type):
         return text
@@ -59,7 +59,10 @@ def field_sql(data_type: pa.DataType, sql: str, options: CsvOptions) -> str:
 
 
 def _is_looked_at(data_type: pa.DataType) -> bool:
-    """Tell whether Jackson quotes by what a field holds: all it got as text, decimals among it, and no other number."""
+    """Return whether Jackson decides on quotes by a field's content.
+
+    It does so for all fields that it gets as text, including decimals, but not for booleans and other numbers.
+    """
     return not (pt.is_boolean(data_type) or pt.is_integer(data_type) or pt.is_floating(data_type))
 
 
@@ -86,7 +89,7 @@ def _text_sql(data_type: pa.DataType, sql: str, options: CsvOptions, *, depth: i
 
 
 def _quoted_sql(text: str, options: CsvOptions, quote: str) -> str:
-    """SQL that quotes a text with any character up to the delimiter or the quote, which is how Jackson decides."""
+    """Return SQL that quotes a text if Jackson would: if it is long, or has a character that ``_needs`` matches."""
     needs = _needs(options)
     inner = text
     if options.escape is not None:
@@ -98,6 +101,9 @@ def _quoted_sql(text: str, options: CsvOptions, quote: str) -> str:
 
 
 def _needs(options: CsvOptions) -> str:
-    """Give the regular expression of what makes a text need quotes."""
+    """Return a regular expression that matches any character that requires quotes.
+
+    Like Jackson, it matches every character up to the higher one of delimiter and quote, and the escape character.
+    """
     escape = "" if options.escape is None else rf"\x{{{ord(options.escape):x}}}"
     return rf"[\x{{0}}-\x{{{ord(options.quote_or_delimiter):x}}}{escape}]"

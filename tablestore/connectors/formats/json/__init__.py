@@ -1,1 +1,1 @@
-"""The ``json`` format."""
+"""The row format ``json``."""

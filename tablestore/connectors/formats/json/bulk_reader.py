@@ -1,12 +1,12 @@
-"""Many JSON payloads to columns at once, by DuckDB and Arrow; never another row than ``row_json_read`` would give.
+"""Bulk decoder of JSON payloads with DuckDB and Arrow; every row it returns is identical to ``row_reader``'s.
 
-DuckDB's ``from_json`` alone is not safe: it makes 2 of 1.5, 1 of true, NULL of what it cannot read, and takes the first
-of two fields of one name. So ``from_json_strict`` takes the payloads apart, which refuses fields given twice and arrays
-for objects, and gives each single value as the text of its JSON. Arrow's casts then read these texts, where they are
-plain (``row_casts``). All payloads about which there is any doubt are left to the caller.
+DuckDB's ``from_json`` alone is not safe: it converts 1.5 to 2, true to 1 and unreadable values to NULL, and it takes
+the first of two fields with the same name. Therefore ``from_json_strict`` splits the payloads. It rejects duplicate
+fields and arrays in place of objects, and returns each scalar value as its JSON text. Arrow's casts then parse these
+texts where that is unambiguous (``text_casts``). All doubtful payloads are left to the caller.
 
-``from_json_strict`` refuses a payload that lacks a field. After such a refusal payloads are grouped by the fields they
-have, and each group is asked for these only.
+``from_json_strict`` also rejects a payload that lacks a field. After such a failure, the payloads are grouped by the
+fields they have, and each group is decoded with only these fields.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from tablestore.connectors.formats.bulk_decode import BulkRows
 from tablestore.connectors.formats.json.column_reader import ColumnReader, DoubtError
 
 _SHAPES_MAX = 64
-"""Sets of fields that payloads read at once may have; payloads of further ones are left to the caller."""
+"""Maximum number of distinct field sets per call; payloads with other field sets are left to the caller."""
 
 _SMALL = 64
-"""So few payloads, one of which makes DuckDB fail, are not worth asking it about."""
+"""If DuckDB fails on this many payloads or fewer, they are left to the caller instead of being split further."""
 
 _DEPTH_MAX = 500
-"""Payloads with more brackets than this may be nested deeper than Python parses."""
+"""Payloads with more brackets than this may be nested too deeply for Python's JSON parser."""
 
 _DOUBTFUL_TEXT = r"(?i)(,[ \t\r\n]*[}\]]|[:\[,][ \t\r\n]*-?(nan|inf))"
-"""What DuckDB takes for JSON and nobody else does: a comma at the end, and numbers that are none."""
+"""Matches invalid JSON that DuckDB accepts: trailing commas, NaN and infinity."""
 
 _BEFORE_A_VALUE = np.frombuffer(b" \t\r\n:[,-", np.uint8)
 _BLOCK = 1 << 16
 
 
 class JsonBulkReader:
-    """Reads many payloads at once."""
+    """Decodes many payloads at once."""
 
     def __init__(self, schema: pa.Schema, duck: Duck, *, separator: str, fail_on_missing_field: bool) -> None:
-        """Prepare for a schema of at least one column; ``duck`` runs the queries."""
+        """Prepare the decoder for a schema of at least one column; ``duck`` runs the queries."""
         self._schema = schema
         self._duck = duck
         self._fail_on_missing_field = fail_on_missing_field
@@ -54,13 +54,13 @@ class JsonBulkReader:
         self._strict = [i for i, field in enumerate(schema) if forbids_nulls(field.type)]
 
     def read(self, texts: pa.Array) -> Iterator[BulkRows]:
-        """Read payloads.
+        """Decode payloads and leave out the doubtful ones.
 
         Args:
-            texts: large_string, without NULL.
+            texts: payloads, large_string, without NULL.
 
         Yields:
-            Rows of which there is no doubt, those of one part in order.
+            The decoded rows, in payload order within each part.
         """
         objects = pc.starts_with(texts, "{").to_numpy(zero_copy_only=False)
         yield from self._read(texts, np.flatnonzero(objects & ~_doubtful(texts)))
@@ -90,7 +90,7 @@ class JsonBulkReader:
         return self._fail_on_missing_field and len(present) < len(self._schema)
 
     def _read_shape(self, texts: pa.Array, positions: np.ndarray, present: list[int]) -> Iterator[BulkRows]:
-        """Read payloads that have the same fields; where one makes DuckDB fail, by halves."""
+        """Decode payloads that have the same fields; if DuckDB fails, split them in halves."""
         try:
             yield self._columns(texts, positions, present)
         except (duckdb.Error, DoubtError):
@@ -100,10 +100,10 @@ class JsonBulkReader:
                 yield from self._read_shape(texts, positions[middle:], present)
 
     def _columns(self, texts: pa.Array, positions: np.ndarray, present: list[int]) -> BulkRows:
-        """Read payloads that have certain fields.
+        """Decode payloads that have exactly the present fields of the schema.
 
         Raises:
-            duckdb.Error, DoubtError: some payload is not what it should be; which one is not known.
+            duckdb.Error, DoubtError: at least one payload is invalid or doubtful; it is not known which one.
         """
         chosen = texts if len(positions) == len(texts) else texts.take(pa.array(positions))
         records = pa.record_batch([chosen], names=["v"])
@@ -136,7 +136,7 @@ class JsonBulkReader:
 
 
 def _doubtful(texts: pa.Array) -> np.ndarray:
-    """Tell which payloads DuckDB may take although they are no JSON, or Python may not take although they are."""
+    """Return a mask of payloads that may be invalid JSON that DuckDB accepts, or nested too deeply for Python."""
     doubtful = np.zeros(len(texts), bool)
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
@@ -151,14 +151,14 @@ def _doubtful(texts: pa.Array) -> np.ndarray:
 
 
 def _may_be_doubtful(data: np.ndarray) -> bool:
-    """Look for what ``_DOUBTFUL_TEXT`` wants, several times as fast, in all payloads at once; may be wrong by a yes."""
-    # A block stays in the processor's cache; what begins in one and ends in the next is seen by the overlap.
+    """Return whether any payload may match ``_DOUBTFUL_TEXT``; faster than the regex, but with false positives."""
+    # A block fits in the CPU cache. Blocks overlap, so that a match across a block boundary is found.
     return any(_block_may_be(data[max(at - 4, 0) : at + _BLOCK]) for at in range(0, len(data), _BLOCK))
 
 
 def _block_may_be(data: np.ndarray) -> bool:
     lower = data | 0x20
-    # Setting this bit makes one character of the two closing brackets too.
+    # Setting bit 0x20 also maps "]" to "}".
     before = data[:-1]
     if ((lower[1:] == ord("}")) & ((before == ord(",")) | (before <= ord(" ")))).any():
         return True

@@ -1,4 +1,4 @@
-"""One column of what ``from_json_strict`` took out of many payloads: texts of JSON values to an Arrow column."""
+"""Converts one column of ``from_json_strict``'s result, the JSON texts of values, to an Arrow column."""
 
 from __future__ import annotations
 
@@ -14,52 +14,53 @@ from snapshot.quoting import quoted, text_literal
 from tablestore.connectors.formats.text_casts import Cast, cast_texts
 
 _DIGITS_OF_DOUBLE = 15
-"""Decimals of so many digits survive a double, by way of which DuckDB gives the text of a fraction."""
+"""Decimals of up to this many digits survive the conversion to double that DuckDB applies to fractions."""
 
 _LOOKS_LIKE_NO_STRING = r"(?s)^([-0-9].*[.eE]|[{\[])"
-"""Texts that may come from a number or an object, which DuckDB spells its own way, rather than from a string."""
+"""Matches texts that may stem from a number, an object or an array, whose text DuckDB rewrites, and not a string."""
 
 _FIRST_OF_NO_STRING = np.frombuffer(b"-0123456789{[", np.uint8)
 
 _SPELLED_ALIKE = r"^(-?[1-9][0-9]*|0|true|false)$"
-"""What is no string and whose text is the same whoever writes it."""
+"""Matches JSON values other than strings that have only one possible text."""
 
 
 class DoubtError(Exception):
-    """Some value of a column may be another than it seems; which one is not known."""
+    """Raised when some value of a column may have been decoded incorrectly; it is not known which one."""
 
 
 class ColumnReader:
-    """Reads one column, in the way that suits its type.
+    """Decodes one column with the method that suits its type.
 
     Attributes:
-        structure: the type that ``from_json_strict`` has to give for the column.
+        structure: the type to request from ``from_json_strict`` for the column.
     """
 
     def __init__(self, field: pa.Field, duck: Duck, *, separator: str) -> None:
-        """Prepare for a column."""
+        """Prepare the reader for a column."""
         self._name, self._kind = field.name, field.type
         self._duck = duck
         self._separator = separator
         self._wide = pt.is_decimal(self._kind) and self._kind.precision > _DIGITS_OF_DOUBLE
-        # A string or a time is given as it is; of anything else it matters whether it was a string.
+        # Request strings, dates and timestamps as text. For other types, request JSON, which shows whether a value was
+        # a string.
         as_text = pt.is_string(self._kind) or pt.is_temporal(self._kind)
         self.structure = "VARCHAR" if as_text else _structure(self._kind)
         if self._wide:
             self.structure = f"DECIMAL({self._kind.precision},{self._kind.scale})"
 
     def read(self, found: pa.Array, records: pa.RecordBatch) -> Cast:
-        """Make the column.
+        """Return the decoded column.
 
         Args:
-            found: what ``from_json_strict`` gave.
+            found: the column that ``from_json_strict`` returned.
             records: the payloads, in column ``v``.
 
         Returns:
-            The column, and for each row whether it was read; None if all were.
+            The column, and a mask of the rows that were decoded (None if all were).
 
         Raises:
-            DoubtError: some value of a nested column could not be read.
+            DoubtError: some value of a nested column could not be decoded.
         """
         kind = self._kind
         if kind.num_fields:
@@ -73,7 +74,7 @@ class ColumnReader:
         return self._leaf(found, kind)
 
     def _tokens(self, records: pa.RecordBatch) -> pa.Array:
-        """The column once more, as the text of its JSON: that tells strings from numbers."""
+        """Return the column again as JSON text, which distinguishes strings from numbers."""
         structure = json_literal({self._name: "JSON"})
         sql = f"SELECT struct_extract(from_json(v, {structure}), {text_literal(self._name)})::VARCHAR FROM records"
         return self._duck.run(sql, records=records).column(0)
@@ -91,18 +92,22 @@ class ColumnReader:
         return read
 
     def _were_numbers(self, records: pa.RecordBatch) -> np.ndarray | None:
-        """DuckDB reads a number's digits into a decimal, but also ``true``, and strings in ways of its own."""
+        """Return a mask of the values that were JSON numbers or NULL.
+
+        DuckDB reads the digits of a number into a decimal exactly. It also converts ``true`` and strings, but with its
+        own rules.
+        """
         numbers = pc.fill_null(pc.match_substring_regex(self._tokens(records), "^[-0-9]"), fill_value=True)
         return np.array(numbers.to_numpy(zero_copy_only=False))
 
     def _leaf(self, tokens: pa.Array, data_type: pa.DataType) -> Cast:
-        """Read the JSON texts of single values."""
+        """Decode the JSON texts of scalar values."""
         quoted_ones = pc.fill_null(pc.starts_with(tokens, '"'), fill_value=False)
         if pt.is_string(data_type):
             return self._strings(tokens, quoted_ones)
         if pt.is_binary(data_type):
             return self._binaries(tokens, quoted_ones)
-        # As a number -0 is an integer, without a sign; as a string it has one, and it cannot be told which it was.
+        # The number -0 is an integer and loses its sign; the string "-0" keeps it. Leave out both forms.
         unread = pc.equal(tokens, "-0") if pt.is_floating(data_type) else None
         if any_true(quoted_ones):
             escaped = pc.and_(quoted_ones, pc.match_substring(tokens, "\\"))
@@ -128,7 +133,7 @@ class ColumnReader:
         return texts, np.array(known.to_numpy(zero_copy_only=False))
 
     def _binaries(self, tokens: pa.Array, quoted_ones: pa.Array) -> Cast:
-        """Read base64; only what is written again the same way is sure to be read as Java reads it."""
+        """Decode base64; only values that re-encode to the same text are certain to decode as in Java."""
         records = pa.record_batch([pc.if_else(quoted_ones, tokens, pa.scalar(None, tokens.type))], names=["v"])
         read = "SELECT t, TRY(from_base64(t)) AS b FROM (SELECT v[2:-2] AS t FROM records)"
         found = self._duck.run(f"SELECT b, to_base64(b) = t FROM ({read})", records=records)
@@ -136,10 +141,10 @@ class ColumnReader:
         return found.column(0), np.array(known.to_numpy(zero_copy_only=False))
 
     def _nested(self, found: pa.Array, data_type: pa.DataType) -> pa.Array:
-        """Rebuild a nested value of JSON texts with values of its type.
+        """Return a nested column with its JSON texts replaced by typed values.
 
         Raises:
-            DoubtError: some value could not be read.
+            DoubtError: some value could not be decoded.
         """
         hidden = found.is_null() if found.null_count else None
         if pt.is_struct(data_type):
@@ -163,18 +168,21 @@ class ColumnReader:
 
 
 def _may_be_no_string(texts: pa.Array) -> bool:
-    """Look for what ``_LOOKS_LIKE_NO_STRING`` begins with, in all texts at once; may be wrong by a yes."""
+    """Return whether any text starts with a character that ``_LOOKS_LIKE_NO_STRING`` matches.
+
+    This is a fast check of all texts at once; false positives are possible.
+    """
     _, offsets, data = texts.buffers()
     if data is None:
         return False
     starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts)]
     data = np.frombuffer(data, np.uint8)
-    # An empty text shows the first byte of the next one, or nothing at all.
+    # The start offset of an empty text points at the first byte of the next text, or past the end of the data.
     return bool(np.isin(data[starts[starts < len(data)]], _FIRST_OF_NO_STRING).any())
 
 
 def _structure(data_type: pa.DataType) -> str:
-    """The SQL type of a value whose single values are the text of their JSON."""
+    """Return the SQL type of a value in which each scalar is JSON text."""
     if pt.is_struct(data_type):
         return f"STRUCT({', '.join(f'{quoted(field.name)} {_structure(field.type)}' for field in data_type)})"
     if pt.is_map(data_type):

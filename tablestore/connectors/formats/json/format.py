@@ -1,4 +1,4 @@
-"""The row format ``json`` of the connectors: Flink's JSON; see ``docs/reference/formats.md``."""
+"""The row format ``json``, compatible with Flink's JSON format; see ``docs/reference/formats.md``."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class JsonOptions:
-    """The options of ``json``.
+    """The options of the ``json`` format.
 
     Attributes:
-        fail_on_missing_field: a field that a payload lacks is an error rather than NULL.
-        ignore_parse_errors: a field at fault is NULL, a payload that is no object gives no row.
-        separator: what stands between date and time.
-        plain_decimals: decimals are written without an exponent.
-        without_nulls: fields that are NULL are not written.
+        fail_on_missing_field: whether a missing field is an error instead of NULL.
+        ignore_parse_errors: whether an invalid field becomes NULL, and a payload that is not an object is skipped.
+        separator: the separator of date and time.
+        plain_decimals: whether decimals are written without an exponent.
+        without_nulls: whether NULL fields are omitted.
     """
 
     fail_on_missing_field: bool
@@ -54,10 +54,10 @@ class JsonOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, side: str) -> JsonOptions:
-        """Read the options.
+        """Parse the options.
 
         Raises:
-            InvalidInputError: an unknown option, a wrong value, or two that exclude each other.
+            InvalidInputError: an option is unknown or invalid, or two options exclude each other.
         """
         reader = FormatOptionReader("json", options, OPTIONS, side=side)
         missing = reader.flag("fail-on-missing-field", default=False)
@@ -68,7 +68,7 @@ class JsonOptions:
                 "true. Set one of them to 'false'"
             )
             raise InvalidInputError(msg)
-        # These are checked and change nothing: Arrow's maps have no NULL keys, and there is one way of decoding.
+        # These options are validated but have no effect: Arrow maps have no NULL keys, and there is only one decoder.
         reader.choice("map-null-key.mode", ("FAIL", "DROP", "LITERAL"), default="FAIL")
         reader.flag("decode.json-parser.enabled", default=True)
         standard = reader.choice("timestamp-format.standard", ("SQL", "ISO-8601"), default="SQL")
@@ -82,7 +82,7 @@ class JsonOptions:
 
 
 class JsonRowFormat(TextFormat):
-    """Codes rows as JSON objects."""
+    """Row format that encodes each row as a JSON object."""
 
     name = "json"
     empty = b"{}"
@@ -92,11 +92,11 @@ class JsonRowFormat(TextFormat):
 
         Args:
             schema: the columns.
-            options: Flink's options of the format, the prefix already cut.
-            side: ``key``, ``value`` or empty, for messages.
+            options: Flink's options of the format, without prefix.
+            side: ``key``, ``value`` or empty; used in error messages.
 
         Raises:
-            InvalidInputError: a type that JSON cannot hold, or a wrong option.
+            InvalidInputError: JSON does not support a column type, or an option is invalid.
         """
         self._options = JsonOptions.read(options, side=side)
         check_schema(schema, _check_field)
@@ -121,7 +121,7 @@ class JsonRowFormat(TextFormat):
         ).read
 
     def _texts(self, rows: pa.RecordBatch) -> pa.Array:
-        """Write each row as an object."""
+        """Return each row as a JSON object."""
         options = self._options
         fast = partial(json_pieces, separator=options.separator, plain=options.plain_decimals)
         columns = self._pieces(rows, fast)
@@ -129,7 +129,7 @@ class JsonRowFormat(TextFormat):
         for number, (field, pieces) in enumerate(zip(self._schema, columns, strict=True)):
             name = json.dumps(field.name, ensure_ascii=False) + ":"
             if options.without_nulls:
-                # Each field begins with a comma, of which the first is one too many.
+                # Each field starts with a comma; the first comma is removed below.
                 parts += Pieces(f",{name}{pieces.before}", pieces.texts, pieces.after).filled("")
             else:
                 parts += ["," if number else "{", name, *pieces.filled("null")]
@@ -138,10 +138,10 @@ class JsonRowFormat(TextFormat):
         return joined([*parts, "}"], len(rows))
 
     def decode(self, payloads: Payloads) -> DecodedRows:
-        """Turn payloads into rows. Null, empty and ``null`` payloads give none.
+        """Decode payloads to rows. Null, empty and ``null`` payloads produce no row.
 
         Raises:
-            BadRecordError: the first payload that is no row; never where parse errors are ignored.
+            BadRecordError: a payload is invalid, and parse errors are not ignored; the error is about the first one.
         """
         if not self._schema:
             rows, record = read_one_by_one(payloads, range(len(payloads)), self._one)

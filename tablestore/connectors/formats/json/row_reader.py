@@ -1,8 +1,8 @@
-"""One JSON payload to one row, in Python: the rule that bulk decoding follows, and its way out for odd payloads.
+"""Decodes one JSON payload at a time: the reference for bulk decoding, and the fallback for payloads it leaves out.
 
-It is Flink's rule (``JsonToRowDataConverters``): unknown fields are ignored, missing ones are NULL or an error, strings
-convert to numbers and numbers to strings. Two things differ. What Java would change without a word is an error (see
-``row_values``), and so is anything that follows the object.
+It follows Flink (``JsonToRowDataConverters``): unknown fields are ignored, missing fields are NULL or an error, strings
+are converted to numbers and numbers to strings. There are two differences: a value that Flink would silently change is
+an error (see ``values``), and so is text after the object.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from tablestore.connectors.formats.values import UnfitError, shown, value_reader
 Convert = Callable[[Any], Any]
 
 SPACE = " \t\r\n"
-"""White space of JSON."""
+"""JSON's whitespace characters."""
 
 
 class Number(str):
-    """A number as it is spelled: no digit is lost before its column's type is known."""
+    """A JSON number as its original text, so that no digit is lost before the column's type is applied."""
 
     __slots__ = ()
 
 
 class JsonRowReader:
-    """Reads payloads one at a time."""
+    """Decodes payloads one at a time."""
 
     def __init__(
         self, schema: pa.Schema, *, separator: str, fail_on_missing_field: bool, ignore_parse_errors: bool
     ) -> None:
-        """Prepare for a schema.
+        """Prepare the reader for a schema.
 
         Args:
             schema: the columns.
-            separator: what stands between date and time.
-            fail_on_missing_field: a field that is not there is an error rather than NULL.
-            ignore_parse_errors: a field at fault is NULL; a payload that is no object gives no row.
+            separator: the separator of date and time.
+            fail_on_missing_field: whether a missing field is an error instead of NULL.
+            ignore_parse_errors: whether an invalid field becomes NULL, and a payload that is not an object is skipped.
         """
         self._separator = separator
         self._fail_on_missing_field = fail_on_missing_field
@@ -50,10 +50,10 @@ class JsonRowReader:
         self._columns = [(field, self._nullable(field)) for field in schema]
 
     def read(self, payload: bytes) -> dict[str, Any] | None:
-        """Read one payload; None where it gives no row.
+        """Decode one payload; return None if it produces no row.
 
         Raises:
-            UnfitError: the payload is no row; never where parse errors are ignored.
+            UnfitError: the payload is invalid, and parse errors are not ignored.
         """
         try:
             value = self._parse(payload)
@@ -72,7 +72,7 @@ class JsonRowReader:
         if text.strip(SPACE) in ("", "null"):
             return None
         try:
-            # Control characters within strings are taken, as Flink takes them.
+            # strict=False accepts control characters within strings, as Flink does.
             value = json.loads(
                 text, strict=False, parse_int=_integer_token, parse_float=Number, parse_constant=_no_constant
             )
@@ -97,7 +97,11 @@ class JsonRowReader:
         return row
 
     def _nullable(self, field: pa.Field) -> Convert:
-        """Give the function for a field: it loses what it cannot read, where that is wanted and NULL may be."""
+        """Return the converter of a field.
+
+        If parse errors are ignored, the converter returns None for an invalid value. It raises if the result is None
+        and the field is not nullable.
+        """
         convert = self._converter(field.type)
 
         def run(value: Any) -> Any:
@@ -146,7 +150,7 @@ class JsonRowReader:
 
 
 def _integer_token(text: str) -> Number:
-    """Java has one integer zero; a ``-0`` is the same, whatever type it is read as."""
+    """Return an integer token; ``-0`` becomes ``0``, because Java's integers have no negative zero."""
     return Number("0" if text == "-0" else text)
 
 
@@ -170,7 +174,7 @@ def _scalar(value: Any) -> str:
 
 
 def _clean(text: str) -> str:
-    """Refuse half of a surrogate pair: no UTF-8 says it."""
+    """Return the text; raise if it contains an unpaired surrogate, which UTF-8 cannot encode."""
     if not text.isascii():
         try:
             text.encode("utf-8")
@@ -185,13 +189,13 @@ def _bytes(value: Any) -> bytes:
         try:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
-            pass  # the message below says what is wanted
+            pass  # raise the error below
     msg = f"expected a string in base64, got {shown(_text_of(value))}"
     raise UnfitError(msg)
 
 
 def _text_of(value: Any) -> str:
-    """A value's text: a string's own, a number as it is spelled, all else as JSON without white space."""
+    """Return a value's text: strings and numbers unchanged, all other values as JSON without whitespace."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):

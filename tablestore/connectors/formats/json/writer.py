@@ -1,7 +1,8 @@
-"""SQL that writes a column as JSON text, byte by byte as Flink's JSON format does.
+"""SQL expressions that write a column as JSON text, byte-identical to Flink's JSON format.
 
-``json_types`` has the store's own JSON, where every value must come back exactly. This is another convention: decimals
-lose their trailing zeros and may have an exponent, timestamps have as many digits as they need and a space.
+The store's own JSON (``log_system.formats.duckdb_json``) differs: there, every value must be restored exactly. Here,
+decimals lose their trailing zeros and may have an exponent, and timestamps have as many fractional digits as they need
+and a space between date and time.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from snapshot.quoting import text_literal
 
 _DECIMAL_MAX = 38
 _PLAIN_SCALE = 6
-"""Up to this scale no decimal is so small that Java writes it with an exponent."""
+"""Up to this scale, Java does not write small decimals with an exponent."""
 
 
 def object_sql(
     schema: pa.Schema | pa.StructType, columns: list[str], *, separator: str, plain: bool, without_nulls: bool,
     depth: int = 0,
 ) -> str:  # fmt: skip
-    """SQL of the text of a JSON object.
+    """Return SQL for the text of a JSON object.
 
     Args:
         schema: the fields.
-        columns: SQL of each field, in the shape of ``json_types.duckdb_type``.
-        separator: what stands between date and time.
-        plain: decimals have no exponent.
-        without_nulls: fields that are NULL are left out.
-        depth: how many lambdas surround the expression.
+        columns: SQL of each field, with the types of ``duckdb_json.duckdb_type``.
+        separator: the separator of date and time.
+        plain: whether to write decimals without an exponent.
+        without_nulls: whether to omit NULL fields.
+        depth: the number of lambdas that enclose the expression.
     """
     parts = []
     for number, (field, column) in enumerate(zip(schema, columns, strict=True)):
@@ -43,7 +44,7 @@ def object_sql(
     if not parts:
         return "'{}'"
     if without_nulls:
-        # Each part begins with a comma, of which the first is one too many.
+        # Each part starts with a comma; remove the first one.
         return f"concat('{{', substr(concat({', '.join(parts)}), 2), '}}')"
     return f"concat({', '.join(parts)}, '}}')"
 
@@ -51,7 +52,7 @@ def object_sql(
 def text_sql(
     data_type: pa.DataType, sql: str, *, separator: str, plain: bool, without_nulls: bool, depth: int = 0
 ) -> str:
-    """SQL of the JSON text of a column; NULL where the column is."""
+    """Return SQL for the JSON text of a column; NULL stays NULL."""
 
     def inner(data_type: pa.DataType, sql: str, depth: int) -> str:
         return text_sql(data_type, sql, separator=separator, plain=plain, without_nulls=without_nulls, depth=depth)
@@ -82,18 +83,18 @@ def text_sql(
 
 
 def plain_text_sql(data_type: pa.DataType, sql: str, *, separator: str) -> str:
-    """SQL of the text of binary, dates and timestamps, without quotes."""
+    """Return SQL for the text of a binary, date or timestamp column, without quotes."""
     if pt.is_binary(data_type):
         return f"to_base64({sql})"
     if pt.is_date(data_type):
         return f"({sql})::VARCHAR"
-    # DuckDB writes as many digits of the second as there are, as Flink does.
+    # DuckDB writes fractional seconds without trailing zeros, as Flink does.
     text = f"({sql})::VARCHAR" if separator == " " else f"replace(({sql})::VARCHAR, ' ', {text_literal(separator)})"
     return f"({text} || 'Z')" if data_type.tz else text
 
 
 def floating_sql(sql: str, *, quote: str) -> str:
-    """SQL of the shortest text of a float; what is no number is a word, in quotes."""
+    """Return SQL for the shortest text of a float; NaN and infinities are words, enclosed in ``quote``."""
     return (
         f"CASE WHEN isfinite({sql}) THEN ({sql})::VARCHAR WHEN isnan({sql}) THEN '{quote}NaN{quote}' "
         f"WHEN {sql} > 0 THEN '{quote}Infinity{quote}' WHEN {sql} < 0 THEN '{quote}-Infinity{quote}' END"
@@ -101,18 +102,18 @@ def floating_sql(sql: str, *, quote: str) -> str:
 
 
 def decimal_sql(data_type: pa.DataType, sql: str, *, plain: bool) -> str:
-    """SQL of a decimal as Java's ``BigDecimal`` writes it once its trailing zeros are cut.
+    """Return SQL for the text of a decimal, as Java's ``BigDecimal`` writes it without trailing zeros.
 
-    ``plain`` never has an exponent. Without it, multiples of ten have one (``1E+2``), and so have numbers below 1e-6.
+    With ``plain``, the text has no exponent. Otherwise multiples of ten (``1E+2``) and numbers below 1e-6 have one.
     """
     if data_type.precision < _DECIMAL_MAX:
-        # A digit more, as DuckDB writes no zero before the point of a type that has no digits there.
+        # Add a digit of precision: DuckDB writes no zero before the decimal point if the type has no integer digits.
         text = f"({sql})::DECIMAL({data_type.precision + 1},{data_type.scale})::VARCHAR"
     elif data_type.scale == data_type.precision:
         text = f"replace(replace('0' || ({sql})::VARCHAR, '0-', '-0'), '00.', '0.')"
     else:
         text = f"({sql})::VARCHAR"
-    # Trimming is slow, and few decimals need it.
+    # Trimming is slow, so apply it only to the few decimals that need it.
     ends, odd = "ends_with(v, '0')", "rtrim(rtrim(v, '0'), '.')" if data_type.scale else "v"
     rest = "v"
     if not plain:
@@ -122,7 +123,7 @@ def decimal_sql(data_type: pa.DataType, sql: str, *, plain: bool) -> str:
 
 
 def _exponent_sql(text: str, data_type: pa.DataType) -> str:
-    """SQL that gives the text of a stripped decimal an exponent, where Java does."""
+    """Return SQL that adds an exponent to the text of a stripped decimal where Java writes one."""
     sign = f"(CASE WHEN {text}[1] = '-' THEN '-' ELSE '' END)"
 
     def scientific(digits: str, exponent: str) -> str:
