@@ -54,5 +54,5 @@ class LogPublisher(Protocol):
         ...
 
     def discard(self) -> None:
-        """Give up ownership and close connections; ``take_over`` starts again."""
+        """Release ownership and close connections; ``take_over`` starts again."""
         ...
