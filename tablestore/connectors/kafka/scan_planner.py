@@ -157,25 +157,25 @@ class Scan:
         return self._cluster.earliest(partitions)
 
     def ranges(
-        self, start: Mapping[Partition, int], end: Mapping[Partition, int], anew: Collection[str] = ()
+        self, start: Mapping[Partition, int], end: Mapping[Partition, int], recreated: Collection[str] = ()
     ) -> list[FetchRange]:
         """Return the ranges between two positions; a partition that ``start`` lacks is read from its first offset.
 
         Args:
             start: the next offset to read, by partition.
             end: the end offset (exclusive), by partition.
-            anew: topics that were deleted and created again between the two positions.
+            recreated: topics that were deleted and created again between the two positions.
 
         Raises:
             DataLostError: retention has removed the start of a range, or a topic was deleted and created again, and
                 ``auto.offset.reset`` does not allow the read to continue.
         """
-        moved = [each for each in end if start.get(each, -1) != end[each] or each[0] in anew]
+        moved = [each for each in end if start.get(each, -1) != end[each] or each[0] in recreated]
         first = self._cluster.earliest(moved)
         found = []
         for each in moved:
             begin = start.get(each, first[each])
-            if begin < first[each] or begin > end[each] or (each[0] in anew and each in start):
+            if begin < first[each] or begin > end[each] or (each[0] in recreated and each in start):
                 begin = self._reset(each, begin, first[each], end[each])
             if begin < end[each]:
                 found.append(FetchRange(*each, begin, end[each], self._ids.get(each[0], "")))

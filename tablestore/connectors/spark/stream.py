@@ -101,7 +101,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLostError: retention has removed messages, or a topic was deleted and created again, and
                 ``auto.offset.reset`` does not allow the read to continue.
         """
-        found = self._plan.ranges(_offsets(start["at"]), _offsets(end["at"]), _anew(start, end))
+        found = self._plan.ranges(_offsets(start["at"]), _offsets(end["at"]), _recreated(start, end))
         return [RangeSplit(part) for part in found]
 
     def commit(self, end: Json) -> None:
@@ -157,7 +157,7 @@ def _json(offsets: Mapping[Partition, int], until: Mapping[Partition, int] | Non
     return found | {"ids": dict(sorted(ids.items()))} if ids else found
 
 
-def _anew(start: Json, end: Json) -> set[str]:
+def _recreated(start: Json, end: Json) -> set[str]:
     """Return the topics whose id differs between two positions; positions in older checkpoints have no ids."""
     before, after = start.get("ids", {}), end.get("ids", {})
     return {topic for topic, topic_id in before.items() if after.get(topic, topic_id) != topic_id}
