@@ -6,8 +6,9 @@ import errno
 import random
 import time
 
-from snapshot.delta.entries import entry_of
-from snapshot.errors import ConflictError, OutcomeUnknownError, UnavailableError
+from snapshot.delta.entries import entry_of, parse_commit
+from snapshot.delta.native_errors import plain
+from snapshot.errors import AlreadyExistsError, ConflictError, OutcomeUnknownError, UnavailableError
 from snapshot.storage import Storage
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -85,3 +86,23 @@ def withdraw(storage: Storage, version: int, text: bytes) -> None:
 
 def _has_no_room(error: UnavailableError) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM
+
+
+def was_created(storage: Storage, commit_id: str, cause: Exception) -> bool:
+    """Return whether a table was made by the commit of this id, although making it has failed.
+
+    Raises:
+        AlreadyExistsError: another commit has made one.
+        OutcomeUnknownError: the file system cannot be asked.
+    """
+    try:
+        text = storage.read(entry_of(0))
+    except UnavailableError as error:
+        msg = f"{storage.root}: the Delta table may have been made or not; there was no answer: {plain(cause)}"
+        raise OutcomeUnknownError(msg) from error
+    if text is not None and parse_commit(0, text).info.get("commit") == commit_id:
+        return True
+    if text is not None or "already exists" in str(cause):
+        msg = f"{storage.root}: a Delta table is there already; nothing changed."
+        raise AlreadyExistsError(msg) from cause
+    return False

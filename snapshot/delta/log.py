@@ -14,23 +14,21 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from snapshot.delta import entries
 from snapshot.delta.entries import INFO_KEY, Commit, DataFile, entry_of, files_after, files_of, parse_commit
-from snapshot.delta.land import land, withdraw
-from snapshot.delta.native_errors import plain
-from snapshot.delta.protocol import Protocol, check_readable, check_writable, refused, unknown_to_delta_rs
+from snapshot.delta.land import land, was_created, withdraw
+from snapshot.delta.native_errors import delta_errors, plain, unreadable
+from snapshot.delta.protocol import Protocol, check_readable, check_writable, has_local_time, without_invariants
 from snapshot.delta.txn import of_checkpoint
 from snapshot.errors import (
-    AlreadyExistsError,
     ConflictError,
     CorruptedError,
     DataLostError,
@@ -138,7 +136,7 @@ class DeltaLog:
         try:
             DeltaTable.create(
                 storage.root,
-                _without_invariants(schema),
+                without_invariants(schema),
                 mode="error",
                 partition_by=list(partition_by),
                 configuration=dict(configuration),
@@ -149,14 +147,14 @@ class DeltaLog:
             )
         except (DeltaError, OSError) as error:
             # delta-rs repeats a request whose answer was lost, and may find what it has made itself.
-            if not _is_made(storage, commit_id, error):
+            if not was_created(storage, commit_id, error):
                 msg = f"{storage.root}: the Delta table cannot be made: {plain(error)}. Check the file system."
                 raise UnavailableError(msg) from error
         return cls(storage)
 
     def exists(self) -> bool:
         """Tell whether there is a Delta table."""
-        with _delta_errors(self.storage.root):
+        with delta_errors(self.storage.root):
             return self.storage.exists("_delta_log") and DeltaTable.is_deltatable(self.storage.root)
 
     def version(self) -> int:
@@ -181,7 +179,7 @@ class DeltaLog:
 
     def has_schema(self, schema: pa.Schema) -> bool:
         """Tell whether the newest version's columns are these."""
-        return bool(self._fresh().base.table.schema() == Schema.from_arrow(_without_invariants(schema)))
+        return bool(self._fresh().base.table.schema() == Schema.from_arrow(without_invariants(schema)))
 
     def lacks(self, schema: pa.Schema) -> list[str]:
         """Return the names of columns that the newest version seen does not have, or has with another type."""
@@ -211,7 +209,7 @@ class DeltaLog:
         except (DeltaError, OSError):
             # It is looked for in the entries that were there when the state was read; some may have expired since.
             state = self._load()
-            with _delta_errors(self.storage.root):
+            with delta_errors(self.storage.root):
                 try:
                     number = state.base.table.transaction_version(app_id)
                 except DeltaError:
@@ -236,11 +234,11 @@ class DeltaLog:
         state = self._readable(self._fresh())
         first = state.base.version
         if version is None or first <= version <= state.version:
-            with _delta_errors(self.storage.root):
+            with delta_errors(self.storage.root):
                 held = state.base.files
             return files_after(held, state.since if version is None else state.since[: version - first])
         try:
-            with _delta_errors(self.storage.root):
+            with delta_errors(self.storage.root):
                 older = _Base(DeltaTable(self.storage.root, version=version))
                 check_readable(self.storage.root, older.protocol)
                 return older.files
@@ -335,13 +333,13 @@ class DeltaLog:
         before = state.base.table.metadata()
         actions = [entries.commit_info(now_ms, "CHANGE COLUMNS", info)]
         asked = state.base.protocol
-        if any(map(_has_local_time, schema.types)) and entries.NTZ_FEATURE not in asked.reader_features:
+        if any(map(has_local_time, schema.types)) and entries.NTZ_FEATURE not in asked.reader_features:
             more = ("appendOnly",) if asked.is_append_only else ()
             actions.append(entries.ntz_protocol(asked.reader_features, {*asked.writer_features, *more}))
         actions.append(
             entries.metadata(
                 table_id=str(before.id),
-                schema_json=Schema.from_arrow(_without_invariants(schema)).to_json(),
+                schema_json=Schema.from_arrow(without_invariants(schema)).to_json(),
                 partition_by=before.partition_columns,
                 configuration={**before.configuration, **configuration},
                 created_ms=before.created_time,
@@ -463,7 +461,7 @@ class DeltaLog:
             NotFoundError: there is no Delta table.
             TableReplacedError: it is not the table that this object has read before.
         """
-        with _delta_errors(self.storage.root):
+        with delta_errors(self.storage.root):
             base = _Base(DeltaTable(self.storage.root))
         if self._state is not None and self._state.base.id != base.id:
             msg = (
@@ -483,72 +481,8 @@ class DeltaLog:
         try:
             return parse_commit(version, text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _unreadable(self.storage.root, error) from error
-
-
-def _is_made(storage: Storage, commit_id: str, cause: Exception) -> bool:
-    """Return whether a table was made by the commit of this id, although making it has failed.
-
-    Raises:
-        AlreadyExistsError: another commit has made one.
-        OutcomeUnknownError: the file system cannot be asked.
-    """
-    try:
-        text = storage.read(entry_of(0))
-    except UnavailableError as error:
-        msg = f"{storage.root}: the Delta table may have been made or not; there was no answer: {plain(cause)}"
-        raise OutcomeUnknownError(msg) from error
-    if text is not None and parse_commit(0, text).info.get("commit") == commit_id:
-        return True
-    if text is not None or "already exists" in str(cause):
-        msg = f"{storage.root}: a Delta table is there already; nothing changed."
-        raise AlreadyExistsError(msg) from cause
-    return False
-
-
-@contextmanager
-def _delta_errors(root: str) -> Iterator[None]:
-    """Raise what delta-rs raises when it reads a table as errors of this program.
-
-    Raises:
-        NotFoundError: there is no Delta table.
-        CorruptedError: its log cannot be read, or a file of it is gone.
-        UnavailableError: the file system does not answer.
-    """
-    try:
-        yield
-    except TableNotFoundError as error:
-        msg = f"{root}: there is no Delta table: it was dropped or moved, or never created."
-        raise NotFoundError(msg) from error
-    except (DeltaError, FileNotFoundError) as error:
-        if features := unknown_to_delta_rs(error):
-            raise refused(root, features, "readers") from error
-        raise _unreadable(root, error) from error
-    except OSError as error:
-        msg = f"{root}: the Delta log cannot be read: {plain(error)}. Check the file system, then try again."
-        raise UnavailableError(msg) from error
-
-
-def _unreadable(root: str, error: Exception) -> CorruptedError:
-    return CorruptedError(f"{root}: the Delta log cannot be read: {plain(error)}. Restore it, or choose another path.")
+            raise unreadable(self.storage.root, error) from error
 
 
 def _digest(text: bytes) -> bytes:
     return hashlib.sha256(text).digest()
-
-
-def _without_invariants(schema: pa.Schema) -> pa.Schema:
-    """Make columns nullable where the table would be one that Spark refuses to open.
-
-    A column of timestamps without zone makes a table of writer version 7, whose protocol must list each feature used.
-    delta-rs lists ``timestampNtz`` and leaves out ``invariants``, which NOT NULL is.
-    """
-    if not any(map(_has_local_time, schema.types)):
-        return schema
-    return pa.schema([field.with_nullable(True) for field in schema])
-
-
-def _has_local_time(data_type: pa.DataType) -> bool:
-    if pa.types.is_timestamp(data_type):
-        return data_type.tz is None
-    return any(_has_local_time(data_type.field(number).type) for number in range(data_type.num_fields))

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from snapshot.delta.protocol import refused, unknown_to_delta_rs
+from snapshot.errors import CorruptedError, NotFoundError, UnavailableError
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -10,3 +17,31 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 def plain(error: Exception) -> str:
     """Put the tree of causes into one line."""
     return ": ".join(line.strip(" ↳") for line in _COLOURS.sub("", str(error)).splitlines() if line.strip())
+
+
+@contextmanager
+def delta_errors(root: str) -> Iterator[None]:
+    """Raise what delta-rs raises when it reads a table as errors of this program.
+
+    Raises:
+        NotFoundError: there is no Delta table.
+        CorruptedError: its log cannot be read, or a file of it is gone.
+        UnavailableError: the file system does not answer.
+    """
+    try:
+        yield
+    except TableNotFoundError as error:
+        msg = f"{root}: there is no Delta table: it was dropped or moved, or never created."
+        raise NotFoundError(msg) from error
+    except (DeltaError, FileNotFoundError) as error:
+        if features := unknown_to_delta_rs(error):
+            raise refused(root, features, "readers") from error
+        raise unreadable(root, error) from error
+    except OSError as error:
+        msg = f"{root}: the Delta log cannot be read: {plain(error)}. Check the file system, then try again."
+        raise UnavailableError(msg) from error
+
+
+def unreadable(root: str, error: Exception) -> CorruptedError:
+    """Return the error for a Delta log that cannot be read."""
+    return CorruptedError(f"{root}: the Delta log cannot be read: {plain(error)}. Restore it, or choose another path.")

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from snapshot.errors import InvalidInputError
 
 _FEATURES_READER, _FEATURES_WRITER = 3, 7
@@ -193,3 +195,21 @@ _KNOWN: Mapping[str, Callable[[Protocol], bool]] = {
     "columnMapping": _uses_column_mapping,
 }
 """Features that may be listed, and whether one is in use in a way that this program does not support."""
+
+
+def without_invariants(schema: pa.Schema) -> pa.Schema:
+    """Make columns nullable where the table would be one that Spark refuses to open.
+
+    A column of timestamps without zone makes a table of writer version 7, whose protocol must list each feature used.
+    delta-rs lists ``timestampNtz`` and leaves out ``invariants``, which NOT NULL is.
+    """
+    if not any(map(has_local_time, schema.types)):
+        return schema
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def has_local_time(data_type: pa.DataType) -> bool:
+    """Return whether a type contains a timestamp without a zone."""
+    if pa.types.is_timestamp(data_type):
+        return data_type.tz is None
+    return any(has_local_time(data_type.field(number).type) for number in range(data_type.num_fields))
