@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -45,6 +44,7 @@ from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles, is_of_another
 from tablestore.context import TableContext
+from tablestore.ddl.intent import INTENT, UNPROVEN, Intent, client_of, kafka_properties, put_intent, read_intent
 from tablestore.options.partition_time import check_time
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.options.table_options import (
@@ -53,7 +53,6 @@ from tablestore.options.table_options import (
     LogOptions,
     TableOptions,
     parse_options,
-    without_removed,
 )
 
 logger = logging.getLogger("tablestore")
@@ -62,45 +61,12 @@ _STRANGERS_PASS = (
     "table's, as they can where Kafka removes nothing or each record names its snapshot. Set log.headers='all', or "
     "allow the topic to the table's writers alone (Kafka ACLs); verify() finds such records in any case."
 )
-_INTENT = f"{INDEX}/_intent"
 _SERVERS = "kafka.bootstrap.servers"
 _TAKEN = (
     "option 'kafka.topic': topic {topic!r} is the log of another table (id {other}), and a new table needs a topic of "
     "its own. Choose another topic. If that table's folder was lost without a drop, delete its consumer group "
     "{group!r} (kafka-consumer-groups.sh --delete), then retry."
 )
-_UNPROVEN = (
-    "topic %r stays: it cannot be proven to be the topic that was made with the table (Kafka's ids of topic and "
-    "cluster are compared). If nobody else uses it, delete it with Kafka's tools."
-)
-
-
-@dataclass(frozen=True)
-class _Intent:
-    """Written before anything else is made or removed, so that whoever comes after a crash can finish the job.
-
-    Attributes:
-        verb: ``create`` or ``drop``.
-        topic: the log's topic; empty without one.
-        owns_topic: this very ``create`` made the topic, or the table that is dropped owns it.
-        table_id: the table that is made or dropped; names its consumer groups.
-        topic_id: Kafka's id of the topic; empty until it is known. A topic with another id is never deleted.
-        cluster_id: Kafka's id of the cluster that has it.
-        properties: the table's stored ``kafka.*`` options, with which the cluster can be reached again.
-    """
-
-    verb: str
-    topic: str = ""
-    owns_topic: bool = False
-    table_id: str = ""
-    topic_id: str = ""
-    cluster_id: str = ""
-    properties: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def ids(self) -> TopicIds:
-        """The topic's ids."""
-        return TopicIds(self.topic_id, self.cluster_id)
 
 
 def as_schema(schema: StructType | str) -> StructType:
@@ -189,9 +155,9 @@ def _make(
         properties=parsed.to_properties(),
     )
     # Step 2.
-    intent = _Intent("create", table_id=spec.table_id)
+    intent = Intent("create", table_id=spec.table_id)
     if parsed.log is not None:
-        intent = replace(intent, topic=parsed.log.kafka.topic, properties=_kafka_properties(spec))
+        intent = replace(intent, topic=parsed.log.kafka.topic, properties=kafka_properties(spec))
     making = _Making(storage, parsed, intent, client)
     making.note()
     try:
@@ -209,14 +175,14 @@ def _make(
             making.undo()
         raise
     # Step 6.
-    storage.delete(_INTENT)
+    storage.delete(INTENT)
     return files
 
 
 class _Making:
     """A ``create`` under way: what it has made so far, and how that is taken back."""
 
-    def __init__(self, storage: Storage, parsed: TableOptions, intent: _Intent, client: KafkaClient | None) -> None:
+    def __init__(self, storage: Storage, parsed: TableOptions, intent: Intent, client: KafkaClient | None) -> None:
         self._storage = storage
         self._parsed = parsed
         self._intent = intent
@@ -230,7 +196,7 @@ class _Making:
 
     def note(self) -> None:
         """Write the intent."""
-        _note(self._storage, self._intent)
+        put_intent(self._storage, self._intent)
 
     def take_topic(self, spec: TableSpec, log: LogOptions) -> TableSpec:
         """Make or check the topic, see that no other table uses it, and return the spec with the topic's ids.
@@ -324,12 +290,12 @@ def drop_at(
         table = TableContext.open(path, runtime, allowed)
     except (NotFoundError, CorruptedError):
         with storage.alone():
-            intent = _intent_at(storage)
+            intent = read_intent(storage)
             if intent is None or _is_table(storage, intent):
                 raise
             client = None
             if intent.topic and not keep_topic:
-                client = _client_of(intent, wrap(runtime or {}), allowed or Allowed.of())
+                client = client_of(intent, wrap(runtime or {}), allowed or Allowed.of())
             return _finish(storage, intent, client)
     return drop(table, keep_topic=keep_topic)
 
@@ -341,25 +307,25 @@ def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
         msg = f"table {table.path!r} was dropped and created again since it was opened. Open it again."
         raise TableReplacedError(msg)
     # Step 1.
-    intent = _Intent("drop", table_id=spec.table_id)
+    intent = Intent("drop", table_id=spec.table_id)
     if log is not None:
-        intent = replace(intent, topic=log.topic, properties=_kafka_properties(spec))
+        intent = replace(intent, topic=log.topic, properties=kafka_properties(spec))
         if not keep_topic:
             ids = topic_ids(log.client, log.topic)
             owned = spec.owns_topic and ids is not None and _is_same(log.client, log.topic, ids, spec)
             if ids is not None:
                 intent = replace(intent, owns_topic=owned, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
             if spec.owns_topic and ids is not None and not owned:
-                logger.warning(_UNPROVEN, log.topic)
+                logger.warning(UNPROVEN, log.topic)
     # Step 2.
-    _note(storage, intent)
+    put_intent(storage, intent)
     # Step 3.
     table.files.log.storage.child("_delta_log").delete_tree()
     # Steps 4 and 5.
     return _finish(storage, intent, None if log is None or keep_topic else log.client)
 
 
-def _finish(storage: Storage, intent: _Intent, client: KafkaClient | None) -> str | None:
+def _finish(storage: Storage, intent: Intent, client: KafkaClient | None) -> str | None:
     """Remove what the intent says: the topic if it is proven to be the table's, the consumer groups, the files.
 
     Args:
@@ -376,20 +342,20 @@ def _finish(storage: Storage, intent: _Intent, client: KafkaClient | None) -> st
         if intent.owns_topic and _may_delete(client, intent) and delete_topic(client, intent.topic, intent.topic_id):
             deleted = intent.topic
             # From now on the name may be somebody else's.
-            _note(storage, replace(intent, owns_topic=False))
+            put_intent(storage, replace(intent, owns_topic=False))
         groups = [f"tablestore-{intent.table_id}", f"tablestore-{intent.table_id}-tasks"]
         delete_groups(client, [*groups, claim_group(intent.topic, intent.ids, intent.table_id)])
     _remove_files(storage)
     return deleted
 
 
-def _may_delete(client: KafkaClient, intent: _Intent) -> bool:
+def _may_delete(client: KafkaClient, intent: Intent) -> bool:
     """Return whether the topic of the intent's name is the very topic that the table owns, and nobody else uses it."""
     now = topic_ids(client, intent.topic)
     if now is None:
         return False
     if now != intent.ids or not (intent.topic_id or intent.verb == "drop"):
-        logger.warning(_UNPROVEN, intent.topic)
+        logger.warning(UNPROVEN, intent.topic)
         return False
     if intent.verb == "drop":
         return True
@@ -417,7 +383,7 @@ def _clear_way(storage: Storage, log: LogOptions | None, runtime: Mapping[str, C
         AlreadyExistsError: there is a table, or something that is not ours.
         UnavailableError: the cluster of the topic that is left does not answer.
     """
-    intent = _intent_at(storage)
+    intent = read_intent(storage)
     if _is_table(storage, intent):
         msg = f"{storage.root}: there is a table already; open it, or drop it first."
         raise AlreadyExistsError(msg)
@@ -433,7 +399,7 @@ def _clear_way(storage: Storage, log: LogOptions | None, runtime: Mapping[str, C
         servers = "" if log is None else log.kafka.client.get(_SERVERS.removeprefix("kafka."))
         given = runtime if servers == intent.properties.get(_SERVERS) else {}
         try:
-            _finish(storage, intent, _client_of(intent, given, allowed))
+            _finish(storage, intent, client_of(intent, given, allowed))
         except UnavailableError as error:
             msg = (
                 f"{storage.root}: a {intent.verb} of a table with topic {intent.topic!r} did not end here, and its "
@@ -445,30 +411,7 @@ def _clear_way(storage: Storage, log: LogOptions | None, runtime: Mapping[str, C
     _finish(storage, intent, None)
 
 
-def _intent_at(storage: Storage) -> _Intent | None:
-    text = storage.read(_INTENT)
-    return None if text is None else _Intent(**json.loads(text))
-
-
-def _kafka_properties(spec: TableSpec) -> dict[str, str]:
-    return {name: value for name, value in spec.properties.items() if name.startswith("kafka.")}
-
-
-def _client_of(intent: _Intent, runtime: Mapping[str, ClientValue], allowed: Allowed) -> KafkaClient | None:
-    """Return how to reach the cluster of the intent's topic; None where the intent, of an older program, has no word.
-
-    Such an intent proves nothing, so nothing of Kafka is touched.
-    """
-    if not intent.properties:
-        logger.warning(_UNPROVEN, intent.topic)
-        return None
-    log = parse_options(without_removed(intent.properties), log_system="kafka", primary_key=()).log
-    assert log is not None
-    merged = merge_runtime(log.kafka.client, runtime, allowed)
-    return KafkaClient(merged, wait_seconds=log.request_timeout_ms / 1000)
-
-
-def _is_table(storage: Storage, intent: _Intent | None) -> bool:
+def _is_table(storage: Storage, intent: Intent | None) -> bool:
     try:
         TableFiles.open(storage)
     except NotFoundError:
@@ -511,15 +454,11 @@ def _empty_snapshot(client: KafkaClient, topic: str, partitions: int, table_id: 
     return IndexEntry(0, 0, "create", ranges, table=table_id, topic=found.topic_id)
 
 
-def _note(storage: Storage, intent: _Intent) -> None:
-    storage.put(_INTENT, json.dumps(asdict(intent)).encode())
-
-
 def _remove_files(storage: Storage) -> None:
     for name in storage.names():
         if name != INDEX:
             storage.remove_tree(name)
     for name in storage.names(INDEX):
-        if f"{INDEX}/{name}" != _INTENT:
+        if f"{INDEX}/{name}" != INTENT:
             storage.remove_tree(f"{INDEX}/{name}")
     storage.delete_tree()
