@@ -194,7 +194,7 @@ def test_a_strangers_record_stays_and_is_told(table: Damaged) -> None:
     table.write(5)
     done = table.repair()
     assert [(d.kind, d.offset) for d in done.report.differences] == [(DifferenceKind.UNREADABLE, offset)]
-    assert any("delete the topic and repair() again" in text for text in done.advice)
+    assert any("delete the topic and log.repair() again" in text for text in done.advice)
     table.drop_topic()
     assert table.repair().ok
 
