@@ -1,4 +1,4 @@
-"""One handle in several threads: the verbs that change a table run one at a time, reads run beside them."""
+"""One handle in several threads: methods that change the table run one at a time, reads run concurrently."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ R = TypeVar("R")
 
 
 def exclusive(verb: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Let one thread at a time run the verbs of a handle; a verb may call another one.
+    """Return ``verb`` as a method that one thread at a time may run on a handle; one such method may call another.
 
-    The lock is a ``threading.RLock``. Where nobody else holds it, it costs 0.4 microseconds a verb,
-    which takes milliseconds (measured on a busy machine).
+    The lock is a ``threading.RLock``. Without contention it costs 0.4 microseconds per call (measured on a busy
+    machine); the call itself takes milliseconds.
     """
 
     @wraps(verb)

@@ -1,4 +1,4 @@
-"""``TableStore``: the handle of one table. Each verb delegates to the module of its name."""
+"""``TableStore``, the handle of one table. Its methods delegate to the modules that implement them."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from tablestore.write.writer import Writer
 
 
 class TableStore(RowVerbs, Altering, Life):
-    """One table: its snapshots in Delta files, its changes in a Kafka log.
+    """A handle of one table: its snapshots in Delta files, its changes in a Kafka log.
 
-    Get one with ``TableStore.create(spark, path, schema, ...)`` or ``TableStore.open(spark, path)``. Several
-    threads may use one handle: what changes the table runs one at a time, in the order in which threads get the
-    handle's lock (which costs less than a microsecond where nobody else holds it), and reads run beside it. To write at
-    the same time, give each thread a handle of its own: any number of handles, in any processes, may work on a table.
+    Get one with ``TableStore.create(spark, path, schema, ...)`` or ``TableStore.open(spark, path)``. Several threads
+    may share a handle: methods that change the table take the handle's lock and run one at a time, and reads run
+    concurrently. To write concurrently, give each thread its own handle: any number of handles, in any processes, may
+    work on a table.
     """
 
     def __init__(self, spark: SparkSession, table: TableContext) -> None:
@@ -75,7 +75,7 @@ class TableStore(RowVerbs, Altering, Life):
         return now
 
     def _renew(self) -> None:
-        """Write and publish by the options as they are now. For verbs, which hold the lock."""
+        """Rebuild writer and publisher if the table's options have changed. Callers hold the lock."""
         now = self._table
         if now.options == self._written_by:
             return
@@ -103,23 +103,26 @@ class TableStore(RowVerbs, Altering, Life):
         client_options: Mapping[str, object] | None = None,
         allow_references: Iterable[str] | None = None,
     ) -> TableStore:
-        """Make an empty table and, with a log system, its topic.
+        """Create an empty table and, with a log system, its topic.
 
         Args:
             spark: the session; see ``tablestore.session``.
             path: folder of the table; a local path or the URL of an object store.
             schema: the columns, as a Spark schema or DDL text such as ``"id bigint, name string"``.
             primary_key: with a key, writes upsert; without one, they append.
-            partition_by: columns whose values make folders of the root Delta table.
+            partition_by: columns by which the root Delta table is partitioned.
             log_system: ``"kafka"`` publishes every snapshot to a Kafka topic; None for no log.
             options: see ``docs/reference/options.md``; with a log, ``kafka.bootstrap.servers`` and ``kafka.topic`` are
                 required.
-            client_options: as ``options`` of ``open``: Kafka client options that are not stored.
+            client_options: Kafka client options that are not stored, as ``options`` of ``open``.
             allow_references: as in ``open``.
 
+        Returns:
+            A handle of the new table.
+
         Raises:
-            InvalidInputError: a column, key or option is wrong, or an existing topic does not fit; nothing was made.
-            AlreadyExistsError: there is a table, or something else, at the path.
+            InvalidInputError: a column, key or option is wrong, or an existing topic does not fit; nothing was created.
+            AlreadyExistsError: there is already a table, or something else, at the path.
             UnavailableError: the broker or the file system does not answer.
         """
         table = create_drop.create(
@@ -143,19 +146,22 @@ class TableStore(RowVerbs, Altering, Life):
         options: Mapping[str, object] | None = None,
         allow_references: Iterable[str] | None = None,
     ) -> TableStore:
-        """Open a table that exists.
+        """Open an existing table.
 
         Args:
             spark: the session.
             path: folder of the table.
             options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
             allow_references: which ``env:`` and ``file:`` references the table's stored options may hold, such as
-                ``["env:ORDERS_*", "file:/etc/kafka/*"]``; by default what ``TABLESTORE_ALLOWED_REFERENCES`` says. See
-                ``docs/reference/options.md``.
+                ``["env:ORDERS_*", "file:/etc/kafka/*"]``; the default is ``TABLESTORE_ALLOWED_REFERENCES`` from the
+                environment. See ``docs/reference/options.md``.
+
+        Returns:
+            A handle of the table.
 
         Raises:
             NotFoundError: there is no table at the path.
-            InvalidInputError: a stored client option is one that only the program may give, or is not allowed.
+            InvalidInputError: a stored client option is one that only the program may set, or is not allowed.
         """
         options = wrap(options or {})
         return cls(spark, TableContext.open(os.fspath(path), options, Allowed.of(allow_references)))
@@ -192,17 +198,18 @@ class TableStore(RowVerbs, Altering, Life):
         """Write rows as one snapshot: append them or, in a table with a key, upsert them.
 
         Args:
-            frame: the table's columns, in any order. In a table with a key, a column ``_change_type`` (``insert``,
-                ``update_postimage``, ``delete``; ``update_preimage`` is left out) says what each row does; of several
-                rows of one key the last counts.
-            batch: name and increasing number of the write, for callers that may repeat it after a crash: a number that
-                has landed under that name, or is below one that has, is not written again, and a warning says so. A
-                query that begins anew, its checkpoint deleted, counts from 0 again and needs a new name.
-            merge_schema: first add the columns and fields that the table lacks and widen the types that are too narrow,
-                as a snapshot of its own; what the frame lacks is NULL.
+            frame: the table's columns, in any order. In a table with a key, an optional column ``_change_type``
+                (``insert``, ``update_postimage`` or ``delete``; rows of ``update_preimage`` are ignored) says what each
+                row does. If a key has several rows, the last one counts.
+            batch: name and increasing number of the write, for callers that may repeat a write after a crash. A batch
+                that has landed under that name, or has a lower number than one that has, is not written again; a
+                warning is logged. A query that starts over with a deleted checkpoint counts from 0 again and needs a
+                new name.
+            merge_schema: first add the columns and fields that the table lacks and widen types that are too narrow, as
+                a snapshot of its own. Columns that the frame lacks are NULL.
 
         Returns:
-            The snapshot, committed and published; None when the frame has no rows.
+            The snapshot, committed and published; None if the frame has no rows.
 
         Raises:
             InvalidInputError: the rows do not fit the table; nothing was written.
@@ -214,7 +221,7 @@ class TableStore(RowVerbs, Altering, Life):
 
     @exclusive
     def write_as(self, frame: DataFrame, commit_id: CommitId | None) -> Snapshot | None:
-        """Write rows as one snapshot under a name that says whether they have landed before; see ``write``."""
+        """Write rows as one snapshot under a commit id, by which repeated writes are detected; see ``write``."""
         return self._done(self._writer.write(frame, commit_id))
 
     def write_stream(
@@ -231,16 +238,19 @@ class TableStore(RowVerbs, Altering, Life):
 
         Args:
             frame: a streaming frame; columns as for ``write``.
-            checkpoint: folder in which Spark keeps the query's progress; names the query.
+            checkpoint: folder in which Spark keeps the query's progress. It identifies the query.
             output_mode: ``append``, or ``update`` for a table with a key.
             trigger: arguments of Spark's ``trigger``, such as ``{"availableNow": True}``.
             query_name: name of the query in Spark's progress.
-            transform: makes of the rows of a micro-batch those that are written.
+            transform: applied to the rows of each micro-batch before they are written.
+
+        Returns:
+            The running query.
 
         Raises:
-            InvalidInputError: the columns do not fit, or the output mode does not.
+            InvalidInputError: the columns or the output mode do not fit the table.
         """
-        # The query runs in a thread of its own, so it writes through a handle of its own.
+        # The query runs in its own thread, so it gets its own handle.
         table = self._table
         own = TableStore.open(self._spark, self.path, options=table.runtime, allow_references=table.allowed.entries)
         return start_stream(
@@ -266,12 +276,15 @@ class TableStore(RowVerbs, Altering, Life):
         """Read the rows of a snapshot, by default the newest.
 
         Args:
-            snapshot: its id.
-            timestamp: the newest snapshot at or before this time (datetime, ISO-8601 text, or epoch milliseconds).
-            tag: its tag.
-            columns: the columns wanted; naming them here saves reading the others where changes are merged.
-            schema: ``newest``: an old snapshot has the columns that the table has now, NULL where it had none; ``own``:
-                those that the table had then.
+            snapshot: id of the snapshot.
+            timestamp: read the newest snapshot at or before this time (datetime, ISO-8601 text, or epoch milliseconds).
+            tag: tag of the snapshot.
+            columns: the columns to read. Where changes are merged, the others are not read from files.
+            schema: ``newest`` reads an old snapshot with the table's current columns, NULL where the snapshot has no
+                value; ``own`` reads it with the columns that the table had then.
+
+        Returns:
+            The rows.
 
         Raises:
             NotFoundError: there is no such snapshot or tag, or the snapshot has expired.
@@ -294,29 +307,31 @@ class TableStore(RowVerbs, Altering, Life):
         normalize: bool | None = None,
         state: str | os.PathLike[str] | None = None,
     ) -> DataFrame:
-        """Follow the table's changes, from the log where there is one.
+        """Stream the table's changes, from the log if there is one.
 
-        With ``log.consistency=eventual`` rows are seen before they are committed, ``_commit_version`` is NULL but for
-        the rows that ``full`` begins with, and the query has to run in output mode ``update``: repeats fold into a
-        true changelog in Spark's state store. Other scan modes than ``full`` begin with an empty state.
+        With ``log.consistency=eventual``, the stream has rows before they are committed, ``_commit_version`` is NULL
+        except for the initial rows of ``full``, and the query must run in output mode ``update``: Spark's state store
+        normalizes duplicate records into a true changelog. Scan modes other than ``full`` start with an empty state.
 
         Args:
-            scan_mode: ``full`` (the newest snapshot's rows as inserts, then every change after it), ``latest``,
+            scan_mode: ``full`` (the newest snapshot's rows as inserts, then every later change), ``latest``,
                 ``earliest``, ``from-snapshot`` (that snapshot's changes first), ``from-timestamp`` or ``from-tag``
                 (the changes after the tag's snapshot).
             snapshot: for ``from-snapshot``.
             timestamp: for ``from-timestamp``.
             tag: for ``from-tag``.
-            until: the last snapshot of the stream (its id, which may be yet to come, a tag or a time): the query gives
-                nothing after it, and one with ``availableNow`` ends there.
-            consumer: a name under which the stream's progress stands in the table, so that what it has not read does
-                not expire. A new query of a known consumer begins after what that has read, whatever ``scan_mode``.
-            max_rows: rows of a micro-batch; a larger snapshot passes whole.
-            max_snapshots: snapshots of a micro-batch; not with ``log.consistency=eventual``.
-            normalize: False leaves the state out, where repeats, updates without preimages and deletes without rows do
-                no harm: for a consumer that upserts by key. Only with ``log.consistency=eventual``.
-            state: a folder of ``save_state``: the query goes on where that stream was, with the keys that it had, for
-                which it gives nothing. In place of a scan mode; needed until the first micro-batch is done.
+            until: the last snapshot of the stream: its id (which may be in the future), a tag or a time. The query
+                returns nothing after it, and a query with ``availableNow`` ends there.
+            consumer: a name under which the table keeps the stream's progress, so that changes it has not read do not
+                expire. A new query of a known consumer resumes after what the consumer has read, whatever ``scan_mode``
+                says.
+            max_rows: maximum rows of a micro-batch. A snapshot is never divided, even if it has more.
+            max_snapshots: maximum snapshots of a micro-batch; not with ``log.consistency=eventual``.
+            normalize: False runs without state, for consumers that upsert by key: the stream then has duplicates,
+                updates without preimages and deletes without rows. Only with ``log.consistency=eventual``.
+            state: a folder written by ``save_state``. The query resumes where that stream stopped and with the keys of
+                its state, without emitting rows for them. Replaces a scan mode; the folder is needed until the first
+                micro-batch is done.
 
         Returns:
             A streaming frame: the table's columns, ``_change_type``, ``_commit_version``, ``_commit_timestamp``.
@@ -344,30 +359,32 @@ class TableStore(RowVerbs, Altering, Life):
         scan_mode: str = ScanMode.FULL,
         max_rows: int | None = None,
     ) -> None:
-        """Follow the normalized stream of an eventual log with a state in proportion to the keys that live.
+        """Run the normalized stream of an eventual log with state that stays proportional to the number of live keys.
 
-        A query over ``read_stream()`` keeps every key that it has seen. This runs one and, when its state has twice the
-        keys that it began with (and over 200,000), or is as old as ``ttl``, saves the keys that live and goes on
-        with another: together they give one changelog, as one query would. The stream pauses meanwhile, for about
-        ten seconds per million keys. It returns when the query ends: by itself, as with ``availableNow``, or stopped
-        by another thread. Who writes to the table meanwhile does it with another handle.
+        A query over ``read_stream()`` keeps every key that it has seen. This method runs such a query. When the state
+        has twice the keys that it started with (and over 200,000), or is as old as ``ttl``, this method saves the live
+        keys and continues with a new query. Together the queries produce one changelog, as a single query would. The
+        stream pauses for the change of query, for about ten seconds per million keys. The method returns when the query
+        ends: by itself, as with ``availableNow``, or stopped by another thread. Use another handle to write to the
+        table in the meantime.
 
         Args:
-            write: gets the changes (columns as of ``read_stream``) and a number, and gives what is to be started, such
-                as ``changes.writeStream.foreachBatch(...)``; output mode and checkpoint are set here. The number is
-                another for each query, whose micro-batches are numbered from 0: who keeps a micro-batch's number to
-                know a repeat keeps this one with it.
+            write: receives the changes (columns as of ``read_stream``) and a number, and returns the stream to start,
+                such as ``changes.writeStream.foreachBatch(...)``; output mode and checkpoint are set here. The number
+                identifies the query. Each query numbers its micro-batches from 0, so to detect a repeated micro-batch,
+                store this number together with the micro-batch's number.
             checkpoint: a folder for this stream, in which each query has its own.
-            ttl: how long a key is surely kept that does not change, as in ``'30 d'``: at most twice that, while the
-                query runs. A key that was forgotten begins with an insert when it comes again, and its delete gives
-                nothing.
-            scan_mode: where a new stream begins, as in ``read_stream``: ``full``, ``latest`` or ``earliest``.
-            max_rows: rows of a micro-batch.
+            ttl: how long an unchanged key is guaranteed to be kept, as in ``'30 d'``; it is kept for at most twice that
+                while the query runs. A forgotten key starts with an insert when it returns, and its delete is not
+                emitted.
+            scan_mode: where a new stream starts, as in ``read_stream``: ``full``, ``latest`` or ``earliest``.
+            max_rows: maximum rows of a micro-batch.
 
         Raises:
             InvalidInputError: the log is not eventual; ``write`` adds an aggregate, a join of streams or
-                ``dropDuplicates`` to the query; ``ttl`` is no duration; the columns were changed since the query began.
-            StreamingQueryException: a query failed. What is done stays done; call it again to go on.
+                ``dropDuplicates`` to the query; ``ttl`` is not a duration; the columns have changed since the query
+                started.
+            StreamingQueryException: a query failed. Finished work is kept; call the method again to continue.
         """
         if not self._table.is_eventual:
             msg = f"follow: it goes with log.consistency='eventual'; table {self.path!r} is not. Use read_stream()."
@@ -381,38 +398,38 @@ class TableStore(RowVerbs, Altering, Life):
         follow(stream, save, write, os.fspath(checkpoint), None if ttl is None else ttl_ms(ttl))
 
     def snapshots(self, limit: int | None = None) -> list[Snapshot]:
-        """List the table's snapshots, newest first, as far back as they have not expired."""
+        """Return the table's unexpired snapshots, newest first, at most ``limit``."""
         return list(islice(self._table.files.snapshots(), limit))
 
     @exclusive
     def compact(self) -> Snapshot | None:
-        """Fold all changes into the root, so that any Delta reader sees the newest snapshot. Publishes nothing.
+        """Compact all changes into the root, so that any Delta reader sees the newest snapshot; publish nothing.
 
-        In a table without a key it puts the rows of small files together.
+        In a table without a key, combine small files into larger ones.
 
         Returns:
-            The maintenance snapshot; None when there was nothing to do.
+            The maintenance snapshot; None if there was nothing to do.
         """
         return compact(self._table, self._run_tasks)
 
     @exclusive
     def recover(self, *, skip_foreign: Collection[int] = ()) -> list[IndexEntry]:
-        """Publish what is committed and not in the log, after a crash of any writer.
+        """Publish committed snapshots that the log lacks, after a crash of any writer.
 
-        In a table without a key that is also what other Delta writers did to its rows (``DELETE``, ``UPDATE``,
-        ``MERGE``, ``RESTORE``, an overwrite): the difference between the rows that they took out and those that they
-        brought in becomes the changes of a snapshot of its own.
+        In a table without a key, this includes what other Delta writers did to its rows (``DELETE``, ``UPDATE``,
+        ``MERGE``, ``RESTORE``, an overwrite): the difference between the rows of the files that they removed and of
+        those that they added becomes the changes of a separate snapshot.
 
         Args:
-            skip_foreign: versions of other Delta writers that are left out of log and streams for good, such as those
+            skip_foreign: versions of other Delta writers to leave out of log and streams permanently, such as those
                 whose files are gone; a warning says what each did.
 
         Returns:
             What was published; empty without a log.
 
         Raises:
-            InvalidInputError: a version to skip is none of another writer that waits to be published.
-            DataLostError: files that another writer took out are gone; the message says how to skip its version.
+            InvalidInputError: a version to skip is not an unpublished version of another writer.
+            DataLostError: files that another writer removed are gone; the message says how to skip its version.
         """
         self._renew()
         adopt(self._table, skip_foreign)
@@ -422,13 +439,13 @@ class TableStore(RowVerbs, Altering, Life):
         return recover(self._table.files, self._publisher, self._table.index, buckets=buckets)
 
     def verify(self, progress: Progress | None = None) -> Report:
-        """Compare log and table for every snapshot still in the log, record by record. Changes nothing.
+        """Compare log and table, record by record, for every snapshot still in the log; change nothing.
 
         Args:
-            progress: called with the offsets read so far and in all.
+            progress: called with the number of offsets read so far and the total.
 
         Returns:
-            Where they differ: partition, offset, key and snapshot of each difference; ``ok`` when nowhere.
+            Partition, offset, key and snapshot of each difference; ``ok`` if there is none.
 
         Raises:
             UnavailableError: the broker or the file system does not answer.
@@ -437,19 +454,19 @@ class TableStore(RowVerbs, Altering, Life):
 
     @exclusive
     def repair(self, progress: Progress | None = None) -> RepairReport:
-        """Mend log index, register and the end of the log, without showing a plain consumer a change twice.
+        """Repair the log index, the register and the end of the log; a plain consumer sees no change twice.
 
-        Takes the log over, so that nobody else publishes meanwhile.
+        Takes the log over first, so that no other writer publishes during the repair.
 
         Args:
             progress: as for ``verify``.
 
         Returns:
-            What was done, how log and table compare now, and what to do about what could not be mended.
+            What was done, the remaining differences between log and table, and what to do about them.
 
         Raises:
             UnavailableError: the broker or the file system does not answer; repair again.
-            FencedError: another writer has taken the log over; repair again.
+            FencedError: another writer took the log over; repair again.
         """
         self._renew()
         return repair(self._table, self._publisher, progress)
@@ -458,16 +475,16 @@ class TableStore(RowVerbs, Altering, Life):
     def drop(self, *, keep_topic: bool = False) -> None:
         """Remove the table, and the topic if ``create`` made it.
 
-        The topic is deleted only if Kafka's ids of topic and cluster are those that ``create`` has kept. A broker that
-        does not answer ends the drop before anything is changed. A drop that did not end is finished by another, or by
-        the next ``create`` at the path.
+        The topic is deleted only if its Kafka topic id and cluster id are those that ``create`` stored. If the broker
+        does not answer, the drop fails before anything is changed. An unfinished drop is completed by another drop, or
+        by the next ``create`` at the path.
 
         Args:
             keep_topic: leave the topic as it is; then the broker need not answer.
 
         Raises:
-            NotFoundError: there is no table at the path any more.
-            TableReplacedError: the table was dropped and created again; that one stays.
+            NotFoundError: there is no longer a table at the path.
+            TableReplacedError: the table was dropped and created again; the new table stays.
             UnavailableError: the broker or the file system does not answer; drop again.
         """
         if self._publisher is not None:
@@ -476,7 +493,7 @@ class TableStore(RowVerbs, Altering, Life):
         try:
             table = opened.refreshed()
         except (NotFoundError, CorruptedError):
-            # The drop before did not end.
+            # An earlier drop did not finish.
             create_drop.drop_at(opened.path, opened.runtime, opened.allowed, keep_topic=keep_topic)
         else:
             create_drop.drop(table, keep_topic=keep_topic)
@@ -489,7 +506,7 @@ class TableStore(RowVerbs, Altering, Life):
         allow_references: Iterable[str] | None = None,
         keep_topic: bool = False,
     ) -> None:
-        """Remove the table at a path, or what is left of one whose ``drop`` or ``create`` did not end; see ``drop``.
+        """Remove the table at a path, or what an unfinished ``drop`` or ``create`` left there; see ``drop``.
 
         Args:
             path: folder of the table.
@@ -498,19 +515,19 @@ class TableStore(RowVerbs, Altering, Life):
             keep_topic: leave the topic as it is.
 
         Raises:
-            NotFoundError: there is no table, and nothing is left of one.
+            NotFoundError: there is neither a table nor the remains of one.
             UnavailableError: the broker or the file system does not answer; drop again.
         """
         create_drop.drop_at(os.fspath(path), options, Allowed.of(allow_references), keep_topic=keep_topic)
 
     def _done(self, made: Snapshot | None) -> Snapshot | None:
-        """Do after a write what is due: fold changes into the root, drop what has expired, delete old partitions."""
+        """Run the maintenance that is due after a write, and return the write's snapshot; see ``_maintain``."""
         if made is not None:
             after_write(f"table {self.path}", "maintenance", self._maintain)
         return made
 
     def _maintain(self) -> None:
-        """Do the maintenance that is due; see ``_done``."""
+        """Compact changes into the root, expire snapshots and expire partitions, as far as each is due."""
         self._renew()
         meter = self._writer.meter
         meter.made("compact", lambda: compact_if_due(self._table, self._run_tasks))
@@ -521,7 +538,7 @@ class TableStore(RowVerbs, Altering, Life):
         self._expire_partitions_if_due()
 
     def __repr__(self) -> str:
-        """Show path, key and log."""
+        """Return path, key and log as text."""
         spec, of_log = self._opened.spec, self._opened.log
         key = f", primary_key={list(spec.primary_key)}" if spec.primary_key else ""
         log = f", log_system='kafka', topic={of_log.topic!r}" if of_log else ""

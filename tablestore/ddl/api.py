@@ -1,4 +1,4 @@
-"""The verbs of ``TableStore`` that change what a table is; ``alter.py`` does them."""
+"""The methods of ``TableStore`` that change columns and options; ``alter.py`` implements them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 class Altering:
-    """Changes of a table's columns and options.
+    """Mixin of ``TableStore`` with the methods that change columns and options.
 
-    Each call is one snapshot without rows; several changes at once are ``alter(change, change, ...)``. A field in a
-    column is named by its path: ``struct.field``, ``list.element.field``, ``map.value.field``.
+    Each call commits one snapshot without rows; to combine several changes, use ``alter(change, change, ...)``. A
+    nested field is named by its path: ``struct.field``, ``list.element.field``, ``map.value.field``.
     """
 
     if TYPE_CHECKING:
@@ -54,30 +54,31 @@ class Altering:
     def alter(
         self, *changes: Change, set_options: Mapping[str, Any] | None = None, reset_options: Sequence[str] = ()
     ) -> Snapshot | None:
-        """Make several changes as one snapshot, all or none of them.
+        """Apply several changes atomically, as one snapshot.
 
         Args:
-            changes: ``tablestore.AddColumn(...)`` and the like; each sees what those before it did.
+            changes: ``tablestore.AddColumn(...)`` and the like, applied in this order.
             set_options: options to set; see ``set_options``.
             reset_options: names of options to set to their defaults.
 
         Returns:
-            The snapshot, committed and published; None where the table is so already.
+            The snapshot, committed and published; None if the table already has this definition.
 
         Raises:
             InvalidInputError: a change cannot be made; nothing was changed.
-            ConflictError: others committed first too often; nothing was changed.
-            PublishPendingError: changed, but the log's broker fails; the next write or ``recover()`` publishes it. A
-                change of options only is in effect all the same, so there it is a warning in the program's log.
+            ConflictError: other writers committed first too often; nothing was changed.
+            PublishPendingError: the change is committed, but publishing it failed; the next write or ``recover()``
+                publishes it. If only options changed, a logged warning takes the place of this error, since options
+                take effect without publishing.
         """
 
         def publish(snapshot: int) -> None:
-            # With the options as they are now: what keeps a snapshot from the log may be the option that was changed.
+            # Reload the options first: the option that was changed may be the one that made publishing fail.
             self._renew()
             if changes:
                 self._writer.publish(snapshot)
             else:
-                # Options are in effect once they are committed.
+                # Options take effect when they are committed, so a failure to publish is only a warning.
                 after_write(f"table {self._table.path}", "publishing", lambda: self._writer.publish(snapshot))
 
         return alter(self._table, changes, set_options=set_options, reset_options=reset_options, publish=publish)
@@ -86,78 +87,79 @@ class Altering:
         self, name: str, data_type: DataType | str, *, first: bool = False, after: str | None = None,
         comment: str | None = None,
     ) -> Snapshot | None:  # fmt: skip
-        """Add a column that may be NULL, and is in every row there is.
+        """Add a nullable column; it is NULL in existing rows.
 
         Args:
-            name: its name, or the path of a new field.
-            data_type: its type, as a Spark type or DDL text such as ``"decimal(10, 2)"``.
-            first: put it before all others.
-            after: put it after this one; without either it comes last.
-            comment: says what it is.
+            name: the column's name, or the path of a new field.
+            data_type: a Spark type or DDL text such as ``"decimal(10, 2)"``.
+            first: put the column before all others.
+            after: put the column after this one. By default it becomes the last column.
+            comment: a description of the column.
 
         Raises:
-            InvalidInputError: the name is taken or reserved, or a table cannot hold the type.
+            InvalidInputError: the name is taken or reserved, or the type is not supported.
         """
         return self.alter(AddColumn(name, as_type(name, data_type), first, after, comment))
 
     def drop_column(self, name: str) -> Snapshot | None:
-        """Remove a column; a column that is added under its name later has none of its values.
+        """Drop a column; a column added later under the same name does not get its values back.
 
         Raises:
-            InvalidInputError: it does not exist, or key, partitions or an option need it.
+            InvalidInputError: the column does not exist, or the primary key, the partitioning or an option uses it.
         """
         return self.alter(DropColumn(name))
 
     def rename_column(self, name: str, to: str) -> Snapshot | None:
-        """Give a column another name. Delta readers of the root go on seeing the name that files have.
+        """Rename a column. Delta readers of the base table still see its physical name.
 
         Args:
             name: the column, or the path of a field.
-            to: the new name, without what is before it in the path.
+            to: the new name; for a field, the last part of its path only.
 
         Raises:
-            InvalidInputError: it does not exist, the new name is taken, or key, partitions or an option need it.
+            InvalidInputError: the column does not exist, the new name is taken, or the primary key, the partitioning or
+                an option uses the column.
         """
         return self.alter(RenameColumn(name, to))
 
     def move_column(self, name: str, *, first: bool = False, after: str | None = None) -> Snapshot | None:
-        """Put a column before all others or after another one.
+        """Move a column before all others or after another one.
 
         Raises:
-            InvalidInputError: one of them does not exist.
+            InvalidInputError: one of the columns does not exist.
         """
         return self.alter(MoveColumn(name, first, after))
 
     def widen_column(self, name: str, data_type: DataType | str) -> Snapshot | None:
-        """Give a column a type that holds all values of the type it has.
+        """Widen a column to a type that can represent all values of its current type.
 
         Args:
             name: the column, or the path of a field, of a list's ``element`` or a map's ``value``.
             data_type: the new type, as for ``add_column``.
 
         Raises:
-            InvalidInputError: the type does not hold them, or key or partitions need the column as it is.
+            InvalidInputError: the type is not wider, or the column is in the primary key or the partitioning.
         """
         return self.alter(WidenColumn(name, as_type(name, data_type)))
 
     def allow_null(self, name: str) -> Snapshot | None:
-        """Let a NOT NULL column hold NULL. There is no way back."""
+        """Make a NOT NULL column nullable. This cannot be undone."""
         return self.alter(AllowNull(name))
 
     def comment_column(self, name: str, comment: str | None) -> Snapshot | None:
-        """Say what a column is; None says nothing."""
+        """Set the comment of a column; None removes it."""
         return self.alter(CommentColumn(name, comment))
 
     def set_options(self, options: Mapping[str, Any]) -> Snapshot | None:
-        """Set options: of compaction, snapshots, writing and publishing, ``log.headers``, the Kafka client's.
+        """Set options, such as those of compaction, snapshots, writing, publishing and the Kafka client.
 
         Raises:
-            InvalidInputError: an option is unknown, its value is wrong, or it cannot change after ``create``.
+            InvalidInputError: an option is unknown, its value is invalid, or it cannot change after ``create``.
         """
         return self.alter(set_options=options)
 
     def reset_options(self, *names: str) -> Snapshot | None:
-        """Set options to their defaults.
+        """Reset options to their defaults.
 
         Raises:
             InvalidInputError: an option is unknown, or cannot change after ``create``.
@@ -165,7 +167,7 @@ class Altering:
         return self.alter(reset_options=names)
 
     def _merged(self, frame: DataFrame) -> DataFrame:
-        """Change the table so that it has a place for each column of a frame; give the frame with what it lacks."""
+        """Evolve the table's schema to include a frame's columns; return the frame with missing columns as NULL."""
         self.alter(*merging_changes(frame.schema, self._table.spec.schema))
         came = {name.lower() for name in frame.columns}
         lacking = [f for f in self._table.spec.schema.fields if f.nullable and f.name.lower() not in came]
@@ -174,10 +176,10 @@ class Altering:
 
 
 def as_type(name: str, data_type: DataType | str) -> DataType:
-    """Read a type given as DDL text.
+    """Return a Spark type, parsing it if it is DDL text.
 
     Raises:
-        InvalidInputError: the text is no type.
+        InvalidInputError: the text is not a type.
     """
     if isinstance(data_type, DataType):
         return data_type

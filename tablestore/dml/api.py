@@ -1,4 +1,4 @@
-"""The verbs of a table, as users call them. Each is one snapshot, and the log gets what it changes."""
+"""The DML methods of ``TableStore``. Each call makes one snapshot, and its changes are published to the log."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tablestore.write.prepare_input import deletes_of
 
 
 class RowVerbs(ABC):
-    """The verbs of ``TableStore`` that change rows by what they hold."""
+    """The DML methods of ``TableStore``, which change existing rows."""
 
     @property
     @abstractmethod
     def _table(self) -> TableContext:
-        """The table."""
+        """The table as currently defined."""
 
     _verbs: Verbs
     _lock: threading.RLock
@@ -35,23 +35,23 @@ class RowVerbs(ABC):
 
     @abstractmethod
     def _done(self, made: Snapshot | None) -> Snapshot | None:
-        """Do what is due after a write."""
+        """Run the maintenance that is due after a write, and return the write's snapshot."""
 
     @exclusive
     def delete(self, where: DataFrame | Condition, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
-        """Delete rows: those that a condition selects, or those of some keys.
+        """Delete the rows that a condition selects, or the rows with the keys in a frame.
 
         Args:
-            where: a condition, as a Spark column or SQL text; or a frame with the key columns, and those of
-                ``sequence.field``, in which others are ignored. With a frame the table is not read.
+            where: a condition, as a Spark column or SQL text; or a frame with the key columns and those of
+                ``sequence.field``. Other columns of the frame are ignored. With a frame, the table is not read.
             batch: as for ``write``.
 
         Returns:
-            The snapshot; None when there is nothing to delete.
+            The snapshot; None if there is nothing to delete.
 
         Raises:
-            InvalidInputError: the condition cannot be evaluated; or a frame came and the table has no key, or the
-                frame lacks a key column; or the log's format cannot say a delete. Nothing was written.
+            InvalidInputError: the condition cannot be evaluated; a frame is given, but the table has no key or the
+                frame lacks a key column; or the log's format cannot express a delete. Nothing was written.
             ConflictError: other writers committed first too often; nothing was written.
         """
         if isinstance(where, DataFrame):
@@ -70,16 +70,16 @@ class RowVerbs(ABC):
 
         Args:
             where: the condition, as a Spark column or SQL text; ``"true"`` selects all rows.
-            set: values by column: a Spark column, SQL text of an expression over the row as it is, or a constant
-                that is no text. A key may be set too: the row moves.
+            set: values by column: a Spark column, SQL text of an expression over the existing row, or a constant that
+                is not a string. Key columns may be set too; the row then moves to the new key.
             batch: as for ``write``.
 
         Returns:
-            The snapshot; None when no row is selected.
+            The snapshot; None if no row is selected.
 
         Raises:
-            InvalidInputError: condition or values cannot be evaluated, a value is of another type than its column, or
-                two rows would have one primary key. Nothing was written.
+            InvalidInputError: the condition or a value cannot be evaluated, a value's type differs from its column's,
+                or two rows would have the same primary key. Nothing was written.
             ConflictError: other writers committed first too often; nothing was written.
         """
         return self._done(self._verbs.update(where, set, batch))
@@ -93,34 +93,34 @@ class RowVerbs(ABC):
         dynamic: bool = False,
         batch: tuple[str, int] | None = None,
     ) -> Snapshot | None:
-        """Put rows in the place of others: of all, of those that a condition selects, or of whole partitions.
+        """Replace rows: all of them, those that a condition selects, or whole partitions.
 
         Args:
-            frame: the rows that come in, with the table's columns. In a table with a key, a row takes the place of
-                the one with its key wherever that is; of several rows of one key the last counts.
-            where: the rows that go; every row that comes in must fulfil it too.
-            dynamic: the rows of those partitions go that occur in ``frame``.
+            frame: the new rows, with the table's columns. In a table with a key, a new row also replaces a row with the
+                same key elsewhere in the table; if a key has several new rows, the last one counts.
+            where: selects the rows to replace; every new row must fulfil it too.
+            dynamic: replace the partitions that occur in ``frame``.
             batch: as for ``write``.
 
         Returns:
-            The snapshot; None when nothing goes and nothing comes in.
+            The snapshot; None if no row is removed and none is added.
 
         Raises:
-            InvalidInputError: the rows do not fit the table or ``where``, or the table has no partitions. Nothing was
-                written.
+            InvalidInputError: the rows do not fit the table or ``where``, or ``dynamic`` is given for a table without
+                partitions. Nothing was written.
             ConflictError: other writers committed first too often; nothing was written.
         """
         return self._done(self._verbs.overwrite(frame, where, batch, dynamic=dynamic))
 
     @exclusive
     def truncate(self, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
-        """Delete all rows, and publish that they are deleted.
+        """Delete all rows, and publish the deletes.
 
         Args:
             batch: as for ``write``.
 
         Returns:
-            The snapshot; None when the table is empty.
+            The snapshot; None if the table is empty.
 
         Raises:
             ConflictError: other writers committed first too often; nothing was written.
@@ -131,22 +131,22 @@ class RowVerbs(ABC):
     def merge(
         self, source: DataFrame, on: On, when: Sequence[Clause], *, batch: tuple[str, int] | None = None
     ) -> Snapshot | None:
-        """Change rows by those of a source, clause by clause, as SQL's ``MERGE`` does.
+        """Merge rows of a source into the table, as SQL's ``MERGE`` does.
 
         Args:
-            source: rows of any columns, called ``source.`` in expressions; the table's are called ``target.``.
-            on: when rows match: names of columns that both have, or a condition.
-            when: what becomes of them, as ``when_matched(...)``, ``when_not_matched(...)`` and
-                ``when_not_matched_by_source(...)`` give it; of several clauses for the same rows the first counts
-                whose condition holds.
+            source: rows with any columns. Expressions refer to them as ``source.`` and to the table's as ``target.``.
+            on: the match condition, or names of columns that table and source have in common.
+            when: the clauses, made by ``when_matched(...)``, ``when_not_matched(...)`` and
+                ``when_not_matched_by_source(...)``. A row is handled by the first clause of its kind whose condition
+                holds.
             batch: as for ``write``.
 
         Returns:
-            The snapshot; None when nothing changes.
+            The snapshot; None if nothing changes.
 
         Raises:
-            InvalidInputError: something cannot be evaluated, a clause is never reached, several rows of the source
-                change one row of the table, or two rows would have one primary key. Nothing was written.
+            InvalidInputError: an expression cannot be evaluated, a clause is never reached, several rows of the source
+                change the same row of the table, or two rows would have the same primary key. Nothing was written.
             ConflictError: other writers committed first too often; nothing was written.
         """
         return self._done(self._verbs.merge(source, on, when, batch))

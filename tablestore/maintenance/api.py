@@ -1,4 +1,4 @@
-"""The verbs of a table's life: time travel, tags, expiry, consumers, and looking inside."""
+"""The maintenance methods of ``TableStore``: rollback, tags, expiry, consumers, orphan removal and metadata tables."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tablestore.write.writer import Writer
 
 
 class Life(ABC):
-    """What ``TableStore`` can do with its own past."""
+    """Base class of ``TableStore`` with the methods that work on a table's history."""
 
     _writer: Writer
     _run_tasks: Callable[[Sequence[Any], Callable[[Any], str]], list[str]]
 
     def __init__(self, spark: SparkSession, table: TableContext) -> None:
-        """Work on ``table``."""
+        """Create a handle on ``table``."""
         self._spark = spark
         self._opened = table
         self._partitions_looked_at: float | None = None
@@ -46,7 +46,7 @@ class Life(ABC):
     @property
     @abstractmethod
     def _table(self) -> TableContext:
-        """The table as it is defined now."""
+        """The table with its current definition."""
 
     @property
     @abstractmethod
@@ -55,67 +55,69 @@ class Life(ABC):
 
     @abstractmethod
     def delete(self, where: Column) -> Snapshot | None:
-        """Delete the rows that a condition selects."""
+        """Delete the rows that match a condition."""
 
     @abstractmethod
     def _done(self, made: Snapshot | None) -> Snapshot | None:
-        """Do what is due after a write."""
+        """Run what is due after a write, such as compaction, and return the write's snapshot."""
 
     @exclusive
     def rollback(self, to: Point) -> Snapshot | None:
-        """Make the table what it was, by one new snapshot; what that changes is published.
+        """Restore an earlier state of the table as one new snapshot, and publish the changes this makes.
 
-        In a table with a key these are the rows that differ. Without a key files are compared: an append that commits
-        at the same time stays, and rows that a compaction has copied since go and come back.
+        In a table with a primary key, the changes are the rows that differ. In a table without one, files are compared:
+        a concurrent append stays, and rows that a compaction has rewritten since are deleted and inserted again.
 
         Args:
             to: a snapshot's id, a tag or a time.
 
         Returns:
-            The snapshot; None where nothing differs.
+            The new snapshot; None if nothing differs.
 
         Raises:
             NotFoundError: there is no such snapshot or tag, or the snapshot has expired.
-            InvalidInputError: the log's format cannot say a delete.
-            ConflictError: others wrote at the same time too often; nothing was written.
+            InvalidInputError: the log's format cannot represent a delete.
+            ConflictError: other writers committed first too often; nothing was written.
         """
         return self._done(rollback.rollback(self._table, self._writer, self._run_tasks, to))
 
     def save_state(
         self, checkpoint: str | os.PathLike[str], into: str | os.PathLike[str], *, ttl: str | None = None
     ) -> SavedState:
-        """Save the state of a query over the normalized stream of an eventual log, without the keys that are gone.
+        """Save the state of a query that normalizes an eventual log, without deleted keys.
 
-        The query must have stopped, with no micro-batch half done. A new query with a new checkpoint goes on with it:
-        ``read_stream(state=into)``. Spark's state forgets no key, so this is how a state becomes smaller, and how the
-        number of its parts changes (``spark.sql.shuffle.partitions`` of the new query).
+        The query must be stopped, and its last micro-batch must be complete. A new query with a new checkpoint
+        continues from the saved state: ``read_stream(state=into)``. Spark never removes a key from this state, so
+        saving it is the way to shrink it and to change its number of partitions (``spark.sql.shuffle.partitions`` of
+        the new query).
 
         Args:
-            checkpoint: the query's checkpoint; it is left as it is.
-            into: a folder to make.
-            ttl: how long a key is kept that does not change, as in ``'30 d'``; without it, for ever. A key that was
-                forgotten begins with an insert when it comes again, and its delete gives nothing.
+            checkpoint: the query's checkpoint; it is not changed.
+            into: the folder to create.
+            ttl: how long to keep a key that does not change, such as ``'30 d'``; None keeps keys forever. The next
+                upsert of a dropped key is emitted as an insert, and a delete of it is not emitted.
 
         Returns:
-            How many keys were saved, and left out.
+            The numbers of keys saved and left out.
 
         Raises:
-            InvalidInputError: the checkpoint is of another query, or its last micro-batch is not done; ``into`` holds a
-                saved state already; ``ttl`` is no duration.
-            UnavailableError: the file system refused.
+            InvalidInputError: the checkpoint belongs to another query, or its last micro-batch is incomplete; ``into``
+                already contains a saved state; ``ttl`` is not a duration.
+            UnavailableError: a file system operation failed.
         """
         return save_state(self._spark, self._table, os.fspath(checkpoint), os.fspath(into), ttl)
 
     @exclusive
     def expire_partitions(self, *, dry_run: bool = False, progress: Progress | None = None) -> PartitionsReport:
-        """Delete partitions that are older than ``partition.expiration-time``, by one snapshot, which is published.
+        """Delete partitions older than ``partition.expiration-time`` in one snapshot, and publish it.
 
         Args:
-            dry_run: only say what would be deleted.
-            progress: called with the partitions deleted so far and in all.
+            dry_run: only report what would be deleted.
+            progress: called with the number of partitions deleted so far and the total.
 
         Raises:
-            InvalidInputError: the table has no partitions or no such option, or the log's format cannot say a delete.
+            InvalidInputError: the table has no partitions, the option is not set, or the log's format cannot represent
+                a delete.
             ConflictError: other writers committed first too often; nothing was deleted.
         """
         names = self._table.spec.partition_by
@@ -126,9 +128,9 @@ class Life(ABC):
         return expire_partitions(self._table, rows, self.delete, dry_run=dry_run, progress=progress)
 
     def _expire_partitions_if_due(self) -> None:
-        """Delete old partitions by the table's options; cheap while there are none.
+        """Delete expired partitions if the table's options say so; cheap if there are none.
 
-        It follows a write that is done, so a failure is a warning; a later write tries again.
+        This runs after a completed write, so a failure is only logged as a warning; a later write tries again.
         """
 
         def work() -> None:
@@ -136,7 +138,7 @@ class Life(ABC):
             looked = self._partitions_looked_at
             if not options.auto or (looked is not None and now - looked < options.check_interval_ms / 1000):
                 return
-            # The delete is a write too.
+            # Set before the delete, which is itself a write and would call this again.
             self._partitions_looked_at = now
             if has_old_partitions(self._table):
                 self.expire_partitions()
@@ -144,42 +146,43 @@ class Life(ABC):
         after_write(f"table {self.path}", "expiring partitions", work)
 
     def changes(self, from_: Point, to: Point | None = None) -> DataFrame:
-        """Read what changed between two snapshots, in a batch, from the table's files.
+        """Return the changes between two snapshots as a batch frame, read from the table's files.
 
         Args:
-            from_: the changes after this snapshot (its id, a tag or a time).
-            to: up to this one; by default the newest.
+            from_: the snapshot before the first change (its id, a tag or a time).
+            to: the last snapshot to include; by default the newest.
 
         Returns:
-            The table's columns, ``_change_type``, ``_commit_version``, ``_commit_timestamp``, as ``read_stream`` gives.
+            The table's columns plus ``_change_type``, ``_commit_version`` and ``_commit_timestamp``, as in
+            ``read_stream``.
 
         Raises:
             NotFoundError: there is no such snapshot or tag.
-            DataLostError: changes in between have expired.
-            InvalidInputError: the second comes before the first.
+            DataLostError: some of the changes have expired.
+            InvalidInputError: ``to`` is before ``from_``.
         """
         return batch.read_changes(self._spark, self._table, from_, to)
 
     def tag(self, name: str, snapshot: Point | None = None) -> Tag:
-        """Name a snapshot, which can then be read after it has expired: ``batch(tag=name)``.
+        """Tag a snapshot, so that it can still be read after it expires: ``batch(tag=name)``.
 
         Args:
             name: a letter or ``_``, then letters, digits, ``.``, ``_`` or ``-``.
-            snapshot: its id, another tag, or a time; by default the newest.
+            snapshot: the snapshot's id, another tag, or a time; by default the newest.
 
         Raises:
-            InvalidInputError: the name is not one.
-            AlreadyExistsError: there is a tag of this name.
+            InvalidInputError: the name is invalid.
+            AlreadyExistsError: a tag with this name exists.
             NotFoundError: there is no such snapshot, or it has expired.
         """
         return change_tags.make_tag(self._table, name, snapshot)
 
     def tags(self) -> list[Tag]:
-        """List the tags, by their snapshots."""
+        """Return the tags, ordered by snapshot."""
         return self._table.files.tags.all()
 
     def delete_tag(self, name: str) -> None:
-        """Remove a tag and, where its snapshot has expired, the files that only it kept.
+        """Delete a tag and, if its snapshot has expired, the files that only the tag kept.
 
         Raises:
             NotFoundError: there is no such tag.
@@ -194,39 +197,41 @@ class Life(ABC):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ExpireReport:
-        """Expire old snapshots: they can no longer be read, and what only they needed is removed.
+        """Expire old snapshots: they can no longer be read, and files that only they need are removed.
 
-        The newest snapshot stays, and what a named consumer has not read, what the log lacks, and what a tag names.
+        Always kept are the newest snapshot, snapshots that a named consumer has not read, snapshots that are not in the
+        log yet, and the files of tagged snapshots.
 
         Args:
-            older_than: snapshots that were replaced so long ago (a timedelta or text such as ``"7 d"``) or before a
-                time. With ``keep_last`` alone 10 minutes, for readers under way; with neither, the table's options
-                decide (``snapshot.retention``, ``snapshot.retain-min``, ``snapshot.retain-max``).
-            keep_last: so many of the newest snapshots stay.
-            dry_run: only say what would be done.
-            progress: called with the files removed so far and in all.
+            older_than: expire snapshots that were replaced this long ago (a timedelta or text such as ``"7 d"``) or
+                before this time. If only ``keep_last`` is given, the default is 10 minutes, which protects running
+                readers. If neither is given, the table's options apply (``snapshot.retention``,
+                ``snapshot.retain-min``, ``snapshot.retain-max``).
+            keep_last: how many of the newest snapshots to keep.
+            dry_run: only report what would be done.
+            progress: called with the number of files removed so far and the total.
 
         Raises:
-            InvalidInputError: an argument is wrong.
+            InvalidInputError: an argument is invalid.
             ConflictError: other writers committed first too often; nothing has expired.
-            UnavailableError: the file system refused; expire again.
+            UnavailableError: a file system operation failed; call ``expire`` again.
         """
         rules = rules_of(self._table, older_than, keep_last)
         return expire(self._table, rules, dry_run=dry_run, progress=progress)
 
     def consumers(self) -> list[Consumer]:
-        """List the named consumers, those that have read least first."""
+        """Return the named consumers, the one furthest behind first."""
         return Consumers(self._table.files.storage).all()
 
     def reset_consumer(self, name: str, snapshot: Point | None = None) -> None:
-        """Forget a named consumer, or set it to have read up to a snapshot.
+        """Delete a named consumer, or mark everything up to a snapshot as read.
 
-        A running query says again where it is; stop it first. A query goes on from its checkpoint; one with a new
-        checkpoint begins where the consumer is set.
+        Stop the consumer's query first, since a running query records its own position again. A query that has a
+        checkpoint resumes from the checkpoint; a query with a new checkpoint starts at the consumer's position.
 
         Args:
-            name: of the consumer.
-            snapshot: its id, a tag or a time; None forgets the consumer.
+            name: the consumer's name.
+            snapshot: the snapshot's id, a tag or a time; None deletes the consumer.
 
         Raises:
             NotFoundError: there is no such consumer, or no such snapshot.
@@ -236,13 +241,13 @@ class Life(ABC):
     def remove_orphans(
         self, *, older_than: Age = orphans.AGE, dry_run: bool = False, progress: Progress | None = None
     ) -> orphans.OrphanReport:
-        """Remove files that nothing points at, left by writers and expiries that died.
+        """Remove orphan files: files left by failed writers and expiries that no snapshot or tag refers to.
 
         Args:
-            older_than: only files written so long ago; an hour at least. A younger one may be that of a writer that is
-                about to commit: choose more than the longest write takes.
-            dry_run: only say what would be removed.
-            progress: called with the files removed so far and in all.
+            older_than: remove only files written this long ago, at least an hour. A younger file may belong to a writer
+                that has not committed yet, so choose more than the duration of the longest write.
+            dry_run: only report what would be removed.
+            progress: called with the number of files removed so far and the total.
 
         Raises:
             InvalidInputError: the age is less than an hour.
@@ -251,10 +256,10 @@ class Life(ABC):
 
     @property
     def metrics(self) -> Hook | None:
-        """A function that is told of each write, publish, compaction and expiry of this handle; None for none.
+        """The function called after each write, publish, compaction and expiry of this handle, or None.
 
-        It gets a ``tablestore.write.metrics.Measured``. What it raises is logged and stops nothing. Reads and streams
-        are measured by Spark: by its observable metrics and a query's progress.
+        It receives a ``tablestore.write.metrics.Measured``. An exception that it raises is logged and otherwise
+        ignored. For reads and streams, use Spark's observable metrics and query progress.
         """
         return self._writer.meter.hook
 
@@ -264,5 +269,5 @@ class Life(ABC):
 
     @property
     def inspect(self) -> Inspector:
-        """What is inside the table, as frames: ``inspect.snapshots()``, ``files()``, ``consumers()``, and so on."""
+        """The table's metadata tables as Spark frames: ``inspect.snapshots()``, ``files()``, ``consumers()`` etc."""
         return Inspector(self._spark, self._table)
