@@ -1,1 +1,1 @@
-"""Side-by-side measurements of the table store. ``python -m benchmarks --small`` runs them all."""
+"""Side-by-side benchmarks of the table store. ``python -m benchmarks --small`` runs them all."""

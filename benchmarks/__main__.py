@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--small] [name...]``: all measurements, each group in a process of its own, one table."""
+"""``python -m benchmarks [--small] [name...]``: runs each benchmark group in its own process and prints one table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.harness import Result, show
 
 
 class Group(StrEnum):
-    """The groups, in the order they run."""
+    """The benchmark groups, in the order in which they run."""
 
     UPSERT = "upsert"
     ENGINES = "engines"
@@ -40,7 +40,7 @@ def main(
     *,
     small: Annotated[bool, typer.Option("--small", help="smaller sizes: minutes, for a first look")] = False,
 ) -> None:
-    """Measure, and print one table with the targets."""
+    """Run benchmarks and print one table with the results and targets."""
     console = Console()
     groups = names or list(Group)
     results: list[Result] = []

@@ -1,4 +1,4 @@
-"""Runs a group in a new process, so that none inherits another's memory, caches or session."""
+"""Runs a benchmark group in a new process, so that groups do not share memory, caches or a Spark session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.harness import Bench, Result, Say
 
 
 def run_alone(group: str, *, small: bool, say: Say) -> list[Result]:
-    """Run the group of that name; ``say`` shows what it is doing. A group that fails is one line of the table."""
+    """Run a group by name and return its results; a failure becomes a result. ``say`` displays progress."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
     process = context.Process(target=_run, args=(theirs, group, small))

@@ -1,4 +1,4 @@
-"""Appends without a log against Delta's, and publishing against a bare produce loop."""
+"""Appends without a log compared with Delta's, and publishing compared with a plain produce loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tablestore.write.writer import Writer
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure both."""
+    """Measure appends and publishing."""
     return [_append(bench), *_publish(bench)]
 
 
@@ -39,7 +39,7 @@ def _append(bench: Bench) -> Result:
 
 
 def _publish(bench: Bench) -> list[Result]:
-    """Publish a snapshot that was committed without publishing it; the bare loop has the bytes of the same rows."""
+    """Publish a snapshot that was committed but not published; the plain loop produces the bytes of the same rows."""
     count = bench.size(4_000_000, 1_000_000)
     sample = _unpublished(bench, "json", count)
     topics = iter(range(1000))
@@ -65,7 +65,7 @@ def _publish(bench: Bench) -> list[Result]:
 
 
 def _published(bench: Bench, log: str, count: int) -> float:
-    """Publish as a writer does that owns the log already."""
+    """Return the seconds that publishing takes a writer that has already taken over the log."""
     opened = TableContext.open(_unpublished(bench, log, count).path)
     publisher = open_publisher(opened, bench.spark)
     assert isinstance(publisher, KafkaPublisher)
@@ -77,7 +77,7 @@ def _published(bench: Bench, log: str, count: int) -> float:
 
 
 def _unpublished(bench: Bench, log: str, count: int) -> TableStore:
-    """Commit a snapshot and leave its publishing to whoever comes next."""
+    """Return a table with a snapshot that is committed but not published."""
     table = bench.table(f"publish-{log}", SCHEMA, key=["id"], log=log, bucket=CORES)
     opened = TableContext.open(table.path)
     writer = Writer(opened, None)

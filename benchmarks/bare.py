@@ -1,7 +1,8 @@
-"""The bare loops that publishing and streaming are measured against: confluent-kafka and DuckDB, one process a core.
+"""Plain loops as baselines for publishing and streaming: confluent-kafka and DuckDB, one process per core.
 
-Processes are started and hold their bytes before the clock runs; connecting and flushing are inside of it, as in ours.
-The loops use the client options of the store (lz4, ``linger.ms``, ``fetch.queue.backoff.ms``), which serve them too.
+The processes start and load their bytes before the timing starts; connecting and flushing are timed, as they are for
+the store. The loops use the store's client options (lz4, ``linger.ms``, ``fetch.queue.backoff.ms``), which make them
+faster too.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _FIELDS = json.dumps({"id": "BIGINT", "name": "VARCHAR", "price": "DOUBLE", "at"
 
 
 def make_topic(servers: str, topic: str, partitions: int) -> None:
-    """Make a topic."""
-    # Its log tells of the events that it leaves behind.
+    """Create a topic."""
+    # Without this log level, the client logs the events that nobody has polled when it is closed.
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
 
 
 class Team:
-    """One process a partition; each makes its loop ready once and runs it when told."""
+    """Worker processes, one per partition; each prepares its loop once and runs it on request."""
 
     def __init__(self, prepare: Callable[..., Callable[[str], int]], arguments: Sequence[tuple[Any, ...]]) -> None:
         """Start the processes and wait until all are ready."""
@@ -51,7 +52,7 @@ class Team:
             end.recv()
 
     def run(self, topic: str) -> float:
-        """Run all loops at once on a topic and give the seconds until the last has ended."""
+        """Run all loops concurrently on a topic and return the seconds until the last one has ended."""
         start = time.perf_counter()
         for end in self._ends:
             end.send(topic)
@@ -59,7 +60,7 @@ class Team:
         return time.perf_counter() - start
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the processes."""
         for end, process in zip(self._ends, self._processes, strict=True):
             end.send(None)
             process.join(10)
@@ -67,7 +68,7 @@ class Team:
 
 @contextmanager
 def team(prepare: Callable[..., Callable[[str], int]], arguments: Sequence[tuple[Any, ...]]) -> Iterator[Team]:
-    """Keep a team for a while."""
+    """Yield a team and stop its processes at the end of the block."""
     made = Team(prepare, arguments)
     try:
         yield made
@@ -83,7 +84,7 @@ def _serve(end: Connection, prepare: Callable[..., Callable[[str], int]], argume
 
 
 def producing(path: str, snapshot: int, partition: int) -> Callable[[str], int]:
-    """Hold the bytes of a snapshot's partition; the loop produces them."""
+    """Return a loop that produces the records of one partition of a snapshot, encoded in advance."""
     table = TableContext.open(path)
     assert table.log is not None
     codec, client = table.log.codec(), table.log.client
@@ -98,7 +99,7 @@ def producing(path: str, snapshot: int, partition: int) -> Callable[[str], int]:
 
 
 def sending(servers: str, topic: str, partition: int, records: int) -> Callable[[str], int]:
-    """Hold the bytes of a topic's partition; the loop produces them, without keys, to the same partition."""
+    """Return a loop that produces the values of one partition of a topic, without keys, to the same partition."""
     client = KafkaClient({"bootstrap.servers": servers})
     consumer = client.consumer("bare")
     consumer.assign([TopicPartition(topic, partition, 0)])
@@ -128,7 +129,7 @@ def _produce(
 
 
 def consuming(servers: str, partition: int, records: int) -> Callable[[str], int]:
-    """Read ``records`` records of a partition and make columns of their JSON by one DuckDB query a batch."""
+    """Return a loop that consumes ``records`` records of a partition and parses their JSON with DuckDB by batch."""
     client = KafkaClient({"bootstrap.servers": servers})
     duck = duckdb.connect(config={"threads": 1})
     duck.execute("SET TimeZone = 'UTC'")

@@ -1,4 +1,4 @@
-"""What a small write costs: one row with everything, and a commit after a thousand others."""
+"""The cost of small writes: a one-row write end to end, and commits after a thousand others."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tablestore.write.open_publisher import open_publisher
 from tablestore.write.writer import Writer
 
 _WINDOW = 100
-"""Commits whose mean stands for "the first" and "the last": each holds the few that write a checkpoint."""
+"""How many commits are averaged as "the first" and "the last"; each window includes commits that write a checkpoint."""
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure one-row writes and the growth of the commit's cost."""
+    """Measure one-row writes and how the cost of a commit grows with the number of snapshots."""
     return [*_one_row(bench), *_growth(bench)]
 
 
 def _one_row(bench: Bench) -> list[Result]:
-    """Write a row and look for it as another process would: with a handle opened anew."""
+    """Write a row and read it as another process would, with a new handle."""
     spark, count = bench.spark, bench.size(40, 15)
     orders = bench.table("orders", SCHEMA, key=["id"], log="json", bucket=2)
     orders.write(rows(spark, 100_000))
@@ -72,7 +72,7 @@ def _one_row(bench: Bench) -> list[Result]:
 
 
 def _growth(bench: Bench) -> list[Result]:
-    """Commit one-row files that were staged before; with the compaction that ``TableStore.write`` does, and without."""
+    """Commit one-row files that were staged in advance, with the compaction of ``TableStore.write`` and without."""
     count = bench.size(1000, 400)
     found: list[Result] = []
     for log in ("json", None):
@@ -95,7 +95,7 @@ def _mean(taken: Sequence[float]) -> Timed:
 
 
 def _commits(bench: Bench, count: int, log: str | None, *, compacting: bool) -> tuple[list[float], list[float]]:
-    """Give the seconds of each commit, and those of looking after compaction behind it."""
+    """Return the seconds of each commit, and of each check for compaction after it."""
     opened = TableContext.open(bench.table("commits", SCHEMA, key=["id"], log=log, bucket=2).path)
     writer = Writer(opened, open_publisher(opened, None))
     writer.recover_once()
@@ -113,7 +113,7 @@ def _commits(bench: Bench, count: int, log: str | None, *, compacting: bool) -> 
 
 
 def staged_rows(writer: Writer, count: int, first: int = 0) -> list[list[StagedFile]]:
-    """Stage one-row files without Spark, for the rows from number ``first`` on."""
+    """Stage ``count`` one-row files without Spark, starting with row number ``first``."""
     stager = writer.stager(whole_buckets=True)
     schema = change_file_schema(stager.spec)
     kind = int(RowKind.UPDATE_AFTER)

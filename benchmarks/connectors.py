@@ -1,10 +1,11 @@
-"""The connectors' sources and sinks against bare loops of the Kafka client and DuckDB, one process a core.
+"""The connectors' sources and sinks compared with plain loops of the Kafka client and DuckDB, one process per core.
 
-* Source: everything in a topic by ``AvailableNow`` into Spark's ``noop`` sink, in one micro-batch, next to a loop that
-  consumes the same messages and makes columns of them by DuckDB's ``from_json``, without any check.
-* Sink: a frame of rows into a topic, next to loops that produce the same messages, which they hold as bytes before the
-  clock runs. Ours makes the rows, encodes them and, for exactly-once, writes them twice: to be staged and to be sent.
-* Memory: the peak of our Python processes for two topics, one four times the other.
+* Source: a whole topic is read with ``AvailableNow`` into Spark's ``noop`` sink, in one micro-batch. The baseline is a
+  loop that consumes the same messages and parses them with DuckDB's ``from_json``, without any checks.
+* Sink: a frame of rows is written to a topic. The baseline is a loop that produces the same messages, which it has
+  loaded as bytes before the timing starts. Our sink generates the rows, encodes them and, for exactly-once, writes them
+  twice: to staging files and to the topic.
+* Memory: the peak memory of our Python processes for two topics, one four times as large as the other.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from benchmarks.memory import LIMIT_MB, PeakWatch
 
 FORMATS = ("json", "csv", "avro")
 GROWTH_MB = 100.0
-"""What a topic four times as large may add to the peak."""
+"""The maximum increase of the peak for a topic that is four times as large."""
 _LOOPS = f"bare {{}}, {CORES} processes"
 _names = numbers()
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure all three."""
+    """Measure sources, sinks and memory."""
     return [*_source(bench), *_sink(bench), *_memory(bench)]
 
 
@@ -88,7 +89,7 @@ def _sink(bench: Bench) -> list[Result]:
 
 
 def _memory(bench: Bench) -> list[Result]:
-    """Read and write a topic and one four times as large, the source in micro-batches of so many rows."""
+    """Read and write a topic and one four times as large; micro-batches are as large as the smaller topic."""
     large = bench.size(4_000_000, 1_000_000)
     peaks: dict[str, list[float]] = {"source": [], "sink, exactly once": []}
     once = {
@@ -113,7 +114,7 @@ def _memory(bench: Bench) -> list[Result]:
 
 def _options(bench: Bench, name: str, topic: str) -> dict[str, str]:
     given = {"properties.bootstrap.servers": bench.kafka.bootstrap_servers, "topic": topic, "format": name}
-    # Flink's own mapping has no instants in Avro.
+    # Flink's legacy Avro mapping has no type for timestamps with a time zone.
     return given | ({"avro.timestamp_mapping.legacy": "false"} if name == "avro" else {})
 
 
@@ -124,7 +125,7 @@ def _new(bench: Bench) -> str:
 
 
 def _filled(bench: Bench, name: str, count: int) -> str:
-    """Make a topic whose partitions hold the same number of rows."""
+    """Fill a new topic with the same number of rows in each partition, and return its name."""
     bench.say(f"making a topic of {count_text(count)} rows, {name}")
     topic = _new(bench)
     frame = rows(bench.spark, count).coalesce(CORES)
@@ -140,9 +141,9 @@ def _written(bench: Bench, name: str, count: int, more: dict[str, str]) -> float
 
 
 def _read(bench: Bench, name: str, topic: str, count: int, **more: Any) -> float:
-    """Stream everything; give the seconds that Spark's progress counts for the micro-batches with rows."""
+    """Stream the whole topic; return the seconds that Spark reports for micro-batches with rows."""
     options = _options(bench, name, topic) | {"scan.startup.mode": "earliest-offset"} | more
-    # Avro's schema says which columns are never NULL, so a reader needs the writer's.
+    # Avro schemas include nullability, so the reader needs the writer's schema.
     schema = rows(bench.spark, 1).schema
     frame = bench.spark.readStream.format("kafka-table").schema(schema).options(**options).load()
     writer = frame.writeStream.format("noop").option("checkpointLocation", bench.path("checkpoint"))

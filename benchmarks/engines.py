@@ -1,7 +1,7 @@
-"""Merge engines: writes that merge, beside the same writes of a table that keeps the last row.
+"""Writes with merge engines compared with the same writes to a table that keeps the last row.
 
-Each contestant has a table of its own with the same rows, and writes the same batches of keys that are there. A partial
-update and an aggregation have to read the rows that they meet; ``deduplicate`` reads nothing.
+Each contestant has its own table with the same rows and writes the same batches of existing keys. Partial updates and
+aggregations have to read the existing rows of these keys; ``deduplicate`` reads nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENGINES: Mapping[str, Mapping[str, str]] = {
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure a first write of many rows, and writes of a part of their keys."""
+    """Measure writes to a part of a large table's keys, and a large first write."""
     count, part = bench.size(2_000_000, 200_000), bench.size(200_000, 40_000)
     return [*_writes(bench, count, part), *_first(bench, count)]
 

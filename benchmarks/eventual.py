@@ -1,6 +1,6 @@
-"""Normalize: the streaming read of an eventual log, with the operator and without it; what its state weighs.
+"""Normalization: streaming reads of an eventual log with and without the operator, and the size of its state.
 
-Time is what Spark counts for the micro-batches (``triggerExecution``) of a query into its ``noop`` sink.
+The time is what Spark reports for the micro-batches (``triggerExecution``) of a query into its ``noop`` sink.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from benchmarks.eventual_log import changes, eventual_table, send
 from benchmarks.harness import Bench, Result, at_least, count_text, limit, main, reach
 
 _BATCHES = 20
-"""Each has every key, a tenth of them as deletes."""
+"""Number of batches in the log; each contains every key, a tenth of them as deletes."""
 _MICRO_BATCHES = {10: 2, 2: 4, 1: 8}
-"""And rounds: the longest first, since it takes Java's compiler two minutes to know what all of them run."""
+"""Number of micro-batches, with the rounds of each. The largest number runs first, because Java's JIT compiler takes
+two minutes to compile the code that all of them run."""
 _COMPACTED = "spark.sql.streaming.stateStore.rocksdb.compactOnCommit"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
 
 def run(bench: Bench) -> list[Result]:
-    """Read a log of repeated keys and some deletes, in few micro-batches and in many."""
+    """Read a log of repeated keys and some deletes in different numbers of micro-batches."""
     keys = bench.size(100_000, 20_000)
     table, ids = eventual_table(bench), np.arange(keys)
     count = keys * _BATCHES
@@ -50,10 +51,10 @@ def run(bench: Bench) -> list[Result]:
 
 
 def _state(bench: Bench, keys: int, row: float) -> list[Result]:
-    """Say what the state weighs on disk: of keys that live, of the same when all have changed, and are deleted."""
+    """Measure the size of the state on disk: after inserting keys, updating all of them, and deleting all of them."""
     table, ids = eventual_table(bench), np.arange(keys)
     checkpoint = bench.path("checkpoint")
-    # Files are the state only where each micro-batch flushes and compacts them.
+    # The size of RocksDB's files equals the size of the state only if each micro-batch flushes and compacts them.
     bench.spark.conf.set(_COMPACTED, "true")
     bench.spark.conf.set(_CHANGELOG, "false")
     found: list[Result] = []
@@ -69,7 +70,7 @@ def _state(bench: Bench, keys: int, row: float) -> list[Result]:
 
 
 def drained(bench: Bench, frame: DataFrame, checkpoint: str | None = None) -> tuple[float, Any]:
-    """Run a query to the log's end; give the seconds of its micro-batches, and the last one's progress."""
+    """Run a query to the log's end; return the seconds of its micro-batches, and the progress of the last one."""
     writer = frame.writeStream.format("noop").outputMode("update")
     writer = writer.option("checkpointLocation", checkpoint or bench.path("checkpoint"))
     query = writer.trigger(availableNow=True).start()

@@ -1,4 +1,4 @@
-"""Normalize with many keys: state that no heap should have to hold. The session's heap is its default, 2 GB."""
+"""Normalization with many keys, whose state must not be limited by the heap (the session's default of 2 GB)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAP_MAX = 4e9
 
 
 def run(bench: Bench) -> list[Result]:
-    """Read a log of many keys, then changes of some of them."""
+    """Read a log of many keys, then changes of some of them, then save the state."""
     keys = bench.size(10_000_000, 200_000)
     few = keys // 50
     table, checkpoint = eventual_table(bench), bench.path("checkpoint")
@@ -50,13 +50,13 @@ def run(bench: Bench) -> list[Result]:
 
 
 def _heap(bench: Bench) -> float:
-    """Give the heap that Spark's JVM may have, in bytes."""
+    """Return the maximum heap size of Spark's JVM, in bytes."""
     size = bench.spark.sparkContext.getConf().get("spark.driver.memory", "1g")
     return float(size[:-1]) * {"m": 2**20, "g": 2**30}[size[-1].lower()]
 
 
 def _peak() -> float:
-    """Give the most bytes that Spark's JVM, a child of this process, has held: heap and RocksDB's together."""
+    """Return the peak memory in bytes of Spark's JVM, a child of this process, including heap and RocksDB."""
     mine = f"PPid:\t{os.getpid()}\n"
     for status in Path("/proc").glob("[0-9]*/status"):
         with suppress(FileNotFoundError, ProcessLookupError):

@@ -1,8 +1,8 @@
-"""Latency of an eventual log at 1,000 rows a second: until a plain consumer has a row, and until it is seen normalized.
+"""Latency of an eventual log at 1,000 rows/s: until a plain consumer gets a row, and until a normalized stream does.
 
-A thread writes as a long staging task does (the same code: encoded, and sent by an idempotent producer), every 40 ms
-what is due since the last time; each row carries the time at which it came to be, so waiting for the next send counts.
-Nothing is ever committed, and nobody waits for it.
+A thread writes like a long staging task, with the same code: it encodes rows and sends them with an idempotent
+producer. Every 40 ms it sends the rows that are due. Each row carries the time at which it was due, so the wait for the
+next send counts. Nothing is committed, and no reader waits for a commit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NEWEST = pa.array([RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type
 
 
 class _Writer(threading.Thread):
-    """Hands rows to the log as they come to be."""
+    """Sends rows to the log at a constant rate."""
 
     def __init__(self, table: TableContext) -> None:
         super().__init__(daemon=True)
@@ -62,8 +62,9 @@ class _Writer(threading.Thread):
 
 
 def run(bench: Bench) -> list[Result]:
-    """Let a writer, a plain consumer and a normalized stream run side by side."""
-    # Java's compiler is done with Spark's planner after two minutes: until then a micro-batch takes half as long again.
+    """Run a writer, a plain consumer and a normalized stream concurrently."""
+    # Java's JIT compiler takes two minutes to compile Spark's planner; until then, micro-batches take 1.5 times as
+    # long.
     warm_up, seconds = bench.size(150, 30), bench.size(60, 15)
     table = eventual_table(bench, f"id bigint, {_SEEN} bigint")
     ages: list[tuple[float, float]] = []

@@ -1,4 +1,4 @@
-"""The logs that normalize is measured with, made in bulk and without Spark: writing them is not what is measured."""
+"""Creates the logs for the normalization benchmarks in bulk and without Spark; writing them is not measured."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FLUSH_SECONDS = 120
 
 
 def eventual_table(bench: Bench, schema: str = SCHEMA) -> TableStore:
-    """Make an eventual table with a partition, and so a task, for each core; the state has as many parts."""
+    """Create an eventual table with one partition, and so one task, per core; the state has as many partitions."""
     bench.spark.conf.set("spark.sql.shuffle.partitions", CORES)
     options = {"log__consistency": "eventual", "bucket": CORES, "compaction__auto": "false"}
     return bench.table("eventual", schema, key=["id"], log="json", **options)
 
 
 def changes(ids: np.ndarray, deleted: np.ndarray, seed: int) -> pa.RecordBatch:
-    """Make a change of each id, of the table's columns and ``_kind``; with another seed the values are others."""
+    """Return one change per id, with the table's columns and ``_kind``; the values depend on the seed."""
     number = np.random.default_rng(seed).integers(0, 1_000_003, len(ids))
     kinds = np.where(np.broadcast_to(deleted, ids.shape), int(RowKind.DELETE), int(RowKind.UPDATE_AFTER))
     names = np.char.add("name-", (number % 100_000).astype(str))
@@ -35,7 +35,7 @@ def changes(ids: np.ndarray, deleted: np.ndarray, seed: int) -> pa.RecordBatch:
 
 
 def send(table: TableStore, batches: Iterable[pa.RecordBatch]) -> float:
-    """Put changes into the log as staging tasks encode them; give the mean bytes of a record's value."""
+    """Send changes to the log, encoded as staging tasks do it; return the mean size of a record's value in bytes."""
     log = TableContext.open(table.path).log
     assert log is not None
     producer, codec = log.client.producer(None), log.codec()

@@ -1,7 +1,7 @@
-"""How fast the log formats code rows on one core, next to JSON one row at a time. All ratios are of one run.
+"""Speed of the log formats on one core, compared with encoding and decoding JSON one row at a time.
 
-Run ``python benchmarks/formats.py [rows] [rounds]``. Times are CPU seconds of this process; each figure is the median
-of the rounds, which take turns so that a busy machine slows all alike.
+Run ``python benchmarks/formats.py [rows] [rounds]``. Times are CPU seconds of this process. Each figure is the median
+of the rounds of one run; the contestants take turns, so that a busy machine slows all of them equally.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Side = tuple[Callable[[], object], Callable[[], object]]
 
 
 def sample(rows: int) -> pa.RecordBatch:
-    """Changes of four columns and mixed kinds, one in ten a delete."""
+    """Return changes with four columns and mixed kinds; one in ten is a delete."""
     rng = np.random.default_rng(1)
     columns = [
         pa.array(rng.integers(0, 10**9, rows)),
@@ -51,7 +51,7 @@ def sample(rows: int) -> pa.RecordBatch:
 
 
 def in_bulk(name: str, batch: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> Side:
-    """One of our formats; ``schema`` is the reader's."""
+    """Return functions that encode and decode a batch with one of our formats; ``schema`` is the reader's."""
     writer, reader = open_format(name, SCHEMA, ["id"]), open_format(name, schema, ["id"])
     records = writer.encode(batch)
     return (lambda: writer.encode(batch)), (lambda: reader.decode(records.keys, records.values))
@@ -60,7 +60,7 @@ def in_bulk(name: str, batch: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> Sid
 def by_row(
     dumps: Callable[[object], bytes], loads: Callable[[bytes], dict[str, object]], batch: pa.RecordBatch
 ) -> Side:
-    """JSON one row at a time in Python, without any check."""
+    """Return functions that encode and decode a batch as JSON one row at a time in Python, without any checks."""
 
     def encode() -> list[tuple[bytes, bytes | None]]:
         result: list[tuple[bytes, bytes | None]] = []
@@ -85,7 +85,7 @@ def by_row(
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """CPU time of one call."""
+    """Return the CPU time of one call, in seconds."""
     start = time.process_time()
     work()
     return time.process_time() - start

@@ -1,7 +1,7 @@
-"""What the measurements share: a session and a broker of their own, taking turns, and results with their targets.
+"""The benchmarks' common parts: a Spark session and a broker, timing in turns, and results with targets.
 
-Figures of a busy machine mean little, ratios a lot: contestants take turns in one run, after a warm-up round, and the
-median of one is divided by the median of the other.
+Absolute figures depend on the machine's load, ratios hardly do. So contestants take turns in one run, after a warm-up
+round, and the median of one is divided by the median of the other.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table.
+    """One line of the results table.
 
     Attributes:
         what: what was measured.
         ours: our figure, with its unit.
-        baseline: what it is compared to; empty where there is only a limit.
-        ratio: ours against the baseline; empty likewise.
-        target: what the ratio or the figure must be; empty where it is only reported.
-        met: whether it is; None without a target.
+        baseline: the figure that it is compared with; empty if there is none.
+        ratio: our figure relative to the baseline; empty without a baseline.
+        target: the required ratio or figure; empty if it is only reported.
+        met: whether the target is met; None without a target.
     """
 
     what: str
@@ -53,7 +53,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of one contestant's rounds, and how many rows each round had."""
+    """The seconds of each round of one contestant, and the number of rows per round."""
 
     seconds: tuple[float, ...]
     rows: int | None = None
@@ -64,39 +64,39 @@ class Timed:
         return statistics.median(self.seconds)
 
     def __str__(self) -> str:
-        """Show rows per second where rows are counted, else seconds."""
+        """Return the median as rows per second if rows are counted, else as seconds."""
         if self.rows is None:
             return seconds_text(self.median)
         return f"{self.rows / self.median:,.0f} rows/s"
 
 
 class Bench:
-    """A session and a broker in folders of their own, made when first asked for. A context manager."""
+    """A context manager with a Spark session, a broker and a folder; session and broker start on first use."""
 
     def __init__(self, *, small: bool, say: Say) -> None:
-        """Measure with small sizes or full ones; ``say`` shows what is going on."""
+        """Create a bench for small or full sizes; ``say`` displays progress."""
         self.small = small
         self.say = say
         self._stack = ExitStack()
         self._names = 0
 
     def __enter__(self) -> Self:
-        """Make the folder."""
+        """Create the folder."""
         self.folder = Path(tempfile.mkdtemp(prefix="tablestore-bench-"))
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop what was started and remove the folder."""
+        """Stop the session and the broker, and remove the folder."""
         self._stack.close()
 
     def size(self, full: int, small: int) -> int:
-        """Choose a number by the size of the run."""
+        """Return the number for the size of this run."""
         return small if self.small else full
 
     @cached_property
     def spark(self) -> SparkSession:
-        """A session on two cores."""
+        """A Spark session on ``CORES`` cores."""
         self.say("starting Spark")
         spark = session("benchmarks", master=f"local[{CORES}]", warehouse=self.folder / "warehouse")
         self._stack.callback(spark.stop)
@@ -104,19 +104,19 @@ class Bench:
 
     @cached_property
     def kafka(self) -> LocalKafka:
-        """A broker."""
+        """A local Kafka broker."""
         self.say("starting Kafka")
         return self._stack.enter_context(LocalKafka())
 
     def path(self, name: str) -> str:
-        """Give a new path in the folder."""
+        """Return a new path in the folder."""
         self._names += 1
         return str(self.folder / f"{name}-{self._names}")
 
     def table(
         self, name: str, schema: str, *, key: Sequence[str] = (), log: str | None = None, **options: object
     ) -> TableStore:
-        """Make a table; with ``log`` (a format) also its log. In option names ``__`` stands for a dot."""
+        """Create a table, with a log if ``log`` is a log format. In option names ``__`` stands for a dot."""
         path = self.path(name)
         named: dict[str, Any] = {k.replace("__", ".").replace("_", "-"): v for k, v in options.items()}
         if log is not None:
@@ -131,7 +131,7 @@ class Bench:
     def take_turns(
         self, what: str, contestants: Mapping[str, Callable[[], float]], *, rounds: int, rows: int | None = None
     ) -> dict[str, Timed]:
-        """Run contestants by turns, a warm-up round first. Each prepares its round and gives the seconds that count."""
+        """Run contestants in turns after a warm-up round; each prepares its round and returns the seconds to count."""
         seconds: dict[str, list[float]] = {name: [] for name in contestants}
         for number in range(rounds + 1):
             for name, run in contestants.items():
@@ -145,56 +145,56 @@ class Bench:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Give the seconds that a call takes."""
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def at_least(what: str, ours: Timed, baseline: Timed, times: float, name: str) -> Result:
-    """Ours must be at least so many times as fast as the baseline called ``name``."""
+    """Return a result with the target of at least ``times`` the speed of the baseline called ``name``."""
     ratio = _speed(ours) / _speed(baseline)
     return Result(what, str(ours), f"{name}: {baseline}", f"{ratio:.2f}x as fast", f">= {times:g}", ratio >= times)
 
 
 def at_most(what: str, ours: Timed, baseline: Timed, times: float, name: str) -> Result:
-    """Ours must take at most so many times the baseline's seconds."""
+    """Return a result with the target of at most ``times`` the seconds of the baseline called ``name``."""
     ratio = ours.median / baseline.median
     return Result(what, str(ours), f"{name}: {baseline}", f"{ratio:.2f}x the time", f"<= {times:g}", ratio <= times)
 
 
 def limit(what: str, figure: float, most: float | None, show: Callable[[float], str]) -> Result:
-    """A figure that must not exceed a limit; without one it is only reported."""
+    """Return a result whose figure must not exceed ``most``; None only reports it."""
     if most is None:
         return Result(what, show(figure))
     return Result(what, show(figure), "", "", f"<= {show(most)}", figure <= most)
 
 
 def reach(what: str, rate: float, least: float | None) -> Result:
-    """Rows a second that must be reached; without a limit only reported."""
+    """Return a result whose rows per second must reach ``least``; None only reports them."""
     if least is None:
         return Result(what, f"{rate:,.0f} rows/s")
     return Result(what, f"{rate:,.0f} rows/s", "", "", f">= {least:,.0f} rows/s", rate >= least)
 
 
 def seconds_text(seconds: float) -> str:
-    """Show seconds, short ones in milliseconds."""
+    """Return seconds as text, in milliseconds if less than one second."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Give a percentile by nearest rank."""
+    """Return a percentile by nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
 def count_text(rows: int) -> str:
-    """Show a number of rows as people say it."""
+    """Return a row count as text, in millions if large."""
     return f"{rows / 1e6:g} M" if rows >= 1_000_000 else f"{rows:,}"
 
 
 def show(console: Console, results: Sequence[Result], *, small: bool) -> None:
-    """Print the table."""
+    """Print the results table."""
     size = "small sizes: for a first look, the targets are meant for the full ones" if small else "full sizes"
     table = Table(title=f"Benchmarks, {CORES} cores, medians, {size}", title_justify="left")
     for heading in ("what", "ours", "baseline", "ratio", "target", "met"):
@@ -206,7 +206,7 @@ def show(console: Console, results: Sequence[Result], *, small: bool) -> None:
 
 
 def main(run: Callable[[Bench], list[Result]]) -> None:
-    """Run one group on its own, from the command line."""
+    """Run a single benchmark group from the command line."""
 
     def command(*, small: Annotated[bool, typer.Option("--small", help="smaller sizes")] = False) -> None:
         console = Console()

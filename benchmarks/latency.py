@@ -1,7 +1,7 @@
-"""Latency at 100 rows a second: from the moment a row is handed to ``write_stream`` until ``read_stream`` has it.
+"""Latency at 100 rows/s, from the time a row is available to ``write_stream`` until ``read_stream`` returns it.
 
-The source is a Python data source in which row *n* comes to be exactly *n*/100 s after the start and carries that time,
-so waiting for the next micro-batch counts. A plain ``read_committed`` consumer listens at the same time.
+The source is a Python data source whose row *n* becomes available *n*/100 s after the start and carries that time, so
+the wait for the next micro-batch counts. A plain ``read_committed`` consumer reads the topic at the same time.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _KEYS = 10_000
 
 
 class SteadySource(DataSource):
-    """``ROWS_PER_SECOND`` rows a second, each with the time in microseconds at which it came to be."""
+    """A source of ``ROWS_PER_SECOND`` rows per second, each with the time in microseconds when it became available."""
 
     @classmethod
     def name(cls) -> str:
-        """Name the format."""
+        """Return the name of the format."""
         return "steady"
 
     def schema(self) -> str:
-        """Give the columns."""
+        """Return the schema."""
         return "id bigint, handed bigint"
 
     def streamReader(self, schema: object) -> DataSourceStreamReader:  # noqa: N802 - Spark's signature
-        """Start the rows now."""
+        """Return a reader whose rows start now."""
         return _SteadyReader()
 
 
@@ -71,10 +71,10 @@ class _SteadyReader(DataSourceStreamReader):
 
 
 class Listener(threading.Thread):
-    """A stranger: consumes the topic and hands over each record."""
+    """A plain consumer of a topic, which passes each record to a callback."""
 
     def __init__(self, servers: str, topic: str, take: Callable[[Any], None]) -> None:
-        """Consume all of ``topic`` from its start."""
+        """Create a consumer that reads all partitions of ``topic`` from the beginning."""
         super().__init__(daemon=True)
         self._consumer = KafkaClient({"bootstrap.servers": servers}).consumer("stranger")
         self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(CORES)])
@@ -82,7 +82,7 @@ class Listener(threading.Thread):
         self._take = take
 
     def run(self) -> None:
-        """Consume until told to stop."""
+        """Consume until ``stop`` is called."""
         while not self._done.is_set():
             message: Any = self._consumer.poll(0.2)
             if message is not None and message.error() is None:
@@ -90,13 +90,13 @@ class Listener(threading.Thread):
         self._consumer.close()
 
     def stop(self) -> None:
-        """Stop."""
+        """Stop the thread and wait for it to end."""
         self._done.set()
         self.join(30)
 
 
 def run(bench: Bench) -> list[Result]:
-    """Let a write stream and a read stream run side by side."""
+    """Run a write stream and a read stream concurrently."""
     spark, seconds = bench.spark, bench.size(60, 20)
     spark.dataSource.register(SteadySource)
     table = bench.table("latency", "id bigint, handed bigint", key=["id"], log="json", bucket=CORES)
@@ -107,7 +107,7 @@ def run(bench: Bench) -> list[Result]:
         now = time.time()
         latencies.extend((now, now - micros / 1e6) for micros in handed)
 
-    # When the last record of each snapshot came.
+    # The arrival time of each snapshot's last record.
     last: dict[int, float] = {}
 
     def heard(message: Any) -> None:
@@ -154,7 +154,7 @@ def run(bench: Bench) -> list[Result]:
 
 
 def watch(queries: Sequence[Any], until: Callable[[], bool]) -> None:
-    """Wait, but not for queries that have failed."""
+    """Wait until a condition holds; raise the error of a query that fails."""
     while not until():
         time.sleep(0.2)
         for query in queries:
@@ -163,7 +163,7 @@ def watch(queries: Sequence[Any], until: Callable[[], bool]) -> None:
 
 
 def phases(query: Any) -> dict[str, float]:
-    """Give the median milliseconds of each phase of a query's micro-batches with rows."""
+    """Return the median milliseconds of each phase of a query's micro-batches with rows."""
     taken = [p.durationMs for p in query.recentProgress if p.numInputRows]
     names = ("triggerExecution", "latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets")
     return {name: percentile([t.get(name, 0) for t in taken], 50) for name in names}

@@ -1,4 +1,4 @@
-"""Many snapshots with maintenance on its own: what a commit, opening and reading cost at the end, and the disk."""
+"""Many snapshots with automatic maintenance: how the costs of commits, opening, reading and disk space grow."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tablestore.write.open_publisher import open_publisher
 from tablestore.write.writer import Writer
 
 _LOOKS = 5
-"""How often the table is looked at; the last time is compared with the first."""
+"""Number of measurement windows; the last is compared with the first."""
 _WINDOW = 100
-"""Commits of a look, of which medians are told."""
+"""Number of commits per window, over which the medians are taken."""
 _KEYS = 1_000
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure a table whose snapshots expire after the newest 100, with a log and without."""
+    """Measure a table that keeps its newest 100 snapshots, with a log and without."""
     return [result for log in (None, "json") for result in _table(bench, log)]
 
 
@@ -36,10 +36,10 @@ def _table(bench: Bench, log: str | None) -> list[Result]:
     table = TableContext.open(bench.table("life", SCHEMA, key=["id"], log=log, bucket=2, **kept).path)
     writer = Writer(table, open_publisher(table, None))
     writer.recover_once()
-    # All of the keys are there from the start: the table is not to grow.
+    # Write all keys first, so that the table does not grow.
     writer.write_staged([file for files in staged_rows(writer, _KEYS) for file in files])
     compact(table, run_here)
-    # The first window is one in which maintenance has come round, as in all later ones.
+    # The first window starts late enough to include compaction and expiry, like all later ones.
     ends = [300 + n * (count - 300) // (_LOOKS - 1) for n in range(_LOOKS)]
     windows = {end: _Window() for end in ends}
     for number in range(1, count + 1):
@@ -73,7 +73,7 @@ def _table(bench: Bench, log: str | None) -> list[Result]:
 
 @dataclass
 class _Window:
-    """What was measured over so many commits, in which compaction and expiry come at least once."""
+    """The measurements of one window of commits, which includes at least one compaction and expiry."""
 
     commits: list[float] = field(default_factory=list)
     opens: list[float] = field(default_factory=list)
@@ -81,7 +81,7 @@ class _Window:
     files: list[int] = field(default_factory=list)
 
     def look(self, path: str) -> None:
-        """Time opening the table and reading all of it, as a new process would, and count its files."""
+        """Time opening and reading the whole table as a new process would, and count its files."""
         start = time.perf_counter()
         table = TableContext.open(path)
         assert table.newest_visible()

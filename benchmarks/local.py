@@ -1,7 +1,7 @@
-"""Reading without Spark: a table with changes to merge against DuckDB reading the same rows from plain Parquet.
+"""Reads without Spark: a table with changes to merge compared with DuckDB reading the same rows from plain Parquet.
 
-Both give an Arrow table, in this process, on as many threads. And how long it takes until something is there: the first
-rows of ``open_local``, and the command line, each in a process of its own.
+Both return an Arrow table in this process, with the same number of threads. Startup times of ``open_local`` and of the
+command line are measured too, each in a new process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from benchmarks.harness import CORES, Bench, Result, at_least, count_text, limit
 from tablestore.local.table_reader import open_local
 
 PYPAIMON_ROWS = 150_000
-"""Rows a second of pypaimon's merged read on a machine of two cores."""
+"""Rows per second of pypaimon's merged read on a machine with two cores."""
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure reads, then starts."""
+    """Measure reads and startup times."""
     spark, count = bench.spark, bench.size(5_000_000, 500_000)
     bench.say(f"making tables of {count_text(count)} rows")
     plain = bench.path("plain")

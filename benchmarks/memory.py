@@ -1,7 +1,7 @@
 """Peak memory of our Python processes while a large snapshot is staged, published and streamed.
 
-Counted is the resident set of the driver's Python and of each Python process below it (Spark's workers among them), as
-the kernel keeps its peak (``VmHWM``). Runs in a process of its own, because a peak never falls.
+The figures are the peak resident set sizes (the kernel's ``VmHWM``) of the driver's Python process and of each Python
+process below it, including Spark's workers. The group runs in its own process, because a peak never decreases.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EVERY_SECONDS = 0.1
 
 
 class PeakWatch(threading.Thread):
-    """Looks at all Python processes under this one; a context manager."""
+    """A context manager that tracks the peak memory of this process and all Python processes below it."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -27,20 +27,20 @@ class PeakWatch(threading.Thread):
         self.peaks: dict[int, float] = {}
 
     def __enter__(self) -> PeakWatch:
-        """Start, with the peak of this process set back to what it holds now."""
+        """Reset the peaks of this process and those below it, and start watching."""
         for pid in _python_processes():
             _reset_peak(pid)
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
+        """Stop watching."""
         self._look()
         self._done.set()
         self.join()
 
     def run(self) -> None:
-        """Look until told to stop."""
+        """Record peaks until the watch is stopped."""
         while not self._done.wait(_EVERY_SECONDS):
             self._look()
 
@@ -49,7 +49,7 @@ class PeakWatch(threading.Thread):
             self.peaks[pid] = max(self.peaks.get(pid, 0), _peak_mb(pid))
 
     def results(self, what: str) -> list[Result]:
-        """Give the driver's and the largest worker's peak."""
+        """Return the peaks of the driver and of the largest worker."""
         driver = self.peaks.get(os.getpid(), 0)
         workers = max((mb for pid, mb in self.peaks.items() if pid != os.getpid()), default=0.0)
         return [
@@ -59,7 +59,7 @@ class PeakWatch(threading.Thread):
 
 
 def run(bench: Bench) -> list[Result]:
-    """Write, publish and stream one large snapshot of a key table, in both formats."""
+    """Write, publish and stream one large snapshot of a table with a key, in both log formats."""
     count = bench.size(10_000_000, 2_000_000)
     found: list[Result] = []
     for log in ("json", "arrow"):
@@ -79,7 +79,7 @@ def run(bench: Bench) -> list[Result]:
 
 
 def _python_processes() -> list[int]:
-    """Find this process and the Python processes below it."""
+    """Return the ids of this process and of the Python processes below it."""
     below: dict[int, list[int]] = {}
     names: dict[int, str] = {}
     for folder in Path("/proc").iterdir():
@@ -111,7 +111,7 @@ def _peak_mb(pid: int) -> float:
 
 
 def _reset_peak(pid: int) -> None:
-    """Set a peak back to what is held now, where the kernel allows it."""
+    """Reset a process's peak to its current memory, if the kernel allows it."""
     with suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 

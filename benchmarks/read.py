@@ -1,7 +1,7 @@
-"""A batch read against a plain Delta read of the same rows: an aggregate of one column.
+"""Batch reads compared with a plain Delta read of the same rows: an aggregate of one column.
 
-Each round makes its frame anew, since finding what of the changes counts is a part of that; one contestant asks the
-same frame again.
+Each round creates a new frame, since this includes finding which changes are current. One contestant reads the same
+frame again instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tablestore.table import TableStore
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure right after a compaction, and with a tenth of the rows changed since."""
+    """Measure reads right after a compaction, and after changing a tenth of the rows since."""
     spark, count = bench.spark, bench.size(5_000_000, 1_000_000)
     bench.say(f"making tables of {count_text(count)} rows")
     plain = bench.path("plain")

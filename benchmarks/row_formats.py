@@ -1,7 +1,8 @@
-"""How fast the connectors' row formats code rows on one core, next to DuckDB's JSON functions alone.
+"""Speed of the connectors' row formats on one core, compared with DuckDB's JSON functions alone.
 
-Run ``python -m benchmarks.row_formats [--small]``. Times are CPU seconds of this process; contestants take turns, so
-that a busy machine slows all alike. Both sides begin or end with Python's ``bytes``, as a Kafka client has them.
+Run ``python -m benchmarks.row_formats [--small]``. Times are CPU seconds of this process; the contestants take turns,
+so that a busy machine slows all of them equally. Both sides encode to or decode from Python ``bytes``, as a Kafka
+client provides them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _STRUCTURE = '{"id":"BIGINT","name":"VARCHAR","price":"DOUBLE","amount":"DECIMAL
 
 
 def sample(rows: int) -> pa.RecordBatch:
-    """Rows of five columns."""
+    """Return rows with five columns."""
     rng = np.random.default_rng(1)
     cents = pa.array(rng.integers(0, 10**7, rows)).cast(pa.decimal128(19, 0))
     columns = [
@@ -47,7 +48,7 @@ def sample(rows: int) -> pa.RecordBatch:
 
 
 def _bare(batch: pa.RecordBatch) -> tuple[Callable[[], list[bytes]], Callable[[], pa.Table]]:
-    """DuckDB's own JSON functions, without Flink's spelling, options or any check."""
+    """Return functions that encode and decode by DuckDB's JSON functions, without Flink's syntax, options or checks."""
     connection = duckdb.connect(config={"threads": 1})
     connection.register("batch", batch)
 
@@ -74,7 +75,7 @@ def _cpu(work: Callable[[], object]) -> float:
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure each format both ways."""
+    """Measure encoding and decoding with each format."""
     rows = bench.size(1_000_000, 100_000)
     batch = sample(rows)
     bare_encode, bare_decode = _bare(batch)

@@ -1,10 +1,11 @@
-"""The page's query (views and visitors of each region) by SQL, against the same aggregate by hand in PySpark.
+"""The documentation's query (views and visitors per region) in SQL compared with the same aggregate in PySpark.
 
 Run ``python -m benchmarks.sql [--small]``. Both read the same topic of JSON page views through the same source and
-write into an upsert table; what differs is who has planned the query. By hand, too, each user of a region is kept once.
+write to an upsert table; they differ only in who planned the query. The PySpark query also keeps each user of a region
+only once.
 
-The command line is timed from the start of its process to its end: ``SELECT 1``, which needs no Spark, and ``tail`` of
-a table with a log that holds one snapshot.
+The command line is timed from the start to the end of its process: ``SELECT 1``, which needs no Spark, and ``tail`` of
+a table whose log contains one snapshot.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tablestore.sql import Catalog
 REGIONS, USERS = 100, 100_000
 SCHEMA = "user_id BIGINT, page_id BIGINT, viewtime TIMESTAMP_NTZ, user_region STRING"
 START_SECONDS = 2.0
-"""What ``tablestore tail`` may take."""
+"""The maximum time of ``tablestore tail``."""
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 
 
@@ -32,7 +33,7 @@ def run(bench: Bench) -> list[Result]:
 
 
 def _query(bench: Bench) -> list[Result]:
-    """Read all page views with ``AvailableNow``; what counts is the time of micro-batches."""
+    """Read all page views with ``AvailableNow``; only the time of micro-batches counts."""
     count = bench.size(2_000_000, 200_000)
     servers = bench.kafka.bootstrap_servers
     source = {"topic": "pageviews", "properties.bootstrap.servers": servers, "format": "json"}
@@ -78,7 +79,7 @@ def _query(bench: Bench) -> list[Result]:
 
 
 def _start_up(bench: Bench) -> list[Result]:
-    """Start the command line again and again."""
+    """Measure the run time of command-line processes."""
     table = bench.table("tailed", "id BIGINT, v STRING", key=["id"], log="json")
     table.write(bench.spark.createDataFrame([(1, "a")], "id BIGINT, v STRING"))
     path = table.path
@@ -103,7 +104,7 @@ def _start_up(bench: Bench) -> list[Result]:
 
 
 def _sink(bench: Bench) -> dict[str, str]:
-    """Name a new topic for the result."""
+    """Return the sink options with a new topic for the result."""
     return {
         "topic": bench.path("per-region").rpartition("/")[2],
         "properties.bootstrap.servers": bench.kafka.bootstrap_servers,
@@ -114,7 +115,7 @@ def _sink(bench: Bench) -> dict[str, str]:
 
 
 def _seconds(query: StreamingQuery, count: int) -> float:
-    """Give the seconds that micro-batches with rows have taken."""
+    """Return the seconds of a query's micro-batches with rows."""
     assert query.awaitTermination(600)
     error = query.exception()
     if error is not None:

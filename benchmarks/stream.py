@@ -1,4 +1,4 @@
-"""A streaming read of the log against a bare consume loop that decodes the same records."""
+"""A streaming read of the log compared with a plain consume loop that decodes the same records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(bench: Bench) -> list[Result]:
 
 
 def _read(bench: Bench, table: TableStore, count: int) -> float:
-    """Stream everything; give the seconds that Spark's progress counts for the micro-batches with rows."""
+    """Stream the whole log; return the seconds that Spark reports for micro-batches with rows."""
     writer = table.read_stream(scan_mode="earliest").writeStream.format("noop")
     query = writer.option("checkpointLocation", bench.path("checkpoint")).trigger(availableNow=True).start()
     assert query.awaitTermination(600)

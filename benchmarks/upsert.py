@@ -1,6 +1,6 @@
-"""Upserts and compaction against Delta's ``MERGE`` of the same rows into the same table.
+"""Upserts and compaction compared with Delta's ``MERGE`` of the same rows into the same table.
 
-The baseline is an ordinary Delta table as Spark writes it. Both sides read their batch from the same Parquet files.
+The baseline is an ordinary Delta table written by Spark. Both sides read their batch from the same Parquet files.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _large_table(bench: Bench) -> list[Result]:
 
 
 def _few_keys(bench: Bench) -> list[Result]:
-    """Measure both readings of "2 M upserts of 100,000 keys": one batch keeps only the last change of each key."""
+    """Measure "2 M upserts of 100,000 keys" as one write, which keeps the last change per key, and as 20 writes."""
     spark, keys = bench.spark, bench.size(100_000, 50_000)
     count, target = keys * 20, None if bench.small else 350_000
     one = _in_files(bench, repeated(spark, count, keys, seed=1))
@@ -90,7 +90,7 @@ def _few_keys(bench: Bench) -> list[Result]:
 
 
 def merge_into(spark: SparkSession, path: str, changes: DataFrame) -> None:
-    """Upsert by Delta's own statement."""
+    """Upsert rows with Delta's ``MERGE`` statement."""
     changes.createOrReplaceTempView("changes")
     spark.sql(
         f"MERGE INTO delta.`{path}` AS t USING changes AS c ON t.id = c.id "

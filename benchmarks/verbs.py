@@ -1,4 +1,4 @@
-"""Deletes and updates of some rows of a large table against Delta's own statements on the same rows."""
+"""Deletes and updates of some rows of a large table compared with Delta's statements on the same rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(bench: Bench) -> list[Result]:
     batch = iter(range(1, 1_000))
 
     def condition() -> str:
-        """Choose other rows each time, all over the table."""
+        """Return a condition that selects different rows each time, spread over the whole table."""
         return f"id % 100 = {next(step) % 100}"
 
     def sql(statement: str) -> Callable[[], float]:

@@ -1,7 +1,7 @@
-"""Memory of ``verify()``: the peak of the Python process that compares a large log with its table, and its speed.
+"""Peak memory and speed of ``verify()``, which compares a large log with its table.
 
-It holds batches of both sides, never a snapshot, so ten times the rows take no more memory; measured at two sizes to
-see that.
+``verify()`` keeps batches of both sides in memory, never a whole snapshot, so ten times the rows should take no more
+memory. Two sizes are measured to check this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.memory import LIMIT_MB, PeakWatch
 from tablestore.table import TableStore
 
 GROWTH_MB = 150.0
-"""What ten times the rows may add: buffers that grow to their bounds."""
+"""The maximum increase of the peak for ten times the rows, which comes from bounded buffers that fill up."""
 _SNAPSHOTS = 4
 
 

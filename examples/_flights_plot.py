@@ -1,4 +1,4 @@
-"""The picture of the demo: how the log follows the table over a kill, and what the table knows of delays."""
+"""The demo's picture: the log following the table through a kill, and the delays stored in the table."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def draw(
     Args:
         picture: the PNG to write.
         committed: when each snapshot was committed, in seconds since the epoch.
-        visible: when a plain consumer first saw all of it.
-        killed: the snapshot after which the writer was killed, and when.
-        flights: the table at the end.
+        visible: when a plain consumer had first read each whole snapshot.
+        killed: the snapshot after whose commit the writer was killed, and the time of the kill.
+        flights: the table's rows at the end.
     """
     style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10}
     with mpl.rc_context(style | {"axes.titleweight": "bold", "axes.titlelocation": "left"}):

@@ -1,4 +1,4 @@
-"""Four readers that share no path: the table, its stream, a Kafka client, a Delta client."""
+"""Four independent readers: the table, its stream, a Kafka client and a Delta client."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tablestore import TableStore
 
 @dataclass(frozen=True)
 class Reading:
-    """What one reader saw at the end, in a form that can be compared.
+    """A comparable summary of what one reader read at the end.
 
     Attributes:
-        reader: who read, and how.
-        rows: number of flights.
+        reader: the name of the reader.
+        rows: the number of flights.
         delay_minutes: the sum of their departure delays.
-        checksum: SHA-256 over all rows and columns, sorted by key.
-        seen: what was read to get there.
+        checksum: SHA-256 of all rows and columns, sorted by key.
+        seen: what the reader read, such as a number of changes.
     """
 
     reader: str
@@ -43,7 +43,7 @@ class Reading:
 
     @classmethod
     def of(cls, reader: str, flights: pa.Table, seen: str) -> Reading:
-        """Sum a reader's flights up."""
+        """Summarize the flights of a reader."""
         flights = flights.select(ARROW.names).cast(ARROW).sort_by([(name, "ascending") for name in KEY])
         text = io.BytesIO()
         csv.write_csv(flights, text)
@@ -52,7 +52,7 @@ class Reading:
 
 
 class StreamFold:
-    """Follows ``read_stream()`` and folds its changes by key: a Spark query that runs all along."""
+    """Follows ``read_stream()`` with a continuous Spark query and merges its changes by key."""
 
     def __init__(self, flights: TableStore) -> None:
         """Start the query."""
@@ -67,7 +67,7 @@ class StreamFold:
         self.rows += changes.num_rows
 
     def finish(self, rows: int, *, timeout_s: float = 60) -> Reading:
-        """Wait until that many changes have come, then fold them: the last change of a key counts."""
+        """Wait until ``rows`` changes have arrived, then keep the last change of each key."""
         deadline = time.monotonic() + timeout_s
         while self.rows < rows and time.monotonic() < deadline and self._query.isActive:
             time.sleep(0.1)
@@ -80,10 +80,10 @@ class StreamFold:
 
 
 class PlainConsumer(threading.Thread):
-    """A read_committed consumer without a line of the store's code: it keeps the last value of each key."""
+    """A read_committed consumer that uses none of the store's code and keeps the last value of each key."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
-        """Prepare; ``start()`` begins to follow the topic."""
+        """Create a consumer; call ``start()`` to follow the topic."""
         super().__init__(daemon=True)
         self.values: dict[bytes, bytes] = {}
         self.records = 0
@@ -97,7 +97,7 @@ class PlainConsumer(threading.Thread):
             "enable.auto.commit": False,
             "enable.partition.eof": True,
         }
-        # The client serves one thread at a time; the second one is asked where the topic ends.
+        # A client serves one thread at a time, so a second one is used to find the end of the topic.
         self._consumer, self._probe = Consumer(settings), Consumer(settings)
         partitions = self._consumer.list_topics(topic).topics[topic].partitions
         self._assigned = [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions]
@@ -105,11 +105,11 @@ class PlainConsumer(threading.Thread):
 
     @property
     def newest(self) -> int:
-        """The newest snapshot whose last record has come; a header of that record says so."""
+        """The newest snapshot whose last record, which has the snapshot's id in a header, has arrived."""
         return max(self.visible_at, default=0)
 
     def run(self) -> None:
-        """Follow the topic until told to stop."""
+        """Follow the topic until ``finish`` is called."""
         while not self._stopping.is_set():
             for message in self._consumer.consume(20_000, timeout=0.2):
                 error = message.error()
@@ -130,7 +130,7 @@ class PlainConsumer(threading.Thread):
                 self.visible_at.setdefault(int(snapshot), time.time())
 
     def catch_up(self, *, timeout_s: float = 60) -> None:
-        """Wait until everything that the broker shows to a read_committed consumer has come."""
+        """Wait until all records that are visible to a read_committed consumer have arrived."""
         ends = {
             each.partition: self._probe.get_watermark_offsets(each, timeout=10, cached=False)[1]
             for each in self._assigned
@@ -143,7 +143,7 @@ class PlainConsumer(threading.Thread):
             time.sleep(0.05)
 
     def flights(self) -> pa.Table:
-        """Decode what the topic holds at this moment."""
+        """Return the flights that the topic contains at this moment."""
         return decoded(list(self.values.values()))
 
     def finish(self) -> Reading:
@@ -157,7 +157,7 @@ class PlainConsumer(threading.Thread):
 
 
 def decoded(values: Iterable[bytes]) -> pa.Table:
-    """Decode JSON records; dates come as text."""
+    """Return the flights of JSON records, in which dates are text."""
     text = pa.schema([(f.name, pa.string() if f.type == pa.date32() else f.type) for f in ARROW])
     return pa.Table.from_pylist([json.loads(value) for value in values], schema=text).cast(ARROW)
 
@@ -169,7 +169,7 @@ def read_batch(flights: TableStore) -> Reading:
 
 
 def read_delta(path: str) -> Reading:
-    """Read the table's root with delta-rs and DuckDB, which know nothing of the store."""
+    """Read the base table with delta-rs and DuckDB, without the store's code."""
     root = DeltaTable(path)
     files = [f"{uri}" for uri in root.file_uris()]
     return Reading.of("Delta, DuckDB", duckdb.read_parquet(files).to_arrow_table(), f"{len(files)} Parquet files")

@@ -1,4 +1,4 @@
-"""What the demo prints: progress bars in a terminal, plain lines elsewhere, and a table at the end."""
+"""The demo's output: progress bars in a terminal, plain lines elsewhere, and a table at the end."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class Bars(Progress):
-    """Bars that look up their counts whenever they are drawn; nothing outside a terminal."""
+    """Progress bars that read their counts whenever they are drawn; nothing is shown outside a terminal."""
 
     def __init__(self, total: int, counts: dict[str, Callable[[], int]]) -> None:
-        """Show a bar for each count on its way to the total."""
+        """Create one bar per count, each with the same total."""
         columns = (
             TextColumn("  {task.description:<22}"),
             BarColumn(bar_width=36),
@@ -34,7 +34,7 @@ class Bars(Progress):
             self._counts[self.add_task(name, total=total)] = count
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Look the counts up, then draw."""
+        """Update the counts and return what to draw."""
         for task in self.tasks:
             if task.id in self._counts:
                 task.completed = self._counts[task.id]()
@@ -43,7 +43,7 @@ class Bars(Progress):
 
 @contextmanager
 def quiet(log: Path) -> Iterator[None]:
-    """Send what Java and Spark have to say into a file, so that it does not break the bars."""
+    """Redirect standard error, to which Java and Spark log, to a file, so that it does not garble the bars."""
     kept = os.dup(2)
     with open(log, "ab") as file:
         os.dup2(file.fileno(), 2)

@@ -1,8 +1,8 @@
-"""The writer of the demo, a process of its own: ``python _flights_writer.py DAYS``.
+"""The demo's writer, which runs in its own process: ``python _flights_writer.py DAYS``.
 
-When Spark runs it reads one line from standard input: the table's path, FIRST and KILL_AT. It writes the batches from
-number FIRST on and tells of each on standard output. In batch KILL_AT (0 for none) it dies by SIGKILL when the snapshot
-is committed and the first of its records is about to be published.
+After starting Spark, the writer reads one line of JSON from standard input: the table's path, ``first`` and
+``kill_at``. It writes the batches from number ``first`` on and reports each on standard output. In batch ``kill_at`` (0
+for none) it kills itself with SIGKILL after the snapshot is committed and before its first record is published.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tablestore import TableStore, session
 
 
 def die_instead_of_publishing() -> None:
-    """Replace the one door to the log, in this process, by a kill -9. The store itself has no such hook."""
+    """Make this process kill itself with SIGKILL instead of publishing. The store itself has no such hook."""
 
     def killed(self: KafkaPublisher, changes: Any) -> Any:
         tell(event="dies", snapshot=changes.snapshot.id)

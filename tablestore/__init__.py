@@ -1,6 +1,6 @@
 """The table store with an external log: snapshots in Delta Lake files, changes in a Kafka log, on Spark.
 
-Each name is loaded when it is first used, so that what needs no Spark (``open_local``) does not wait for PySpark.
+Names are imported on first use, so that code that needs no Spark (``open_local``) does not import PySpark.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _PLACES = {
 
 
 class _Package(ModuleType):
-    """This package: a module in it that is called like a public name does not hide that name when it is imported."""
+    """The class of this package: importing a submodule never hides a public name of the same name."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _PLACES and isinstance(value, ModuleType)):
@@ -86,7 +86,7 @@ sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name."""
+    """Import a public name on first use."""
     if name not in _PLACES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
@@ -96,5 +96,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
+    """Return the public names, whether imported yet or not."""
     return sorted({*globals(), *__all__})

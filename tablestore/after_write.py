@@ -1,4 +1,4 @@
-"""What runs after a write that is done: its failures are warnings, because callers repeat a write that failed."""
+"""Maintenance after a finished write; its failures are only logged, because callers repeat a write that raises."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ T = TypeVar("T")
 
 
 def after_write(target: str, what: str, work: Callable[[], T]) -> T | None:
-    """Run maintenance that follows a finished write; a failure is logged as a warning and never raised.
+    """Run maintenance after a finished write; log a failure as a warning and never raise it.
 
     Args:
         target: what was written, for the message, such as ``table '/data/orders'``.
-        what: the maintenance, such as ``compacting``.
-        work: does it. It may also decide that nothing is due.
+        what: name of the maintenance, such as ``compacting``.
+        work: runs the maintenance, or decides that none is due.
 
     Returns:
-        What ``work`` returned; None when it failed.
+        The result of ``work``; None if it failed.
     """
     try:
         return work()

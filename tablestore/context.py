@@ -1,4 +1,4 @@
-"""A table opened in this process: its files, options and log. Everything above works on it."""
+"""A table opened in this process: its files, options and log. The rest of the package works on it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ SERVERS = "kafka.bootstrap.servers"
 
 @dataclass(frozen=True)
 class TableContext:
-    """One table, opened.
+    """An open table.
 
     Attributes:
-        files: its Delta tables.
-        options: its options.
-        log: its log; None without a log system.
-        index: its log index; empty without a log system.
-        runtime: client options given when it was opened, never stored.
-        allowed: what its stored options may refer to in this process.
+        files: the table's Delta files.
+        options: the table's options.
+        log: the table's log; None without a log system.
+        index: the table's log index; empty without a log system.
+        runtime: client options given when the table was opened; never stored.
+        allowed: the references that the table's stored options may hold in this process.
     """
 
     files: TableFiles
@@ -53,12 +53,12 @@ class TableContext:
         Args:
             path: the table's folder.
             runtime: ``kafka.*`` client options that are not stored, such as credentials.
-            allowed: what its stored options may refer to; None for what the environment says.
+            allowed: the references that the stored options may hold; None takes them from the environment.
 
         Raises:
             NotFoundError: there is no table.
             InvalidInputError: a runtime option is not a client option, or the table has no log; or a stored option is
-                one that only the program may give.
+                one that only the program may set.
         """
         runtime = wrap(runtime or {})
         files = TableFiles.open(Storage.at(path))
@@ -72,7 +72,7 @@ class TableContext:
     def of(
         cls, files: TableFiles, options: TableOptions, runtime: Mapping[str, ClientValue], allowed: Allowed
     ) -> TableContext:
-        """Put an opened table together from its parts."""
+        """Build an open table from its parts."""
         log = None
         if options.log is not None:
             merged = merge_runtime(options.log.kafka.client, runtime, allowed)
@@ -82,7 +82,7 @@ class TableContext:
         return cls(files, options, log, index, runtime, allowed)
 
     def refreshed(self) -> TableContext:
-        """Give the table as it is defined now: this very object unless somebody has changed its columns or options."""
+        """Return the table as currently defined: ``self`` unless its columns or options have changed."""
         files = self.files.refreshed()
         if files is self.files:
             return self
@@ -90,11 +90,11 @@ class TableContext:
         return self.of(files, options, self.runtime, self.allowed)
 
     def check_same(self) -> None:
-        """Check that the table at the path is the one that was opened; opens it anew to see.
+        """Check that the table at the path is still the one that was opened, by opening it again.
 
         Raises:
             NotFoundError: the table was dropped.
-            TableReplacedError: it was dropped and created again.
+            TableReplacedError: the table was dropped and created again.
         """
         if TableFiles.open(self.files.storage).spec.table_id != self.spec.table_id:
             msg = f"table {self.path!r} was dropped and created again since it was opened. Open the table again."
@@ -112,12 +112,12 @@ class TableContext:
 
     @cached_property
     def rule(self) -> MergeRule:
-        """How rows of a key are merged."""
+        """The rule by which rows of the same key are merged."""
         return merge_rule(self.options.merge, self.spec.arrow, self.spec.primary_key)
 
     @property
     def looks_up(self) -> bool:
-        """Whether a write looks up the rows that it meets in the table."""
+        """Whether a write looks up the existing rows of its keys in the table."""
         return self.options.looks_up or self.rule.merges
 
     @property
@@ -127,18 +127,18 @@ class TableContext:
 
     @property
     def record_check(self) -> RecordCheck | None:
-        """Refuses rows whose record the log would not take; None without a log."""
+        """Rejects rows whose records the log would not accept; None without a log."""
         return None if self.log is None else RecordCheck(self.log)
 
     def newest_visible(self) -> int:
-        """Give the newest snapshot a stream may see: published where there is a log, else committed."""
+        """Return the newest snapshot that a stream may see: published if there is a log, else committed."""
         return self.files.latest() if self.log is None else Gate(self.index).newest()
 
 
 def kafka_log(
     spec: TableSpec, options: TableOptions, log: LogOptions, client: KafkaClient, files: TableFiles
 ) -> KafkaLog:
-    """Describe a table's log to publishers and readers."""
+    """Return the description of a table's log that publishers and readers use."""
     return KafkaLog(
         table_id=spec.table_id,
         client=client,

@@ -1,4 +1,4 @@
-"""Spark's ``format("tablestore")``: batch and streaming reads and writes of one table by its path."""
+"""Spark's ``format("tablestore")``: batch and streaming reads and writes of a table by its path."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from tablestore.write.writer import Writer
 
 
 class TableStoreDataSource(DataSource):
-    """A table of the store as a Spark data source. Options: see ``ReadOptions``."""
+    """A table as a Spark data source. Options: see ``ReadOptions``."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the name for ``format(...)`` and ``USING``."""
+        """Return the name for ``format(...)`` and ``USING``."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Give the table's columns; with ``readChangeFeed`` also those of its change feed."""
+        """Return the table's columns; with ``readChangeFeed``, also those of its change feed."""
         options = self._options()
         table = _opened(options)
         spec = _spec(table, options)
@@ -66,17 +66,17 @@ class TableStoreDataSource(DataSource):
         return StructType([field for field in spec.schema.fields if field.name in wanted])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read a snapshot."""
+        """Return the reader of a snapshot."""
         return SnapshotReader(self._options(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Read snapshots as they become visible, or an eventual log as far as it goes."""
+        """Return the reader that follows snapshots as they become visible, or an eventual log to its end."""
         options = self._options()
         is_eventual = _opened(options).is_eventual
         return (EventualStream if is_eventual else SnapshotStream)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableBatchWriter:
-        """Append rows, or upsert them in a table with a key."""
+        """Return the writer that appends rows or, in a table with a key, upserts them."""
         if overwrite:
             msg = (
                 f"format({FORMAT!r}) does not overwrite; TableStore.overwrite() does. Write with mode('append'), which "
@@ -86,7 +86,7 @@ class TableStoreDataSource(DataSource):
         return TableBatchWriter(_Sink.open(self._options(), schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TableStreamWriter:
-        """Write each micro-batch once."""
+        """Return the writer that writes each micro-batch exactly once."""
         options = self._options()
         if not options.checkpoint:
             msg = "option 'checkpointLocation' is required for a streaming write: it names the query across restarts."
@@ -110,22 +110,22 @@ class SnapshotReader(DataSourceReader):
         self._predicate = Predicate()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the filters that DuckDB answers exactly as Spark does, if asked to; Spark evaluates the others.
+        """Take the filters that DuckDB evaluates exactly as Spark does, and return the others, which Spark evaluates.
 
-        Spark 4.2.0 keeps what was planned with the filters of one scan for all scans of the same relation: a second
-        query of the frame, or the other side of a self-join, would silently lose the rows that the first has filtered.
-        So the caller must know that there is one scan only.
+        Only with the option ``push_filters``; the caller must know that the relation is scanned only once. Spark 4.2.0
+        reuses the plan made with the filters of one scan for all scans of the same relation: a second query of the
+        frame, or the other side of a self-join, would silently lose the rows that the first scan filtered out.
         """
         if not self._options.push_filters:
             return filters
         spec = _spec(_opened(self._options), self._options)
-        # Fields of structs are looked for by name, and may have others in files.
+        # Fields of structs are looked up by name, and may have other (physical) names in files.
         plain = [field for field, held in zip(spec.arrow, spec.physical, strict=True) if field.type == held.type]
         self._predicate, left = split_filters(filters, pa.schema(plain))
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the snapshot: one part a bucket or several."""
+        """Return the splits of the snapshot: one or several per bucket."""
         table = _opened(self._options)
         if self._options.changes_after is not None:
             return self._changes(table, self._options.changes_after)
@@ -136,7 +136,7 @@ class SnapshotReader(DataSourceReader):
         return [ReadSplit(part) for part in parts]
 
     def _changes(self, table: TableContext, after: int) -> Sequence[InputPartition]:
-        """Plan the changes after a snapshot: one part a bucket."""
+        """Return the splits of the changes after a snapshot: one per bucket."""
         through = self._options.changes_through
         through = table.files.latest() if through is None else through
         return [
@@ -145,10 +145,10 @@ class SnapshotReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one part, in a task."""
+        """Yield the rows of one split. Runs in a task."""
         begin_task()
         if not isinstance(partition, ReadSplit):
-            # Where there are no parts, Spark makes a partition of its own.
+            # If there are no splits, Spark makes a partition of its own.
             return
         if self._options.changes_after is not None:
             yield from as_feed(partition.part.read(), self._schema)
@@ -162,12 +162,12 @@ def _opened(options: ReadOptions) -> TableContext:
 
 
 def _spec(table: TableContext, options: ReadOptions) -> TableSpec:
-    """Give the table with the columns that are to be read."""
+    """Return the table definition whose columns are to be read."""
     return table.files.spec_of(_snapshot(table, options)) if options.own_schema else table.spec
 
 
 def _snapshot(table: TableContext, options: ReadOptions) -> int:
-    """Give the snapshot that is to be read."""
+    """Return the snapshot to read."""
     if options.timestamp_ms is not None:
         return table.files.snapshot_as_of(options.timestamp_ms).id
     if options.tag is not None:
@@ -177,14 +177,14 @@ def _snapshot(table: TableContext, options: ReadOptions) -> int:
 
 @dataclass
 class _StagedRows(WriterCommitMessage):
-    """What one task staged."""
+    """Descriptions of the files that one task staged."""
 
     rows: list[dict[str, object]]
 
 
 @dataclass(frozen=True)
 class _Sink:
-    """Stages in tasks and commits on the driver, without a Spark session: publishing stays in this process."""
+    """Stages rows in tasks and commits on the driver; it has no Spark session, so it publishes in this process."""
 
     options: ReadOptions
     stager: Stager
@@ -205,11 +205,11 @@ class _Sink:
         return _StagedRows(staged_to_arrow(self.stager, shaped, task).to_pylist())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], commit_id: CommitId | None) -> None:
-        """Commit and publish what tasks staged. The files that no commit lists are removed here, not by ``abort``.
+        """Commit and publish what tasks staged; remove the files that no commit lists (``abort`` does not).
 
         Raises:
-            PublishPendingError: committed, and not yet in the log.
-            OutcomeUnknownError: the commit may yet land, so the files stay.
+            PublishPendingError: committed, but not yet in the log.
+            OutcomeUnknownError: the commit may still land, so the files stay.
             TableStoreError: nothing was committed.
         """
         rows = [row for message in messages if isinstance(message, _StagedRows) for row in message.rows]
@@ -235,8 +235,8 @@ class _Sink:
             undo.callback(self.stager.remove, staged)
             writer.recover_once()
             if writer.table.looks_up:
-                # Spark hands a data source rows in any order, so a bucket's are together only now. The commit lists
-                # the files into which they are staged again.
+                # Spark passes rows to a data source in any order, so only now are the rows of a bucket all known. They
+                # are staged again by bucket, and the commit lists those files.
                 writer.write_by(partial(self._stage_again, staged), commit_id)
                 return
             # From here on a commit may list the files.
@@ -253,11 +253,12 @@ class _Sink:
         return stager.stage(stager.read(staged), 0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what tasks staged where the job failed before its commit.
+        """Remove what tasks staged if the job failed before its commit.
 
-        Spark calls this, in another process than ``commit``, both when a task failed and when ``commit`` did, or was
-        interrupted and may still be at work. Only where a task's message is missing it has surely not called
-        ``commit``. Else ``commit`` has removed what no snapshot lists, and ``remove_orphans`` removes what is left.
+        Spark calls this in another process than ``commit``: when a task failed, when ``commit`` failed, and when
+        ``commit`` was interrupted and may still be running. ``commit`` was certainly not called only if a task's
+        message is missing. Otherwise ``commit`` removes the files that no snapshot lists, and ``remove_orphans``
+        removes what is left.
         """
         if None in messages:
             rows = [row for message in messages if isinstance(message, _StagedRows) for row in message.rows]
@@ -265,7 +266,7 @@ class _Sink:
 
 
 class TableBatchWriter(DataSourceArrowWriter):
-    """``df.write.format("tablestore")`` and ``INSERT INTO``."""
+    """The writer of ``df.write.format("tablestore")`` and ``INSERT INTO``."""
 
     def __init__(self, sink: _Sink) -> None:
         """Write into ``sink``."""
@@ -276,7 +277,7 @@ class TableBatchWriter(DataSourceArrowWriter):
         return self._sink.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit and publish all of them as one snapshot."""
+        """Commit and publish the rows of all tasks as one snapshot."""
         self._sink.commit(messages, None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -285,10 +286,10 @@ class TableBatchWriter(DataSourceArrowWriter):
 
 
 class TableStreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format("tablestore")``: each micro-batch lands once, however often Spark repeats it."""
+    """The writer of ``df.writeStream.format("tablestore")``; a micro-batch that Spark repeats still lands only once."""
 
     def __init__(self, sink: _Sink, checkpoint: str) -> None:
-        """Write into ``sink``, for the query whose checkpoint this is."""
+        """Write into ``sink``, for the query with this checkpoint."""
         self._sink = sink
         self._checkpoint = checkpoint
 
@@ -297,7 +298,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         return self._sink.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit and publish a micro-batch as one snapshot, unless it landed before."""
+        """Commit and publish a micro-batch as one snapshot, unless it has already landed."""
         self._sink.commit(messages, commit_id_of(self._checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

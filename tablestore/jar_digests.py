@@ -1,6 +1,6 @@
-"""Writes ``log_system/jars.sha256``: ``python -m tablestore.jar_digests``, after Kafka's or Delta's version changed.
+"""Writes ``log_system/jars.sha256``; run ``python -m tablestore.jar_digests`` after a change of Kafka or Delta version.
 
-The jars are fetched anew from Maven Central, into a folder that is thrown away: what a cache holds is not locked.
+The jars are downloaded from Maven Central into a temporary folder, so that digests never come from a local cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tablestore.session import IN_SPARK, delta_modules
 
 
 def main() -> None:
-    """Fetch all jars that the program runs and write down their digests."""
+    """Download all jars that the program runs and write their digests."""
     lines = []
     with tempfile.TemporaryDirectory(prefix="tablestore-jars-") as work:
         for name, modules, excludes in (

@@ -1,10 +1,10 @@
-"""Spark's Python daemon, whose workers acknowledge the first packet of a task at once.
+"""Spark's Python daemon, with workers that acknowledge the first packet of a task at once.
 
-Spark sends a task to its Python worker in several small packets. By Nagle's algorithm the second waits until the first
-is acknowledged, and Linux keeps an acknowledgement back for 40 ms where there is nothing to send along with it. So each
-task would begin 40 ms late (measured). Over Unix domain sockets, which Spark can use in place of TCP, nothing waits,
-but idle workers print a traceback whenever Spark hangs up on them. Spark starts this module by its setting
-`spark.python.daemon.module`.
+Spark sends a task to its Python worker in several small packets. By Nagle's algorithm, the second packet waits until
+the first is acknowledged, and Linux delays an acknowledgement by 40 ms if there is no data to send with it. So each
+task would start 40 ms late (measured). Unix domain sockets, which Spark can use in place of TCP, have no such delay,
+but idle workers then print a traceback whenever Spark closes their connection. Spark starts this module because of the
+setting `spark.python.daemon.module`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _worker = daemon.worker
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Run one task as Spark's own daemon does, and give its exit code; acknowledge what has come when it begins."""
+    """Acknowledge the first packet of a task, run the task as Spark's own daemon does, and return its exit code."""
     if sock.family != socket.AF_UNIX:
-        # Said any earlier, it would be forgotten until the task comes.
+        # TCP_QUICKACK does not persist: set before the first packet arrives, it would no longer be in effect.
         begun = select.poll()
         begun.register(sock, select.POLLIN)
         begun.poll()

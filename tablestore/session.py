@@ -1,4 +1,4 @@
-"""A Spark session with Delta and the table store in it."""
+"""Builds Spark sessions that have Delta and the table store configured."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 STATE_SETTINGS = {
-    # Keys of a normalized stream, on disk and not in the heap.
+    # The keys of a normalized stream stay on disk, not in the heap.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # A micro-batch writes what it has changed, in place of flushing RocksDB and copying its files: half the time.
+    # A micro-batch writes only its changes. Flushing RocksDB and copying its files would take twice as long.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-"""How streaming queries keep their state, in sessions in which nothing else is said."""
-# What Delta depends on and Spark has already.
+"""How streaming queries keep their state, unless the session has settings of its own."""
+# Dependencies of Delta that Spark already provides.
 IN_SPARK = (
     "com.fasterxml.jackson.core",
     "com.fasterxml.jackson.datatype",
@@ -48,11 +48,12 @@ IN_SPARK = (
 )
 
 _STACK = "32m"
-"""Of each thread of Spark's JVM, as far as it is used. When a query is stopped in the midst of a batch, Spark searches
-the error of its ``foreachBatch`` by a regular expression that takes about a kilobyte for each character of the message:
-with the default of 1 MB, 2,000 characters end in a StackOverflowError; with this, 20,000 do not (measured)."""
+"""Stack size of each thread of Spark's JVM; memory is only taken as it is used. When a query is stopped during a batch,
+Spark matches the error of its ``foreachBatch`` against a regular expression that takes about a kilobyte of stack for
+each character of the message. With the default of 1 MB, 2,000 characters cause a StackOverflowError; with this size,
+20,000 do not (measured)."""
 _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Arrow's Java library checks for each value that its buffer is long enough and that it is there. Spark knows both."""
+"""Turns off the bounds and null checks that Arrow's Java library makes for each value. Spark checks both itself."""
 
 
 def session(
@@ -62,23 +63,24 @@ def session(
     warehouse: str | os.PathLike[str] | None = None,
     config: Mapping[str, object] | None = None,
 ) -> SparkSession:
-    """Build a Spark session that knows Delta tables and the table store, or return the one that runs.
+    """Return a Spark session with Delta and the table store: a new one, or the one that already runs.
 
-    Delta's jars are fetched from Maven Central at the first use. Of a session that runs already, Spark changes only the
-    settings that can change; use `register` for one that you built yourself.
+    On first use, Delta's jars are downloaded from Maven Central. In a session that already runs, Spark changes only the
+    settings that can be changed at runtime; use `register` for a session that you built yourself.
 
     Args:
         app_name: name shown by Spark.
-        master: Spark's master URL. A local one listens on loopback only.
+        master: Spark's master URL. A local master listens on loopback only.
         warehouse: folder of the tables that Spark manages.
-        config: further Spark settings; they win over the ones set here, except that jars and extensions are added up.
+        config: further Spark settings. They override those set here, except that jars, extensions and Java options are
+            joined.
 
     Raises:
-        UnavailableError: Java 17 or newer is missing, or Delta's jars cannot be fetched.
+        UnavailableError: Java 17 or newer is missing, or Delta's jars cannot be downloaded.
     """
     given = {key: _text(value) for key, value in (config or {}).items()}
     find_java()
-    # An executor with another interpreter would not find this program's packages.
+    # Executors must run this interpreter; another would not find this program's packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = _settings(master, delta_jars())
     if warehouse is not None:
@@ -92,15 +94,15 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tablestore")``, ``format("kafka-table")`` and ``format("upsert-kafka")`` known to a session.
+    """Register ``format("tablestore")``, ``format("kafka-table")`` and ``format("upsert-kafka")`` with a session.
 
-    The same names work after ``USING``. Filters are pushed down to the table store. Credentials in options are left out
-    of what Spark shows (plans, its UI and event log). Streaming queries of the session
-    keep their state by `STATE_SETTINGS`, as far as the session has no settings of its own; a query that goes on from a
-    checkpoint keeps the kind of state store that it has.
+    The same names work after ``USING``. Filters are pushed down to the table store. Credentials in options are redacted
+    from plans, Spark's UI and its event log. Streaming queries of the session keep their state as `STATE_SETTINGS`
+    says, unless the session already has those settings. A query that resumes from a checkpoint keeps its kind of state
+    store.
 
     Args:
-        spark: any session, also one over Spark Connect; Delta must be configured in it for `TableStore` to work.
+        spark: any session, including a Spark Connect session; `TableStore` needs Delta configured in it.
     """
     for source in (TableStoreDataSource, KafkaDataSource, UpsertKafkaDataSource):
         spark.dataSource.register(source)
@@ -115,24 +117,24 @@ def register(spark: SparkSession) -> None:
 
 
 def delta_jars() -> list[str]:
-    """Return the jars that make Spark read and write Delta tables, as absolute paths.
+    """Return the absolute paths of the jars with which Spark reads and writes Delta tables.
 
     Raises:
-        UnavailableError: they cannot be fetched.
+        UnavailableError: the jars cannot be downloaded.
     """
     name, modules = delta_modules()
     return sorted(str(jar) for jar in fetch_jars(name, modules, excludes=IN_SPARK).glob("*.jar"))
 
 
 def delta_modules() -> tuple[str, list[str]]:
-    """Return the name of Delta's set of jars, and its Maven coordinates."""
+    """Return the name of the set of Delta jars, and its Maven coordinates."""
     spark_line = ".".join(version("pyspark").split(".")[:2])
     delta = version("delta-spark")
     return f"delta-{delta}-spark-{spark_line}", [f"io.delta:delta-spark_{spark_line}_2.13:{delta}"]
 
 
 def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, str]:
-    """Lay the user's settings over ours; lists of jars and extensions are joined, Java options too."""
+    """Return our settings overridden by the user's; jars, extensions and Java options are joined."""
     joiners = {"spark.jars": ",", "spark.sql.extensions": ","}
     joiners |= {f"spark.{where}.extraJavaOptions": " " for where in ("driver", "executor")}
     joined = {key: ours[key] + joiner + given[key] for key, joiner in joiners.items() if key in ours and key in given}
@@ -157,16 +159,17 @@ def _settings(master: str, jars: list[str]) -> dict[str, str]:
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            # The default of 200 is for clusters; here every one is a task that does next to nothing.
+            # The default of 200 is for clusters; locally it makes 200 tasks that do next to nothing.
             "spark.sql.shuffle.partitions": "4",
             "spark.databricks.delta.snapshotPartitions": "2",
-            # So is that of 10,000 for each list of files of Delta's VACUUM: of a small table 26 s, and so 4 s.
+            # The default of 10,000 tasks is for clusters too. Delta's VACUUM lists files with them: a small table takes
+            # 26 s with the default and 4 s with 32.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
-            # Spark's default asks the shell for each file's rights: 115 ms of a micro-batch, and 37 ms so (measured).
+            # Spark's default runs a shell for each file's permissions: 115 ms per micro-batch; this, 37 ms (measured).
             "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
         }
         if hasattr(socket, "TCP_QUICKACK"):
-            # Tasks that run Python begin 40 ms earlier.
+            # Tasks that run Python start 40 ms earlier.
             settings["spark.python.daemon.module"] = "tablestore.python_daemon"
     return settings
 

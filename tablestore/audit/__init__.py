@@ -1,1 +1,1 @@
-"""Verify and repair a table's log."""
+"""Verifies and repairs a table's log."""

@@ -1,4 +1,4 @@
-"""Compares two streams of changes row by row, in Arrow batches, and finds the way back together where they part."""
+"""Compares two streams of changes row by row, in Arrow batches, and realigns them where they diverge."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from log_system.kafka.log import KafkaLog
 from snapshot.row_kind import KIND, TRUNCATE, RowKind
 
 AHEAD_ROWS = 131_072
-"""How far is looked for a row of the other side."""
+"""How many rows ahead a row of the other side is searched for."""
 _RUN_ROWS = 16
-"""So many rows must agree before two streams count as being together again."""
+"""How many rows must agree before two streams count as realigned."""
 _CANDIDATES_MAX = 64
 Coded = tuple[pa.RecordBatch, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Parted:
-    """A place where log and table part.
+    """A place where log and table diverge.
 
     Attributes:
         extra: rows of the log that the table does not have here, and the offsets of their records.
         missing: rows of the table that the log does not have here.
-        offset: of the log's record at or after this place; None at the end.
+        offset: offset of the log's record at or after this place; None at the end.
     """
 
     extra: Coded | None
@@ -36,7 +36,7 @@ class Parted:
 
 
 class _Rows:
-    """One side: the rows not compared yet."""
+    """The rows of one side that have not yet been compared."""
 
     def __init__(self, source: Iterable[Coded]) -> None:
         self._source = iter(source)
@@ -47,7 +47,7 @@ class _Rows:
         return 0 if self.batch is None else int(self.batch.num_rows)
 
     def fill(self, rows: int) -> int:
-        """Hold at least so many rows, if there are; give how many are held."""
+        """Buffer at least ``rows`` rows, if the source has them, and return the number of buffered rows."""
         held = [] if self.batch is None else [self.batch]
         offsets, count = [self.offsets], len(self)
         while count < rows and (following := next(self._source, None)) is not None:
@@ -64,7 +64,7 @@ class _Rows:
         return count
 
     def take(self, rows: int) -> Coded:
-        """Give the first rows and forget them."""
+        """Remove the first rows from the buffer and return them."""
         assert self.batch is not None
         taken = self.batch.slice(0, rows), self.offsets[:rows]
         self.batch, self.offsets = self.batch.slice(rows), self.offsets[rows:]
@@ -75,16 +75,16 @@ class Comparison:
     """Compares the log's rows with the table's."""
 
     def __init__(self, log: Iterable[Coded], table: Iterable[pa.RecordBatch]) -> None:
-        """Compare two streams of the same columns."""
+        """Compare two streams with the same columns."""
         self._log = _Rows(log)
         self._table = _Rows((batch, np.zeros(batch.num_rows, np.int64)) for batch in table)
         self.rows = 0
 
     def parted(self, *, gaps: bool = False) -> Iterator[Parted]:
-        """Compare to the end of both sides and give each place where they part.
+        """Compare both sides to the end, and yield each place where they diverge.
 
         Args:
-            gaps: the log may lack rows (Kafka compacts it), so missing ones are passed over.
+            gaps: the log may lack rows because Kafka compacts it, so missing rows are ignored.
         """
         log, table = self._log, self._table
         while True:
@@ -108,7 +108,7 @@ class Comparison:
                     yield found
 
     def _part(self, *, gaps: bool) -> Parted | None:
-        """Find how the sides go on together: rows are extra in the log, missing in it, or one is another."""
+        """Realign the sides: rows are extra in the log, missing from it, or one row differs."""
         log, table = self._log, self._table
         log.fill(1 if gaps else AHEAD_ROWS)
         table.fill(AHEAD_ROWS)
@@ -123,7 +123,7 @@ class Comparison:
         return self._other(offset)
 
     def _part_with_gaps(self, offset: int | None) -> Parted | None:
-        """Pass over rows of the table until the log's next one comes."""
+        """Skip rows of the table up to the log's next row; if the table has no such row, the log's rows are extra."""
         start = 1
         while len(self._table):
             found = _find(self._table, self._log, start, run=1)
@@ -143,9 +143,10 @@ class Comparison:
 
 
 def as_logged(batch: pa.RecordBatch, log: KafkaLog) -> pa.RecordBatch:
-    """Give changes as they come back from the log, whose format may not keep all that a change has.
+    """Return changes as they are read back from the log, whose format may lose part of a change.
 
-    ``json`` knows of a key's row only that it is, or is not any more; ``debezium-json`` that a row came or went.
+    ``json`` only distinguishes upserts from deletes, and keeps only the key of a delete. ``debezium-json`` only
+    distinguishes added rows from removed ones.
     """
     if log.format == "arrow" or (log.format == "json" and not log.primary_key):
         return batch
@@ -180,7 +181,7 @@ def _head(side: _Rows, rows: int, start: int = 0) -> pa.RecordBatch:
 
 
 def _first_difference(left: pa.RecordBatch, right: pa.RecordBatch) -> int:
-    """Give the number of rows at the start that are equal; NULL equals NULL and NaN equals NaN."""
+    """Return the number of equal rows at the start; NULL equals NULL and NaN equals NaN."""
     first: int = min(left.num_rows, right.num_rows)
     for name in left.schema.names:
         a, b = (side.column(side.schema.get_field_index(name)).slice(0, first) for side in (left, right))
@@ -193,9 +194,9 @@ def _first_difference(left: pa.RecordBatch, right: pa.RecordBatch) -> int:
 
 
 def _equal(a: pa.Array, b: pa.Array) -> np.ndarray:
-    """Tell for each row whether two columns agree."""
+    """Return whether two columns agree, for each row."""
     if pa.types.is_nested(a.type):
-        # A NaN is never equal to itself, but written it is.
+        # Compare as text, because a NaN does not equal itself.
         return np.array([repr(x) == repr(y) for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)], bool)
     if a.type != b.type:
         a = a.cast(b.type)
@@ -208,7 +209,7 @@ def _equal(a: pa.Array, b: pa.Array) -> np.ndarray:
 
 
 def _find(where: _Rows, what: _Rows, start: int, *, run: int = _RUN_ROWS) -> int | None:
-    """Find the first row of ``what`` in ``where``, from ``start`` on, with up to ``run`` rows after it equal too."""
+    """Return where the first rows of ``what``, up to ``run`` of them, occur in ``where`` from ``start`` on, or None."""
     assert where.batch is not None
     assert what.batch is not None
     fits = np.ones(len(where), bool)

@@ -1,6 +1,7 @@
-"""Verify and repair of an eventual log: its last word on every key against the newest snapshot.
+"""Verifies and repairs an eventual log by comparing the last record of each key with the newest snapshot.
 
-Such a log keeps no snapshots apart, so records are not compared one by one: it is right when its fold is the table.
+Such a log does not keep snapshots apart, so records are not compared one by one. The log is correct if the last records
+of all keys yield the table.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from tablestore.write.reconcile import AT, FRESH, SAID, Repairs
 
 @dataclass(frozen=True)
 class _Seen:
-    """What index, register and broker say.
+    """What index, register and broker say about the log.
 
     Attributes:
-        entries: the index.
-        broken: why an entry cannot be used.
-        register: for each partition how far it is settled; None where the broker has lost that.
-        bounds: for each partition its first offset and its end.
+        entries: the entries of the index, by snapshot id.
+        broken: why an entry cannot be used, by snapshot id.
+        register: how far each partition is settled; None if the broker has lost that.
+        bounds: the first offset and the end of each partition.
         newest: the newest committed snapshot.
         topic_id: Kafka's id of the topic.
     """
@@ -55,33 +56,33 @@ class _Seen:
         return min((listed if held is None else held.snapshot for held in self.register), default=0)
 
     def settled_end(self, partition: int) -> int:
-        """Where what is settled ends in a partition."""
+        """Return the offset at which the settled part of a partition ends."""
         held, entry = self.register[partition], self.entries.get(self.settled)
         return held.end if held is not None else entry.ends[partition] if entry is not None else 0
 
     def is_cut(self, partition: int) -> bool:
-        """Tell whether retention has removed the beginning of a partition."""
+        """Return whether retention has removed the beginning of a partition."""
         first = self.entries.get(0)
         return self.bounds[partition][0] > (first.ends[partition] if first is not None else 0)
 
 
 def verify_eventual(table: TableContext, log: KafkaLog, progress: Progress | None = None) -> Report:
-    """Compare the last word of an eventual log on every key with the newest snapshot. Changes nothing.
+    """Compare the last record of each key in an eventual log with the newest snapshot; change nothing.
 
-    Records behind what is settled, of writes under way or aborted, are noted and are no difference: the next write or
-    ``recover()`` settles them. Where retention has removed the beginning of a partition, only keys of which it still
-    holds a record are compared.
+    Unsettled records, after the settled part of a partition, come from writes in progress or aborted writes. They are
+    noted but do not count as differences; the next write or ``recover()`` settles them. If retention has removed the
+    beginning of a partition, only keys that still have a record in it are compared.
 
-    1. Read the index and the register, then find the ends of the log, then the newest snapshot: in this order what is
-       listed is in the log, and what is settled is committed.
-    2. Compare partition by partition, within bounded memory.
+    1. Read the index and the register, then the ends of the log, then the newest snapshot. In this order, what the
+       index lists is in the log, and what is settled is committed.
+    2. Compare partition by partition, with bounded memory.
     3. Compare the index and the register with the log.
 
     Raises:
         UnavailableError: the broker or the file system does not answer.
     """
     findings, meter = Findings(), ScanProgress(progress)
-    # Foreign records are named here, whatever readers do about them.
+    # Report records of other producers even if readers skip them.
     log = replace(log, skips_foreign=False)
     # Step 1.
     try:
@@ -123,23 +124,23 @@ def verify_eventual(table: TableContext, log: KafkaLog, progress: Progress | Non
 
 
 def repair_eventual(table: TableContext, publisher: EventualPublisher, broken: Sequence[int]) -> list[str]:
-    """Make the log's fold the table again, and the index what the register says; the publisher becomes the owner.
+    """Correct the log wherever it differs from the table, and rebuild the index; the publisher becomes the log's owner.
 
-    1. Take the log over. A crash here, or later, leaves what the next repair or writer begins with.
-    2. If the topic ends before what was settled, forget the index: its offsets are those of another log.
-    3. Send the committed value, or a delete, of every key on which the log says otherwise.
-    4. Write the index entries that are missing.
+    1. Take the log over. After a crash here or later, the next repair or writer continues.
+    2. If the topic ends before the settled offsets, delete the index, because its offsets belong to another log.
+    3. Send the committed row, or a delete, of each key whose last record in the log says something else.
+    4. Write missing index entries.
 
     Args:
         table: the table.
-        publisher: of its log.
-        broken: index entries that could not be read and have been removed.
+        publisher: publisher of the table's log.
+        broken: snapshots whose index entries were unreadable and have been removed.
 
     Returns:
         What was done.
 
     Raises:
-        FencedError: another publisher has taken the log over; repair again.
+        FencedError: another publisher took the log over; repair again.
         UnavailableError: the broker or the file system does not answer; repair again.
     """
     actions: list[str] = []
@@ -174,7 +175,7 @@ def _look(table: TableContext, log: KafkaLog, *, whole: bool = False) -> _Seen:
 
 
 def _others(table: TableContext, seen: _Seen) -> list[int]:
-    """Return the entries that list other commits than the table's: it was restored from an older copy."""
+    """Return the snapshots whose commit in the index is not the table's, which was restored from an older copy."""
     found: list[int] = []
     for snapshot in sorted((s for s in seen.entries if s <= seen.newest), reverse=True):
         own, commit = table.files.fingerprint(snapshot), seen.entries[snapshot].commit
@@ -239,7 +240,7 @@ def _tell(batch: pa.RecordBatch, spec: TableSpec, partition: int, findings: Find
 
 
 def note_topic(entries: Mapping[int, IndexEntry], topic: str, findings: Findings) -> None:
-    """Say that the topic is not the one that was published to."""
+    """Note if the topic is not the one that index entries refer to."""
     if old := stale(entries, topic):
         findings.note(f"the topic was deleted and recreated since snapshot {max(old)} was published.")
 
@@ -287,7 +288,7 @@ def _check_register(table: TableContext, seen: _Seen, findings: Findings) -> Non
 
 
 def _reaches(seen: _Seen, partition: int, claimed: int | None) -> int:
-    """Give the offset that a partition must reach by what register and index say."""
+    """Return the offset that a partition must reach according to register and index."""
     held = seen.register[partition]
     listed = 0 if claimed is None else seen.entries[claimed].ends[partition]
     return max(listed, 0 if held is None else held.end)
@@ -296,7 +297,10 @@ def _reaches(seen: _Seen, partition: int, claimed: int | None) -> int:
 def _rebuild(
     table: TableContext, kept: dict[int, IndexEntry], ends: Sequence[tuple[int, int]], topic: str
 ) -> list[str]:
-    """Write the entries that are missing: the last of a run has all of its range, as when they are settled together."""
+    """Write missing index entries, and return what was done.
+
+    In a run of missing entries, the last one gets the whole range of offsets, as when snapshots are settled together.
+    """
     actions: list[str] = []
     partitions = len(ends)
     newest = table.files.latest()

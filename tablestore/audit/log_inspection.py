@@ -1,4 +1,4 @@
-"""Looks at a table's log as a whole, for verify and repair: what it holds, and what index and register say of it."""
+"""Inspects a table's whole log for verify and repair: its contents, and what index and register say about them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from snapshot.records import Snapshot
 from tablestore.context import TableContext
 
 Progress = Callable[[int, int], None]
-"""Told how many offsets have been read, of how many; each is read twice, once for its place and once for its value."""
+"""Called with the number of offsets read and the total. Each offset counts twice: it is read once to locate snapshots
+and once to compare values."""
 
 
 class ScanProgress:
-    """Adds up what has been read."""
+    """Counts the offsets that have been read, and reports them."""
 
     def __init__(self, progress: Progress | None) -> None:
-        """Tell ``progress``, if there is one."""
+        """Report to ``progress``, if there is one."""
         self._progress = progress
         self._done = 0
         self.total = 0
 
     def __call__(self, offsets: int) -> None:
-        """Count offsets that have been read."""
+        """Add a number of offsets that have been read."""
         self._done += offsets
         if self._progress is not None:
             self._progress(min(self._done, self.total), self.total)
@@ -39,13 +40,13 @@ class ScanProgress:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the table says of a snapshot.
+    """What the table says about a snapshot.
 
     Attributes:
-        snapshot: the snapshot; None when its log entry in Delta cannot be read.
-        rows: for each partition, its changes; empty likewise.
-        lost: why it cannot be read; empty when it can.
-        expired: whether Delta's own log retention is the cause, which is no damage.
+        snapshot: the snapshot; None if its entry in the Delta log cannot be read.
+        rows: number of its changes in each partition; empty if its entry in the Delta log cannot be read.
+        lost: why the snapshot cannot be read; empty if it can.
+        expired: whether it cannot be read because it has expired, which is no damage.
     """
 
     snapshot: Snapshot | None
@@ -56,16 +57,16 @@ class Facts:
 
 @dataclass(frozen=True)
 class Inspection:
-    """All that is known of a table's log.
+    """All that is known about a table's log.
 
     Attributes:
-        entries: the index, by the ids that the files' names give.
-        broken: why an entry cannot be used, by id.
-        register: the register; None for a partition whose offset is lost.
-        moving: whether the register moved meanwhile, so that somebody is publishing.
+        entries: the entries of the index, by the snapshot ids in their file names.
+        broken: why an entry cannot be used, by snapshot id.
+        register: the register's position in each partition; None if it is lost.
+        moving: whether the register changed during the inspection, so a writer is publishing.
         newest: the newest committed snapshot.
-        maps: for each partition, where the snapshots lie.
-        facts: for each committed snapshot, what the table says.
+        maps: where the snapshots are in each partition.
+        facts: what the table says about each committed snapshot.
         oldest: the oldest snapshot that has not expired.
         table_id: the table's id.
         topic_id: Kafka's id of the topic.
@@ -83,12 +84,12 @@ class Inspection:
     topic_id: str = ""
 
     def commit(self, snapshot: int) -> str:
-        """Return what identifies the table's commit of a snapshot; empty where its entry cannot be read."""
+        """Return the fingerprint of the table's commit of a snapshot; empty if its entry cannot be read."""
         facts = self.facts.get(snapshot)
         return "" if facts is None or facts.snapshot is None else facts.snapshot.fingerprint
 
     def is_other(self, snapshot: int, commit: str) -> bool:
-        """Return whether what the log says of a snapshot's commit is not what the table says."""
+        """Return whether a snapshot's commit according to the log differs from the table's."""
         own = self.commit(snapshot)
         return bool(own and commit) and own != commit
 
@@ -102,14 +103,14 @@ class Inspection:
         ]
 
     def claimed(self, snapshot: int, partition: int) -> bool:
-        """Tell whether index or register say that a partition holds a snapshot."""
+        """Return whether index or register say that a partition holds a snapshot."""
         entry, held = self.entries.get(snapshot), self.register[partition]
         return (entry is not None and entry.partitions[partition].records > 0) or (
             held is not None and held.holds(snapshot)
         )
 
     def holds(self, snapshot: int, partition: int) -> bool:
-        """Tell whether a partition holds a snapshot's changes, or did before retention removed them."""
+        """Return whether a partition holds a snapshot's changes, or did before retention removed them."""
         rows = self.facts[snapshot].rows
         if rows and not rows[partition]:
             return True
@@ -117,9 +118,9 @@ class Inspection:
         return snapshot in found.found or snapshot < found.first
 
     def entry(self, snapshot: int) -> IndexEntry | None:
-        """Build the entry a snapshot must have; None where log and table cannot tell.
+        """Return the entry that a snapshot must have; None if log and table do not determine it.
 
-        What retention has removed from the log is taken from the entry that is there.
+        For records that retention has removed from the log, use the existing entry.
         """
         facts, present, before = self.facts[snapshot], self.entries.get(snapshot), self.entries.get(snapshot - 1)
         ranges: list[OffsetRange] = []
@@ -129,12 +130,12 @@ class Inspection:
             start = found.end_before(snapshot)
             if snapshot < found.first or rows < 0:
                 if old is None:
-                    # Nobody can read it from the log any more, whatever the entry says.
+                    # The records can no longer be read from the log, so any range will do.
                     low = found.start if before is None else before.partitions[partition].end
                     old = OffsetRange(low, low, 0, max(rows, 0))
                 ranges.append(old)
             elif start is None or snapshot <= found.first < found.known_from:
-                # Retention may have passed into the marker before its first record.
+                # Retention may have advanced into the transaction marker before the snapshot's first record.
                 start = old.start if old is not None else found.start
                 start = before.partitions[partition].end if before is not None else start
                 ranges.append(_range(found, snapshot, start, rows))
@@ -152,38 +153,38 @@ class Inspection:
             commit=known.fingerprint,
             topic=self.topic_id,
         )
-        # An entry from before these were kept is right without them.
+        # Older entries lack these three fields; they are correct without them.
         return right if present is None or present.table else replace(right, table="", commit="", topic="")
 
 
 def inspect_log(table: TableContext, log: KafkaLog, meter: ScanProgress, *, whole: bool = False) -> Inspection:
     """Read index, register and log.
 
-    The order makes it right beside writers: what the index lists is in the log by then, and what is in the log is
-    committed by then.
+    The order makes the result correct although writers may run concurrently: what the index lists is already in the
+    log when the log is read, and what is in the log is already committed when the commits are read.
 
     1. Read the index and the register.
     2. Find the ends of the log.
-    3. Read what is committed, snapshot by snapshot.
+    3. Read the committed snapshots.
     4. Scan the log.
-    5. Read the register again, to see whether it has moved.
+    5. Read the register again, to find out whether it has changed.
 
     Args:
         table: the table.
-        log: its log.
-        meter: told how far it is.
+        log: the table's log.
+        meter: counts the offsets that are read.
         whole: see ``bounds``.
 
     Raises:
         NotFoundError: the topic does not exist.
-        UnavailableError: the broker does not answer, or an open transaction hides what is published.
+        UnavailableError: the broker does not answer, or an open transaction hides published records.
     """
     # Step 1.
     topic = topic_id(log.client, log.topic)
     entries, broken = read_index(table.index, log.partitions)
     before = positions(log)
     # Step 2.
-    # An administrator may have added partitions; nothing is published to those.
+    # Ignore partitions that an administrator has added; nothing is published to them.
     ranges = bounds(log, reached(log, entries, before), whole=whole)[: log.partitions]
     # Step 3.
     newest, oldest = table.files.latest(), table.files.oldest(fresh=False)
@@ -207,13 +208,13 @@ def inspect_log(table: TableContext, log: KafkaLog, meter: ScanProgress, *, whol
 
 
 def reached(log: KafkaLog, entries: Mapping[int, IndexEntry], register: Sequence[RegisterPosition | None]) -> list[int]:
-    """Return for each partition the offset that index and register say the log reaches."""
+    """Return, for each partition, the offset up to which the log must reach according to index and register."""
     found = [max((e.partitions[p].end for e in entries.values()), default=0) for p in range(log.partitions)]
     return [max(end, 0 if held is None else held.end) for end, held in zip(found, register, strict=True)]
 
 
 def stale(entries: Mapping[int, IndexEntry], topic: str) -> list[int]:
-    """Return the snapshots whose entries are of a topic that was deleted, one of the same name having been made."""
+    """Return the snapshots whose entries refer to a deleted topic of the same name."""
     return [snapshot for snapshot, entry in entries.items() if is_another(entry.topic, topic)]
 
 
@@ -221,7 +222,7 @@ def read_index(index: LogIndex, partitions: int) -> tuple[dict[int, IndexEntry],
     """Read every entry of the index.
 
     Returns:
-        The entries and, for those that cannot be used, why.
+        The usable entries, and the reason for each entry that cannot be used.
 
     Raises:
         UnavailableError: the file system does not answer.
@@ -260,7 +261,7 @@ def _facts(table: TableContext, snapshot: int) -> Facts:
 
 
 def _with_index(found: PartitionMap, partition: int, entries: dict[int, IndexEntry]) -> PartitionMap:
-    """Take the places of snapshots whose last record Kafka has compacted away from the index."""
+    """Return the map completed by the index with snapshots whose last record Kafka has compacted away."""
     merged = dict(found.found)
     for snapshot, entry in entries.items():
         held = entry.partitions[partition]

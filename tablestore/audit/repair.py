@@ -1,4 +1,4 @@
-"""Repair: what index, register and the end of the log have lost is made again from the log's records and the table."""
+"""Repair: rebuilds the index, the register and the end of the log from the log's records and the table."""
 
 from __future__ import annotations
 
@@ -49,30 +49,33 @@ _ANEW = (
 
 
 def repair(table: TableContext, publisher: KafkaPublisher | None, progress: Progress | None = None) -> RepairReport:
-    """Mend what can be mended without showing a plain consumer a change twice or out of order.
+    """Repair what can be repaired so that plain consumers see no change twice or out of order.
 
-    1. Make the topic again if it is gone and was made by ``create``; keep the id of a topic that was made anew, by
-       which readers know it. A crash here leaves a topic that the next repair keeps the id of, and that is never
+    1. Create the topic again if it is gone and ``create`` had made it. Store the id of a topic that was created again,
+       by which readers recognize it. A crash here leaves a topic whose id the next repair stores, and which is never
        deleted with the table.
-    2. Remove index entries that cannot be read, or are of a topic that is no more: a take-over reads the index.
-       An eventual log is then made to fold to the table (``eventual_log.py``); any other goes on with step 3.
-    3. Take the log over: nobody else publishes from here on. A crash here, or at any later step, leaves a table that
-       the next repair or writer takes over in turn.
-    4. Set the register to what the log holds, in a transaction.
-       A log that holds another history of the table (it was restored from an older copy) is left as it is, and told.
-    5. Rewrite entries that are missing or wrong; remove those of snapshots that the end of the log has lost.
+    2. Remove index entries that are unreadable or refer to a deleted topic, because a take-over reads the index. For an
+       eventual log, ``eventual_log.py`` does the rest of the repair, except for step 7.
+    3. Take the log over: no other writer publishes from here on. After a crash here or in any later step, the next
+       repair or writer takes the log over.
+    4. Set the register to what the log holds, in a transaction. If the log holds another history of the table (the
+       table was restored from an older copy), leave it unchanged and report that.
+    5. Rewrite index entries that are missing or wrong; remove those of snapshots lost at the end of the log.
     6. Recover: publish what the log lacks at its end.
     7. Verify.
 
     Args:
         table: the table.
-        publisher: of the table's log; None without one. It owns the log afterwards.
-        progress: told how far it is; begins anew for the last step.
+        publisher: publisher of the table's log; None without a log. It owns the log afterwards.
+        progress: called with the number of offsets read so far and the total; starts over in step 7.
+
+    Returns:
+        What was done, and the differences that remain.
 
     Raises:
         UnavailableError: the broker or the file system does not answer; repair again.
-        FencedError: another publisher has taken the log over; repair again.
-        ConflictError: others committed first too often; repair again.
+        FencedError: another publisher took the log over; repair again.
+        ConflictError: other writers committed first too often; repair again.
     """
     log = table.log
     if log is None or publisher is None:
@@ -113,14 +116,14 @@ def repair(table: TableContext, publisher: KafkaPublisher | None, progress: Prog
 
 
 def _restore_register(table: TableContext, publisher: KafkaPublisher, seen: Inspection) -> list[str]:
-    """Move the register where it is lost or says what is not so."""
+    """Correct the register where it is lost or wrong, and return what was done."""
     compacted = table.options.log is not None and table.options.log.compacted
     positions: dict[int, RegisterPosition] = {}
     for partition, (says, found) in enumerate(zip(seen.register, seen.maps, strict=True)):
         right = found.position()
         if right is None:
             right = _from_index(seen, partition) if says is None else says
-        # Kafka may have compacted the last record away, so the log may hold more than its records tell.
+        # Kafka may have compacted the last record away, so the log may hold later snapshots than its records show.
         behind = compacted and says is not None and says.snapshot >= right.snapshot
         if says != right and not behind and (says is not None or right.snapshot):
             positions[partition] = right
@@ -135,14 +138,14 @@ def _restore_register(table: TableContext, publisher: KafkaPublisher, seen: Insp
 
 
 def _from_index(seen: Inspection, partition: int) -> RegisterPosition:
-    """Trust the index where retention has left nothing in a partition: what it lists is published."""
+    """Return the register position according to the index, for a partition in which retention has left no records."""
     last = max((s for s in seen.entries if s <= seen.newest), default=0)
     end = seen.entries[last].partitions[partition].end if last else seen.maps[partition].start
     return RegisterPosition(last, 0, 0, done=True, end=end, commit=seen.entries[last].commit if last else "")
 
 
 def _rebuild_index(table: TableContext, seen: Inspection, broken: list[int]) -> list[str]:
-    """Make the index say what the log holds, up to the first snapshot that it lacks at its end."""
+    """Rebuild the index from the log, up to the last snapshot before those missing at its end; return what was done."""
     actions: list[str] = []
     through = _whole_through(seen)
     beyond = [s for s in seen.entries if s > through]
@@ -168,7 +171,7 @@ def _rebuild_index(table: TableContext, seen: Inspection, broken: list[int]) -> 
 
 
 def _begin_at_oldest(table: TableContext, seen: Inspection) -> str:
-    """List the snapshot before the oldest as published: those up to it have expired, and nobody can publish them."""
+    """Add an index entry that marks expired snapshots as published, because they can no longer be published."""
     before = seen.oldest - 1
     ends = [found.end_before(seen.oldest) or found.start for found in seen.maps]
     ranges = tuple(OffsetRange(end, end, 0, 0) for end in ends)
@@ -180,7 +183,11 @@ def _begin_at_oldest(table: TableContext, seen: Inspection) -> str:
 
 
 def _whole_through(seen: Inspection) -> int:
-    """Give the newest snapshot up to which the log holds everything, or held it, or has a hole that stays."""
+    """Return the snapshot after which the log's end lacks changes.
+
+    Up to this snapshot, the log has all changes, except for those that retention has removed and for gaps that cannot
+    be filled.
+    """
     for snapshot in range(1, seen.newest + 1):
         rows = seen.facts[snapshot].rows
         for partition, found in enumerate(seen.maps):
@@ -190,13 +197,13 @@ def _whole_through(seen: Inspection) -> int:
 
 
 def _first_entry(seen: Inspection, through: int) -> int:
-    """Give the oldest snapshot that should have an entry: below it nothing is left in the log."""
+    """Return the oldest snapshot that should have an index entry; the log has no records of older ones."""
     oldest = min((s for s in seen.entries if s), default=through + 1)
     return max(1, seen.oldest, min(oldest, *(found.first for found in seen.maps)))
 
 
 def _publish(table: TableContext, publisher: KafkaPublisher, actions: list[str]) -> list[str]:
-    """Publish what is missing at the end; give what stands in the way."""
+    """Publish what is missing at the end of the log; return the obstacles, if any."""
     try:
         done = recover(table.files, publisher, table.index, buckets=table.options.buckets)
     except (DataLostError, CorruptedError, FileNotFoundError) as error:
@@ -219,7 +226,7 @@ def _make_topic(table: TableContext, log: KafkaLog) -> bool:
 
 
 def _is_other_history(seen: Inspection) -> bool:
-    """Return whether the log holds another commit than the table's: no entry or register must say that it is ours."""
+    """Return whether the log holds commits other than the table's; index and register must not adopt them."""
     claimed = [
         held.snapshot
         for held, found in zip(seen.register, seen.maps, strict=True)
@@ -229,12 +236,15 @@ def _is_other_history(seen: Inspection) -> bool:
 
 
 def _keep_ids(table: TableContext, log: KafkaLog, *, made: bool) -> list[str]:
-    """Put the topic's ids into the table's definition where they are others, by a snapshot without rows.
+    """Store changed ids of topic and cluster in the table's definition, by a snapshot without rows.
 
     Args:
         table: the table.
-        log: its log.
-        made: this repair made the topic, so it is the table's own.
+        log: the table's log.
+        made: this repair created the topic, so the table owns it.
+
+    Returns:
+        What was done.
     """
     ids = topic_ids(log.client, log.topic)
     if ids is None:

@@ -1,4 +1,4 @@
-"""What verify and repair say: differences with their place, and a table of them."""
+"""The reports of verify and repair: the differences between log and table, and where they are."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from enum import StrEnum
 import pyarrow as pa
 
 DIFFERENCES_MAX = 1_000
-"""Differences that are named; more are counted."""
+"""Maximum number of differences in a report; further ones are only counted."""
 
 RESTORED = "The table has another one: it was restored from an older copy, and others have committed to it since."
 _TEXT_MAX = 80
 
 
 class DifferenceKind(StrEnum):
-    """What is wrong.
+    """The kind of a difference.
 
-    The first six are about the records of the log, the others about what tells where they are.
+    The first six kinds concern the records of the log; the others concern index, register, files and topic.
     """
 
     MISSING = "missing"
-    """Committed changes, said to be published, are not in the log."""
+    """Changes that are committed and recorded as published are not in the log."""
     EXTRA = "extra"
-    """The log holds a record that is no change of the table there: a stranger's, or a repeated one."""
+    """The log holds a record that does not correspond to a table change: from another producer, or a duplicate."""
     CHANGED = "changed"
-    """A record holds other values than the table's change."""
+    """A record has other values than the table's change."""
     UNREADABLE = "unreadable"
     """A record cannot be decoded."""
     EARLY = "early"
     """A record names a snapshot that is not committed."""
     HISTORY = "history"
-    """The log holds a snapshot that is another commit than the table's: the table was restored from an older copy."""
+    """A snapshot in the log is another commit than in the table: the table was restored from an older copy."""
     INDEX = "index"
-    """The log index lacks an entry, or one is damaged or says what is not so."""
+    """An entry of the log index is missing, damaged or wrong."""
     REGISTER = "register"
-    """The register is lost, or says what is not so."""
+    """The register is lost or wrong."""
     FILES = "files"
-    """Files of the table that hold a snapshot's changes are missing or damaged, so the log cannot be compared."""
+    """Files of the table with a snapshot's changes are missing or damaged, so the log cannot be compared."""
     TOPIC = "topic"
     """The topic does not exist, or has another number of partitions than the table has buckets."""
 
@@ -47,12 +47,12 @@ class Difference:
     """One difference between log and table.
 
     Attributes:
-        kind: what is wrong.
-        text: the same in words.
-        snapshot: the snapshot it is about; None where it is about none.
+        kind: the kind of difference.
+        text: a description.
+        snapshot: the snapshot concerned; None if none is.
         partition: the log partition.
-        offset: the offset of the record or, where changes are missing, of the one they should precede.
-        key: primary key of the row, as text; its values in a table without a key.
+        offset: the record's offset; for missing changes, the offset of the record that they should precede.
+        key: the row's primary key as text; in a table without a key, the whole row.
     """
 
     kind: DifferenceKind
@@ -63,7 +63,7 @@ class Difference:
     key: str | None = None
 
     def __str__(self) -> str:
-        """Show kind, place and words in one line."""
+        """Return kind, place and description in one line."""
         places = (
             ("snapshot", self.snapshot),
             ("partition", self.partition),
@@ -76,18 +76,18 @@ class Difference:
 
 @dataclass(frozen=True)
 class Report:
-    """How log and table compare.
+    """The result of comparing log and table.
 
     Attributes:
         path: the table's folder.
-        differences: what differs, at most ``DIFFERENCES_MAX``.
-        more: how many differences there are besides.
-        pending: snapshots that are committed and not yet published, which is no damage: the next write or
-            ``recover()`` publishes them.
+        differences: the differences, at most ``DIFFERENCES_MAX``.
+        more: number of further differences.
+        pending: snapshots that are committed but not yet published. This is no damage: the next write or ``recover()``
+            publishes them.
         notes: what was not compared, and why.
-        snapshots: how many were compared.
-        records: records read from the log.
-        rows: changes compared.
+        snapshots: number of snapshots compared.
+        records: number of records read from the log.
+        rows: number of changes compared.
     """
 
     path: str
@@ -101,11 +101,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing differs."""
+        """Whether there are no differences."""
         return not self.differences and not self.more
 
     def __str__(self) -> str:
-        """Show the counts, then one line a difference."""
+        """Return the counts, then one line per difference."""
         count = len(self.differences) + self.more
         verdict = "log and table agree" if self.ok else f"log and table differ in {count:,} places"
         lines = [
@@ -122,12 +122,12 @@ class Report:
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What a repair did.
+    """The result of a repair.
 
     Attributes:
-        actions: what it did, in order.
-        report: how log and table compare afterwards.
-        advice: what it could not mend, what that means and what to do.
+        actions: what the repair did, in order.
+        report: the differences that remain between log and table.
+        advice: what could not be repaired, what that means and what to do.
     """
 
     actions: tuple[str, ...]
@@ -136,11 +136,11 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing differs any more."""
+        """Whether no differences remain."""
         return self.report.ok
 
     def __str__(self) -> str:
-        """Show what was done, then how log and table compare."""
+        """Return what was done, then the remaining differences."""
         nothing = "nothing was to be mended" if self.ok else "nothing could be mended; see below"
         done = [f"  {action}" for action in self.actions] or [f"  {nothing}"]
         return "\n".join([f"{self.report.path}: repair", *done, str(self.report), *self.advice])
@@ -148,27 +148,27 @@ class RepairReport:
 
 @dataclass
 class Findings:
-    """Collects differences, each once, up to a bound."""
+    """Collects differences, up to ``DIFFERENCES_MAX``, and notes, each once."""
 
     differences: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     more: int = 0
 
     def add(self, kind: DifferenceKind, text: str, **place: int | str | None) -> None:
-        """Take a difference; ``place`` names snapshot, partition, offset and key."""
+        """Add a difference; ``place`` gives snapshot, partition, offset and key."""
         if len(self.differences) < DIFFERENCES_MAX:
             self.differences.append(Difference(kind, text, **place))  # type: ignore[arg-type]
         else:
             self.more += 1
 
     def note(self, text: str) -> None:
-        """Take a note, once."""
+        """Add a note unless it has already been added."""
         if text not in self.notes:
             self.notes.append(text)
 
 
 def shown(batch: pa.RecordBatch) -> str:
-    """Show the first row of a batch, shortened."""
+    """Return the first row of a batch as text, shortened."""
     values = batch.slice(0, 1).to_pylist()[0]
     text = ", ".join(f"{name}={value!r}" for name, value in values.items())
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."

@@ -1,7 +1,4 @@
-"""Verify: the log, record by record, against the table's own files, and index and register against the log.
-
-Compares the index and the register with what the log was found to hold.
-"""
+"""Verify: compares the log with the table's files record by record, and index and register with the log."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _SETTLE_SECONDS = 1.0
 
 
 def check_index(table: TableContext, log: KafkaLog, seen: Inspection, findings: Findings) -> set[int]:
-    """Compare the index with the log; give the snapshots that are not published yet."""
+    """Compare the index with the log, and return the snapshots that are not yet published."""
     pending: set[int] = set()
     last = max((*seen.entries, *seen.broken, 0))
     oldest = min((*seen.entries, *seen.broken, 1))
@@ -58,7 +55,7 @@ def check_index(table: TableContext, log: KafkaLog, seen: Inspection, findings: 
 
 
 def _check_absent(table: TableContext, log: KafkaLog, absent: list[int], findings: Findings, *, at_end: int) -> None:
-    """Tell of entries that are missing, unless a writer, who publishes first, has put them by now."""
+    """Report missing entries, unless a writer has added them by now; writers add an entry after publishing."""
     if any(snapshot > at_end for snapshot in absent):
         time.sleep(_SETTLE_SECONDS)
     now = read_index(table.index, log.partitions)[0] if absent else {}
@@ -89,7 +86,7 @@ def _check_entry(seen: Inspection, snapshot: int, entry: IndexEntry, findings: F
 
 
 def check_register(seen: Inspection, findings: Findings) -> None:
-    """Compare the register with the log, unless somebody is publishing."""
+    """Compare the register with the log, unless a writer is publishing at the moment."""
     if seen.moving:
         findings.note("the register is not compared: somebody is publishing.")
         return
@@ -113,14 +110,14 @@ def check_register(seen: Inspection, findings: Findings) -> None:
 
 
 def check_history(seen: Inspection, findings: Findings) -> None:
-    """Compare the commits that records name with the table's."""
+    """Compare the commits named in records with the table's."""
     for snapshot, partition, offset in seen.others():
         place = {"snapshot": snapshot, "partition": partition, "offset": offset}
         findings.add(DifferenceKind.HISTORY, f"the record is of another commit. {RESTORED}", **place)
 
 
 def note_retention(seen: Inspection, findings: Findings) -> None:
-    """Say what cannot be compared since it has left the log."""
+    """Note what cannot be compared because retention has removed it from the log."""
     for partition, found in enumerate(seen.maps):
         if found.cut:
             findings.note(
@@ -130,28 +127,31 @@ def note_retention(seen: Inspection, findings: Findings) -> None:
 
 
 NAMED_MAX = 20
-"""Differences of one snapshot in one partition that are named; after them the rest of it there is passed over."""
+"""Maximum number of reported differences of one snapshot in one partition; the rest of it there is not compared."""
 
 
 def verify(table: TableContext, progress: Progress | None = None) -> Report:
-    """Compare log and table for every snapshot that is still in the log. Changes nothing; writers may go on meanwhile.
+    """Compare log and table for every snapshot that is still in the log; change nothing. Writers may run concurrently.
 
-    1. Find by the log's own records where each snapshot lies.
+    1. Find each snapshot's offsets in the log's own records.
     2. Compare each snapshot's records with the changes in the table's files, partition by partition, a few megabytes
        at a time.
-    3. Compare the index and the register with what was found.
+    3. Compare the index and the register with what step 1 found.
 
     Args:
         table: the table.
-        progress: told how far it is.
+        progress: called with the number of offsets read so far and the total.
+
+    Returns:
+        The differences.
 
     Raises:
         UnavailableError: the broker or the file system does not answer.
-        InvalidInputError: the broker refuses the client's options, or another Delta writer has switched a feature on
-            that is not supported.
+        InvalidInputError: the broker rejects the client's options, or another Delta writer has enabled an unsupported
+            feature.
         CorruptedError: another Delta writer has changed rows of a table with a key.
     """
-    # What the newest snapshot is made of has to be the store's own: the records below are compared with changes only.
+    # Check that the newest snapshot consists of the store's own commits: records are only compared with those changes.
     table.files.layout(table.files.latest())
     log = table.log
     if log is None:
@@ -194,20 +194,20 @@ def verify(table: TableContext, progress: Progress | None = None) -> Report:
 
 
 class _EnoughError(Exception):
-    """So many differences are named that the rest of a snapshot is passed over."""
+    """The maximum number of differences is reached, so the rest of the snapshot is skipped."""
 
 
 class _TableError(Exception):
-    """A file of the table cannot be read; the cause says which."""
+    """A file of the table cannot be read; ``__cause__`` says which one."""
 
 
 class Contents:
-    """Compares the records of a log with the changes of its table."""
+    """Compares the records of a log with the changes in its table's files."""
 
     def __init__(
         self, table: TableContext, log: KafkaLog, seen: Inspection, findings: Findings, meter: ScanProgress
     ) -> None:
-        """Compare what was found where."""
+        """Compare the log as laid out in ``seen``, and add differences to ``findings``."""
         self._table = table
         self._log = log
         self._seen = seen
@@ -219,7 +219,7 @@ class Contents:
         self.rows = 0
 
     def check(self, partition: int) -> None:
-        """Compare one partition from the first snapshot that is whole there to the end of the log."""
+        """Compare one partition, from the first snapshot that is complete there to the end of the log."""
         found, seen = self._seen.maps[partition], self._seen
         for offset, snapshot in (*found.early, *found.scan.foreign):
             text = f"the record names snapshot {snapshot}; the newest committed one is {seen.newest}."
@@ -236,7 +236,7 @@ class Contents:
                 self.compared.add(snapshot)
             elif not facts.lost and facts.rows[partition]:
                 self._absent(snapshot, partition, facts.rows[partition])
-        # What follows the last whole snapshot is the beginning of the next one, or a stranger's.
+        # Records after the last complete snapshot are the beginning of the next one, or another producer's.
         if found.scan.end > found.end:
             part = found.part
             following = part.snapshot if part is not None else None
@@ -245,7 +245,7 @@ class Contents:
             self._compare(reader, changes_, partition, (found.end, found.scan.end), part.rows if part else 0)
 
     def check_pending(self, pending: Iterable[int]) -> None:
-        """See that what is yet to be published can be: its files are there."""
+        """Check that pending snapshots can be published, which requires that their files exist."""
         for snapshot in pending:
             facts = self._seen.facts[snapshot]
             if facts.lost:
@@ -258,7 +258,7 @@ class Contents:
                     self._cannot_compare(snapshot, why, expired=False)
 
     def _absent(self, snapshot: int, partition: int, rows: int) -> None:
-        """A snapshot is not in a partition: it is lost, or not published yet."""
+        """Report that a partition lacks a snapshot, unless the snapshot is not yet published."""
         found = self._seen.maps[partition]
         if snapshot > found.last and not self._seen.claimed(snapshot, partition):
             return
@@ -290,7 +290,7 @@ class Contents:
             if named >= NAMED_MAX:
                 raise _EnoughError
 
-        # Each snapshot was published with the columns that the table had then.
+        # Each snapshot was published with the table's columns at that time.
         records = reader.decoded(*offsets, unreadable, None if changes is None else changes.schema)
         comparison = Comparison(records, self._changes(changes, partition, limit))
         try:
@@ -309,7 +309,10 @@ class Contents:
         self.rows += comparison.rows
 
     def _overtaken(self, partition: int, start: int) -> bool:
-        """Whether retention has removed records from ``start`` on since the first pass, so that none is known lost."""
+        """Return whether retention has removed records after ``start`` since the log was scanned; if so, add a note.
+
+        Missing records may then have been removed by retention, so they are not reported as lost.
+        """
         low = earliest_offsets(self._log.client, self._log.topic)[partition]
         if low > start:
             self._findings.note(
@@ -319,7 +322,7 @@ class Contents:
         return low > start
 
     def _changes(self, changes: ChangeSet | None, partition: int, limit: int | None) -> Iterator[pa.RecordBatch]:
-        """Read a snapshot's changes as they must be in the log."""
+        """Yield a snapshot's changes as they must be in the log, at most ``limit`` rows."""
         if changes is None:
             return
         left = limit
@@ -334,7 +337,7 @@ class Contents:
             raise _TableError from error
 
     def _tell(self, parted: Parted, snapshot: int | None, partition: int) -> int:
-        """Name a place where log and table part; give how many differences that is."""
+        """Report a place where log and table diverge, and return the number of differences."""
         place = {"snapshot": snapshot, "partition": partition}
         if parted.extra is not None and parted.missing is not None:
             key = self._key(parted.missing)

@@ -1,4 +1,4 @@
-"""The command line: ``tablestore``."""
+"""The ``tablestore`` command-line application."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = Typer(
     help="A table store on Spark: snapshots in Delta Lake, every change once and in order in Kafka.",
     no_args_is_help=True,
     add_completion=False,
-    # Locals may hold a password.
+    # A local variable may contain a password.
     pretty_exceptions_show_locals=False,
 )
 sql.add_to(app)
@@ -33,5 +33,5 @@ app.add_typer(kafka.app, name="kafka")
 def main(
     debug: Annotated[bool, Option("--debug", help="Show where an error comes from.")] = False,
 ) -> None:
-    """Take what goes before every command."""
+    """Apply the options that precede every command."""
     set_debug(debug)

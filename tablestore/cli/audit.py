@@ -1,4 +1,4 @@
-"""``tablestore verify`` and ``tablestore repair``: does the log hold what the table says, and make it so."""
+"""``tablestore verify`` and ``tablestore repair``: check that the log matches the table, and repair differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DIFFERENT = 1
 
 
 def verify(path: Path, option: Client = None, as_json: AsJson = False) -> None:
-    """Compare log and table, record by record; exit code 1 if they differ."""
+    """Compare the log with the table, record by record. Exits with code 1 if they differ."""
     table = TableContext.open(path, client_options(option))
     with progress_bar("Comparing log and table") as progress:
         report = verify_table(table, progress)
@@ -41,7 +41,7 @@ def verify(path: Path, option: Client = None, as_json: AsJson = False) -> None:
 
 
 def repair(path: Path, option: Client = None, as_json: AsJson = False) -> None:
-    """Mend index, register and the end of the log; exit code 1 if differences stay."""
+    """Repair the log index, the register and the end of the log. Exits with code 1 if differences remain."""
     table = TableContext.open(path, client_options(option))
     publisher = open_publisher(table, None)
     try:
@@ -72,13 +72,13 @@ def _show_repair(done: RepairReport) -> None:
 
 
 def add_to(app: Typer) -> None:
-    """Put the commands at the top level."""
+    """Add the commands to the application."""
     app.command()(verify)
     app.command()(repair)
 
 
 def _show(report: Report) -> None:
-    """Print the differences as a table, and one line of what was compared."""
+    """Print a table of differences and a one-line summary of what was compared."""
     if not report.ok:
         view = Table("what", "snapshot", "partition", "offset", "key", "difference")
         for found in report.differences:
@@ -99,7 +99,7 @@ def _show(report: Report) -> None:
 
 
 def _show_json(report: Report, more: Mapping[str, object] | None = None) -> None:
-    """Print a line for each difference, then one of all."""
+    """Print one JSON line per difference, then a summary line."""
     for found in report.differences:
         print_json(console, asdict(found))
     facts = asdict(replace(report, differences=()))
@@ -109,7 +109,7 @@ def _show_json(report: Report, more: Mapping[str, object] | None = None) -> None
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[log_inspection.Progress]:
-    """Show a bar on standard error, in a terminal only."""
+    """Yield a callback that updates a progress bar on standard error; the bar is shown only in a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     shown = Console(stderr=True)
     with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:

@@ -1,4 +1,4 @@
-"""``tablestore compact`` and ``tablestore drop``: verbs of a table, without Spark or Java."""
+"""``tablestore compact`` and ``tablestore drop``, which need neither Spark nor Java."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Task = TypeVar("Task")
 
 
 def compact(path: Path, option: Client = None, as_json: AsJson = False) -> None:
-    """Fold all changes into the root, so that any Delta reader sees the newest snapshot."""
+    """Compact all changes into the base table, so that any Delta reader sees the newest snapshot."""
     console = Console(highlight=False)
     table = TableContext.open(path, client_options(option))
     with waiting("Compacting ..."):
@@ -42,7 +42,7 @@ def drop(
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a table, and its topic if the table's creation made it. Finishes a drop or create that did not end."""
+    """Drop a table, and its topic if creating the table created it. Also cleans up an interrupted drop or create."""
     from tablestore.ddl.create_drop import drop_at  # noqa: PLC0415 - PySpark takes a second to import
 
     console = Console(highlight=False)
@@ -60,23 +60,23 @@ def drop(
 
 
 def _asked(path: str, given: Mapping[str, object], *, keep_topic: bool) -> tuple[str, str]:
-    """Return what is to be removed: the table's path, and words for its topic."""
+    """Return what the confirmation prompt names: the table's path, and a phrase for its topic (may be empty)."""
     try:
         table = TableContext.open(path, given)
     except (NotFoundError, CorruptedError):
-        # Whether anything is left of a table, dropping it finds out.
+        # An interrupted drop or create may have left files; ``drop_at`` checks for them.
         return path, ""
     owns = table.log is not None and table.spec.owns_topic and not keep_topic
     return table.path, f" and its topic {table.log.topic!r}" if owns and table.log is not None else ""
 
 
 def add_to(app: Typer) -> None:
-    """Put the commands at the top level."""
+    """Add the commands to the application."""
     app.command()(compact)
     app.command()(drop)
 
 
 def run_in_threads(tasks: Sequence[Task], work: Callable[[Task], str]) -> list[str]:
-    """Run tasks on this machine's cores; what the first that failed has raised is raised, after all have ended."""
+    """Run tasks in one thread per core; once all have ended, raise the error of the first task that failed."""
     with ThreadPoolExecutor(cores(), thread_name_prefix="tablestore-compact") as pool:
         return list(pool.map(work, tasks))

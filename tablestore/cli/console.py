@@ -1,6 +1,6 @@
-"""What every command shares: one console, options that mean the same everywhere, and errors told in one line.
+"""Shared by all commands: the console, common options, and one-line error messages.
 
-Exit codes are those of ``docs/guide/cli.md``; they are named here.
+The constants are exit codes, which ``docs/guide/cli.md`` documents.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from snapshot.errors import TableStoreError
 console = Console()
 
 FAILED = 1
-"""It failed, and one line says why; of ``verify`` and ``repair`` also: log and table differ."""
+"""The command failed and printed the reason on one line; for ``verify`` and ``repair`` also: log and table differ."""
 MISTAKE = 70
-"""The program itself is wrong."""
+"""An internal error: a bug in the program."""
 
 AsJson = Annotated[bool, Option("--json", help="One JSON object a line instead of tables.")]
 
 
 def name_values(given: list[str] | None) -> dict[str, str]:
-    """Return pairs that are given as ``NAME=VALUE``."""
+    """Parse ``NAME=VALUE`` arguments into a dictionary."""
     return dict(pair.partition("=")[::2] for pair in given or [])
 
 
 class _Shown:
-    """What ``--debug`` asks for; of the command that runs."""
+    """Whether the running command was started with ``--debug``."""
 
     origin = False
 
 
 class FriendlyGroup(TyperGroup):
-    """The group of all commands: an error becomes one red line and an exit code, never a traceback."""
+    """The top-level command group, which reports an error as one red line and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command."""
@@ -50,29 +50,29 @@ class FriendlyGroup(TyperGroup):
 
 
 def set_debug(debug: bool) -> None:
-    """Say whether errors show where they come from."""
+    """Set whether errors print their traceback."""
     _Shown.origin = debug
 
 
 @contextmanager
 def friendly() -> Iterator[None]:
-    """Turn an error into one red line on standard error and an exit code."""
+    """Exit with one red line on standard error when the block raises."""
     try:
         yield
     except Exception as error:
-        # What typer ends a command with is no error.
+        # Typer ends a command with ``Exit``, which is not an error.
         if isinstance(error, Exit):
             raise
         sys.exit(show_error(error))
 
 
 def show_error(error: Exception) -> int:
-    """Tell an error in one line, or with ``--debug`` where it comes from too; give the exit code that it means."""
+    """Print an error on one line, with ``--debug`` also its traceback, and return its exit code."""
     if _Shown.origin:
         traceback.print_exception(error)
     known = isinstance(error, TableStoreError)
     text = str(error) if known else f"{_in_one_line(error)} (a mistake in this program; --debug shows where)"
-    # Text, not markup: a message may hold brackets.
+    # ``Text`` is not parsed as markup; a message may contain brackets.
     Console(stderr=True).print(Text(f"Error: {text}", style="bold red"), soft_wrap=True)
     return FAILED if known else MISTAKE
 

@@ -1,4 +1,4 @@
-"""``tablestore kafka``: a real Kafka broker on this machine, for trying things out."""
+"""``tablestore kafka``: a Kafka broker on this machine, for development and trials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Data = Annotated[
 
 @app.command()
 def start(port: Port = detached.DEFAULT_PORT, data: Data = None) -> None:
-    """Start the broker; it goes on when this command ends."""
+    """Start the broker in the background."""
     with waiting("Starting Kafka ..."):
         broker = detached.start(data, port)
     console.print(
@@ -40,7 +40,7 @@ def start(port: Port = detached.DEFAULT_PORT, data: Data = None) -> None:
 
 @app.command()
 def stop() -> None:
-    """Stop the broker; its data stays."""
+    """Stop the broker and keep its data."""
     broker = detached.stop()
     console.print(
         f"Stopped Kafka on {broker.bootstrap_servers}. Its data stays in {broker.data_dir}.",
@@ -51,7 +51,7 @@ def stop() -> None:
 
 @app.command()
 def status(as_json: AsJson = False) -> None:
-    """Show the broker; exit code 3 if none runs."""
+    """Show the broker's status. Exits with code 3 if it is not running."""
     broker = detached.status()
     if as_json:
         running = {} if broker is None else {"bootstrap_servers": broker.bootstrap_servers, "answers": broker.answers}

@@ -1,4 +1,4 @@
-"""The result of a continuous query as it is now, kept up to date by its changes."""
+"""The current result of a continuous query, kept up to date from its changes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from snapshot.errors import InvalidInputError
 from tablestore.cli.output import text_of
 
 ROWS_MAX = 10_000
-"""More rows are not kept."""
+"""Maximum number of rows kept in memory."""
 _FRAME_LINES = 6
-"""Lines of the screen that a table's heading and the progress take."""
+"""Screen lines taken by the table's heading and the progress lines."""
 
 
 class LiveTable:
-    """Rows that replace each other.
+    """The rows of a query's current result.
 
-    Of rows that are only appended the last are shown; a changelog takes back whole rows.
+    An append-only query keeps its last rows. A changelog retracts whole rows and adds new ones.
     """
 
     def __init__(self, names: Sequence[str], *, has_changes: bool) -> None:
-        """Show rows of the columns ``names``.
+        """Create an empty result.
 
         Args:
             names: the result's columns.
-            has_changes: whether rows are taken back.
+            has_changes: whether the query emits a changelog, which retracts rows.
         """
         self._names = list(names)
         self._appends = not has_changes
@@ -37,10 +37,10 @@ class LiveTable:
         self._count = 0
 
     def apply(self, changes: Iterable[tuple[object, ...]]) -> None:
-        """Take changes, each with its sign (``+I -U +U -D``) before its values.
+        """Apply changes, each a sign (``+I``, ``-U``, ``+U`` or ``-D``) followed by the row's values.
 
         Raises:
-            InvalidInputError: a row is taken back that never came, or there are too many rows.
+            InvalidInputError: a change retracts a row that was never added, or there are too many rows.
         """
         taken_back = []
         for sign, *values in changes:
@@ -52,23 +52,24 @@ class LiveTable:
                 taken_back.append(row)
             else:
                 self._put(row)
-        # Changes of different groups come in any order, and a row that leaves one may have come with another.
+        # Changes of different groups arrive in any order: a group may retract a row that equals one which another
+        # group adds in the same batch. So all additions come first.
         for row in taken_back:
             self._take_back(row)
 
     def rows(self) -> list[tuple[object, ...]]:
-        """Give the rows as they are now: the last that came, or all in the order of their values."""
+        """Return the current rows: the last ones of an append-only query, otherwise all, sorted by value."""
         if self._appends:
             return list(self._last)
         held = [row for rows in self._rows.values() for row in rows]
         try:
             return sorted(held, key=lambda row: [(value is None, value) for value in row])
         except TypeError:
-            # Values that have no order, such as maps.
+            # Some values, such as maps, cannot be ordered.
             return sorted(held, key=repr)
 
     def view(self, lines: int) -> Table:
-        """Draw as many rows as fit into so many lines of the screen: the last ones, or the first groups."""
+        """Return a table of the rows that fit into ``lines`` of the screen: the last appended or the first sorted."""
         room = max(1, lines - _FRAME_LINES)
         held = self.rows()
         shown = held[-room:] if self._appends else held[:room]

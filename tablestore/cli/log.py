@@ -1,4 +1,4 @@
-"""``tablestore log``: where the log has each snapshot, and how far it is behind the table."""
+"""``tablestore log``: the log offsets of each snapshot, and how far the log is behind the table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log(
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show where the log has each snapshot, and how far it is behind the table."""
+    """Show the log offsets of each snapshot, and how far the log is behind the table."""
     console = Console(highlight=False)
     table = TableContext.open(path, client_options(option))
     if table.log is None:
@@ -87,5 +87,5 @@ def _cells(snapshot: Snapshot, entry: IndexEntry | None) -> tuple[object, ...]:
 
 
 def add_to(app: Typer) -> None:
-    """Put the command at the top level."""
+    """Add the command to the application."""
     app.command()(log)

@@ -1,4 +1,4 @@
-"""Commands for a table's life: expiry, tags, consumers, and looking inside."""
+"""Maintenance commands: expiry, rollback, tags, consumers and metadata tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def expire(
     as_json: AsJson = False,
     option: Client = None,
 ) -> None:
-    """Expire old snapshots and what only they need; without limits, by the table's options."""
+    """Expire old snapshots and remove the files only they need. Without limits, the table's options apply."""
     table = TableContext.open(path, client_options(option))
     rules = rules_of(table, older_than, keep_last)
     with progress_bar("Removing files") as progress:
@@ -51,7 +51,7 @@ def remove_orphans(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove files that nothing points at, left by writers that died."""
+    """Remove orphan files: files left by failed writers that no snapshot or tag refers to."""
     with progress_bar("Removing files") as progress:
         report = orphans.remove_orphans(TableContext.open(path), older_than, dry_run=dry_run, progress=progress)
     tell(report, as_json)
@@ -63,7 +63,7 @@ def rollback(
     as_json: AsJson = False,
     option: Client = None,
 ) -> None:
-    """Make the table what it was, by one new snapshot; what that changes is published."""
+    """Restore an earlier state of the table as a new snapshot, and publish the changes it makes."""
     # PySpark takes a second to import.
     from tablestore.maintenance.rollback import rollback as rollback_table  # noqa: PLC0415
     from tablestore.write.open_publisher import open_publisher  # noqa: PLC0415
@@ -85,7 +85,7 @@ def rollback(
 
 
 def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = False, option: Client = None) -> None:
-    """Delete partitions that are older than 'partition.expiration-time'. Starts Spark."""
+    """Delete partitions older than 'partition.expiration-time'. Starts Spark."""
     from tablestore.session import session  # noqa: PLC0415 - PySpark takes a second to import
     from tablestore.table import TableStore  # noqa: PLC0415
 
@@ -96,7 +96,7 @@ def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = Fal
 
 
 def tag(path: Path, name: str, snapshot: Point = None, as_json: AsJson = False) -> None:
-    """Name a snapshot, which can then be read after it has expired."""
+    """Tag a snapshot, so that it can still be read after it expires."""
     made = make_tag(TableContext.open(path), name, snapshot)
     if as_json:
         print_json(console, {"tag": made.name, "snapshot": made.snapshot.id})
@@ -110,7 +110,7 @@ def tags(path: Path, as_json: AsJson = False) -> None:
 
 
 def delete_tag(path: Path, name: str, as_json: AsJson = False) -> None:
-    """Remove a tag and, where its snapshot has expired, the files that only it kept."""
+    """Delete a tag and, if its snapshot has expired, the files that only the tag kept."""
     gone = remove_tag(TableContext.open(path), name)
     if as_json:
         print_json(console, {"tag": gone.name, "snapshot": gone.snapshot.id})
@@ -119,12 +119,12 @@ def delete_tag(path: Path, name: str, as_json: AsJson = False) -> None:
 
 
 def consumers(path: Path, as_json: AsJson = False, option: Client = None) -> None:
-    """List the named consumers and how far each is behind."""
+    """List the named consumers and their lag."""
     show(inspected(TableContext.open(path, client_options(option)), "consumers"), as_json)
 
 
 def reset_consumer(path: Path, name: str, snapshot: Point = None) -> None:
-    """Forget a named consumer or, with --snapshot, set it to have read up to there."""
+    """Delete a named consumer or, with --snapshot, mark everything up to that snapshot as read."""
     reset(TableContext.open(path), name, snapshot)
     what = "is forgotten" if snapshot is None else f"begins after {snapshot}"
     console.print(f"Consumer {name} {what}.", highlight=False)
@@ -136,12 +136,12 @@ def inspect(
     as_json: AsJson = False,
     option: Client = None,
 ) -> None:
-    """Look inside a table."""
+    """Show one of the table's metadata tables."""
     show(inspected(TableContext.open(path, client_options(option)), what), as_json)
 
 
 def add_to(app: Typer) -> None:
-    """Put the commands at the top level."""
+    """Add the commands to the application."""
     for command in (expire, rollback, tag, tags, consumers, inspect):
         app.command()(command)
     app.command("delete-tag")(delete_tag)
@@ -151,7 +151,7 @@ def add_to(app: Typer) -> None:
 
 
 def tell(report: Any, as_json: bool) -> None:
-    """Show what was done, or would be."""
+    """Print a report of what was done or, in a dry run, would be done."""
     if as_json:
         print_json(console, asdict(report))
     else:
@@ -159,6 +159,6 @@ def tell(report: Any, as_json: bool) -> None:
 
 
 def show(found: pa.Table, as_json: bool) -> None:
-    """Show a small table."""
+    """Print a small Arrow table."""
     rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
     show_rows(console, found.column_names, rows, as_json=as_json)

@@ -1,4 +1,4 @@
-"""How rows are shown: as tables for people, as one JSON object a line for programs."""
+"""Printing of rows: as tables for people, or as one JSON object per line for programs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from log_system.formats.duckdb_json import can_be_unusual, duckdb_type, is_unusu
 from log_system.formats.thread_duckdb import Duck
 
 PAGE_ROWS = 500
-"""So many rows are shown as one table; more are shown as several, and never all kept."""
+"""Maximum rows per printed table; a longer result is printed as several tables and never held in memory as a whole."""
 _WIDTH_MAX = 60
 
 
 class RowPrinter:
-    """Shows rows as they come, page by page, under one heading."""
+    """Prints rows as they arrive, page by page, under one heading."""
 
     def __init__(self, console: Console, names: Iterable[str], *, as_json: bool) -> None:
-        """Show rows of the columns ``names``."""
+        """Create a printer for rows with the columns ``names``."""
         self._console = console
         self._names = list(names)
         self._as_json = as_json
@@ -36,11 +36,11 @@ class RowPrinter:
         self._is_first = True
 
     def show(self, rows: Iterable[Sequence[object]], *, empty: bool = False) -> None:
-        """Show some rows.
+        """Print rows.
 
         Args:
-            rows: they are read as they are shown.
-            empty: show the heading where there are no rows.
+            rows: consumed lazily, one page at a time.
+            empty: whether to print the heading if no row has been printed.
         """
         rows = iter(rows)
         while page := list(islice(rows, PAGE_ROWS)):
@@ -57,7 +57,7 @@ class RowPrinter:
         for number, texts in enumerate(zip(*cells, strict=True)):
             widest = max(len(line) for text in texts for line in text.split("\n"))
             self._widths[number] = max(self._widths[number], min(widest, _WIDTH_MAX))
-        # What follows the first page stands under the same heading.
+        # Later pages have no heading of their own.
         view = Table(show_header=self._is_first)
         for name, width in zip(self._names, self._widths, strict=True):
             view.add_column(Text(name), min_width=min(width, _WIDTH_MAX), overflow="fold")
@@ -68,16 +68,16 @@ class RowPrinter:
 
 
 class BatchPrinter:
-    """Shows Arrow batches; as JSON in the way the log's ``json`` format writes values, in bulk."""
+    """Prints Arrow batches. With ``--json``, values are written as the log's ``json`` format writes them, in bulk."""
 
     def __init__(self, console: Console, schema: pa.Schema, *, as_json: bool) -> None:
-        """Show batches of ``schema``."""
+        """Create a printer for batches of ``schema``."""
         self._console = console
         self._rows = None if as_json else RowPrinter(console, schema.names, as_json=False)
         self._lines = JsonLines(schema) if as_json else None
 
     def show(self, batch: pa.RecordBatch) -> None:
-        """Show a batch."""
+        """Print a batch."""
         if self._rows is not None:
             self._rows.show(zip(*(column.to_pylist() for column in batch.columns), strict=True))
         elif self._lines is not None and batch.num_rows:
@@ -85,7 +85,7 @@ class BatchPrinter:
             self._console.file.flush()
 
     def end(self) -> None:
-        """Show the heading where nothing came."""
+        """Print the heading if no row was printed."""
         if self._rows is not None:
             self._rows.show((), empty=True)
 
@@ -94,14 +94,14 @@ class JsonLines:
     """Writes the rows of Arrow batches as JSON objects."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Prepare for batches of ``schema``, in the types of a table."""
+        """Create a writer for batches of ``schema``, whose types are those of a table."""
         self._schema = schema
         self._seen = pa.schema([pa.field(f"c{i}", duckdb_type(kind)) for i, kind in enumerate(schema.types)])
         self._unusual = [i for i, kind in enumerate(schema.types) if can_be_unusual(kind)]
         self._duck = Duck("256MB")
 
     def of(self, batch: pa.RecordBatch) -> list[str]:
-        """Give one object a row."""
+        """Return one JSON object per row."""
         unusual = any(is_unusual(batch.column(i)) for i in self._unusual)
         fields = {f.name: write_sql(f.type, f"c{i}", unusual=unusual) for i, f in enumerate(self._schema)}
         rows = relabel(without_offsets(batch), self._seen)
@@ -110,12 +110,12 @@ class JsonLines:
 
 
 def show_rows(console: Console, names: Iterable[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
-    """Show rows, and the heading where there are none."""
+    """Print rows, or only the heading if there are none."""
     RowPrinter(console, names, as_json=as_json).show(rows, empty=True)
 
 
 def show_batches(console: Console, schema: pa.Schema, batches: Iterator[pa.RecordBatch], *, as_json: bool) -> None:
-    """Show batches as they come, and the heading where none come."""
+    """Print batches as they arrive, or only the heading if there are none."""
     printer = BatchPrinter(console, schema, as_json=as_json)
     for batch in batches:
         printer.show(batch)
@@ -123,16 +123,16 @@ def show_batches(console: Console, schema: pa.Schema, batches: Iterator[pa.Recor
 
 
 def print_json(console: Console, fields: Mapping[str, object]) -> None:
-    """Print one object on one line."""
+    """Print one JSON object on one line."""
     console.print(json.dumps(_plain(fields), ensure_ascii=False), markup=False, highlight=False, soft_wrap=True)
 
 
 def text_of(value: object) -> str:
-    """Write a value for people."""
+    """Return a value as human-readable text."""
     if value is None:
         return "NULL"
     if isinstance(value, datetime):
-        # Times with a zone come in UTC.
+        # Values with a time zone are in UTC.
         text = value.replace(tzinfo=None).isoformat(" ")
         return (text.rstrip("0").rstrip(".") if "." in text else text) + ("Z" if value.tzinfo else "")
     if isinstance(value, bytes | bytearray):
@@ -143,7 +143,7 @@ def text_of(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Give a value that JSON has."""
+    """Convert a value to one that JSON can represent."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""The prompt of ``tablestore sql``: statements over several lines, with history and completion."""
+"""The interactive prompt of ``tablestore sql``: multi-line statements, history and completion."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _PAIR: Final = re.compile(r"'([^']*)'(\s*=\s*)'((?:[^']|'')*)'")
 
 
 def converse(runner: Runner, source: Input | None = None, sink: Output | None = None) -> None:
-    """Read statements and run them until the end.
+    """Read and run statements until the user quits.
 
     Args:
-        runner: runs them.
-        source: where keys come from; None for the terminal.
+        runner: runs the statements.
+        source: the source of key presses; None for the terminal.
         sink: where the prompt is drawn; None for the terminal.
     """
     session = prompt_session(runner.catalog, source, sink)
@@ -78,7 +78,7 @@ def converse(runner: Runner, source: Input | None = None, sink: Output | None = 
 
 
 def prompt_session(catalog: Catalog, source: Input | None = None, sink: Output | None = None) -> PromptSession[str]:
-    """Make a prompt that knows a catalog's tables."""
+    """Return a prompt that completes the names of a catalog's tables and columns."""
     return PromptSession(
         history=_history(),
         completer=SqlCompleter(catalog),
@@ -92,7 +92,7 @@ def prompt_session(catalog: Catalog, source: Input | None = None, sink: Output |
 
 
 def history_file() -> Path:
-    """Give the file of statements that were typed; its folder is made, for this user only."""
+    """Return the path of the history file; create it and its folder, readable by this user only."""
     home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     folder = home / "tablestore"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -102,14 +102,14 @@ def history_file() -> Path:
 
 
 def is_whole(text: str) -> bool:
-    """Tell whether Enter ends what was typed, rather than its line."""
+    """Return whether the text is complete, so that Enter runs it instead of starting a new line."""
     words = text.strip().lower()
     if not words or words in {"help", "jobs", "quit", "exit"} or _STOP.fullmatch(words):
         return True
     try:
         tokens = Flink().tokenize(text)
     except TokenError:
-        # A quote or a comment is open.
+        # A quote or a comment is not closed.
         return False
     if not tokens or tokens[-1].token_type is not TokenType.SEMICOLON:
         return False
@@ -119,7 +119,7 @@ def is_whole(text: str) -> bool:
 
 
 def without_credentials(text: str) -> str:
-    """Mask the values of options that hold a credential."""
+    """Return the text with the values of credential options masked."""
 
     def masked(pair: re.Match[str]) -> str:
         name = pair[1].removeprefix("properties.").removeprefix("kafka.")
@@ -129,10 +129,10 @@ def without_credentials(text: str) -> str:
 
 
 class SafeHistory(FileHistory):
-    """What was typed, in a file, without credentials."""
+    """A history file whose entries have their credentials masked."""
 
     def store_string(self, string: str) -> None:
-        """Keep a text."""
+        """Append a text to the file, with its credentials masked."""
         super().store_string(without_credentials(string))
 
 
@@ -140,19 +140,19 @@ def _history() -> History:
     try:
         return SafeHistory(history_file())
     except OSError:
-        # A home that cannot be written costs the history, not the prompt.
+        # Without a writable home directory the prompt works, but its history is lost on exit.
         return InMemoryHistory()
 
 
 class SqlCompleter(Completer):
-    """Completes keywords, tables, and the columns of the tables that a text names."""
+    """Completes keywords, table names, and the columns of tables named in the text."""
 
     def __init__(self, catalog: Catalog) -> None:
-        """Know the tables of ``catalog``."""
+        """Create a completer for the tables of ``catalog``."""
         self._catalog = catalog
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-        """Give what may stand at the cursor."""
+        """Yield completions for the word at the cursor."""
         before = document.text_before_cursor
         found = _WORD.search(before)
         begun = found[0] if found else ""
@@ -192,7 +192,7 @@ def _keys() -> KeyBindings:
 
 
 def _obey(runner: Runner, text: str) -> None:
-    """Run what was typed; an error is told, and the prompt comes back."""
+    """Run the text of one prompt; print an error instead of raising it."""
     word = text.strip().rstrip(";").strip().lower()
     commands: dict[str, Callable[[], None]] = {"help": lambda: _help(runner), "jobs": lambda: _jobs(runner)}
     try:
@@ -212,7 +212,7 @@ def _obey(runner: Runner, text: str) -> None:
 
 
 def _follow(runner: Runner, query: StreamingQuery) -> None:
-    """Show a SELECT's rows until Ctrl-C."""
+    """Print the rows of a continuous SELECT until Ctrl-C, then stop its query."""
     try:
         runner.wait([query])
     finally:

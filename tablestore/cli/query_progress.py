@@ -1,4 +1,4 @@
-"""How running queries do, on one line each: rows a second, what waits, how much is kept in state."""
+"""Progress of running queries, one line each: rows per second, lag, and rows in state."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rich.text import Text
 
 
 class Screen:
-    """The lower part of a terminal, where progress is shown; what is printed meanwhile scrolls above it.
+    """The progress area at the bottom of a terminal; other output scrolls above it.
 
-    Where there is no terminal, nothing is shown.
+    Without a terminal no progress is shown.
     """
 
     def __init__(self, console: Console, *, silent: bool) -> None:
-        """Show on ``console`` or, where its output goes into a file or a pipe, on standard error."""
+        """Create an area on ``console`` or, if its output goes to a file or a pipe, on standard error."""
         place = console if console.is_terminal else Console(stderr=True, highlight=False)
         self._place = place
         self._is_silent = silent or not place.is_terminal
@@ -29,10 +29,10 @@ class Screen:
         self._table: RenderableType | None = None
         self._live: Live | None = None
         self.keeps_last = False
-        """Whether what was shown last stays when following ends."""
+        """Whether the last table stays on the screen when the area is closed."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start displaying."""
         if not self._is_silent:
             self._live = Live(console=self._place, transient=not self.keeps_last, auto_refresh=False)
             self._live.start()
@@ -41,24 +41,24 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the screen to what comes next."""
+        """Stop displaying and release the screen."""
         if self._live is not None:
             self._lines.clear()
             self._draw()
             self._live.stop()
             self._live = None
         elif self._table is not None and self.keeps_last:
-            # Without a terminal a table cannot change: its last state is what there is to show.
+            # Without a terminal the table cannot be redrawn, so only its last state is printed.
             self._console.print(self._table)
         self._table = None
 
     def tell(self, name: str, text: str) -> None:
-        """Show a line under its name, in place of the one before."""
+        """Display a line, replacing the previous line of the same name."""
         self._lines[name] = text
         self._draw()
 
     def show(self, table: RenderableType) -> None:
-        """Show a table above the lines, in place of the one before."""
+        """Display a table above the lines, replacing the previous table."""
         self._table = table
         self._draw()
 
@@ -69,7 +69,7 @@ class Screen:
 
 
 def progress_text(progress: Mapping[str, Any] | None) -> str:
-    """Say how a query does, from what Spark says of its last micro-batch."""
+    """Return a query's progress as one line, from Spark's progress report on its last micro-batch."""
     if not progress:
         return "starting"
     rate = progress.get("processedRowsPerSecond") or 0.0
@@ -83,10 +83,11 @@ def progress_text(progress: Mapping[str, Any] | None) -> str:
 
 
 def lag_of(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Count what waits in a query's sources.
+    """Return how far a query is behind its sources.
 
     Returns:
-        How many ``snapshots`` of store tables and ``records`` of Kafka topics; nothing of sources that do not say.
+        The number of ``snapshots`` of store tables and of ``records`` of Kafka topics. Sources that do not report their
+        latest offset are left out.
     """
     found: dict[str, int] = {}
     for source in progress.get("sources") or []:
@@ -100,7 +101,7 @@ def lag_of(progress: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _offsets(given: Any) -> dict[tuple[str, ...], int]:
-    """Flatten a source's offset: a number for each place it counts. An eventual log's are Kafka's."""
+    """Flatten a source's offset to one number per position; for an eventual log these are Kafka offsets."""
     offset = _read(given) if isinstance(given, str) else given
     if not isinstance(offset, Mapping):
         return {}
@@ -111,7 +112,7 @@ def _offsets(given: Any) -> dict[tuple[str, ...], int]:
 
 
 def _read(text: str) -> Any:
-    """Read an offset: JSON, or what PySpark makes of JSON; of other sources it may be anything."""
+    """Parse an offset as JSON or as the Python literal PySpark makes of it; None for another source's own format."""
     for reader in (json.loads, ast.literal_eval):
         try:
             return reader(text)

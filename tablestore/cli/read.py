@@ -1,4 +1,4 @@
-"""Commands that read one table without Spark or Java: ``describe``, ``read``, ``changes``, ``tail``."""
+"""``describe``, ``read``, ``changes`` and ``tail``: commands that read one table without Spark or Java."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STARTS = ("latest", "earliest", "full")
 
 
 def describe(path: Path, option: Client = None, as_json: AsJson = False) -> None:
-    """Show a table's columns, key, options and newest snapshot."""
+    """Show a table's columns, primary key, options and newest snapshot."""
     console = Console(highlight=False)
     table = TableContext.open(path, client_options(option))
     spec, newest = table.spec, table.files.snapshot(table.files.latest())
@@ -88,7 +88,7 @@ def changes(
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what changed between two snapshots."""
+    """Show the changes between two snapshots."""
     table = open_local(path, options=client_options(option))
     show_batches(Console(highlight=False), table.feed_schema, table.changes(first, last), as_json=as_json)
 
@@ -103,14 +103,14 @@ def tail(
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow a table's changes as they are committed, from its log where there is one."""
+    """Follow a table's changes as they are committed, from its log if it has one."""
     table = open_local(path, options=client_options(option))
     printer = BatchPrinter(Console(highlight=False), table.feed_schema, as_json=as_json)
     try:
         for batch in _tailed(table, start, follow):
             printer.show(batch)
     except KeyboardInterrupt:
-        # This is how following ends.
+        # Ctrl-C is the normal way to stop following.
         return
     printer.end()
 
@@ -126,6 +126,6 @@ def _tailed(table: LocalTable, start: str, follow: bool) -> Iterator[pa.RecordBa
 
 
 def add_to(app: Typer) -> None:
-    """Put the commands at the top level."""
+    """Add the commands to the application."""
     for command in (describe, read, changes, tail):
         app.command()(command)

@@ -1,4 +1,4 @@
-"""``tablestore snapshots`` and ``tablestore recover``: look at one table, and put its log right after a crash."""
+"""``tablestore snapshots`` and ``tablestore recover``: list a table's snapshots, and publish what a crash left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def snapshots(
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
-    """List a table's snapshots and whether the log has them."""
+    """List a table's snapshots and whether each is in the log."""
     table = TableContext.open(path, client_options(option))
     if as_json:
         for made in islice(table.files.snapshots(), limit):
@@ -58,7 +58,7 @@ def recover(
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish what is committed and not in the log, also what other Delta writers did to the rows."""
+    """Publish committed snapshots that are missing from the log, including changes made by other Delta writers."""
     table = TableContext.open(path, client_options(option))
     adopted = adopt(table, skip_version or ())
     told = {} if adopted is None else {"adopted": asdict(adopted)}
@@ -87,7 +87,7 @@ def recover(
 
 
 def _show(adopted: Adoption) -> None:
-    """Show what was done about other writers' changes."""
+    """Print which versions of other Delta writers were published or skipped."""
     if adopted.published:
         versions = ", ".join(map(str, adopted.published))
         what = f"snapshot {adopted.snapshot} has what other Delta writers changed in versions {versions}"
@@ -97,11 +97,11 @@ def _show(adopted: Adoption) -> None:
 
 
 def add_to(app: Typer) -> None:
-    """Put the commands at the top level."""
+    """Add the commands to the application."""
     app.command()(snapshots)
     app.command()(recover)
 
 
 def client_options(given: list[str] | None) -> dict[str, ClientValue]:
-    """Read client options of the form ``NAME=VALUE``."""
+    """Parse client options of the form ``NAME=VALUE``."""
     return wrap(name_values(given))

@@ -1,6 +1,6 @@
-"""``tablestore sql``: run SQL from files, texts, standard input or at a prompt.
+"""``tablestore sql``: run SQL from files, arguments, standard input or a prompt.
 
-What does the work is loaded when the command runs: PySpark takes a second to import.
+The modules that run SQL are imported inside the command, since PySpark takes a second to import.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def sql(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run SQL. Files come first, then -e; without either, standard input or, in a terminal, a prompt."""
+    """Run SQL: first files, then -e texts. With neither, read standard input or, in a terminal, open a prompt."""
     from tablestore.cli.statement_runner import Runner, statements_in, statements_of  # noqa: PLC0415 - as the module says
 
     settings, options = name_values(setting), wrap(name_values(option))
@@ -48,12 +48,12 @@ def sql(
 
         converse(Runner.of(warehouse, settings, options, as_json=as_json, live=live))
         return
-    # A mistake in the last text is told before the first is run.
+    # Parse all texts before running any, so that a syntax error in the last one stops the first one.
     texts = list(text or []) if file or text else [sys.stdin.read()]
     statements = [statement for each in file or [] for statement in statements_in(each)] + statements_of(texts)
     Runner.of(warehouse, settings, options, as_json=as_json, live=live).run_all(statements)
 
 
 def add_to(app: Typer) -> None:
-    """Put the command at the top level."""
+    """Add the command to the application."""
     app.command()(sql)

@@ -1,9 +1,7 @@
-"""Runs statements for the command line: shows what they give, and what goes on until Ctrl-C.
+"""Runs SQL statements for the command line, prints their results, and follows running queries until Ctrl-C.
 
-``SELECT 1``: what needs no engine to be answered, since it says its values itself.
-
-Only literals are: everything that has to be computed, or has a type that a name does not give, is Spark's, whose
-answers another engine would not always share.
+A SELECT of literals only, such as ``SELECT 1``, is answered without Spark. Every expression that has to be computed
+goes to Spark, because another engine's result may differ from Spark's.
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ Constant = tuple[Sequence[str], Sequence[tuple[object, ...]]]
 
 
 def constant_row(select: Select) -> Constant | None:
-    """Give the column names and the one row of a SELECT of literals; None where Spark has to be asked.
+    """Return the column names and the single row of a SELECT of literals; None if the query needs Spark.
 
-    Literals are whole numbers, strings, TRUE, FALSE and NULL. Columns without a name are called as Spark calls them.
+    Literals are whole numbers, strings, TRUE, FALSE and NULL. Unnamed columns get the names that Spark gives them.
     """
     tree = select.query.tree
     if not isinstance(tree, exp.Select) or not tree.expressions:
@@ -83,19 +81,19 @@ _WAIT_SECONDS = 0.2
 
 
 def statements_of(texts: Iterable[str]) -> list[Statement]:
-    """Read all texts before any of them is run.
+    """Parse all texts, so that a syntax error is found before any statement runs.
 
     Raises:
-        SqlError: one cannot be read; says where.
+        SqlError: a text cannot be parsed; the message names the position.
     """
     return [statement for text in texts for statement in parse(text)]
 
 
 def statements_in(file: Path) -> list[Statement]:
-    """Read a file before anything of it is run.
+    """Parse a file, so that a syntax error is found before any of its statements runs.
 
     Raises:
-        InvalidInputError: it cannot be read; says where.
+        InvalidInputError: the file cannot be decoded or parsed; the message names the position.
     """
     try:
         return statements_of([file.read_text(encoding="utf-8-sig")])
@@ -108,7 +106,7 @@ def statements_in(file: Path) -> list[Statement]:
 
 
 class Runner:
-    """Statements of one command line or prompt, and the queries they have started."""
+    """Runs the statements of one command line or prompt and tracks the queries they start."""
 
     def __init__(self, catalog: Catalog, console: Console, *, as_json: bool, live: bool) -> None:
         """Use ``of``."""
@@ -129,26 +127,26 @@ class Runner:
         as_json: bool,
         live: bool,
     ) -> Runner:
-        """Open a warehouse; Spark starts when it is first needed.
+        """Return a runner for a warehouse; Spark starts when a statement first needs it.
 
         Raises:
-            InvalidInputError: a setting is wrong, or ``--live`` and ``--json`` are both given.
+            InvalidInputError: a setting is invalid, or both ``--live`` and ``--json`` are given.
         """
         if as_json and live:
             msg = "--live and --json exclude each other: a table that changes is for people. Leave one out."
             raise InvalidInputError(msg)
         console = Console(highlight=False, soft_wrap=as_json)
         for logger in _SPARK_LOGGERS:
-            # An error is told once, in one line; PySpark would log it too, with Java's stack.
+            # Errors are printed once, on one line; PySpark would also log them with the Java stack trace.
             PySparkLogger.getLogger(logger).disabled = True
-        # Some of Spark's settings, such as its memory, count only when it starts.
+        # Some Spark settings, such as memory, take effect only at startup.
         config = {key: value for key, value in settings.items() if key.startswith(SPARK)}
         others = {key: value for key, value in settings.items() if key not in config}
         catalog = Catalog(lambda: session(config=config), warehouse, settings=others, options=options)
         return cls(catalog, console, as_json=as_json, live=live)
 
     def run_all(self, statements: Sequence[Statement]) -> None:
-        """Run statements; let what they have started go on until it ends, fails, or Ctrl-C."""
+        """Run statements, then wait until the queries they started end, one fails, or Ctrl-C is pressed."""
         try:
             with ended_by_sigterm():
                 followed = [self.run(statement) for statement in statements]
@@ -160,18 +158,18 @@ class Runner:
         try:
             self.wait(self.queries)
         except KeyboardInterrupt:
-            # What only follows has done its work; in the midst of a statement Ctrl-C is a failure.
+            # Ctrl-C is the normal way to end running queries; during a statement it is a failure.
             if not self._as_json:
                 self.console.print(f"Stopped.{' The same INSERT goes on where it was.' * has_inserts}")
 
     def run(self, statement: Statement) -> StreamingQuery | None:
-        """Run a statement and show what it gives. Queries that go on are in ``queries``.
+        """Run a statement and print its result. Queries that keep running are added to ``queries``.
 
         Returns:
-            The query that goes on showing the rows of a SELECT.
+            The query that keeps printing the rows of a continuous SELECT; None for any other statement.
 
         Raises:
-            TableStoreError: it failed.
+            TableStoreError: the statement failed.
         """
         constant = constant_row(statement) if isinstance(statement, Select) else None
         if constant is not None:
@@ -183,10 +181,10 @@ class Runner:
             return self._show(result)
 
     def wait(self, queries: Sequence[StreamingQuery]) -> None:
-        """Let queries run, and show how they do; one that fails ends the waiting, with its error.
+        """Wait for queries to end and display their progress; raise the error of a query that failed.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C or SIGTERM ended the waiting.
+            KeyboardInterrupt: Ctrl-C or SIGTERM ended the wait.
         """
         if not queries:
             return
@@ -204,12 +202,12 @@ class Runner:
                     raise error
 
     def stop(self, queries: Sequence[StreamingQuery] | None = None) -> None:
-        """Stop queries; all of them without any named."""
+        """Stop the given queries; None stops all."""
         for query in self.queries if queries is None else queries:
             query.stop()
 
     def _show(self, result: Result) -> StreamingQuery | None:
-        """Show what a statement gives; give the query that goes on showing it."""
+        """Print a statement's result; return the query that keeps printing a continuous one, else None."""
         if result.frame is not None and result.frame.isStreaming:
             return self._follow(result, result.frame)
         if result.frame is not None:
@@ -226,7 +224,7 @@ class Runner:
         return None
 
     def _follow(self, result: Result, frame: DataFrame) -> StreamingQuery:
-        """Start showing a continuous query's result: each change of it, or the whole as it is now."""
+        """Start a query that prints each change of a continuous result or, with ``--live``, the current result."""
         has_changes = CHANGE_TYPE in frame.columns
         shown: list[LiveTable | RowPrinter] = []
 
@@ -236,7 +234,7 @@ class Runner:
                 yield (sign, *(row[number] for number, name in enumerate(batch.columns) if name != CHANGE_TYPE))
 
         def show_batch(batch: DataFrame, number: int) -> None:
-            # A query that looks rows up gives its columns only here.
+            # A query with a lookup join has its columns only in the batch.
             names = [name for name in batch.columns if name != CHANGE_TYPE]
             if not shown:
                 printer = RowPrinter(self.console, ["op", *names], as_json=self._as_json)
@@ -262,7 +260,7 @@ class Runner:
 
 @contextmanager
 def _spark_errors() -> Iterator[None]:
-    """Turn Spark's errors into the store's: Spark's message goes on with its plan and with Java's stack."""
+    """Convert Spark errors to ``TableStoreError``, without the Java stack trace that Spark appends to the message."""
     try:
         yield
     except PySparkException as error:

@@ -1,4 +1,4 @@
-"""``tablestore tables``: what a warehouse holds."""
+"""``tablestore tables``: list the tables and views of a warehouse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Warehouse = Annotated[str, Option("--warehouse", "-w", help="Folder of tables an
 
 
 def tables(warehouse: Warehouse = "warehouse", as_json: AsJson = False) -> None:
-    """List the tables and views of a warehouse; of store tables their folder and newest snapshot too."""
+    """List the tables and views of a warehouse, with the path and newest snapshot of each store table."""
     # PySpark takes a second to import.
     from tablestore.sql.catalog.definitions import Definition, Definitions  # noqa: PLC0415
     from tablestore.sql.catalog.show import kind_of  # noqa: PLC0415
@@ -34,7 +34,7 @@ def tables(warehouse: Warehouse = "warehouse", as_json: AsJson = False) -> None:
 
 
 def add_to(app: Typer) -> None:
-    """Put the command at the top level."""
+    """Add the command to the application."""
     app.command()(tables)
 
 
@@ -42,5 +42,5 @@ def _newest(place: Storage) -> int | str:
     try:
         return TableFiles.open(place).latest()
     except TableStoreError as error:
-        # One table that cannot be opened does not hide the others.
+        # Report a table that cannot be opened instead of failing for all of them.
         return error.kind

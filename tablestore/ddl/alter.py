@@ -1,4 +1,4 @@
-"""Changing what a table is: its columns and the options that may change. One change is one snapshot without rows."""
+"""Schema and option changes of a table; each change commits one snapshot without rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHANGEABLE: Final = (
     "compaction.", "snapshot.", "write.", "publish.", "kafka.", "sequence.delete-retention",
     "partition.expire-auto", "partition.expiration-",
 )  # fmt: skip
-"""Options, and beginnings of options, that may change after ``create``."""
+"""Options, and prefixes of options, that may change after ``create``."""
 _FIXED_WHY: Final[Mapping[str, str]] = {
     "bucket": "rows and log partitions are where a hash modulo this number has put them",
     "log.retention": "it is a setting of the topic; change it there (kafka-configs --alter)",
@@ -61,30 +61,32 @@ def alter(
 ) -> Snapshot | None:
     """Change a table's columns and options.
 
-    1. Check the changes against the table as it is now; nothing is written where one cannot be made.
-    2. Commit: one Delta version of the commit table holds the new definition. From here on it is the table's. Whoever
-       staged rows for other columns finds out when committing. Where another commit was faster, go to 1.
-    3. Publish and index, as for any snapshot; it has no records. A crash before leaves that to the next writer.
+    1. Check the changes against the current definition; if one is invalid, nothing is written.
+    2. Commit the new definition as one Delta version of the commit table. From now on it is in effect. A writer that
+       has staged rows for the old columns notices this when it commits. If another commit came first, go back to 1.
+    3. Publish and index the snapshot like any other; it has no records. After a crash before this step, the next writer
+       does it.
 
-    The root of a key table is given the columns by the next compaction, which is the first to write rows of them there.
+    The base table of a table with a primary key gets the new columns from the next compaction, which is the first to
+    write rows with these columns to it.
 
     Args:
         table: the table.
-        changes: what to do with its columns, in this order.
+        changes: the changes of columns, applied in this order.
         set_options: options to set, by name.
         reset_options: names of options to set to their defaults.
         publish: publishes a snapshot.
 
     Returns:
-        The snapshot; None where the table is so already.
+        The snapshot; None if the table already has this definition.
 
     Raises:
         InvalidInputError: a change cannot be made.
-        ConflictError: others committed first too often; nothing was changed.
-        UnavailableError: the file system refused.
+        ConflictError: other writers committed first too often; nothing was changed.
+        UnavailableError: a file system operation failed.
     """
     if table.log is not None:
-        # What is published is compared with the table before anything is committed, as a write does.
+        # Like a write, check that the log index matches the table before committing anything.
         check_index(table.files, table.index)
     commit_id, seen = CommitId(f"alter-{uuid.uuid4().hex}", 0), table.files.latest()
     for _ in range(ATTEMPTS_MAX):
@@ -117,7 +119,7 @@ def _altered(
     reset_options: Sequence[str],
     snapshot: int,
 ) -> TableSpec:
-    """Give the definition that the changes make; everything is checked here."""
+    """Return the table's definition after the changes; all checks are made here."""
     before = with_physical_names(spec.schema_json)
     columns = evolved(before, changes, past=_schemas(spec), bound=_bound(spec))
     check_schema(visible(columns), spec.primary_key, spec.partition_by)
@@ -125,7 +127,7 @@ def _altered(
         if table.is_eventual:
             _check_eventual(table.path, spec, changes)
         spec = spec.with_columns(columns.json(), snapshot)
-        # A column that is added may not fit the default function of the table's merge engine.
+        # Check that the merge engine's default aggregate function accepts the types of added columns.
         merge_rule(table.options.merge, spec.arrow, spec.primary_key)
         if table.log is not None:
             table.log.under(with_kind(spec.change_columns.named)).codec()
@@ -139,7 +141,7 @@ def _schemas(spec: TableSpec) -> list[StructType]:
 
 
 def _bound(spec: TableSpec) -> dict[str, str]:
-    """Give the columns that must stay as they are, and why."""
+    """Return the columns that must not change, with the reasons."""
     bound = {name: f"it is a partition column, {list(spec.partition_by)}" for name in spec.partition_by}
     bound |= {name: f"it is in the primary key, {list(spec.primary_key)}" for name in spec.primary_key}
     for name in spec.schema.fieldNames():
@@ -150,7 +152,7 @@ def _bound(spec: TableSpec) -> dict[str, str]:
 
 
 def _option_naming(properties: Mapping[str, str], column: str) -> str | None:
-    """Find an option that names a column, in its own name (``fields.<column>.``) or as one of its values."""
+    """Return the option that refers to a column, in its name (``fields.<column>.``) or its value; None if none does."""
     for key, value in properties.items():
         if key.startswith("fields."):
             named = key.removeprefix("fields.").rpartition(".")[0].split(",")
@@ -162,7 +164,11 @@ def _option_naming(properties: Mapping[str, str], column: str) -> str | None:
 
 
 def _check_eventual(path: str, spec: TableSpec, changes: Sequence[Change]) -> None:
-    """Refuse what old records of an eventual log would be read wrongly after: they are decoded by name alone."""
+    """Reject changes after which old records of an eventual log would be misread: they are decoded by name alone.
+
+    Raises:
+        InvalidInputError: there is such a change.
+    """
     names = {field.name.lower() for schema in _schemas(spec) for field in schema.fields}
     for change in changes:
         what = None
@@ -183,7 +189,7 @@ def _check_eventual(path: str, spec: TableSpec, changes: Sequence[Change]) -> No
 def _properties(
     table: TableContext, spec: TableSpec, set_options: Mapping[str, Any], reset_options: Sequence[str]
 ) -> dict[str, str]:
-    """Give the options to store."""
+    """Return the options to store."""
     for name in (*set_options, *reset_options):
         _check_changeable(table.path, name)
     for name in reset_options:

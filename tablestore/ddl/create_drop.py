@@ -1,4 +1,4 @@
-"""Making and removing a table: files, topic and index, without a half-made table after a crash."""
+"""Creates and drops tables (files, topic and log index) so that a crash never leaves a partly created table."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _TAKEN = (
 
 
 def as_schema(schema: StructType | str) -> StructType:
-    """Read a schema given as DDL text.
+    """Return a schema, parsing it if it is DDL text.
 
     Raises:
         InvalidInputError: the text is not a schema.
@@ -96,19 +96,19 @@ def create(
     runtime: Mapping[str, object] | None = None,
     allowed: Allowed | None = None,
 ) -> TableContext:
-    """Make an empty table; ``runtime`` and ``allowed`` are as for ``TableContext.open``.
+    """Create an empty table; ``runtime`` and ``allowed`` are as for ``TableContext.open``.
 
-    1. Check everything that can be checked without changing anything.
-    2. Note the intent. A crash from here to step 5 leaves no table; the next ``create`` at the path clears up.
-    3. Make or check the topic, and see that no other table uses it.
-    4. Write the index entry of the empty snapshot.
-    5. Make the Delta tables, the commit table last. From here on there is a table.
-    6. Remove the intent.
+    1. Make all checks that change nothing.
+    2. Write the intent. A crash from here to step 5 leaves no table; the next ``create`` at the path cleans up.
+    3. Create or check the topic, and check that no other table uses it.
+    4. Write the log index entry of the empty snapshot.
+    5. Create the Delta tables, the commit table last. From now on the table exists.
+    6. Delete the intent.
 
     Raises:
-        InvalidInputError: a column, key or option is wrong, or the topic does not fit.
+        InvalidInputError: a column, key or option is invalid, or an existing topic does not match the options.
         AlreadyExistsError: there is a table or another Delta table at the path, or the topic has records.
-        UnavailableError: the broker or the file system does not answer.
+        UnavailableError: the broker or the file system does not respond.
     """
     runtime, allowed = wrap(runtime or {}), allowed or Allowed.of()
     # Step 1.
@@ -116,7 +116,8 @@ def create(
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
     client = None
     if parsed.log is not None:
-        # What is stored has to do for whoever opens the table, so it is checked without what this process gives.
+        # The stored options must be valid for any process that opens the table, so check them without this process's
+        # runtime options first.
         merge_runtime(parsed.log.kafka.client, {}, allowed)
         merged = merge_runtime(parsed.log.kafka.client, runtime, allowed)
         client = KafkaClient(merged, wait_seconds=parsed.log.request_timeout_ms / 1000)
@@ -146,7 +147,7 @@ def _make(
     primary_key: tuple[str, ...],
     partition_by: tuple[str, ...],
 ) -> TableFiles:
-    """Do steps 2 to 6 of ``create``."""
+    """Run steps 2 to 6 of ``create``."""
     spec = TableSpec(
         table_id=uuid.uuid4().hex,
         schema_json=table_schema(schema, primary_key).json(),
@@ -170,7 +171,8 @@ def _make(
         # Step 5.
         files = TableFiles.create(storage, spec)
     except Exception as error:
-        # What another ``create`` has made here at the same time is not ours to remove, nor what may be a table.
+        # Do not remove files of a concurrent ``create``, nor files that may be a table because the outcome of their
+        # commit is unknown.
         if not isinstance(error, OutcomeUnknownError) and not is_of_another(storage, spec.table_id):
             making.undo()
         raise
@@ -180,7 +182,7 @@ def _make(
 
 
 class _Making:
-    """A ``create`` under way: what it has made so far, and how that is taken back."""
+    """A ``create`` in progress: tracks what it has created and can undo it."""
 
     def __init__(self, storage: Storage, parsed: TableOptions, intent: Intent, client: KafkaClient | None) -> None:
         self._storage = storage
@@ -190,7 +192,7 @@ class _Making:
 
     @property
     def client(self) -> KafkaClient:
-        """The log's cluster."""
+        """The client of the log's cluster."""
         assert self._client is not None
         return self._client
 
@@ -199,16 +201,17 @@ class _Making:
         put_intent(self._storage, self._intent)
 
     def take_topic(self, spec: TableSpec, log: LogOptions) -> TableSpec:
-        """Make or check the topic, see that no other table uses it, and return the spec with the topic's ids.
+        """Create or check the topic, check that no other table uses it, and return the spec with the topic's ids.
 
-        The topic is the table's own only if the broker answers this very call that it has made it. A call whose first
-        answer was lost is told that the topic exists, so it owns nothing: an empty topic may stay, none is deleted.
+        The table owns the topic only if the broker confirms to this call that it created the topic. If that response is
+        lost, a retry learns only that the topic exists, so the table does not own it: an empty topic may be left
+        behind, but no topic of another owner is deleted.
 
         Raises:
             AlreadyExistsError: another table uses the topic, or it has records.
-            InvalidInputError: the topic does not fit.
-            NotFoundError: somebody deleted the topic meanwhile.
-            UnavailableError: the broker does not answer.
+            InvalidInputError: the topic does not match the options.
+            NotFoundError: the topic was deleted in the meantime.
+            UnavailableError: the broker does not respond.
         """
         topic = log.kafka.topic
         made = _ensure_topic(self.client, self._parsed, log)
@@ -224,40 +227,40 @@ class _Making:
                 _TAKEN.format(topic=topic, other=others[0], group=claim_group(topic, ids, others[0]))
             )
         if not made:
-            # Who made it may have taken it back before the claim was there to be seen.
+            # Whoever created the topic may have deleted it before our claim was visible to them.
             check_identity(self.client, topic, ids.topic_id)
         return replace(spec, owns_topic=made, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
 
     def undo(self) -> None:
-        """Take back what a failed ``create`` made; the intent goes last, so a crash here changes nothing."""
+        """Undo a failed ``create``; the intent is deleted last, so that an undo that crashes can be repeated."""
         try:
             _finish(self._storage, self._intent, self._client)
         except TableStoreError as error:
-            # The cause of the failed ``create`` is the error to be raised.
+            # Only log this error: the caller raises the one that made ``create`` fail.
             logger.warning("%s: the next create here, or drop, removes what is left: %s", self._storage.root, error)
 
 
 def drop(table: TableContext, *, keep_topic: bool = False) -> str | None:
-    """Remove a table's files, and its topic if ``create`` made it.
+    """Drop a table: delete its files, and its topic if ``create`` created it.
 
-    1. Ask the broker which topic it is, and see whether the table owns it. A broker that does not answer ends the
-       drop here, with nothing changed.
-    2. Note the intent. A crash from here on is finished by ``drop_at`` or by the next ``create`` at the path.
-    3. Remove the commit table's log: from here on there is no table.
-    4. Remove the topic, then the consumer groups, by which other tables know that the topic is in use.
-    5. Remove the other files.
+    1. Get the topic's ids from the broker and check whether the table owns the topic. If the broker does not respond,
+       the drop ends here with nothing changed.
+    2. Write the intent. After a crash from here on, ``drop_at`` or the next ``create`` at the path finishes the drop.
+    3. Delete the commit table's Delta log. From now on the table does not exist.
+    4. Delete the topic, then the consumer groups, which show other tables that the topic is in use.
+    5. Delete the other files.
 
     Args:
         table: the table.
-        keep_topic: leave the topic as it is; then the broker need not answer.
+        keep_topic: keep the topic; then the broker need not be reachable.
 
     Returns:
         The topic that was deleted; None if none was.
 
     Raises:
-        NotFoundError: there is no table at the path any more.
-        TableReplacedError: the table was dropped and created again; that one stays.
-        UnavailableError: the broker or the file system does not answer; drop again.
+        NotFoundError: there is no longer a table at the path.
+        TableReplacedError: the table was dropped and created again; the new table is kept.
+        UnavailableError: the broker or the file system does not respond; drop again.
     """
     with table.files.storage.alone():
         return _remove(table, keep_topic=keep_topic)
@@ -270,20 +273,20 @@ def drop_at(
     *,
     keep_topic: bool = False,
 ) -> str | None:
-    """Remove the table at a path as ``drop`` does, or what is left of one whose ``drop`` or ``create`` did not end.
+    """Drop the table at a path as ``drop`` does, or clean up after an interrupted ``drop`` or ``create``.
 
     Args:
         path: the table's folder.
         runtime: ``kafka.*`` client options that are not stored, such as credentials.
-        allowed: what stored options may refer to; None for what the environment says.
+        allowed: which references stored options may contain; None for the list in the environment.
         keep_topic: as for ``drop``.
 
     Returns:
         The topic that was deleted; None if none was.
 
     Raises:
-        NotFoundError: there is no table, and nothing is left of one.
-        UnavailableError: the broker or the file system does not answer; drop again.
+        NotFoundError: there is neither a table nor the rest of one.
+        UnavailableError: the broker or the file system does not respond; drop again.
     """
     storage = Storage.at(path)
     try:
@@ -301,7 +304,7 @@ def drop_at(
 
 
 def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
-    """Do the steps of ``drop``."""
+    """Run the steps of ``drop``."""
     storage, log, spec = table.files.storage, table.log, table.spec
     if TableFiles.open(storage).spec.table_id != spec.table_id:
         msg = f"table {table.path!r} was dropped and created again since it was opened. Open it again."
@@ -326,22 +329,22 @@ def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
 
 
 def _finish(storage: Storage, intent: Intent, client: KafkaClient | None) -> str | None:
-    """Remove what the intent says: the topic if it is proven to be the table's, the consumer groups, the files.
+    """Delete what the intent names: the topic if it is proven to be the table's, the consumer groups and the files.
 
     Args:
         storage: the table's folder.
-        intent: what was begun.
-        client: the cluster of the intent's topic; None leaves the topic and the groups, which the brokers expire.
+        intent: the ``create`` or ``drop`` to clean up.
+        client: the client of the topic's cluster; None keeps the topic and the groups, which the brokers expire.
 
     Returns:
         The topic that was deleted; None if none was.
     """
     deleted = None
-    # A ``create`` that does not know the topic's ids has left nothing in Kafka that can be proven to be its own.
+    # Without the topic's ids, nothing in Kafka can be proven to belong to an interrupted ``create``.
     if client is not None and intent.topic and (intent.verb == "drop" or intent.cluster_id):
         if intent.owns_topic and _may_delete(client, intent) and delete_topic(client, intent.topic, intent.topic_id):
             deleted = intent.topic
-            # From now on the name may be somebody else's.
+            # From now on, someone else may create a topic of this name.
             put_intent(storage, replace(intent, owns_topic=False))
         groups = [f"tablestore-{intent.table_id}", f"tablestore-{intent.table_id}-tasks"]
         delete_groups(client, [*groups, claim_group(intent.topic, intent.ids, intent.table_id)])
@@ -350,7 +353,7 @@ def _finish(storage: Storage, intent: Intent, client: KafkaClient | None) -> str
 
 
 def _may_delete(client: KafkaClient, intent: Intent) -> bool:
-    """Return whether the topic of the intent's name is the very topic that the table owns, and nobody else uses it."""
+    """Return whether the topic with the intent's name is the one that the table owns, and no other table uses it."""
     now = topic_ids(client, intent.topic)
     if now is None:
         return False
@@ -359,15 +362,16 @@ def _may_delete(client: KafkaClient, intent: Intent) -> bool:
         return False
     if intent.verb == "drop":
         return True
-    # The topic of a ``create`` that did not end was there for others to use.
+    # Others may have started to use the topic of an interrupted ``create``.
     others = [each for each in claimed_by(client, intent.topic, now) if each != intent.table_id]
     return not others and not _has_records(client, intent.topic)
 
 
 def _is_same(client: KafkaClient, topic: str, now: TopicIds, spec: TableSpec) -> bool:
-    """Return whether the topic is the one that the table was made with.
+    """Return whether the topic is the one that the table was created with.
 
-    A table from before ids were kept has the group of its register as proof, which goes with the topic.
+    For a table that stores no topic id, the proof is the consumer group of its register, whose offsets are deleted with
+    the topic.
     """
     if spec.topic_id:
         return now == TopicIds(spec.topic_id, spec.cluster_id)
@@ -375,13 +379,13 @@ def _is_same(client: KafkaClient, topic: str, now: TopicIds, spec: TableSpec) ->
 
 
 def _clear_way(storage: Storage, log: LogOptions | None, runtime: Mapping[str, ClientValue], allowed: Allowed) -> None:
-    """Finish what a crashed ``create`` or ``drop`` left at the path.
+    """Clean up after a ``create`` or ``drop`` that crashed at the path.
 
-    The cluster is that of the table that was, whatever the new one's options say.
+    The cluster is the one of the old table, whatever the options of the new table are.
 
     Raises:
-        AlreadyExistsError: there is a table, or something that is not ours.
-        UnavailableError: the cluster of the topic that is left does not answer.
+        AlreadyExistsError: the folder contains a table, or files that are not the store's.
+        UnavailableError: the cluster of the old table's topic does not respond.
     """
     intent = read_intent(storage)
     if _is_table(storage, intent):
@@ -424,14 +428,14 @@ def _is_table(storage: Storage, intent: Intent | None) -> bool:
 
 
 def _strangers(storage: Storage) -> list[str]:
-    """List what is in the folder, apart from the draft of an intent whose writer died."""
+    """Return what is in the folder, except for the temporary file of an intent whose writer crashed."""
     drafts = {name for name in storage.names(INDEX) if name.endswith(".tmp")}
     is_draft = drafts == set(storage.names(INDEX))
     return [name for name in storage.names() if name != INDEX or not is_draft]
 
 
 def _has_records(client: KafkaClient, topic: str) -> bool:
-    """Tell whether a topic that a crashed ``create`` may have made is in use by somebody else meanwhile."""
+    """Return whether a topic has records, which means that someone else uses the topic of a crashed ``create``."""
     if describe_topic(client, topic) is None:
         return False
     return any(latest_offsets(client, topic, read_committed=False).values())

@@ -27,16 +27,16 @@ UNPROVEN = (
 
 @dataclass(frozen=True)
 class Intent:
-    """Written before anything else is created or removed, so that the next process can complete the work after a crash.
+    """The record of a ``create`` or ``drop`` in progress, written first so that it can be cleaned up after a crash.
 
     Attributes:
         verb: ``create`` or ``drop``.
         topic: the log's topic; empty without one.
-        owns_topic: this very ``create`` made the topic, or the table that is dropped owns it.
-        table_id: the table that is made or dropped; names its consumer groups.
-        topic_id: Kafka's id of the topic; empty until it is known. A topic with another id is never deleted.
-        cluster_id: Kafka's id of the cluster that has it.
-        properties: the table's stored ``kafka.*`` options, with which the cluster can be reached again.
+        owns_topic: whether this ``create`` created the topic, or the table being dropped owns it.
+        table_id: the table that is created or dropped; its consumer groups are named after it.
+        topic_id: Kafka's id of the topic; empty until known. A topic with another id is never deleted.
+        cluster_id: the id of the topic's Kafka cluster.
+        properties: the table's stored ``kafka.*`` options, for connecting to the cluster again.
     """
 
     verb: str

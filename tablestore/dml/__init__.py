@@ -1,1 +1,1 @@
-"""The verbs that change rows by what they hold: delete, update, overwrite, truncate, merge. ``run.py`` is the door."""
+"""The DML statements: delete, update, overwrite, truncate and merge. ``run.py`` is the entry point."""

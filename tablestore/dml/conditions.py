@@ -1,4 +1,4 @@
-"""What users write in verbs: conditions and values, checked against the table before anything is read or written."""
+"""Conditions and values in DML statements, checked against the table before anything is read or written."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from snapshot.errors import InvalidInputError
 from snapshot.schema.spark_types import can_widen
 
 Condition = Column | str
-"""A Spark column of booleans, or SQL text of one."""
+"""A boolean Spark column, or SQL text of one."""
 Value = Column | str | bool | int | float | Decimal | date | bytes | None
-"""A Spark column, SQL text of an expression, or a constant that is no text."""
+"""A Spark column, SQL text of an expression, or a constant that is not a string."""
 
 
 def empty(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Give a frame without rows, on which Spark checks expressions."""
+    """Return a frame without rows, against which Spark checks expressions."""
     return spark.createDataFrame([], schema)
 
 
@@ -29,15 +29,15 @@ def checked_condition(condition: Condition, on: DataFrame, what: str) -> Column:
     """Check a condition against the columns it may read.
 
     Args:
-        condition: as the user gave it.
+        condition: the condition as given by the user.
         on: a frame with these columns.
-        what: names it in messages, such as ``delete: where``.
+        what: the condition's name in messages, such as ``delete: where``.
 
     Returns:
-        The condition, never NULL: a row for which it is NULL does not fulfil it.
+        The condition as a Spark column.
 
     Raises:
-        InvalidInputError: it is no condition, or reads what is not there.
+        InvalidInputError: it is not a condition, or refers to a column that does not exist.
     """
     given: object = condition
     if not isinstance(given, Column | str):
@@ -52,37 +52,37 @@ def checked_condition(condition: Condition, on: DataFrame, what: str) -> Column:
 
 
 def holds(condition: Column) -> Column:
-    """Tell whether a condition is true; NULL is not."""
+    """Return a column that is true where a condition is true, and false where it is false or NULL."""
     return F.coalesce(condition, F.lit(False))
 
 
 def columns_read(spark: SparkSession, schema: StructType, condition: Column | None) -> list[str]:
-    """Name the columns that a condition may read: those whose names are in its text; all where that does not do."""
+    """Return the columns that a condition may read: those named in its text; all if these are not enough."""
     text = "" if condition is None else str(condition).lower()
     named = [field for field in schema.fields if field.name.lower() in text]
     try:
         if condition is not None:
             empty(spark, StructType(named)).where(condition).schema  # noqa: B018 - as above
     except AnalysisException:
-        # Spark cuts a long text short, and a star names nothing.
+        # The text may be incomplete: Spark truncates long expressions, and a star names no columns.
         return schema.fieldNames()
     return [field.name for field in named]
 
 
 def checked_values(values: Mapping[str, Value], schema: StructType, on: DataFrame, what: str) -> dict[str, Column]:
-    """Check what columns are set to, by name in any case.
+    """Check the values that columns are set to; column names are case-insensitive.
 
     Args:
-        values: as the user gave them.
+        values: values by column name, as given by the user.
         schema: the table's columns.
         on: a frame with the columns that the values may read.
-        what: names them in messages, such as ``update: set``.
+        what: the values' name in messages, such as ``update: set``.
 
     Returns:
-        The values by the columns' names, in the columns' types.
+        The values by column name, cast to the columns' types.
 
     Raises:
-        InvalidInputError: none is given, a column is unknown or given twice, or a value is of another type.
+        InvalidInputError: no value is given, a column is unknown or given twice, or a value's type does not fit.
     """
     given: object = values
     if not isinstance(given, Mapping) or not given:
@@ -108,15 +108,15 @@ def checked_values(values: Mapping[str, Value], schema: StructType, on: DataFram
 
 
 def evaluated(value: Value, on: DataFrame, what: str) -> tuple[Column, DataType]:
-    """Give a value as a Spark column, and its type.
+    """Return a value as a Spark column, and its type.
 
     Args:
-        value: as the user gave it.
-        on: a frame with the columns that it may read.
-        what: names it in messages.
+        value: the value as given by the user.
+        on: a frame with the columns that the value may read.
+        what: the value's name in messages.
 
     Raises:
-        InvalidInputError: it cannot be evaluated.
+        InvalidInputError: the value cannot be evaluated.
     """
     try:
         column = value if isinstance(value, Column) else F.expr(value) if isinstance(value, str) else F.lit(value)

@@ -1,11 +1,12 @@
-"""Verbs on a table without a key: files that hold rows concerned are written anew, the others stay as they are.
+"""DML on a table without a key: files with affected rows are rewritten, the others stay as they are.
 
-1. Find the files that hold rows concerned, and how many each: Spark's Delta reader skips by partition and statistics.
-2. A file all of whose rows go is only taken out. The others are read whole, split row by row into what stays and what
-   was done, and written (``snapshot/staging/file_rewriter.py``).
-3. One commit takes the old files out, brings the new ones in and lists the files of changes.
+1. Find the files with affected rows, and their number in each file. Spark's Delta reader skips files by partition and
+   statistics.
+2. A file all of whose rows are deleted is only removed. The others are read in full, their rows are divided into
+   remaining rows and changes, and both are written (``snapshot/staging/file_rewriter.py``).
+3. One commit removes the old files, adds the new ones and lists the change files.
 
-A crash before 3 leaves files that nothing points at.
+A crash before step 3 leaves files that nothing refers to.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ from tablestore.write.staging_job import run_staging
 
 Staging = tuple[Sequence[StagedFile], Replaced]
 PLACE = COMMIT_VERSION
-"""Says where a row is, while a verb is staged: a name that no column of a user has."""
+"""Column with a row's file, or with the number of a row, while a statement is staged. No user column has this name."""
 _HEAPS_MAX = 64
-"""Tasks in which files are read at most."""
+"""Maximum number of tasks that read files."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The files that hold rows concerned.
+    """The files with affected rows.
 
     Attributes:
-        base: the snapshot.
-        whole: files all of whose rows are.
-        some: files some of whose rows are.
+        base: the snapshot that was searched.
+        whole: files all of whose rows are affected, and which are only removed.
+        some: files to rewrite.
     """
 
     base: int
@@ -68,7 +69,7 @@ def delete(spark: SparkSession, table: TableContext, where: Column, base: int) -
 def update(spark: SparkSession, table: TableContext, where: Column, values: Mapping[str, Column], base: int) -> Staging:
     """Stage an update of the rows that a condition selects."""
     found = found_by(places(base_rows(spark, table, base).where(where)), table, base)
-    # Every row gets another value, also those of files all of whose rows are concerned.
+    # An update also rewrites files all of whose rows are affected.
     found = Found(base, (), (*found.whole, *found.some))
     if not found.some:
         return [], Replaced((), (), base)
@@ -83,7 +84,7 @@ def update(spark: SparkSession, table: TableContext, where: Column, values: Mapp
 
 
 def overwrite(spark: SparkSession, table: TableContext, rows: DataFrame, where: Column | None, base: int) -> Staging:
-    """Stage an overwrite: the rows that a condition selects, or all, go, and others come in."""
+    """Stage an overwrite, which replaces the rows that a condition selects, or all rows, by new ones."""
     if where is None:
         found = Found(base, tuple(table.files.base_table.files(base)), ())
         return _rewritten(_inserts(rows, table.spec, None), table, found)
@@ -97,7 +98,7 @@ def overwrite(spark: SparkSession, table: TableContext, rows: DataFrame, where: 
 
 
 def overwrite_partitions(table: TableContext, rows: DataFrame, base: int) -> Staging:
-    """Stage an overwrite of those partitions that occur in the rows that come in."""
+    """Stage an overwrite of the partitions that occur in the new rows."""
     staged = run_staging(_inserts(rows, table.spec, None), _rewriter(table))
     names = table.spec.partition_by
     filled = {tuple(each.file.partition[name] for name in names) for each in staged}
@@ -106,7 +107,7 @@ def overwrite_partitions(table: TableContext, rows: DataFrame, base: int) -> Sta
 
 
 def truncate(table: TableContext, base: int) -> Staging:
-    """Take all files out."""
+    """Return the removal of all files; nothing is staged."""
     return [], Replaced(table.files.base_table.files(base), (), base)
 
 
@@ -138,7 +139,7 @@ def merge(spark: SparkSession, table: TableContext, merge: MergeJoin, base: int)
 
 
 def _one_each(both: DataFrame, merge: MergeJoin) -> DataFrame:
-    """Give each row of the table once, with what becomes of it, in ``_bucket``."""
+    """Return each row of the table once, with its ``Act`` in ``_bucket``."""
     of_row = Window.partitionBy(PLACE)
     updates, deletes = (F.coalesce(merge.actions(each), F.lit(False)) for each in (Action.UPDATE, Action.DELETE))
     times = F.sum(updates.cast("int")).over(of_row) + F.max(deletes.cast("int")).over(of_row)
@@ -153,9 +154,9 @@ def _one_each(both: DataFrame, merge: MergeJoin) -> DataFrame:
 
 
 def base_rows(spark: SparkSession, table: TableContext, base: int) -> DataFrame:
-    """Read a snapshot, by Spark's Delta reader where that can.
+    """Return a snapshot's rows with the addresses of their files, read by Spark's Delta reader if possible.
 
-    Where fields of a struct were changed, which Spark cannot put right in older files, all files are read.
+    If fields of a struct were changed, Spark cannot adapt older files; our own reader then reads all files.
     """
     frame = spark.read.format("delta").option("versionAsOf", base).load(table.path)
     rows = shielded(frame, table.files, _file_of(frame))
@@ -168,19 +169,19 @@ def base_rows(spark: SparkSession, table: TableContext, base: int) -> DataFrame:
 
 
 def places(concerned: DataFrame) -> DataFrame:
-    """Give, for each row of a frame made from ``base_rows``, the address of its file."""
+    """Return the address of its file for each row of a frame made from ``base_rows``."""
     return concerned.select(_file_of(concerned))
 
 
 def found_by(concerned: DataFrame, table: TableContext, base: int) -> Found:
-    """Find the files that hold rows concerned, by a frame that has the address of its file for each."""
+    """Return the files with affected rows, given a frame with the file address of each affected row."""
     counts = {row[0]: row[1] for row in concerned.groupBy(PLACE).agg(F.count("*")).collect()}
     if not counts:
         return Found(base, (), ())
     named: dict[str, list[DataFile]] = {}
     for file in table.files.base_table.files(base):
         named.setdefault(file.path.rpartition("/")[2], []).append(file)
-    # Spark gives a file's address, in which characters are written as in any URL.
+    # Spark returns a file's address as a URL with percent-encoded characters.
     decoded = {unquote(place): rows for place, rows in sorted(counts.items())}
     held = [
         (file, rows)
@@ -194,17 +195,17 @@ def found_by(concerned: DataFrame, table: TableContext, base: int) -> Found:
 def rows_of(
     spark: SparkSession, table: TableContext, files: Sequence[DataFile], base: int, *, places: bool = False
 ) -> DataFrame:
-    """Read whole files, given by name, one Spark task for some of them.
+    """Return the rows of whole files, which Spark tasks read with our own reader.
 
     Returns:
-        A frame of the table's columns; with ``places``, and of the address of each row's file.
+        A frame of the table's columns and, with ``places``, of the address of each row's file.
     """
     snapshot, names = table.files.snapshot(base), table.spec.schema.fieldNames()
     held = SnapshotChanges(
         snapshot, table.files.storage, table.spec.columns, {number: (file,) for number, file in enumerate(files)}
     )
     addresses = [f"/{quote(file.path)}" for file in files]
-    # mapInArrow takes a dot in a column's name for the field of a struct.
+    # mapInArrow takes a dot in a name for a struct field access.
     inner = StructType([StructField(f"c{i}", f.dataType) for i, f in enumerate(table.spec.schema.fields)])
     given = StructType([*inner.fields, StructField(PLACE, StringType())]) if places else inner
 
@@ -228,7 +229,7 @@ def _deletes(spark: SparkSession, table: TableContext, found: Found, where: Colu
 
 
 def _inserts(rows: DataFrame, spec: TableSpec, where: Column | None) -> DataFrame:
-    """Give rows that come in, as the rewriter wants them."""
+    """Return new rows in the layout that the rewriter takes: old row, act, new row."""
     act = F.lit(int(Act.INSERT))
     if where is not None:
         act = F.when(holds(where), act).otherwise(F.lit(OUTSIDE))

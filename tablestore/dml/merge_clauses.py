@@ -1,4 +1,4 @@
-"""The clauses of a merge: what becomes of rows that match, and of those without a counterpart on the other side."""
+"""The clauses of a merge: actions for rows that match, and for rows without a match on the other side."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tablestore.dml.conditions import Condition, Value
 
 
 class Match(StrEnum):
-    """Which rows a clause is for."""
+    """The kind of rows that a clause applies to."""
 
     MATCHED = "when matched"
-    """A row of the table and one of the source for which ``on`` holds."""
+    """A row of the table and a row of the source for which ``on`` holds."""
     NOT_MATCHED = "when not matched"
-    """A row of the source without one of the table."""
+    """A row of the source without a match in the table."""
     NOT_MATCHED_BY_SOURCE = "when not matched by source"
-    """A row of the table without one of the source."""
+    """A row of the table without a match in the source."""
 
 
 class Action(StrEnum):
-    """What a clause does."""
+    """What a clause does to its rows."""
 
     UPDATE = "update"
     DELETE = "delete"
@@ -31,13 +31,13 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Clause:
-    """One clause; of several for the same rows, the first whose condition holds counts.
+    """One clause. Of several clauses of the same kind, the first whose condition holds applies.
 
     Attributes:
-        match: which rows it is for.
-        action: what it does.
-        condition: which of them; None for all.
-        values: what columns are set to; None for the source's columns of the same names.
+        match: the kind of rows that the clause applies to.
+        action: what the clause does.
+        condition: restricts the clause to some of these rows; None for all.
+        values: values by column; None for the source's columns of the same names.
     """
 
     match: Match
@@ -46,84 +46,97 @@ class Clause:
     values: Mapping[str, Value] | None = None
 
     def __str__(self) -> str:
-        """Name the clause in messages."""
+        """Return the clause's name in messages."""
         condition = "" if self.condition is None else f" and {self.condition!r}"
         return f"{self.match}{condition} then {self.action}"
 
 
 @dataclass(frozen=True)
 class WhenMatched:
-    """``when_matched(condition)``, to be finished by what is done."""
+    """``when_matched(condition)``, to be completed by an action."""
 
     condition: Condition | None = None
 
     def update(self, set: Mapping[str, Value] | None = None) -> Clause:  # noqa: A002 - SQL's own word
-        """Set columns; without ``set``, all of them to the source's of the same names."""
+        """Return a clause that sets columns; without ``set``, all columns to the source's of the same names."""
         return Clause(Match.MATCHED, Action.UPDATE, self.condition, set)
 
     def delete(self) -> Clause:
-        """Delete the table's row."""
+        """Return a clause that deletes the table's row."""
         return Clause(Match.MATCHED, Action.DELETE, self.condition)
 
 
 @dataclass(frozen=True)
 class WhenNotMatched:
-    """``when_not_matched(condition)``, to be finished by what is done."""
+    """``when_not_matched(condition)``, to be completed by an action."""
 
     condition: Condition | None = None
 
     def insert(self, values: Mapping[str, Value] | None = None) -> Clause:
-        """Insert a row; columns that are not named are NULL. Without ``values``, the source's of the same names."""
+        """Return a clause that inserts a row; without ``values``, with the source's columns of the same names.
+
+        Columns that ``values`` does not name are NULL.
+        """
         return Clause(Match.NOT_MATCHED, Action.INSERT, self.condition, values)
 
 
 @dataclass(frozen=True)
 class WhenNotMatchedBySource:
-    """``when_not_matched_by_source(condition)``, to be finished by what is done."""
+    """``when_not_matched_by_source(condition)``, to be completed by an action."""
 
     condition: Condition | None = None
 
     def update(self, set: Mapping[str, Value]) -> Clause:  # noqa: A002 - SQL's own word
-        """Set columns."""
+        """Return a clause that sets columns."""
         return Clause(Match.NOT_MATCHED_BY_SOURCE, Action.UPDATE, self.condition, set)
 
     def delete(self) -> Clause:
-        """Delete the table's row."""
+        """Return a clause that deletes the table's row."""
         return Clause(Match.NOT_MATCHED_BY_SOURCE, Action.DELETE, self.condition)
 
 
 def when_matched(condition: Condition | None = None) -> WhenMatched:
-    """Say what becomes of a row of the table for which the source has one.
+    """Start a clause for rows of the table that match a row of the source.
 
     Args:
-        condition: which of them, over ``target.`` and ``source.`` columns; None for all.
+        condition: restricts the clause, by ``target.`` and ``source.`` columns; None for all such rows.
+
+    Returns:
+        The start of the clause; call ``update`` or ``delete`` on it.
     """
     return WhenMatched(condition)
 
 
 def when_not_matched(condition: Condition | None = None) -> WhenNotMatched:
-    """Say what becomes of a row of the source for which the table has none.
+    """Start a clause for rows of the source without a match in the table.
 
     Args:
-        condition: which of them, over ``source.`` columns; None for all.
+        condition: restricts the clause, by ``source.`` columns; None for all such rows.
+
+    Returns:
+        The start of the clause; call ``insert`` on it.
     """
     return WhenNotMatched(condition)
 
 
 def when_not_matched_by_source(condition: Condition | None = None) -> WhenNotMatchedBySource:
-    """Say what becomes of a row of the table for which the source has none.
+    """Start a clause for rows of the table without a match in the source.
 
     Args:
-        condition: which of them, over ``target.`` columns; None for all.
+        condition: restricts the clause, by ``target.`` columns; None for all such rows.
+
+    Returns:
+        The start of the clause; call ``update`` or ``delete`` on it.
     """
     return WhenNotMatchedBySource(condition)
 
 
 def check_clauses(clauses: Sequence[Clause]) -> None:
-    """Refuse a list of clauses of which one would never be reached.
+    """Check that a merge has clauses and that each of them can be reached.
 
     Raises:
-        InvalidInputError: there is none, something else came, or one follows a clause for all rows of its kind.
+        InvalidInputError: there is no clause, an element is not a clause, or a clause follows one that applies to all
+            rows of its kind.
     """
     if not clauses or not all(isinstance(each, Clause) for each in clauses):
         msg = (

@@ -1,7 +1,7 @@
-"""A merge as a join: which rows of table and source meet, and which clause each pair falls under.
+"""A merge as a join: which rows of table and source match, and which clause applies to each pair.
 
-The frames it gives have ``_seq``, the number of the clause (NULL for none), ``_kind`` (NULL without a row of the
-table), ``o0``, ... (the row of the table) and ``n0``, ... (what the clause wants in its place). Inside, the table's
+The resulting frames have ``_seq`` (the number of the clause; NULL for none), ``_kind`` (NULL if there is no row of the
+table), ``o0``, ... (the row of the table) and ``n0``, ... (its new values by the clause). Within the join, the table's
 columns are called ``target.`` and the source's ``source.``.
 """
 
@@ -28,15 +28,15 @@ TARGET, SOURCE = "target", "source"
 
 @dataclass(frozen=True)
 class MergeJoin:
-    """A merge that has been checked.
+    """A merge whose expressions have been checked.
 
     Attributes:
-        source: the rows of the source, called ``source``.
-        on: when a row of the table and one of the source match.
-        clauses: in order.
-        conditions: of each clause; None for all rows.
-        values: of each clause, what columns are set to.
-        by_key: rows match exactly when their primary keys are equal, and no clause sets another.
+        source: the rows of the source.
+        on: the match condition.
+        clauses: the clauses, in order.
+        conditions: the condition of each clause; None for all rows.
+        values: the values by column that each clause sets.
+        by_key: rows match exactly if their primary keys are equal, and no clause sets another key.
     """
 
     source: DataFrame
@@ -47,17 +47,17 @@ class MergeJoin:
     by_key: bool
 
     def has(self, match: Match) -> bool:
-        """Tell whether there is a clause for such rows."""
+        """Return whether there is a clause for such rows."""
         return any(each.match is match for each in self.clauses)
 
     def joined(self, target: DataFrame, spec: TableSpec, *, how: str, extra: Sequence[str] = ()) -> DataFrame:
-        """Join the table's rows with the source's.
+        """Return the table's rows joined with the source's, as the module describes.
 
         Args:
-            target: rows of the table, ``_kind`` not NULL, perhaps ``extra`` columns.
-            spec: the table.
-            how: the join, from the table's side.
-            extra: columns of ``target`` that are kept beside those the module names.
+            target: rows of the table, with a ``_kind`` that is not NULL and the ``extra`` columns.
+            spec: the table definition.
+            how: the join type; the table is the left side.
+            extra: further columns of ``target`` to keep.
         """
         source = self.source.withColumn(BUCKET, F.lit(1)).alias(SOURCE)
         both = target.alias(TARGET).join(source, on=self.on, how=how)
@@ -69,11 +69,11 @@ class MergeJoin:
         return told.select(*old, *new, F.col(SEQ), *kept)
 
     def actions(self, *wanted: Action) -> Column:
-        """Tell whether the clause of a row does one of these."""
+        """Return a column that is true where a row's clause does one of these actions."""
         return F.col(SEQ).isin([n for n, each in enumerate(self.clauses) if each.action in wanted])
 
     def _clause(self) -> Column:
-        """Give the number of the first clause that holds."""
+        """Return the number of the first clause that applies; NULL if none does."""
         there, came = F.col(f"{TARGET}.{KIND}").isNotNull(), F.col(f"{SOURCE}.{BUCKET}").isNotNull()
         of = {
             Match.MATCHED: there & came,
@@ -88,7 +88,7 @@ class MergeJoin:
         return found
 
     def _value(self, name: str) -> Column:
-        """Give what a column is after the clause; as it is where no clause says otherwise."""
+        """Return a column's value after the clause; the table's value if the clause does not set it."""
         found = F.when(F.lit(False), F.col(f"{TARGET}.{backquoted(name)}"))
         for number, each in enumerate(self.clauses):
             if name in self.values[number]:
@@ -102,8 +102,8 @@ def checked_merge(spark: SparkSession, spec: TableSpec, source: DataFrame, on: O
     """Check a merge against the columns of table and source.
 
     Raises:
-        InvalidInputError: ``on`` or a clause cannot be evaluated, sets what is no column or has another type, or is
-            never reached.
+        InvalidInputError: ``on`` or a clause cannot be evaluated; or a clause sets an unknown column, sets a value of
+            another type or is never reached.
     """
     check_clauses(when)
     taken = {KIND, BUCKET, SEQ} & {name.lower() for name in source.columns}
@@ -131,10 +131,10 @@ def checked_merge(spark: SparkSession, spec: TableSpec, source: DataFrame, on: O
 
 
 def _on(on: On, spec: TableSpec, source: DataFrame, both: DataFrame) -> tuple[Column, set[str] | None]:
-    """Read ``on``: names of columns that both sides have, or a condition.
+    """Parse ``on``: names of columns that both sides have, or a condition.
 
     Returns:
-        The condition and, where names were given, those of the table's columns.
+        The condition and, if names were given, the names of the table's columns; otherwise None.
     """
     fields = {name.lower(): name for name in spec.schema.fieldNames()}
     came = {name.lower(): name for name in source.columns}
@@ -156,7 +156,7 @@ def _on(on: On, spec: TableSpec, source: DataFrame, both: DataFrame) -> tuple[Co
 
 
 def _values(clause: Clause, spec: TableSpec, source: DataFrame, on: DataFrame) -> dict[str, Column]:
-    """Check what a clause sets; all columns of the source where it does not say."""
+    """Return the checked values that a clause sets; if it names none, all columns of the source."""
     if clause.action is Action.DELETE:
         return {}
     if clause.values is not None:
@@ -183,7 +183,7 @@ def _values(clause: Clause, spec: TableSpec, source: DataFrame, on: DataFrame) -
 
 
 def _keeps_key(clause: Clause, spec: TableSpec) -> bool:
-    """Tell whether a clause leaves the key as ``on`` has it: equal to the source's."""
+    """Return whether a clause keeps the key equal to the source's, as ``on`` requires."""
     if clause.values is None:
         return True
     named = {name.lower(): value for name, value in clause.values.items()}

@@ -1,7 +1,7 @@
-"""Verbs on a table with a primary key: the changes of a snapshot's rows, as frames that are staged like any write.
+"""DML on a table with a primary key: computes changes of a snapshot's rows as frames that are staged like any write.
 
-A frame of changes has the table's columns, ``_kind`` and ``_seq``. The last change of a key counts while staging, so a
-row that is deleted and comes in again in the same verb needs no join: deletes come first.
+A frame of changes has the table's columns, ``_kind`` and ``_seq``. Staging keeps the last change of each key, and
+deletes are ordered first. So no join is needed if a statement deletes a row and inserts one with the same key.
 """
 
 from __future__ import annotations
@@ -29,45 +29,45 @@ from tablestore.write.prepare_input import table_columns
 from tablestore.write.staging_job import run_staging
 
 _BEFORE_ALL = 1 << 62
-"""Row numbers of Spark stay below it: taken off, a delete comes before every row that comes in."""
+"""Upper bound of Spark's row numbers. Subtracting it from ``_seq`` orders deletes before all inserted rows."""
 
 
 class Fate(IntEnum):
-    """What becomes of a row under its key, while it is not yet known what else comes under that key."""
+    """What happens to a single row under its key, before other rows with the same key are taken into account."""
 
     CHANGED = 10
-    """It gets other values and keeps its key."""
+    """The row gets new values and keeps its key."""
     ARRIVED = 11
-    """A row comes in under this key: a new one, or one that had another key."""
+    """A row arrives under this key: a new row, or one that had another key."""
     DELETED = 12
     LEFT = 13
-    """It goes on under another key."""
+    """The row moves to another key."""
     STAYS = 14
 
 
 def rows_at(
     spark: SparkSession, table: TableContext, snapshot: int | None, columns: Sequence[str] | None = None
 ) -> DataFrame:
-    """Read the rows of a snapshot, for a frame that scans them once: filters on it reach the files."""
+    """Return a frame of a snapshot's rows, which must be scanned only once: filters are pushed down to the files."""
     return read(spark, table, snapshot=snapshot, timestamp=None, columns=columns, push_filters=True)
 
 
 def rows_by_bucket(
     spark: SparkSession, table: TableContext, snapshot: int, columns: Sequence[str], predicate: Predicate
 ) -> DataFrame:
-    """Read those rows of a snapshot of which conditions are true, a bucket by each task.
+    """Return a frame of a snapshot's rows that satisfy ``predicate``, with one task per bucket.
 
-    DuckDB leaves the others out while it merges, and what is left may be staged without a shuffle.
+    DuckDB filters the rows while it merges, and the result can be staged without a shuffle.
     """
     parts = snapshot_splits(table.files, snapshot, tasks=1, columns=columns, predicate=predicate)
     return frame_of_splits(spark, parts, table.spec, columns)
 
 
 def stage(frame: DataFrame, table: TableContext, stager: Stager, *, by_bucket: bool = False) -> list[StagedFile]:
-    """Stage a frame of changes by one Spark job; ``by_bucket`` where each bucket's are in one partition already.
+    """Stage a frame of changes in one Spark job; ``by_bucket`` if each bucket is already in a single partition.
 
     Raises:
-        InvalidInputError: rows were rejected; the files staged by then are removed.
+        InvalidInputError: rows were rejected; the staged files are removed.
     """
     if by_bucket:
         return run_staging(frame, stager)
@@ -78,7 +78,7 @@ def stage(frame: DataFrame, table: TableContext, stager: Stager, *, by_bucket: b
 
 
 def deletes(rows: DataFrame, spec: TableSpec) -> DataFrame:
-    """Make deletes of rows, which need their key only."""
+    """Return a delete for each row; only the key columns are needed."""
     columns = [
         F.col(backquoted(f.name)) if f.name in spec.primary_key else F.lit(None).cast(f.dataType).alias(f.name)
         for f in spec.schema.fields
@@ -90,14 +90,14 @@ def deletes(rows: DataFrame, spec: TableSpec) -> DataFrame:
 def delete(
     spark: SparkSession, table: TableContext, snapshot: int, where: Column | None, needs: Predicate
 ) -> DataFrame:
-    """Give the deletes of the rows that a condition selects; of all without one.
+    """Return deletes of the rows that a condition selects, or of all rows if there is none.
 
     Args:
         spark: the session.
         table: the table.
-        snapshot: the snapshot whose rows they are.
-        where: the condition.
-        needs: what it asks of single columns; where that is anything, the frame is by bucket.
+        snapshot: the snapshot to read.
+        where: the condition; None for all rows.
+        needs: the part of the condition that our reader can apply; unless it is empty, the frame is by bucket.
     """
     columns = list(dict.fromkeys([*table.spec.primary_key, *columns_read(spark, table.spec.schema, where)]))
     if needs.conditions:
@@ -115,9 +115,10 @@ def update(
     values: Mapping[str, Column],
     needs: Predicate,
 ) -> DataFrame:
-    """Give the changes of an update; ``needs`` as for ``delete``.
+    """Return the changes of an update; ``needs`` as for ``delete``.
 
-    Where a key is set, rows move, and whether two meet can only be told with all keys of the table: ``needs`` is empty.
+    If a key column is set, rows move to other keys. Collisions can only be detected with all keys of the table, so
+    ``needs`` is empty then.
     """
     spec, names = table.spec, table.spec.schema.fieldNames()
     rows = rows_by_bucket(spark, table, snapshot, names, needs) if needs.conditions else rows_at(spark, table, snapshot)
@@ -126,7 +127,7 @@ def update(
         return rows.where(where).select(*columns, _kind(RowKind.UPDATE_AFTER), _order())
     matched = rows.withColumn(BUCKET, holds(where))
     old = [F.col(backquoted(name)).alias(f"o{number}") for number, name in enumerate(names)]
-    # An expression may fail on a row that is not selected.
+    # Evaluate values only on selected rows, because an expression may fail on others.
     new = [
         F.when(F.col(BUCKET), values.get(name, old)).otherwise(old).alias(f"n{number}")
         for number, (name, old) in enumerate((name, F.col(backquoted(name))) for name in names)
@@ -138,13 +139,13 @@ def update(
 
 
 def overwrite(rows: DataFrame, old: DataFrame, spec: TableSpec, where: Column | None) -> DataFrame:
-    """Give the changes of an overwrite.
+    """Return the changes of an overwrite.
 
     Args:
-        rows: the rows that come in, with the table's columns.
-        old: the keys that go.
-        spec: the table.
-        where: what every row that comes in must fulfil.
+        rows: the new rows, with the table's columns.
+        old: the keys to remove.
+        spec: the table definition.
+        where: the condition that every new row must fulfil; None for no condition.
     """
     kind = F.lit(int(RowKind.UPDATE_AFTER))
     if where is not None:
@@ -154,10 +155,10 @@ def overwrite(rows: DataFrame, old: DataFrame, spec: TableSpec, where: Column | 
 
 
 def of_partitions(spark: SparkSession, table: TableContext, snapshot: int | None, rows: DataFrame) -> DataFrame:
-    """Give the keys of the rows in those partitions that occur in others."""
+    """Return the keys of the table's rows in the partitions that occur in ``rows``."""
     spec = table.spec
     old = rows_at(spark, table, snapshot, list(dict.fromkeys([*spec.primary_key, *spec.partition_by])))
-    # The Delta protocol has one partition for NULL and the empty string.
+    # In the Delta protocol, NULL and the empty string are the same partition value.
     values = [
         F.when(F.col(backquoted(n)).cast("string") != "", F.col(backquoted(n))).alias(f"p{i}")
         for i, n in enumerate(spec.partition_by)
@@ -168,10 +169,10 @@ def of_partitions(spark: SparkSession, table: TableContext, snapshot: int | None
 
 
 def merge(spark: SparkSession, table: TableContext, snapshot: int | None, merge: MergeJoin) -> DataFrame:
-    """Give the changes of a merge.
+    """Return the changes of a merge.
 
-    Where rows match by their keys alone, no row can come under the key of one that stays; else all keys of the table
-    are looked at.
+    If rows match by their keys alone, no row can arrive under the key of a row that stays. Otherwise, all keys of the
+    table are read to detect collisions.
     """
     spec = table.spec
     keeps_rows = not merge.by_key or merge.has(Match.NOT_MATCHED_BY_SOURCE)
@@ -200,7 +201,7 @@ def merge(spark: SparkSession, table: TableContext, snapshot: int | None, merge:
 
 
 def same_key(spec: TableSpec) -> Column:
-    """Tell, of a frame with columns ``o0``, ... and ``n0``, ..., whether old and new row have one key."""
+    """Return a column that is true where the old row (``o0``, ...) and the new row (``n0``, ...) have the same key."""
     positions = [spec.schema.fieldNames().index(name) for name in spec.primary_key]
     same = F.lit(True)
     for position in positions:
@@ -209,13 +210,13 @@ def same_key(spec: TableSpec) -> Column:
 
 
 def fates(both: DataFrame, spec: TableSpec, of_new: Column, of_old: Column) -> DataFrame:
-    """Give each key of a row before and after a verb its ``Fate``, in ``_kind``; where that is NULL, no row.
+    """Return a row, with its ``Fate`` in ``_kind``, for the key of each old and each new row; skip rows without a fate.
 
     Args:
-        both: columns ``o0``, ... of the row before and ``n0``, ... of the row after.
-        spec: the table.
-        of_new: the fate under the key of the row after.
-        of_old: the same for the row before, of which only the key is kept.
+        both: frame with columns ``o0``, ... of the old row and ``n0``, ... of the new row.
+        spec: the table definition.
+        of_new: fate under the new row's key; NULL for none.
+        of_old: fate under the old row's key; NULL for none. Only the key of an old row is kept.
     """
     fields = list(enumerate(spec.schema.fields))
     new = [F.col(f"n{number}").alias(f"c{number}") for number, _ in fields]
@@ -229,11 +230,14 @@ def fates(both: DataFrame, spec: TableSpec, of_new: Column, of_old: Column) -> D
 
 
 def decided(told: DataFrame, spec: TableSpec) -> DataFrame:
-    """Decide what each key becomes; staging refuses rows of which two would have one key, or one would become two.
+    """Return the change of each key; invalid ones are marked in ``_kind`` so that staging rejects them.
+
+    It is invalid if two rows would have the same key (``TAKEN``), or if a row is changed more than once
+    (``AMBIGUOUS``).
 
     Args:
-        told: the table's columns, and in ``_kind`` a ``Fate``.
-        spec: the table.
+        told: frame with the table's columns, and a ``Fate`` in ``_kind``.
+        spec: the table definition.
     """
     under_key = Window.partitionBy(*[F.col(backquoted(name)) for name in spec.primary_key])
     fate = F.col(KIND)

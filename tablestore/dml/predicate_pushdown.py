@@ -1,7 +1,7 @@
-"""What a condition written in Spark's SQL asks of single columns, so that our own reader can leave rows out early.
+"""Predicate pushdown: extracts conditions on single columns from a condition in Spark SQL, for our own reader.
 
-Only what is understood beyond doubt counts, and Spark asks the whole condition again of what is left: what is missed
-here costs time, never a row.
+Only conditions whose meaning is certain are extracted, and Spark evaluates the whole condition again on the remaining
+rows. So a condition that is not extracted costs time, but never changes the result.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _COMPARED: Mapping[type[exp.Expr], str] = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">
 
 
 def pushed_predicate(text: str, schema: StructType) -> Predicate:
-    """Find conditions that hold for every row for which a condition holds.
+    """Return conditions on single columns that hold for every row for which the given condition holds.
 
     Args:
-        text: the condition, in Spark's SQL.
-        schema: the columns that it reads.
+        text: the condition, in Spark SQL.
+        schema: the columns that it may read.
 
     Returns:
-        Conditions on single columns of whole numbers and strings: comparisons with a constant, also of the remainder of
-        a division by one, and lists of constants. None at all where nothing is understood.
+        Conditions on integer and string columns: comparisons of a column, or of its remainder modulo a constant, with
+        constants and with lists of constants. Empty if no part of the condition can be extracted.
     """
     try:
         tree = sqlglot.parse_one(text, into=exp.Condition, dialect="spark")
@@ -42,7 +42,7 @@ def pushed_predicate(text: str, schema: StructType) -> Predicate:
 
 
 def _condition(part: exp.Expr, schema: StructType) -> Condition | None:
-    """Translate one condition; None where it cannot be."""
+    """Translate one condition; return None if that is not possible."""
     subject = part.this.unnest() if isinstance(part.this, exp.Expr) else None
     divisor = None
     if isinstance(subject, exp.Mod):
@@ -60,12 +60,12 @@ def _condition(part: exp.Expr, schema: StructType) -> Condition | None:
     after, parameters = asked
     if divisor is None:
         return Condition(named[0].name, "", after, tuple(parameters))
-    # Both have the sign of the dividend.
+    # In Spark and in DuckDB, the remainder has the sign of the dividend.
     return Condition(named[0].name, "CAST(", f" AS BIGINT) % {divisor}{after}", tuple(parameters))
 
 
 def _asked(part: exp.Expr, constant: Callable[[Any], Any]) -> tuple[str, list[Any]] | None:
-    """Write what is asked of the subject, and its constants."""
+    """Return the SQL that follows the subject in a condition, and its constants; None if it cannot be translated."""
     if type(part) in _COMPARED:
         values, after = [constant(part.expression)], f" {_COMPARED[type(part)]} ?"
     elif isinstance(part, exp.Between):
@@ -79,10 +79,10 @@ def _asked(part: exp.Expr, constant: Callable[[Any], Any]) -> tuple[str, list[An
 
 
 def _constant_of(data_type: DataType) -> Callable[[Any], Any]:
-    """Give what reads constants that a column of a type is compared with as they stand, without a cast."""
+    """Return the parser of constants that can be compared with a column of this type without a cast."""
     if isinstance(data_type, _WHOLE):
         return _whole
-    # Another collation finds other texts equal.
+    # With a collation, other strings may be equal.
     return _text if data_type == StringType() else lambda _: None
 
 
@@ -97,6 +97,6 @@ def _whole(given: Any) -> int | None:
 
 
 def _text(given: Any) -> str | None:
-    # What is escaped, the two parsers may read otherwise.
+    # Only plain text, because the two parsers may read escapes differently.
     is_plain = isinstance(given, exp.Literal) and given.is_string and given.name.isalnum() and given.name.isascii()
     return given.name if is_plain else None

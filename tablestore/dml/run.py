@@ -1,4 +1,4 @@
-"""The door of the verbs: what was given is checked, then staged and committed as one snapshot."""
+"""The entry point of DML statements: checks the arguments, then stages and commits the changes as one snapshot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Batch = tuple[str, int] | None
 
 
 class Verbs:
-    """Changes rows of one table by what they hold. Each call is one snapshot."""
+    """Runs DML statements on one table. Each call makes one snapshot."""
 
     def __init__(self, spark: SparkSession, writer: Writer) -> None:
         """Write with ``writer``."""
@@ -74,7 +74,7 @@ class Verbs:
         )
 
     def overwrite(self, frame: DataFrame, where: Condition | None, batch: Batch, *, dynamic: bool) -> Snapshot | None:
-        """Put rows in the place of those that a condition selects, of some partitions, or of all."""
+        """Replace the rows that a condition selects, some partitions, or all rows."""
         self._check_table("overwrite", all_rows=where is None and not dynamic)
         self._check_rows(frame, "overwrite")
         if dynamic:
@@ -109,7 +109,7 @@ class Verbs:
         return self._replace("truncate", batch, partial(copy_on_write.truncate, self._table), all_rows=True)
 
     def merge(self, source: DataFrame, on: On, when: Sequence[Clause], batch: Batch) -> Snapshot | None:
-        """Change rows by those of a source."""
+        """Merge rows of a source into the table."""
         self._check_table("merge")
         merge = checked_merge(self._spark, self._table.spec, source, on, when)
         if self._table.spec.has_key:
@@ -151,7 +151,7 @@ class Verbs:
         all_rows: bool = False,
         by_bucket: bool = False,
     ) -> Snapshot | None:
-        """Write the changes that a verb makes of a snapshot's rows, in a table with a key."""
+        """Write the changes that a statement computes from a snapshot's rows, in a table with a key."""
 
         def stage(stager: Stager) -> list[StagedFile]:
             assert stager.base is not None
@@ -170,7 +170,7 @@ class Verbs:
         )
 
     def _once(self, batch: Batch, write: Callable[[CommitId | None], Snapshot | None]) -> Snapshot | None:
-        """Write, unless the batch has landed before."""
+        """Write, unless the batch has already landed."""
         commit_id = None if batch is None else CommitId.of_batch(batch)
         if commit_id is not None and (landed := self._writer.publish_landed(commit_id)) is not None:
             return landed
@@ -178,7 +178,10 @@ class Verbs:
         return write(commit_id)
 
     def _needs(self, where: Condition) -> Predicate:
-        """Find by what our own reader can leave rows out; partitions Spark's leaves out unread."""
+        """Return the part of a condition by which our own reader can filter rows.
+
+        If the condition is on partition columns, the part is empty: Spark then prunes partitions without reading them.
+        """
         spec = self._table.spec
         needs = pushed_predicate(where, spec.schema) if isinstance(where, str) else Predicate()
         return Predicate() if needs.columns & set(spec.partition_by) else needs
@@ -187,19 +190,19 @@ class Verbs:
         return checked_condition(where, empty(self._spark, self._table.spec.schema), f"{verb}: where")
 
     def _check_table(self, verb: str, *, all_rows: bool = False) -> None:
-        """Take a schema that has changed meanwhile, and refuse a verb whose changes the log cannot hold.
+        """Reload the table definition, and check that the log can express the statement's changes.
 
         Raises:
-            InvalidInputError: the log's format has no place for a row that is gone.
+            InvalidInputError: the log's format cannot express a delete in this table.
         """
         self._writer.refresh()
         check_says_deletes(self._table, verb, all_rows=all_rows)
 
     def _check_rows(self, frame: DataFrame, verb: str) -> None:
-        """Refuse rows that are not the table's.
+        """Check that a frame's columns are the table's.
 
         Raises:
-            InvalidInputError: columns are missing, unknown or of another type, or say what the row does.
+            InvalidInputError: columns are missing, unknown or of another type, or the frame has ``_change_type``.
         """
         if any(name.lower() == CHANGE_TYPE for name in frame.columns):
             msg = f"{verb}: the rows come in whatever {CHANGE_TYPE!r} says; drop the column, or write() the changes."
@@ -208,15 +211,15 @@ class Verbs:
 
 
 def check_says_deletes(table: TableContext, verb: str, *, all_rows: bool = False) -> None:
-    """Refuse a verb whose changes the log cannot hold.
+    """Check that the log can express a statement's changes.
 
     Args:
         table: the table.
-        verb: names it in messages.
-        all_rows: all rows go, which one record may say.
+        verb: the statement's name in messages.
+        all_rows: all rows are removed, which a single truncate record may express.
 
     Raises:
-        InvalidInputError: the log's format has no place for a row that is gone.
+        InvalidInputError: the log's format cannot express a delete in this table.
     """
     log = table.options.log
     if log is None or (all_rows and log.truncate_record):
@@ -232,7 +235,7 @@ def check_says_deletes(table: TableContext, verb: str, *, all_rows: bool = False
 
 @contextmanager
 def read_once(frame: DataFrame) -> Iterator[DataFrame]:
-    """Keep a frame's rows while several jobs need them: they have to be the same for all."""
+    """Persist a frame while several jobs read it, so that all of them see the same rows."""
     if frame.isLocal():
         yield frame
         return

@@ -1,1 +1,1 @@
-"""Metadata tables: what is inside a table."""
+"""Metadata tables: a table's snapshots, files, options and more, as tables."""

@@ -1,4 +1,4 @@
-"""``TableStore.inspect``: what is inside a table, as Spark frames."""
+"""``TableStore.inspect``: a table's metadata tables as Spark frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tablestore.inspect.metadata_tables import inspected
 
 
 class Inspector:
-    """Makes frames of a table's metadata, as it is at the call. ``inspect_tables`` makes them without Spark."""
+    """Returns a table's metadata tables as Spark frames; each call reads the current metadata.
+
+    The module ``metadata_tables`` makes them without Spark, and documents their columns.
+    """
 
     def __init__(self, spark: SparkSession, table: Callable[[], TableContext]) -> None:
         """Inspect the table that ``table`` returns at each call."""
@@ -19,45 +22,45 @@ class Inspector:
         self._table = table
 
     def snapshots(self) -> DataFrame:
-        """List the snapshots that have not expired, newest first; columns as ``inspect_tables.snapshots`` says."""
+        """Return the snapshots that have not expired, newest first. Columns: see ``metadata_tables.snapshots``."""
         return self.of("snapshots")
 
     def files(self) -> DataFrame:
-        """List the data files of the newest snapshot; columns as ``inspect_tables.files`` says."""
+        """Return the data files of the newest snapshot. Columns: see ``metadata_tables.files``."""
         return self.of("files")
 
     def partitions(self) -> DataFrame:
-        """List the partitions; columns as ``inspect_tables.partitions`` says."""
+        """Return the partitions. Columns: see ``metadata_tables.partitions``."""
         return self.of("partitions")
 
     def buckets(self) -> DataFrame:
-        """List the buckets; columns as ``inspect_tables.buckets`` says."""
+        """Return the buckets. Columns: see ``metadata_tables.buckets``."""
         return self.of("buckets")
 
     def schemas(self) -> DataFrame:
-        """List the columns of the table; columns as ``inspect_tables.schemas`` says."""
+        """Return the table's current and past columns. Columns: see ``metadata_tables.schemas``."""
         return self.of("schemas")
 
     def options(self) -> DataFrame:
-        """List the options; columns as ``inspect_tables.options`` says."""
+        """Return the options. Columns: see ``metadata_tables.options``."""
         return self.of("options")
 
     def log(self) -> DataFrame:
-        """List the log's partitions and their lag; columns as ``inspect_tables.log`` says."""
+        """Return the log's partitions and their lag. Columns: see ``metadata_tables.log``."""
         return self.of("log")
 
     def consumers(self) -> DataFrame:
-        """List the named consumers and their lag; columns as ``inspect_tables.consumers`` says."""
+        """Return the named consumers and their lag. Columns: see ``metadata_tables.consumers``."""
         return self.of("consumers")
 
     def tags(self) -> DataFrame:
-        """List the tags; columns as ``inspect_tables.tags`` says."""
+        """Return the tags. Columns: see ``metadata_tables.tags``."""
         return self.of("tags")
 
     def of(self, name: str) -> DataFrame:
-        """Make the frame of this name.
+        """Return the metadata table with this name.
 
         Raises:
-            InvalidInputError: there is none of this name.
+            InvalidInputError: there is no metadata table with this name.
         """
         return self._spark.createDataFrame(inspected(self._table(), name))

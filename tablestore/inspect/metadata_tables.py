@@ -1,4 +1,4 @@
-"""What is inside a table, as small Arrow tables: read from its metadata, without Spark; no data file is opened."""
+"""Metadata tables as Arrow tables, made without Spark and without opening data files."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _LAG = [("snapshots", pa.int64()), ("rows", pa.int64()), ("seconds", pa.float64(
 
 @dataclass(frozen=True)
 class Lag:
-    """How far something is behind.
+    """How far a log or consumer is behind.
 
     Attributes:
-        snapshots: snapshots that it lacks.
-        rows: changes in them.
-        seconds: how long the oldest of them has been waiting; 0 when it lacks none.
+        snapshots: the number of missing snapshots.
+        rows: the number of changes in them.
+        seconds: the age of the oldest missing snapshot; 0 if none is missing.
     """
 
     snapshots: int
@@ -40,7 +40,7 @@ class Lag:
 
 
 def lag(files: TableFiles, after: int, through: int, now_ms: int | None = None) -> Lag:
-    """Measure the snapshots after one, up to another.
+    """Return the lag of a reader at snapshot ``after`` behind snapshot ``through``.
 
     Raises:
         DataLostError: one of them has expired.
@@ -55,10 +55,10 @@ def lag(files: TableFiles, after: int, through: int, now_ms: int | None = None) 
 
 
 def snapshots(table: TableContext) -> pa.Table:
-    """List the snapshots that have not expired, newest first.
+    """Return the snapshots that have not expired, newest first.
 
-    Columns: ``snapshot_id``, ``kind``, ``rows`` (changes), ``committed_at``, ``published`` (NULL without a log),
-    ``tags``, ``commit_id``.
+    Columns: ``snapshot_id``, ``kind``, ``rows`` (number of changes), ``committed_at``, ``published`` (NULL without a
+    log), ``tags``, ``commit_id``.
     """
     tags: dict[int, list[str]] = defaultdict(list)
     for tag in table.files.tags.all():
@@ -83,10 +83,10 @@ def snapshots(table: TableContext) -> pa.Table:
 
 
 def files(table: TableContext) -> pa.Table:
-    """List the data files of the newest snapshot.
+    """Return the data files of the newest snapshot.
 
-    Columns: ``path`` (in the table's folder), ``kind`` (``base`` or ``changes``), ``partition``, ``bucket`` (NULL
-    without a key), ``snapshot_id`` (of change files), ``rows`` (NULL where unknown), ``size_bytes``.
+    Columns: ``path`` (relative to the table's folder), ``kind`` (``base`` or ``changes``), ``partition``, ``bucket``
+    (NULL without a key), ``snapshot_id`` (only of change files), ``rows`` (NULL if unknown), ``size_bytes``.
     """
     found, folder = table.files.layout(table.files.latest()), table.files.log.storage.root
     prefix = f"{folder.removeprefix(table.path).lstrip('/')}/"
@@ -97,10 +97,10 @@ def files(table: TableContext) -> pa.Table:
 
 
 def partitions(table: TableContext) -> pa.Table:
-    """List the partitions of the newest base; changes that are not compacted yet have none.
+    """Return the partitions of the newest base table, without changes that are not compacted yet.
 
-    Columns: ``partition`` (such as ``city=Rome``; empty for a table without partitions), ``files``, ``rows`` (NULL
-    where a file's number is unknown), ``size_bytes``.
+    Columns: ``partition`` (such as ``city=Rome``; empty for a table without partitions), ``files``, ``rows`` (NULL if
+    the row count of a file is unknown), ``size_bytes``.
     """
     groups: dict[str, list[DataFile]] = defaultdict(list)
     for file in table.files.layout(table.files.latest()).base:
@@ -116,10 +116,10 @@ def partitions(table: TableContext) -> pa.Table:
 
 
 def buckets(table: TableContext) -> pa.Table:
-    """List the buckets of the newest snapshot; none for a table without a key.
+    """Return the buckets of the newest snapshot; empty for a table without a key.
 
-    Columns: ``bucket``, then ``files``, ``rows`` and ``size_bytes`` of the base, then ``change_files``,
-    ``change_rows`` and ``change_bytes`` of the changes that are not compacted yet.
+    Columns: ``bucket``; ``files``, ``rows`` and ``size_bytes`` of the base table; ``change_files``, ``change_rows`` and
+    ``change_bytes`` of the changes that are not compacted yet.
     """
     found = table.files.layout(table.files.latest())
     rows = []
@@ -142,11 +142,11 @@ def buckets(table: TableContext) -> pa.Table:
 
 
 def schemas(table: TableContext) -> pa.Table:
-    """List the columns, and those that the table had before, the newest first.
+    """Return the columns of the current schema and of past schemas, newest schema first.
 
-    Columns: ``since`` (the snapshot that brought them), ``until`` (the last with them; NULL for those of now),
-    ``position``, ``name``, ``type`` (SQL's), ``nullable``, ``key_position`` and ``partition_position`` (from 0; NULL
-    where the column is in neither).
+    Columns: ``since`` (the first snapshot with the schema), ``until`` (the last one; NULL for the current schema),
+    ``position``, ``name``, ``type`` (in SQL), ``nullable``, ``key_position`` and ``partition_position`` (from 0; NULL
+    if the column is not in the key or the partitioning).
     """
     spec = table.spec
     versions: list[tuple[int, int | None, str]] = [(spec.since, None, spec.schema_json)]
@@ -180,9 +180,9 @@ def schemas(table: TableContext) -> pa.Table:
 
 
 def options(table: TableContext) -> pa.Table:
-    """List the options; credentials are references, as stored.
+    """Return the options; credentials appear as references, as they are stored.
 
-    Columns: ``name``, ``value`` (NULL where there is none), ``given`` (False for a default).
+    Columns: ``name``, ``value`` (NULL if there is none), ``given`` (False for a default).
     """
     given = table.spec.properties
     rows = [{"name": name, "value": value, "given": True} for name, value in given.items()]
@@ -196,10 +196,10 @@ def options(table: TableContext) -> pa.Table:
 
 
 def log(table: TableContext) -> pa.Table:
-    """List the log's partitions and how far each is behind the table; none for a table without a log.
+    """Return the log's partitions and how far each is behind the table; empty for a table without a log.
 
-    Columns: ``topic``, ``partition``, ``first_offset`` (retention has removed what was before), ``end_offset``,
-    ``published_end`` (where the newest published snapshot ends), ``published_snapshot``, ``lag_snapshots``,
+    Columns: ``topic``, ``partition``, ``first_offset`` (retention has removed earlier records), ``end_offset``,
+    ``published_end`` (the end offset of the newest published snapshot), ``published_snapshot``, ``lag_snapshots``,
     ``lag_rows`` (of this partition), ``lag_seconds``.
 
     Raises:
@@ -241,15 +241,15 @@ def log(table: TableContext) -> pa.Table:
 
 
 def consumers(table: TableContext) -> pa.Table:
-    """List the named consumers and how far each is behind the table and behind the log.
+    """Return the named consumers and how far each is behind the table and the log.
 
-    Columns: ``consumer``, ``snapshot_id`` (the last one read), ``updated_at``, ``table_lag_snapshots``,
-    ``table_lag_rows``, ``table_lag_seconds``, and the same with ``log_lag`` (NULL without a log).
+    Columns: ``consumer``, ``snapshot_id`` (the last snapshot read), ``updated_at``, ``table_lag_snapshots``,
+    ``table_lag_rows``, ``table_lag_seconds``, and the same with prefix ``log_lag`` (NULL without a log).
     """
     newest, visible, now_ms = table.files.latest(), table.newest_visible(), int(time.time() * 1000)
     rows = []
     for found in Consumers(table.files.storage).all():
-        # What has expired nobody can count; a consumer that is further behind can only begin anew.
+        # Expired snapshots cannot be counted. A consumer that has not read them has to start again.
         after = max(found.snapshot, table.files.oldest(fresh=False) - 1)
         behind = {"table_lag": lag(table.files, after, newest, now_ms)}
         if table.log is not None:
@@ -263,9 +263,10 @@ def consumers(table: TableContext) -> pa.Table:
 
 
 def tags(table: TableContext) -> pa.Table:
-    """List the tags.
+    """Return the tags.
 
-    Columns: ``tag``, ``snapshot_id``, ``committed_at``, ``created_at``, ``files`` and ``size_bytes`` of its snapshot.
+    Columns: ``tag``, ``snapshot_id``, ``committed_at``, ``created_at``, and ``files`` and ``size_bytes`` of the tagged
+    snapshot.
     """
     rows = []
     for tag in table.files.tags.all():
@@ -287,14 +288,14 @@ def tags(table: TableContext) -> pa.Table:
 INSPECTED: Final[Mapping[str, Callable[[TableContext], pa.Table]]] = {
     made.__name__: made for made in (snapshots, files, partitions, buckets, schemas, options, log, consumers, tags)
 }
-"""Every table that can be made, by its name."""
+"""The functions that make the metadata tables, by name."""
 
 
 def inspected(table: TableContext, name: str) -> pa.Table:
-    """Make one of these tables by its name.
+    """Return the metadata table with this name.
 
     Raises:
-        InvalidInputError: there is none of this name.
+        InvalidInputError: there is no metadata table with this name.
     """
     if name not in INSPECTED:
         msg = f"inspect {name!r}: expected one of {', '.join(INSPECTED)}."

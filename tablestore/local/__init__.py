@@ -1,1 +1,1 @@
-"""Reading of a table by this process alone, without Spark."""
+"""Reads tables within this process, without Spark."""

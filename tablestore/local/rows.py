@@ -1,4 +1,4 @@
-"""The rows of a snapshot, read by this process alone."""
+"""Reads the rows of a snapshot within this process."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 def reader(
     files: TableFiles, snapshot: int, wanted: pa.Schema, condition: str | None, threads: int
 ) -> Callable[[], Iterator[pa.RecordBatch]]:
-    """Check what is asked for, now; give what reads it, each time it is called.
+    """Check a read's arguments and return a function that runs the read; it can be called several times.
 
     Args:
         files: the table.
-        snapshot: its id.
-        wanted: the columns to give, of those the table has.
-        condition: which rows; None for all.
-        threads: how many buckets are read at a time.
+        snapshot: the snapshot's id.
+        wanted: the table's columns to read.
+        condition: a condition on rows; None reads all.
+        threads: how many buckets to read concurrently.
 
     Raises:
-        InvalidInputError: the condition is none.
+        InvalidInputError: the condition is invalid.
     """
     spec, predicate = files.spec, None if condition is None else _parsed(condition, files.spec.arrow)
     names, late = list(wanted.names), predicate is not None and _reads_renamed(spec, predicate)
@@ -62,7 +62,7 @@ def reader(
 
 
 def _reads_renamed(spec: TableSpec, predicate: TextPredicate) -> bool:
-    """Tell whether a condition reads a struct whose fields have other names in files: it is asked of the rows then."""
+    """Return whether a condition reads a struct whose fields have other physical names; then it is applied to rows."""
     columns: Sequence[tuple[pa.Field, pa.Field]] = list(zip(spec.arrow, spec.physical, strict=True))
     return any(named.type != held.type for named, held in columns if named.name in predicate.columns)
 

@@ -1,4 +1,4 @@
-"""Reads parts in threads of this process, where there is no Spark: DuckDB and Arrow work without Python's lock."""
+"""Reads splits in threads of this process, without Spark; DuckDB and Arrow release Python's global lock."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import pyarrow as pa
 from tablestore.read.splits import Split
 
 _WAITING_PER_THREAD = 2
-"""Batches that may wait for the reader, for each thread."""
+"""Batches that may be queued for the reader, per thread."""
 _LOOK_SECONDS = 0.1
-"""How long a thread may wait before it looks whether the reader has gone."""
+"""How long a thread waits before it checks whether the reader has stopped."""
 
 
 def cores() -> int:
-    """Count the cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def read_splits(parts: Sequence[Split], threads: int) -> Generator[pa.RecordBatch]:
-    """Yield the rows of all parts, in no particular order, while a few threads read ahead by a few batches.
+    """Yield the rows of all splits in no particular order; threads read a few batches ahead.
 
     Args:
-        parts: what is read; each by one thread from its beginning to its end.
-        threads: how many are read at a time.
+        parts: the splits; each is read by one thread.
+        threads: how many splits to read concurrently.
 
     Raises:
-        TableStoreError: what the first part that failed has raised; the others are given up.
+        TableStoreError: the error of the first split that failed; the others are abandoned.
     """
     if threads <= 1 or len(parts) <= 1:
         for part in parts:
@@ -52,10 +52,10 @@ def read_splits(parts: Sequence[Split], threads: int) -> Generator[pa.RecordBatc
 
 
 class ReadAnew:
-    """Rows as an Arrow stream, read anew each time one is asked for."""
+    """An Arrow stream source that reads the rows again each time a stream is requested."""
 
     def __init__(self, schema: pa.Schema, read: Callable[[], Iterator[pa.RecordBatch]]) -> None:
-        """Give what ``read`` gives, of ``schema``."""
+        """Create a source whose streams have ``schema`` and the batches that ``read`` returns."""
         self._schema = schema
         self._read = read
 
@@ -65,7 +65,7 @@ class ReadAnew:
 
 
 class _Work:
-    """Parts that are left, and batches that wait for the reader."""
+    """The splits still to be read and the batches queued for the reader, shared by the threads."""
 
     def __init__(self, parts: Sequence[Split], threads: int) -> None:
         self._left = iter(parts)
@@ -75,7 +75,7 @@ class _Work:
         self._ready: Queue[pa.RecordBatch] = Queue(threads * _WAITING_PER_THREAD)
 
     def run(self) -> None:
-        """Read parts until none is left, one fails, or nobody wants them."""
+        """Read splits until none is left, one fails, or the reader stops."""
         try:
             while (part := self._part()) is not None:
                 with closing(_as_generator(part.read())) as batches:
@@ -90,7 +90,7 @@ class _Work:
                 self._running -= 1
 
     def next(self) -> pa.RecordBatch | None:
-        """Give the next batch; None when all threads have ended."""
+        """Return the next batch; None when all threads have ended."""
         while True:
             with self._lock:
                 ended = not self._running
@@ -101,7 +101,7 @@ class _Work:
                     return None
 
     def stop(self) -> None:
-        """Let the threads end soon."""
+        """Ask the threads to stop."""
         self._stopped.set()
 
     def _part(self) -> Split | None:

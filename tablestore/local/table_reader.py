@@ -1,4 +1,4 @@
-"""``open_local``: a table read by this process alone, with deltalake, DuckDB and confluent-kafka; no Spark, no Java."""
+"""``open_local``: reads a table within this process, with deltalake, DuckDB and confluent-kafka; no Spark, no Java."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ def open_local(
     options: Mapping[str, object] | None = None,
     allow_references: Iterable[str] | None = None,
 ) -> LocalTable:
-    """Open a table to read it in this process, without Spark or Java.
+    """Open a table for reading in this process, without Spark or Java.
 
     Args:
         path: the table's folder; a local path or the URL of an object store.
         options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
-        allow_references: which ``env:`` and ``file:`` references the table's stored options may hold; by default what
-            ``TABLESTORE_ALLOWED_REFERENCES`` says. See ``docs/reference/options.md``.
+        allow_references: which ``env:`` and ``file:`` references the table's stored options may contain; by default
+            the list in ``TABLESTORE_ALLOWED_REFERENCES``. See ``docs/reference/options.md``.
 
     Raises:
         NotFoundError: there is no table at the path.
-        InvalidInputError: an option is not a client option, or the table has no log; or a stored client option is one
-            that only the program may give.
+        InvalidInputError: an option is not a client option, options are given for a table without a log, or a stored
+            client option may only be given by the opening program.
     """
     options = wrap(options or {})
     return LocalTable(TableContext.open(os.fspath(path), options, Allowed.of(allow_references)))
 
 
 class LocalTable:
-    """A table's rows, snapshots and changes as Arrow and DuckDB give them. Get one with ``open_local(path)``.
+    """A read-only handle on a table, returned by ``open_local(path)``; reads into Arrow and DuckDB.
 
-    Buckets are read by as many threads as there are cores, each in bounded memory (about 320 MB at most). A handle may
-    be used by one thread at a time; any number of handles may read a table at once.
+    Buckets are read by one thread per core, each in bounded memory (about 320 MB at most). Use a handle from one thread
+    at a time; any number of handles may read a table concurrently.
     """
 
     def __init__(self, table: TableContext) -> None:
-        """Use ``open_local``."""
+        """Do not call this directly; use ``open_local``."""
         self._table = table
         self._threads = cores()
 
@@ -69,12 +69,12 @@ class LocalTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns; those of the primary key are not nullable."""
+        """The table's schema; primary key columns are not nullable."""
         return self._table.spec.arrow
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """The key columns; empty for an append table."""
+        """The primary key columns; empty for a table without a key."""
         return self._table.spec.primary_key
 
     @property
@@ -89,7 +89,7 @@ class LocalTable:
 
     @property
     def feed_schema(self) -> pa.Schema:
-        """The columns of ``tail`` and ``changes``."""
+        """The schema of the batches of ``tail`` and ``changes``."""
         changes = self._table.files.change_schema
         columns = changes.remove(len(changes) - 1)
         return pa.schema(
@@ -102,10 +102,10 @@ class LocalTable:
         )
 
     def schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
-        """Give the wanted columns, in the order in which they are named; None for all.
+        """Return the schema of the given columns, in the given order; None for all columns.
 
         Raises:
-            InvalidInputError: one is unknown, or named twice, or none is named.
+            InvalidInputError: a column is unknown or given twice, or the list is empty.
         """
         if columns is None:
             return self.schema
@@ -125,16 +125,17 @@ class LocalTable:
         """Read a snapshot into memory.
 
         Args:
-            columns: the wanted columns, in this order; None for all.
+            columns: the columns to read, in this order; None for all.
             filter: a condition in DuckDB's SQL, such as ``"price > 10 AND name LIKE 'a%'"``; None for every row.
-            snapshot: its id, a tag, or a time: then it is the newest that was there; None for the newest.
+            snapshot: the snapshot's id, a tag, or a time, which selects the newest snapshot at that time; None for the
+                newest.
 
         Returns:
             The rows, in no particular order.
 
         Raises:
             NotFoundError: there is no such snapshot or tag.
-            InvalidInputError: a column is unknown, or the filter is wrong.
+            InvalidInputError: a column is unknown, or the filter is invalid.
         """
         read = self._reader(columns, filter, self._snapshot(snapshot))
         return pa.Table.from_batches(read(), schema=self.schema_of(columns))
@@ -146,7 +147,7 @@ class LocalTable:
         *,
         snapshot: Point | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Read a snapshot batch by batch, in bounded memory, in no particular order; arguments as for ``to_arrow``."""
+        """Read a snapshot batch by batch in bounded memory, in no particular order; arguments as for ``to_arrow``."""
         return self._reader(columns, filter, self._snapshot(snapshot))()
 
     def to_duckdb(
@@ -157,16 +158,16 @@ class LocalTable:
         filter: str | None = None,  # noqa: A002 - as above
         snapshot: Point | None = None,
     ) -> duckdb.DuckDBPyRelation:
-        """Give a snapshot as a DuckDB relation, which reads it anew, batch by batch, each time it is asked.
+        """Return a snapshot as a DuckDB relation, which reads it again, batch by batch, each time it is executed.
 
-        What DuckDB does to the relation it does to the rows that come: name ``columns`` and ``filter`` here, where they
-        spare reading.
+        DuckDB's own projections and filters are applied only after reading. Pass ``columns`` and ``filter`` here to
+        read less.
 
         Args:
-            connection: the connection that the relation belongs to; None for DuckDB's default one.
+            connection: the connection of the relation; None for DuckDB's default connection.
             columns: as for ``to_arrow``.
-            filter: likewise.
-            snapshot: likewise.
+            filter: as for ``to_arrow``.
+            snapshot: as for ``to_arrow``.
         """
         read = self._reader(columns, filter, self._snapshot(snapshot))
         return (connection or duckdb.default_connection()).from_arrow(ReadAnew(self.schema_of(columns), read))
@@ -177,7 +178,7 @@ class LocalTable:
         *,
         snapshot: Point | None = None,
     ) -> int:
-        """Count the rows of a snapshot; without changes to merge, from Delta's statistics alone."""
+        """Return the row count of a snapshot; without a filter and changes to merge, Delta's statistics suffice."""
         found = self._snapshot(snapshot)
         known = None if filter else self._known_count(found)
         if known is not None:
@@ -186,31 +187,31 @@ class LocalTable:
         return sum(batch.num_rows for batch in self._reader(narrow, filter, found)())
 
     def snapshots(self, limit: int | None = None) -> list[Snapshot]:
-        """List the table's snapshots, newest first, as far back as the Delta log goes."""
+        """Return the table's snapshots, newest first, as far back as the Delta log goes."""
         return list(islice(self._table.files.snapshots(), limit))
 
     def inspect(self, name: str) -> pa.Table:
-        """Look inside: ``snapshots``, ``files``, ``log`` and so on; see ``inspect_tables``.
+        """Return a metadata table: ``snapshots``, ``files``, ``log`` and so on; see ``metadata_tables``.
 
         Raises:
-            InvalidInputError: there is nothing of this name.
+            InvalidInputError: there is no metadata table with this name.
         """
         return inspected(self._table, name)
 
     def changes(self, from_: Point, to: Point | None = None) -> Iterator[pa.RecordBatch]:
-        """Read what changed between two snapshots, from the table's files, as ``TableStore.changes`` does.
+        """Read the changes between two snapshots from the table's files, as ``TableStore.changes`` does.
 
         Args:
-            from_: the changes after this snapshot (its id, a tag or a time).
-            to: up to this one; None for the newest.
+            from_: the snapshot before the first change (its id, a tag or a time).
+            to: the last snapshot to include; None for the newest.
 
         Yields:
-            The columns of ``tail``, in the order of the snapshots.
+            Batches with the columns of ``tail``, in snapshot order.
 
         Raises:
             NotFoundError: there is no such snapshot or tag.
-            DataLostError: changes in between have expired.
-            InvalidInputError: the second comes before the first.
+            DataLostError: some of the changes have expired.
+            InvalidInputError: ``to`` is before ``from_``.
         """
         table = self._now()
         after, through = between(table.files, from_, to)
@@ -226,26 +227,26 @@ class LocalTable:
         follow: bool = True,
         poll_seconds: float = 0.2,
     ) -> Iterator[pa.RecordBatch]:
-        """Follow the table's changes: whole, committed snapshots, in their order, from the log where there is one.
+        """Follow the table's changes as whole, committed snapshots in commit order, from the log if there is one.
 
         Args:
-            scan_mode: where to begin: ``latest`` (what comes from now on), ``earliest``, ``full`` (the newest
-                snapshot's rows as inserts, then what follows), ``from-snapshot``, ``from-timestamp`` or ``from-tag``.
-                None follows from ``snapshot``, ``timestamp`` or ``tag``, else it is ``latest``.
-            snapshot: for ``from-snapshot``: its changes come first.
+            scan_mode: where to start: ``latest`` (new changes only), ``earliest``, ``full`` (the newest snapshot's rows
+                as inserts, then new changes), ``from-snapshot``, ``from-timestamp`` or ``from-tag``. None selects the
+                mode that matches ``snapshot``, ``timestamp`` or ``tag``, or ``latest`` if none of them is given.
+            snapshot: for ``from-snapshot``: the first snapshot whose changes are read.
             timestamp: for ``from-timestamp``; as in ``TableStore.read``.
-            tag: for ``from-tag``: what came after it.
-            follow: whether to wait for more; else it ends with the newest snapshot that is visible now.
-            poll_seconds: how long to wait before looking for a new snapshot again.
+            tag: for ``from-tag``: changes after the tagged snapshot are read.
+            follow: whether to wait for new changes; if not, the iterator ends at the newest snapshot visible now.
+            poll_seconds: how long to wait between checks for a new snapshot.
 
         Yields:
-            The table's columns, ``_change_type``, ``_commit_version`` (int64) and ``_commit_timestamp`` (timestamp,
-            UTC). A delete holds its key and, in formats that carry no more, NULL elsewhere.
+            Batches with the table's columns, ``_change_type``, ``_commit_version`` (int64) and ``_commit_timestamp``
+            (timestamp, UTC). In formats that store only the key of a delete, its other columns are NULL.
 
         Raises:
-            InvalidInputError: the arguments do not go together.
-            NotFoundError: that snapshot or tag is not there.
-            DataLostError: neither the log nor the table holds the changes any more.
+            InvalidInputError: the arguments exclude each other.
+            NotFoundError: there is no such snapshot or tag.
+            DataLostError: the changes are no longer in the log or the table.
             TableReplacedError: the table was dropped and created again.
         """
         time = None if timestamp is None else timestamp_millis(timestamp)
@@ -266,12 +267,12 @@ class LocalTable:
         return files.latest() if point is None else snapshot_at(files, point).id
 
     def _now(self) -> TableContext:
-        """Give the table with the columns it has now."""
+        """Refresh the table's definition and return the table."""
         self._table = self._table.refreshed()
         return self._table
 
     def _known_count(self, snapshot: int) -> int | None:
-        """Sum the rows of the snapshot's files; None where changes have to be merged, or a file was not counted."""
+        """Return the sum of the files' row counts; None if changes must be merged or a file's row count is unknown."""
         layout = self._table.files.layout(snapshot)
         held = None if layout.changes else layout.base
         if held is None or any(file.rows < 0 for file in held):
@@ -284,6 +285,6 @@ class LocalTable:
         return reader(self._table.files, snapshot, self.schema_of(columns), condition, self._threads)
 
     def __repr__(self) -> str:
-        """Show path and key."""
+        """Return the path and the primary key."""
         key = f", primary_key={list(self.primary_key)}" if self.primary_key else ""
         return f"LocalTable({self.path!r}{key})"

@@ -1,4 +1,4 @@
-"""Changes of a table, snapshot after snapshot, read by this process alone."""
+"""Reads the changes of a table within this process, snapshot by snapshot."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tablestore.read.splits import as_feed
 from tablestore.streaming.change_feed import BEFORE_FULL, Feed
 
 _TOGETHER_ROWS = 65_536
-"""Small snapshots are read together up to so many changes."""
+"""Small snapshots are read together up to this number of changes."""
 _LOOK_SECONDS = 5.0
-"""How often a reader that waits looks whether its table is still there."""
+"""How often a waiting reader checks that its table still exists."""
 
 
 def in_order(feed: Feed, after: int, through: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Read the changes of snapshots ``after + 1`` to ``through`` in the order of snapshots.
+    """Yield the changes of snapshots ``after + 1`` to ``through`` in snapshot order.
 
-    A bucket's changes lie together, so those of several snapshots have to be sorted: small snapshots are read together
-    and sorted in memory, a large one is read by itself, batch by batch.
+    Changes are read bucket by bucket, so the changes of several snapshots must be sorted: small snapshots are read
+    together and sorted in memory, and a large snapshot is read alone, batch by batch.
 
     Args:
         feed: the table's changes.
-        after: a snapshot, or ``BEFORE_FULL``: then the rows of ``through`` come, as inserts.
+        after: a snapshot, or ``BEFORE_FULL`` to yield the rows of ``through`` as inserts.
         through: the last snapshot.
-        schema: the columns of a change feed.
+        schema: the change feed's schema.
 
     Raises:
-        DataLostError: neither the log nor the table holds the changes any more.
+        DataLostError: the changes are no longer in the log or the table.
     """
     if after == BEFORE_FULL:
         yield from _read(feed, after, through, schema)
@@ -46,7 +46,7 @@ def in_order(feed: Feed, after: int, through: int, schema: pa.Schema) -> Iterato
             yield from batches
         else:
             rows = pa.Table.from_batches(batches, schema=schema)
-            # The sort is stable: within a snapshot, changes of a key stay in their order.
+            # The sort is stable, so changes of a key within a snapshot keep their order.
             order = pc.sort_indices(rows, sort_keys=[(COMMIT_VERSION, "ascending")])
             yield from rows.take(order).combine_chunks().to_batches()
         after = end
@@ -55,10 +55,10 @@ def in_order(feed: Feed, after: int, through: int, schema: pa.Schema) -> Iterato
 def followed(
     table: TableContext, feed: Feed, after: int, schema: pa.Schema, poll_seconds: float
 ) -> Iterator[pa.RecordBatch]:
-    """Read changes as they become visible, without end.
+    """Yield changes as they become visible, without end.
 
     Raises:
-        DataLostError: neither the log nor the table holds the changes any more, or the topic was created again.
+        DataLostError: the changes are no longer in the log or the table, or the topic was created again.
         TableReplacedError: the table was dropped and created again.
         NotFoundError: the table was dropped, or its topic deleted.
     """
@@ -72,7 +72,7 @@ def followed(
             continue
         time.sleep(poll_seconds)
         if watch is not None:
-            # Nothing is published into a topic that is gone, so nothing would ever become visible.
+            # Raise if the topic was deleted: nothing would become visible any more.
             watch.look()
         if time.monotonic() - looked >= _LOOK_SECONDS:
             table.check_same()

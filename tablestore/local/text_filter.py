@@ -1,4 +1,4 @@
-"""A condition written as text, in DuckDB's SQL, as the merge engine applies it."""
+"""Filters given as text in DuckDB's SQL, in the form that the merge reader applies."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class _Conjunct:
     """One of the conditions that are joined by AND.
 
     Attributes:
-        tree: as parsed; not to be changed.
-        columns: the table's columns it reads.
-        is_plain: whether it calls no function, so that it may be asked twice of a row.
+        tree: the parsed condition; must not be modified.
+        columns: the table's columns that the condition reads.
+        is_plain: whether the condition calls no function, so that it can be evaluated twice for a row.
     """
 
     tree: exp.Expr
@@ -44,28 +44,28 @@ class _Conjunct:
 
 @dataclass(frozen=True)
 class TextPredicate(Predicate):
-    """Conditions of a text, all of which must be true of a row."""
+    """A parsed text filter: conditions that must all be true of a row."""
 
     conjuncts: tuple[_Conjunct, ...] = ()
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]), compare=False)
 
     @property
     def converts(self) -> bool:
-        """Whether a value of a row may be one that the condition cannot be asked of, as a cast's."""
+        """Whether evaluating the condition may fail for some values, for example in a cast."""
         return any(not each.is_plain or each.tree.find(exp.Cast) is not None for each in self.conjuncts)
 
     @property
     def parameters(self) -> tuple[Any, ...]:
-        """None: values are in the text."""
+        """Always empty: the values are literals in the SQL text."""
         return ()
 
     @property
     def columns(self) -> frozenset[str]:
-        """The top-level columns the conditions read."""
+        """The top-level columns that the conditions read."""
         return frozenset(name for each in self.conjuncts for name in each.columns)
 
     def sql_with(self, name: Callable[[str], str]) -> str:
-        """Write the conditions joined by AND, each column as ``name`` writes it."""
+        """Return the conditions joined by AND, with each column written as ``name`` returns it."""
 
         def renamed(node: exp.Expr) -> exp.Expr:
             if not isinstance(node, exp.Column):
@@ -79,7 +79,7 @@ class TextPredicate(Predicate):
         return " AND ".join(f"({text})" for text in texts) or "TRUE"
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Keep the rows of which the conditions are true, of batches that have been read."""
+        """Yield the rows of the given batches for which the conditions are true."""
         with errors_mapped("filter"), duckdb.connect(":memory:", config={"threads": 1}) as connection:
             connection.execute("SET TimeZone = 'UTC'")
             for batch in batches:
@@ -87,21 +87,21 @@ class TextPredicate(Predicate):
                 yield from read(connection, f"SELECT * FROM rows WHERE {self.sql}", [], batch.schema)
 
     def on(self, columns: Iterable[str]) -> TextPredicate:
-        """Keep only the conditions that read these columns, and may be asked before others."""
+        """Return only the conditions that read no other columns and can be evaluated before the rest."""
         wanted = set(columns)
         kept = tuple(each for each in self.conjuncts if each.is_plain and each.columns and each.columns <= wanted)
         return TextPredicate(conjuncts=kept, schema=self.schema)
 
 
 def parse_filter(text: str, schema: pa.Schema) -> TextPredicate:
-    """Read a condition on a table's rows.
+    """Parse a condition on a table's rows.
 
     Args:
-        text: what could stand after ``WHERE`` in DuckDB, such as ``price > 10 AND name LIKE 'a%'``.
+        text: a DuckDB ``WHERE`` condition, such as ``price > 10 AND name LIKE 'a%'``.
         schema: the table's columns.
 
     Raises:
-        InvalidInputError: it is no condition, reads a column that is not there, or compares what cannot be compared.
+        InvalidInputError: the text is not a condition, reads an unknown column, or compares incompatible types.
     """
     try:
         tree = sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
@@ -133,28 +133,32 @@ def _conjunct(tree: exp.Expr, text: str, schema: pa.Schema) -> _Conjunct:
 
 
 def _only_logic(tree: exp.Expr) -> bool:
-    """Tell whether all that sqlglot counts as functions are AND, OR and the like."""
+    """Return whether everything that sqlglot classifies as a function is AND, OR, CASE or CAST."""
     return all(isinstance(each, exp.Connector | exp.Case | exp.Cast) for each in tree.find_all(exp.Func))
 
 
 def _find(name: str, schema: pa.Schema) -> str:
-    """Find a column as DuckDB does, in any case; empty where there is none."""
+    """Return the column with this name, ignoring case like DuckDB; empty if there is none."""
     if name in schema.names:
         return name
     return next((each for each in schema.names if each.lower() == name.lower()), "")
 
 
 def _shielded(sql: str, data_type: pa.DataType) -> str:
-    """Keep floats away from Parquet's statistics, which leave NaN out and would hide its rows."""
+    """Return SQL that prevents pruning by Parquet statistics on floats, which ignore NaN and would hide its rows."""
     return f"({sql} + CAST(0 AS {type_name(data_type)}))" if pa.types.is_floating(data_type) else sql
 
 
 def _check(predicate: TextPredicate, text: str) -> None:
-    """Let DuckDB say whether it understands the condition on columns of these types."""
+    """Check that DuckDB accepts the condition on columns of these types.
+
+    Raises:
+        InvalidInputError: DuckDB does not accept it.
+    """
     row = pa.table([pa.nulls(1, each.type) for each in predicate.schema], names=predicate.schema.names)
     with duckdb.connect(":memory:", config={"threads": 1}) as connection:
         try:
-            # A literal that is no value of the column's type shows only when a row is asked.
+            # A literal that is invalid for the column's type fails only when the condition is evaluated on a row.
             connection.register("row", row).execute(f"SELECT 1 FROM row WHERE {predicate.sql_with(quoted)}")
         except duckdb.Error as error:
             reason = str(error).splitlines()[0].rstrip(".")

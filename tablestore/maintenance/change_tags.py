@@ -1,4 +1,4 @@
-"""Makes and removes tags."""
+"""Creates and deletes tags."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tablestore.read.time_travel import Point, snapshot_at
 
 
 def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
-    """Name a snapshot, by default the newest.
+    """Tag a snapshot, by default the newest.
 
-    1. Put the tag, with the list of its snapshot's files. From here on expiry leaves them alone.
-    2. Look whether the snapshot has expired meanwhile: expiry may have begun before it could see the tag.
+    1. Write the tag with the list of the snapshot's files. From now on, expiry does not remove them.
+    2. Check whether the snapshot has expired in the meantime: an expiry may have started before the tag was visible.
 
     Raises:
-        InvalidInputError: the name is not one.
-        AlreadyExistsError: it is taken.
+        InvalidInputError: the name is invalid.
+        AlreadyExistsError: a tag with this name exists.
         NotFoundError: there is no such snapshot, or it has expired.
     """
     check_name(name, "tag")
@@ -29,7 +29,7 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
     tag = Tag(name, snapshot, int(time.time() * 1000), files.layout(snapshot.id))
     # Step 1.
     files.tags.put(tag)
-    # Step 2. A snapshot that has expired but has another tag is kept by that one, and from step 1 on by this one too.
+    # Step 2. If the expired snapshot has another tag, that tag keeps its files, and since step 1 this one does too.
     others = [other for other in files.tags.all() if other.snapshot.id == snapshot.id and other.name != name]
     if snapshot.id < files.oldest() and not others:
         files.tags.delete(name)
@@ -39,10 +39,10 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
 
 
 def delete_tag(table: TableContext, name: str) -> Tag:
-    """Remove a tag and, where its snapshot has expired, the files that only it kept.
+    """Delete a tag and, if its snapshot has expired, the files that only the tag kept.
 
-    1. Remove the tag. A crash after it leaves files that ``remove_orphans()`` finds.
-    2. Remove those files.
+    1. Delete the tag. A crash after this step leaves orphan files, which ``remove_orphans()`` removes.
+    2. Delete those files.
 
     Raises:
         NotFoundError: there is no such tag.

@@ -1,6 +1,6 @@
-"""Compaction: changes are folded into the root, bucket by bucket. It publishes nothing.
+"""Compaction: merges changes into the base table, bucket by bucket. It publishes nothing.
 
-Which small files of a table without a key are put together, and the commit that does it.
+In a table without a primary key, compaction rewrites small files of a partition into larger ones.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tablestore.options.value_types import FOREVER
 from tablestore.read.split_planner import base_file
 
 SMALL_PART = 0.75
-"""Files below this part of the target size are worth rewriting."""
+"""Files smaller than this fraction of the target size are rewritten."""
 
 
 def groups_of(files: Sequence[DataFile], target_bytes: int) -> list[list[DataFile]]:
-    """Put the small files of each partition into groups of about the target size, of two files at least."""
+    """Group the small files of each partition into groups of about the target size, each of at least two files."""
     partitions: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = defaultdict(list)
     for file in files:
         if file.size < SMALL_PART * target_bytes:
@@ -54,13 +54,13 @@ def groups_of(files: Sequence[DataFile], target_bytes: int) -> list[list[DataFil
 
 
 def replace_files(log: DeltaLog, added: Sequence[DataFile], removed: Sequence[DataFile]) -> int | None:
-    """Commit files in place of others that hold the same rows; appends in between do not matter.
+    """Commit files that replace others with the same rows; concurrent appends do not conflict.
 
-    The commit changes no data (``dataChange`` is false), so neither the log nor a stream sees it, and snapshots before
-    it still list the old files.
+    The commit has ``dataChange=false``, so neither the log nor a stream sees it. Earlier snapshots still list the old
+    files.
 
     Returns:
-        The version; None when somebody has taken out one of the old files.
+        The committed version; None if another writer has removed one of the old files.
 
     Raises:
         ConflictError: other writers committed first too often.
@@ -86,7 +86,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BucketTask:
-    """One bucket's part of a compaction; without a key, one group of files. Picklable."""
+    """The compaction of one bucket or, in a table without a key, of one group of files. Picklable."""
 
     storage: Storage
     spec: TableSpec
@@ -97,33 +97,34 @@ class BucketTask:
 
 
 class RunTasks(Protocol):
-    """Runs the second on each of the first, each at least once, and returns the results in order."""
+    """A function that runs ``work`` on each task at least once and returns the results in the order of the tasks."""
 
     def __call__(self, tasks: Sequence[T], work: Callable[[T], str], /) -> list[str]:
-        """Run them."""
+        """Run the tasks."""
         ...
 
 
 def compact(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
-    """Fold all committed changes into the root; without a key, put small files together (``_compact_files``).
+    """Compact all committed changes into the base table; without a key, combine small files (``_compact_files``).
 
-    1. Merge each bucket that has changes into new files. A crash leaves files that nothing points at.
-    2. Commit them to the root in place of the bucket's old files, with ``merged-through``. Readers find the same rows
-       before and after. A crash after it leaves changes listed that readers ignore.
-    3. Drop the folded changes from the newest state of the commit table; the next compaction does it otherwise. In the
-       same commit one file of tombstones a bucket takes the place of several.
+    1. Merge each bucket that has changes into new files. A crash leaves orphan files.
+    2. Commit them to the base table in place of the bucket's old files, with ``merged-through``. Readers see the same
+       rows before and after. A crash after this step leaves change files listed, which readers ignore.
+    3. Remove the compacted changes from the newest state of the commit table; after a crash, the next compaction does
+       this. The same commit replaces several tombstone files of a bucket with one.
 
     Returns:
-        The maintenance snapshot of step 3; None when there was nothing to fold, or another compaction was faster.
+        The maintenance snapshot of step 3; None if there was nothing to compact or another compaction committed first.
 
     Raises:
-        UnavailableError: the file system refused; readers find the same rows as before.
+        UnavailableError: a file system operation failed; readers see the same rows as before.
     """
     files = table.files
     if not table.spec.has_key:
         return _compact_files(table, run_tasks)
     layout = files.layout(files.latest())
-    # The columns of that very snapshot: those that come meanwhile have no rows in it, those that go still have theirs.
+    # Use the columns of exactly this snapshot, even if a concurrent schema change adds or drops some: its files have no
+    # values for the added columns and still have those of the dropped ones.
     spec = files.spec_of(layout.snapshot)
     if not layout.changes:
         _commit_columns(table, spec, layout)
@@ -160,7 +161,7 @@ def _commit_root(
     add: Sequence[DataFile] = (),
     remove: Sequence[DataFile] = (),
 ) -> None:
-    """Make a version of the root, with the table's columns."""
+    """Commit a version of the base table and, if it lacks the table's current schema, update its schema."""
     columns = root_schema(spec)
     if not spec.past or files.base_table.has_schema(columns):
         files.base_table.commit(version, add=add, remove=remove, info=info)
@@ -169,7 +170,7 @@ def _commit_root(
 
 
 def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles) -> None:
-    """Give the root the table's columns, where they were changed and nothing has to be folded."""
+    """Update the base table's schema after a schema change, when there are no changes to compact."""
     files = table.files
     if not spec.past or files.base_table.has_schema(root_schema(spec)):
         return
@@ -181,9 +182,9 @@ def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles)
 
 
 def compact_if_due(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
-    """Compact when the changes have grown past the table's limits; cheap when they have not.
+    """Compact if the changes exceed the table's limits; cheap if they do not.
 
-    It follows a write that is done, so a failure is a warning; the next write tries again.
+    This runs after a completed write, so a failure is only logged as a warning; the next write tries again.
     """
     if not table.options.compaction.auto:
         return None
@@ -197,14 +198,18 @@ def compact_if_due(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
 
 
 def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
-    """Put the rows of small files of a partition together.
+    """Combine the small files of each partition.
 
-    1. Write them into new files, one task a group. A crash leaves files that nothing points at.
-    2. Commit the new files in place of the old ones; whoever has taken out one of those meanwhile was faster.
+    1. Write their rows into new files, one task per group. A crash leaves orphan files.
+    2. Commit the new files in place of the old ones. If another writer has removed an old file in the meantime, drop
+       the new files instead.
+
+    Returns:
+        The snapshot; None if there was nothing to combine or another writer removed an old file.
 
     Raises:
-        UnavailableError: the file system refused; readers find the same rows as before.
-        ConflictError: other writers committed first too often; readers find the same rows as before.
+        UnavailableError: a file system operation failed; readers see the same rows as before.
+        ConflictError: other writers committed first too often; readers see the same rows as before.
     """
     files, target_bytes = table.files, table.options.write.target_file_size_bytes
     newest = files.latest()
@@ -234,7 +239,7 @@ def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
 def _is_due(table: TableContext, newest: int) -> bool:
     limits = table.options.compaction
     _, merged = table.files.root_for(newest)
-    # The snapshot that a compaction itself makes holds no changes.
+    # Do not count the snapshot made by the previous compaction, which contains no changes.
     commits = newest - merged - (1 if merged else 0)
     return commits >= limits.commits or (
         commits % limits.min_commits == 0 and _is_past_ratio(table, newest, limits.ratio)
@@ -264,7 +269,7 @@ def _tasks(table: TableContext, spec: TableSpec, layout: SnapshotFiles) -> Seque
 def _gather_tombstones(
     table: TableContext, layout: SnapshotFiles, run_tasks: RunTasks
 ) -> tuple[list[DataFile], list[DataFile]]:
-    """Make one file of tombstones of several of a bucket; gives the new files, and those whose place they take."""
+    """Combine the tombstone files of each bucket; return the new files and the files they replace."""
     if not table.rule.buries:
         return [], []
     kept_ms = table.options.merge.delete_retention_ms
@@ -292,12 +297,12 @@ def _gather_tombstones(
 
 
 def _gather(task: GatherTask) -> str:
-    """Gather a bucket's tombstones; runs in a Spark task."""
+    """Combine a bucket's tombstone files. Runs in a Spark task."""
     return json.dumps([asdict(file) for file in gather(task)])
 
 
 def _merge_bucket(task: BucketTask) -> str:
-    """Write a bucket's merged rows; runs in a Spark task."""
+    """Write the merged rows of a bucket or group of files. Runs in a Spark task."""
     filesystem = None if task.storage.is_local else task.storage.filesystem
     writer = PartitionedFiles(
         task.storage,

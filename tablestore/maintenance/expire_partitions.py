@@ -1,4 +1,4 @@
-"""Partitions whose time has come are deleted, which is published as any delete is."""
+"""Partition expiration: deletes old partitions and publishes the deletes like any other."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tablestore.options.partition_time import PartitionTime
 
 @dataclass(frozen=True)
 class PartitionsReport:
-    """What was deleted or, in a dry run, would be.
+    """The partitions that were deleted or, in a dry run, would be deleted.
 
     Attributes:
         path: the table's folder.
-        dry_run: whether nothing was done.
-        partitions: the old partitions, as ``name=value/...``.
-        timeless: partitions whose values say no time; they stay.
-        snapshot: the snapshot that deletes the old ones; None where there was none to make.
-        rows: changes in it.
+        dry_run: whether nothing was deleted.
+        partitions: the expired partitions, as ``name=value/...``.
+        timeless: partitions whose values do not yield a time; they are kept.
+        snapshot: the snapshot that deleted the expired partitions; None if none was made.
+        rows: the number of changes in that snapshot.
     """
 
     path: str
@@ -39,7 +39,7 @@ class PartitionsReport:
     rows: int = 0
 
     def __str__(self) -> str:
-        """Show it in a line."""
+        """Return the report as one line."""
         what = "would delete" if self.dry_run else "deleted"
         timeless = f" {len(self.timeless):,} partitions say no time and stay." if self.timeless else ""
         return f"{self.path}: {what} {len(self.partitions):,} partitions, {self.rows:,} rows.{timeless}"
@@ -53,17 +53,17 @@ def expire_partitions(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> PartitionsReport:
-    """Delete the partitions that are older than ``partition.expiration-time``, in one snapshot.
+    """Delete the partitions older than ``partition.expiration-time`` in one snapshot.
 
-    1. List the partitions: a scan of the partition columns alone.
-    2. Delete the rows of the old ones. A crash before its commit leaves all as it was.
+    1. List the partitions by scanning only the partition columns.
+    2. Delete the rows of the expired partitions. A crash before the commit leaves the table unchanged.
 
     Args:
         table: the table.
-        read: gives the newest rows' partition columns.
-        delete: deletes the rows that a condition selects.
-        dry_run: look only.
-        progress: told how many partitions have been deleted, of how many.
+        read: returns the partition columns of the newest snapshot's rows.
+        delete: deletes the rows that match a condition.
+        dry_run: only report what would be deleted.
+        progress: called with the number of partitions deleted so far and the total.
 
     Raises:
         InvalidInputError: the table has no partitions, or no ``partition.expiration-time``.
@@ -98,10 +98,10 @@ def expire_partitions(
 
 
 def has_old_partitions(table: TableContext) -> bool:
-    """Tell whether partitions are old, by the names of the root's files alone.
+    """Return whether the base table's files belong to an expired partition; reads no data files.
 
-    What changes hold that are not compacted yet shows a little later; what deletes of these changes have taken away
-    shows until then, and finds nothing to delete.
+    Changes that are not compacted yet are not considered. So an expired partition may be noticed late, and one whose
+    rows have been deleted may be reported until the next compaction, in which case there is nothing to delete.
     """
     expiration_ms, names = table.options.partition.expiration_ms, table.spec.partition_by
     if expiration_ms is None or not names:
@@ -113,7 +113,7 @@ def has_old_partitions(table: TableContext) -> bool:
 
 
 def _rule(table: TableContext, expiration_ms: int) -> tuple[PartitionTime, datetime]:
-    """Give how a partition says its time, and the time before which it is old."""
+    """Return how to read a partition's time, and the time before which a partition is expired."""
     options = table.options.partition
     pattern = PartitionTime(options.pattern or f"${table.spec.partition_by[0]}", options.formatter)
     return pattern, datetime.now(UTC) - timedelta(milliseconds=expiration_ms)

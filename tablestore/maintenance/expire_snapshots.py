@@ -1,4 +1,4 @@
-"""Expiry: old snapshots go, with the files, index entries and Delta log entries that only they needed."""
+"""Snapshot expiry: removes old snapshots with the files, log index entries and Delta log entries only they need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tablestore.options.value_types import duration
 from tablestore.streaming.consumers import Consumer, Consumers
 
 GRACE_MS = 600_000
-"""Snapshots that readers may still be at: those that were the newest within so many milliseconds."""
+"""Readers may still use a snapshot that was the newest within this time, in milliseconds."""
 _DUE_SNAPSHOTS_MIN = 20
 _DUE_PART = 10
 _DELETE_FILES = 100
@@ -29,19 +29,20 @@ _SWEEPS_MAX = 5
 
 @dataclass(frozen=True)
 class ExpireReport:
-    """What an expiry did or, in a dry run, would do.
+    """What an expiry removed or, in a dry run, would remove.
 
     Attributes:
         path: the table's folder.
-        dry_run: whether nothing was done.
-        before: the oldest snapshot before.
-        oldest: the oldest snapshot afterwards.
-        held_by: why it is not younger, though its age would allow that; empty where nothing holds it.
-        data_files: data files removed.
-        data_bytes: their size.
-        log_entries: entries of Delta logs removed.
-        index_entries: entries of the log index removed.
-        consumers: consumers that were forgotten, since they have not been heard of for too long.
+        dry_run: whether nothing was removed.
+        before: the oldest snapshot before the expiry.
+        oldest: the oldest snapshot after the expiry.
+        held_by: what prevents ``oldest`` and later snapshots from expiring although the rules allow it; empty if
+            nothing does.
+        data_files: number of data files removed.
+        data_bytes: their total size.
+        log_entries: number of Delta log entries removed.
+        index_entries: number of log index entries removed.
+        consumers: stale consumers that were deleted.
     """
 
     path: str
@@ -57,11 +58,11 @@ class ExpireReport:
 
     @property
     def snapshots(self) -> int:
-        """How many snapshots have expired."""
+        """The number of snapshots that expired."""
         return self.oldest - self.before
 
     def __str__(self) -> str:
-        """Show it in a line or two."""
+        """Return the report as text."""
         would = "would expire" if self.dry_run else "expired"
         text = (
             f"{self.path}: {would} {self.snapshots:,} snapshots (the oldest is now {self.oldest}) and "
@@ -74,11 +75,11 @@ class ExpireReport:
 
 @dataclass(frozen=True)
 class Rule:
-    """Which snapshots may go: those of which both hold.
+    """A condition under which a snapshot may expire; both parts must hold.
 
     Attributes:
-        replaced_before_ms: they were no longer the newest at this time, in milliseconds since the epoch.
-        keep_last: so many newer ones stay, not counting those that only an expiry made.
+        replaced_before_ms: the snapshot was replaced by a newer one before this time, in milliseconds since the epoch.
+        keep_last: at least this many newer snapshots exist, not counting those committed by expiries.
     """
 
     replaced_before_ms: int
@@ -86,16 +87,16 @@ class Rule:
 
 
 Age = timedelta | datetime | str
-"""How old: a duration, text of one such as ``"7 d"``, or a point in time."""
+"""An age: a duration, the text of a duration such as ``"7 d"``, or a point in time."""
 
 
 def rules_of(
     table: TableContext, older_than: Age | None, keep_last: int | None, now_ms: int | None = None
 ) -> tuple[Rule, ...]:
-    """Make rules of what the caller says or, where that is nothing, of the table's options.
+    """Return the rules for the caller's limits or, if there are none, for the table's options.
 
     Raises:
-        InvalidInputError: an age or a number is none.
+        InvalidInputError: ``older_than`` or ``keep_last`` is invalid.
     """
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
     if keep_last is not None and keep_last < 1:
@@ -112,10 +113,10 @@ def rules_of(
 
 
 def before_ms(age: Age, now_ms: int, what: str) -> int:
-    """Give the time, in milliseconds since the epoch, that an age means.
+    """Convert an age to a point in time, in milliseconds since the epoch.
 
     Raises:
-        InvalidInputError: it is neither a duration nor a time.
+        InvalidInputError: the age is neither a duration nor a time.
     """
     if isinstance(age, timedelta):
         if age < timedelta(0):
@@ -138,26 +139,27 @@ def before_ms(age: Age, now_ms: int, what: str) -> int:
 def expire(
     table: TableContext, rules: Sequence[Rule], *, dry_run: bool = False, progress: Progress | None = None
 ) -> ExpireReport:
-    """Expire snapshots, oldest first, and remove what only they needed.
+    """Expire snapshots, oldest first, and remove the files that only they need.
 
-    What stays: the newest snapshot, what a consumer has not read, what the log lacks, and the files of tags.
+    Always kept are the newest snapshot, snapshots that a consumer has not read, snapshots that are not in the log yet,
+    and the files of tagged snapshots.
 
-    1. Forget consumers that are stale, and decide which snapshot is to be the oldest. A crash leaves all as it was.
-    2. Commit that, as a snapshot without changes. From here on the older ones are gone for every reader; whatever a
-       crash leaves of them, the next expiry removes, since it looks through Delta's log as far back as it goes.
-    3. Remove data files that nothing needs. Their names are in Delta's log, which is therefore cut last.
-    4. Remove index entries, the oldest first, so that there is never a gap.
-    5. Cut Delta's logs at a checkpoint, again the oldest entries first.
+    1. Delete stale consumers and choose the new oldest snapshot. A crash here leaves all snapshots as they were.
+    2. Commit the choice as a snapshot without changes. From now on no reader can open the older snapshots. If a crash
+       leaves some of their files, the next expiry removes them, since it reads the whole remaining Delta log.
+    3. Remove data files that are no longer needed. They are listed in the Delta log, which is therefore truncated last.
+    4. Remove log index entries, oldest first, so that there is never a gap.
+    5. Truncate the Delta logs at a checkpoint, again oldest entries first.
 
     Args:
         table: the table.
-        rules: a snapshot that one of them lets go may go.
-        dry_run: look only.
-        progress: told how many files have been removed, of how many.
+        rules: a snapshot may expire if at least one rule allows it.
+        dry_run: only report what would be done.
+        progress: called with the number of files removed so far and the total.
 
     Raises:
         ConflictError: other writers committed first too often; nothing has expired.
-        UnavailableError: the file system refused; expire again.
+        UnavailableError: a file system operation failed; call ``expire`` again.
     """
     files = table.files
     # Step 1.
@@ -181,7 +183,7 @@ def expire(
             # Steps 3 to 5.
             return _sweep(table, report, progress)
         except (NotFoundError, DataLostError):
-            # Another expiry has cut the log that this one was reading; what it has left can be read from anew.
+            # A concurrent expiry has truncated the Delta log while this one was reading it; read the rest again.
             if files.oldest() > oldest:
                 return report
             if attempt == _SWEEPS_MAX - 1:
@@ -190,9 +192,9 @@ def expire(
 
 
 def expire_if_due(table: TableContext) -> ExpireReport | None:
-    """Expire by the table's options when that is worth a commit; cheap when it is not.
+    """Expire by the table's options if enough snapshots can expire to justify a commit; cheap if not.
 
-    It follows a write that is done, so a failure is a warning; a later write tries again.
+    This runs after a completed write, so a failure is only logged as a warning; a later write tries again.
     """
     if not table.options.snapshot.auto:
         return None
@@ -200,7 +202,7 @@ def expire_if_due(table: TableContext) -> ExpireReport | None:
 
 
 def _expire_due(table: TableContext) -> ExpireReport | None:
-    """Expire by the table's options unless too little would go to be worth a commit."""
+    """Expire by the table's options unless too few snapshots would expire to justify a commit."""
     options, files = table.options.snapshot, table.files
     newest, before = files.latest(), files.oldest(fresh=False)
     least = before + max(_DUE_SNAPSHOTS_MIN, (newest - before) // _DUE_PART)
@@ -216,20 +218,20 @@ def _expire_due(table: TableContext) -> ExpireReport | None:
 
 
 def _decide(table: TableContext, before: int, rules: Sequence[Rule], consumers: Sequence[Consumer]) -> tuple[int, str]:
-    """Give the snapshot that is to be the oldest, and what holds it there."""
+    """Return the new oldest snapshot, and what prevents it from expiring too (may be empty)."""
     files, newest = table.files, table.files.latest()
     pin, held_by = _pin(table, consumers)
     oldest = before
     for rule in rules:
         last = _last_to_go(files, rule, oldest, newest)
-        # To know that something holds a snapshot, it is enough to see that it could go.
+        # One snapshot past the pin is enough to know that the pin holds back a snapshot that could expire.
         while oldest <= pin and _may_go(files, rule, oldest, last):
             oldest += 1
     return (max(pin, before), held_by) if pin < oldest else (oldest, "")
 
 
 def _pin(table: TableContext, consumers: Sequence[Consumer]) -> tuple[int, str]:
-    """Give the snapshot that must stay, with all that follow it, and why."""
+    """Return the first snapshot that must be kept with all later ones, and the reason."""
     ours = [consumer for consumer in consumers if consumer.reads(table.spec.table_id)]
     pins = [(consumer.snapshot, f"consumer {consumer.name!r}") for consumer in ours]
     if table.log is not None:
@@ -239,9 +241,10 @@ def _pin(table: TableContext, consumers: Sequence[Consumer]) -> tuple[int, str]:
 
 
 def _last_to_go(files: TableFiles, rule: Rule, oldest: int, newest: int) -> int:
-    """Give the newest snapshot that a rule's number lets go.
+    """Return the newest snapshot that the rule's ``keep_last`` allows to expire.
 
-    What an expiry made is not counted, or a table that nobody writes to would lose a snapshot each time it is expired.
+    Snapshots committed by an expiry are not counted; otherwise a table without writes would lose a snapshot with each
+    expiry.
     """
     kept = 0
     for snapshot in range(newest, oldest, -1):
@@ -252,7 +255,7 @@ def _last_to_go(files: TableFiles, rule: Rule, oldest: int, newest: int) -> int:
 
 
 def _may_go(files: TableFiles, rule: Rule, snapshot: int, last: int) -> bool:
-    """Tell whether a rule lets a snapshot go. Until the next one was committed, it was what everybody read."""
+    """Return whether a rule allows a snapshot to expire; its age counts from when the next snapshot replaced it."""
     return snapshot <= last and files.log.commit_at(snapshot + 1).timestamp_ms <= rule.replaced_before_ms
 
 
@@ -265,7 +268,7 @@ def _stale(table: TableContext, consumers: Sequence[Consumer]) -> list[Consumer]
 
 
 def _sweep(table: TableContext, report: ExpireReport, progress: Progress | None) -> ExpireReport:
-    """Do steps 3 to 5 of ``expire``; in a dry run only count."""
+    """Run steps 3 to 5 of ``expire``; in a dry run, only count."""
     files, oldest = table.files, report.oldest
     garbage = unneeded(files, oldest)
     index = [snapshot for snapshot in table.index.snapshots() if snapshot < oldest]
@@ -289,7 +292,7 @@ def _sweep(table: TableContext, report: ExpireReport, progress: Progress | None)
 
 
 def remove_garbage(files: TableFiles, garbage: Garbage, told: Callable[[int], None]) -> tuple[int, int]:
-    """Remove data files, some of which may be gone already; give how many there were, and their bytes."""
+    """Remove data files, some of which may no longer exist; return the number removed and their total size."""
     count = size = 0
     for storage, held in _by_folder(files, garbage):
         for file in held:
@@ -309,7 +312,7 @@ def _counted(report: ExpireReport, files: int, size: int, entries: int, index: i
 
 
 class _Meter:
-    """Tells how many files have been removed, of how many."""
+    """Counts removed files and reports them to the progress callback."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0

@@ -1,4 +1,4 @@
-"""Orphans: files in a table's folders that nothing points at, left by writers and expiries that died."""
+"""Removal of orphans: files left by failed writers and expiries that no snapshot or tag refers to."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tablestore.streaming.consumers import CONSUMERS
 
 AGE = "1 d"
 AGE_MS_MIN = 3_600_000
-"""Younger files may be those of a writer that is about to commit."""
+"""A younger file may belong to a writer that has not committed yet."""
 
 
 @dataclass(frozen=True)
 class OrphanReport:
-    """What was found and, unless it was a dry run, removed.
+    """The orphans that were found and, except in a dry run, removed.
 
     Attributes:
         path: the table's folder.
         dry_run: whether nothing was removed.
-        files: the orphans, by their paths in the table's folder.
-        bytes: their size.
-        young: files that nothing points at and that are too young to be told from those of a slow writer.
+        files: the orphans' paths within the table's folder.
+        bytes: their total size.
+        young: number of unreferenced files that are too young to distinguish from those of a slow writer.
     """
 
     path: str
@@ -40,7 +40,7 @@ class OrphanReport:
     young: int
 
     def __str__(self) -> str:
-        """Show it in a line."""
+        """Return the report as one line."""
         what = "found" if self.dry_run else "removed"
         young = f"; {self.young:,} are too young to be told from a slow writer's" if self.young else ""
         return f"{self.path}: {what} {len(self.files):,} files of {self.bytes:,} bytes that nothing points at{young}."
@@ -49,21 +49,21 @@ class OrphanReport:
 def remove_orphans(
     table: TableContext, older_than: Age = AGE, *, dry_run: bool = False, progress: Progress | None = None
 ) -> OrphanReport:
-    """Remove files that nothing points at.
+    """Remove files that no snapshot or tag refers to.
 
     1. List the folders.
-    2. Only then read what is committed: what a writer commits in between is seen here.
-    3. Remove what nobody knows and what is old enough. A crash leaves the rest to the next call.
+    2. Then read which files are committed. In this order, files committed after the listing are known too.
+    3. Remove files that are unknown and old enough. After a crash, the next call removes the rest.
 
     Args:
         table: the table.
-        older_than: a file that was written later may be one that a slow writer is about to commit.
-        dry_run: look only.
-        progress: told how many files have been removed, of how many.
+        older_than: only older files are removed, since a younger one may belong to a writer that has not committed yet.
+        dry_run: only report what would be removed.
+        progress: called with the number of files removed so far and the total.
 
     Raises:
         InvalidInputError: the age is less than an hour.
-        UnavailableError: the file system refused.
+        UnavailableError: a file system operation failed.
     """
     now_ms = int(time.time() * 1000)
     before = before_ms(older_than, now_ms, "remove_orphans: older_than")
@@ -94,7 +94,7 @@ def remove_orphans(
 
 
 def _stored(table: TableContext) -> list[StoredFile]:
-    """List data files, and drafts of small files whose writers died."""
+    """Return the stored data files, and temporary files left by writers that failed."""
     storage = table.files.storage
     found = [file for folder in ("", CHANGES) for file in storage.files(folder, _is_own) if _is_data(file)]
     for folder in (INDEX, TAGS, CONSUMERS, LOG, f"{CHANGES}/{LOG}"):
@@ -103,7 +103,7 @@ def _stored(table: TableContext) -> list[StoredFile]:
 
 
 def _is_own(folder: str) -> bool:
-    """Tell folders of the store and of Delta from those of partitions, such as ``_bucket=0``."""
+    """Return whether a folder belongs to the store or Delta, and is not a partition such as ``_bucket=0``."""
     return folder.startswith("_") and "=" not in folder
 
 
@@ -112,7 +112,7 @@ def _is_data(file: StoredFile) -> bool:
 
 
 def _known(table: TableContext) -> set[str]:
-    """Give every file that a version of Delta's log, as far back as it goes, or a tag names."""
+    """Return every file that is named by a tag or by any remaining version of the Delta logs."""
     files = table.files
     tags = files.tags.all()
     known = {file.path for file in known_before(files.base_table, files.base_table.version() + 1)}

@@ -1,4 +1,4 @@
-"""Rollback: one snapshot that makes the table what it was, published as the changes that this takes."""
+"""Rollback: restores an earlier state of a table as one new snapshot and publishes the changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tablestore.write.writer import Writer
 
 @dataclass(frozen=True)
 class RollbackTask:
-    """One bucket's part of a rollback. Picklable."""
+    """The rollback of one bucket. Picklable."""
 
     stager: Stager
     bucket: int
@@ -38,7 +38,7 @@ class RollbackTask:
 
 @dataclass(frozen=True)
 class CopyTask:
-    """A file to be copied. Picklable."""
+    """A file to copy. Picklable."""
 
     storage: Storage
     source: str
@@ -46,26 +46,27 @@ class CopyTask:
 
 
 RunTasks = Callable[[Sequence[RollbackTask], Callable[[RollbackTask], str]], list[str]]
-"""Runs the second on each of the first, each at least once, and returns the results in order."""
+"""A function that runs work on each task at least once and returns the results in the order of the tasks."""
 
 
 def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point) -> Snapshot | None:
-    """Make the table what it was in a snapshot.
+    """Restore the state of a snapshot.
 
-    1. Compare the two states bucket by bucket, only the keys that changed in between, and stage what differs. A crash
-       leaves files that nothing points at.
-    2. Commit and publish that as any write. When somebody else has written meanwhile, compare again.
+    1. Compare the two states bucket by bucket, only the keys that changed in between, and stage the differences. A
+       crash leaves orphan files.
+    2. Commit and publish them like any write. If another writer has committed in the meantime, compare again.
+
+    In a table without a primary key, files are compared instead of rows: files added since the snapshot are removed,
+    and copies of the files removed since are added. A concurrent append stays. If a compaction ran in between, the rows
+    that it rewrote are deleted and inserted again.
 
     Returns:
-        The snapshot; None where nothing differs.
-
-    Without a primary key files are compared, not rows: those that came since go, and copies of those that went come
-    back. An append in between stays. Where a compaction lies in between, rows it has copied go and come back.
+        The new snapshot; None if nothing differs.
 
     Raises:
         NotFoundError: there is no such snapshot or tag, or it has expired and has no tag.
-        InvalidInputError: the log's format cannot say a delete.
-        ConflictError: others wrote in between too often; nothing was written.
+        InvalidInputError: the log's format cannot represent a delete.
+        ConflictError: other writers committed first too often; nothing was written.
     """
     files = table.files
     check_says_deletes(table, "rollback")
@@ -76,7 +77,7 @@ def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point
 
     def stage(stager: Stager) -> list[StagedFile]:
         assert stager.base is not None
-        # What a row was is what it is to be, whatever the merge engine would make of the two.
+        # Restore the exact old row instead of merging it with the current row by the table's merge engine.
         exact = replace(stager, rule=LAST_ROW, lookup=stager.lookup if stager.changelog else None)
         results = run_tasks(_tasks(writer.table.files, exact, stager.base, then), _stage_bucket)
         return accept_staged(stager, [row for result in results for row in json.loads(result)])
@@ -85,7 +86,10 @@ def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point
 
 
 def _replaced(files: TableFiles, run_tasks: Any, then: int, now: int) -> tuple[list[StagedFile], Replaced]:
-    """Find the files that came and went since, and copy the latter: a name is listed once in a table's life."""
+    """Return copies of the files removed since a snapshot, and the files added since, which they replace.
+
+    Files are copied under new names because a file name is added only once in a table's life.
+    """
     has, had = files.layout(now).base, files.layout(then).base
     gone = [file for file in has if file.path not in {other.path for other in had}]
     back = [file for file in had if file.path not in {other.path for other in has}]
@@ -95,7 +99,7 @@ def _replaced(files: TableFiles, run_tasks: Any, then: int, now: int) -> tuple[l
 
 
 def _copy(task: CopyTask) -> str:
-    """Copy a file; runs in a Spark task."""
+    """Copy a file. Runs in a Spark task."""
     task.storage.filesystem.cp_file(task.storage.path(task.source), task.storage.path(task.name))
     return task.name
 
@@ -114,7 +118,7 @@ def _tasks(files: TableFiles, stager: Stager, now: int, then: int) -> list[Rollb
 
 
 def _changed_after(files: TableFiles, then: int, now: int) -> dict[int, tuple[ChangeFile, ...]]:
-    """Give the change files of the snapshots after one, by bucket; compaction may have folded them since."""
+    """Return the change files of the snapshots after ``then``, by bucket, including those compacted since."""
     found: dict[int, tuple[ChangeFile, ...]] = {}
     for snapshot in range(then + 1, now + 1):
         for file in files.log.commit_at(snapshot).added:
@@ -131,5 +135,5 @@ def _state(files: TableFiles, layout: SnapshotFiles, bucket: int) -> State:
 
 
 def _stage_bucket(task: RollbackTask) -> str:
-    """Stage a bucket's changes; runs in a Spark task."""
+    """Stage a bucket's changes. Runs in a Spark task."""
     return json.dumps(staged_to_arrow(task.stager, task.difference.changes(), task.bucket).to_pylist())

@@ -1,4 +1,4 @@
-"""One option, and options that belong together: declared once, read from texts, and written back as texts."""
+"""Declarations of options and option groups, which are parsed from text and written back as text."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class OptionSpec(Generic[T]):
-    """One option.
+    """The declaration of one option.
 
     Attributes:
-        name: as the user writes it.
-        type: how its text is read.
-        default: the text taken when it is not given; ``None`` where there is none.
-        doc: one or two sentences for ``docs/reference/options.md``.
-        fixed: it describes what is stored, so it is kept with the table even where it is the default.
+        name: the name that the user writes.
+        type: how the option's text is parsed.
+        default: the text of the default value; None if there is none.
+        doc: the description in ``docs/reference/options.md``.
+        fixed: whether the option describes stored data; then it is stored with the table even if it is the default.
     """
 
     name: str
@@ -33,16 +33,16 @@ class OptionSpec(Generic[T]):
 
     @property
     def field(self) -> T:
-        """A new dataclass field that is read from this option; typed as its value, as ``dataclasses.field`` is."""
+        """A new dataclass field for this option; its static type is the value's type, as for ``dataclasses.field``."""
         default = dataclasses.MISSING if self.default is None else self.parse(self.default)
         made: Any = dataclasses.field(default=default, metadata={"spec": self})
         return cast(T, made)
 
     def parse(self, text: str) -> T:
-        """Return the value of a text.
+        """Parse the option's text.
 
         Raises:
-            InvalidInputError: the text is not one of this option's.
+            InvalidInputError: the text is not a valid value of this option.
         """
         try:
             return self.type.parse(text.strip())
@@ -53,11 +53,11 @@ class OptionSpec(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Options that belong together: read from texts, and written back as the texts to store."""
+    """Base class of option groups, which are parsed from text and written back as the text to store."""
 
     @classmethod
     def read(cls, given: Mapping[str, str], **more: object) -> Self:
-        """Parse the options of this group out of all that were given."""
+        """Parse the options of this group and ignore the others; ``more`` sets further fields."""
         values = dict(more)
         for part in dataclasses.fields(cls):
             spec = part.metadata.get("spec")
@@ -66,9 +66,9 @@ class Group:
         return cls(**values)
 
     def to_properties(self) -> dict[str, str]:
-        """Return the options to store, without any credential: parsing them gives an equal object.
+        """Return the options to store, without credentials; parsing them returns an equal object.
 
-        What is left at its default is left out, unless it describes stored data.
+        An option at its default is omitted unless it describes stored data.
         """
         texts: dict[str, str] = {}
         for part in dataclasses.fields(self):

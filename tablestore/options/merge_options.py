@@ -1,4 +1,4 @@
-"""The options of merge engines; the names are Paimon's. ``rule_of_options.py`` makes a rule of them."""
+"""Merge engine options, named as in Paimon; ``rule_of_options.py`` builds the merge rule from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IGNORE_RETRACT: Final = "ignore-retract"
 
 
 class Engine(StrEnum):
-    """What several rows of one key become."""
+    """How rows with the same key are merged."""
 
     DEDUPLICATE = "deduplicate"
     FIRST_ROW = "first-row"
@@ -93,22 +93,22 @@ FIELD_OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     DISTINCT: ("boolean", "`collect` keeps the first of equal elements."),
     IGNORE_RETRACT: ("boolean", "Deletes and preimages take nothing back from this column."),
 }
-"""Options of one column by their last word: type and documentation."""
+"""Per-column options: the last part of the name, with the type and the documentation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MergeOptions(Group):
-    """How rows of one key are merged.
+    """Options that determine how rows with the same key are merged.
 
     Attributes:
         engine: the merge engine.
         sequence_field: columns that order the rows of a key; empty for the order of arrival.
-        delete_retention_ms: how long a delete is remembered; -1 for ever.
-        ignore_delete: deletes are dropped.
-        partial_remove: a delete removes the row of a partial update.
-        aggregation_remove: a delete removes the row of an aggregation.
-        default_function: of columns that name none.
-        fields: the other options that begin with ``fields.``, as they were given.
+        delete_retention_ms: how long a delete is remembered, in milliseconds; -1 forever.
+        ignore_delete: whether deletes are dropped.
+        partial_remove: whether a delete removes the row in the ``partial-update`` engine.
+        aggregation_remove: whether a delete removes the row in the ``aggregation`` engine.
+        default_function: the aggregate function of columns without one of their own.
+        fields: the other options that begin with ``fields.``, unparsed.
     """
 
     engine: Engine = MERGE_ENGINE.field
@@ -122,10 +122,10 @@ class MergeOptions(Group):
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> MergeOptions:
-        """Parse the options of merging out of all that were given.
+        """Parse the merge options and ignore the others.
 
         Raises:
-            InvalidInputError: a value is wrong.
+            InvalidInputError: a value is invalid.
         """
         named = {name: text for name, text in given.items() if is_field_option(name)}
         for name, text in named.items():
@@ -141,10 +141,10 @@ class MergeOptions(Group):
         return super().to_properties() | dict(self.fields)
 
     def check_key(self, primary_key: Sequence[str]) -> None:
-        """See that a table that merges has a key.
+        """Check that a table with merge options has a primary key.
 
         Raises:
-            InvalidInputError: it has none.
+            InvalidInputError: it has no primary key.
         """
         given = self.to_properties()
         if given and not primary_key:
@@ -156,11 +156,11 @@ class MergeOptions(Group):
 
 
 def is_field_option(name: str) -> bool:
-    """Tell whether this is an option of one column."""
+    """Return whether the name is a per-column option."""
     return name.startswith(FIELDS) and name != DEFAULT_FUNCTION.name and split_field_option(name)[1] in FIELD_OPTIONS
 
 
 def split_field_option(name: str) -> tuple[str, str]:
-    """Split ``fields.<column>.<what>`` into the column, whose name may have dots, and what."""
+    """Split ``fields.<column>.<suffix>`` into column and suffix; the column name may contain dots."""
     column, _, suffix = name.removeprefix(FIELDS).rpartition(".")
     return column, suffix

@@ -1,4 +1,4 @@
-"""Which partitions are old, by the time that their values say. Pure."""
+"""Reads the time of a partition from its column values. Pure."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _COLUMN = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
 @dataclass(frozen=True)
 class PartitionTime:
-    """Reads a partition's time out of its values.
+    """Reads a partition's time from its column values.
 
     Attributes:
         pattern: text in which ``$name`` stands for the value of a column, such as ``$day $hour:00:00``.
-        formatter: how that text writes a time, in Java's letters, such as ``yyyy-MM-dd HH:mm:ss``; None for ISO-8601.
+        formatter: a Java date format of that text, such as ``yyyy-MM-dd HH:mm:ss``; None for ISO-8601.
     """
 
     pattern: str
     formatter: str | None
 
     def of(self, values: Mapping[str, object]) -> datetime | None:
-        """Give the time (in UTC) that a partition's values say; None where they say none."""
+        """Return the time (in UTC) of a partition with these values; None if they do not yield a time."""
         texts = {name: _text(value) for name, value in values.items()}
         if any(texts.get(name) is None for name in columns_in(self.pattern)):
             return None
@@ -43,15 +43,15 @@ class PartitionTime:
 
 
 def columns_in(pattern: str) -> list[str]:
-    """Name the columns that a pattern reads."""
+    """Return the columns that a pattern reads."""
     return _COLUMN.findall(pattern)
 
 
 def check_time(pattern: str | None, formatter: str | None, partition_by: Sequence[str]) -> None:
-    """Refuse a pattern that reads what is no partition column, and a formatter that cannot be read.
+    """Check that a pattern reads only partition columns, and that a formatter can be converted.
 
     Raises:
-        InvalidInputError: it does.
+        InvalidInputError: the pattern or the formatter is invalid.
     """
     unknown = [name for name in columns_in(pattern or "") if name not in partition_by]
     if unknown or (pattern and not columns_in(pattern)):
@@ -64,10 +64,10 @@ def check_time(pattern: str | None, formatter: str | None, partition_by: Sequenc
 
 
 def strptime_of(formatter: str) -> str:
-    """Say a formatter of Java's letters in Python's.
+    """Convert a Java date format to a ``strptime`` format.
 
     Raises:
-        InvalidInputError: it has a letter that is not known here.
+        InvalidInputError: the format contains an unsupported letter.
     """
     said = ""
     for letters, quoted, plain in _PARTS.findall(formatter):
@@ -82,7 +82,7 @@ def strptime_of(formatter: str) -> str:
 
 
 def _split(letters: str) -> list[str]:
-    """Part letters that stand together, such as ``yyyyMMdd``; empty where one is not known."""
+    """Split adjacent format letters, such as ``yyyyMMdd``, into fields; empty if a field is unsupported."""
     found = [match[0] for match in re.finditer(r"(.)\1*", letters)]
     return found if all(each in _FIELDS for each in found) else []
 

@@ -1,4 +1,4 @@
-"""Options of one read or write through Spark's ``format("tablestore")``, parsed once."""
+"""Options of a read or write through Spark's ``format("tablestore")``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from snapshot.suggestions import did_you_mean
 
 FORMAT = "tablestore"
 NEWEST, OWN = "newest", "own"
-"""With which columns an old snapshot is read: those that the table has, or those that it had."""
+"""Values of option ``schema``: read an old snapshot with the table's current columns, or with its own."""
 
 
 class ScanMode(StrEnum):
-    """Where a streaming read begins."""
+    """Where a streaming read starts."""
 
     FULL = "full"
     LATEST = "latest"
@@ -30,31 +30,32 @@ class ScanMode(StrEnum):
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a read asks for.
+    """The parsed options of a read or a streaming write.
 
     Attributes:
         path: the table's folder.
-        columns: the columns wanted of a batch read; None for all.
-        snapshot: the snapshot a batch read shows, or a stream begins with (``from-snapshot``).
+        columns: the columns of a batch read; None for all.
+        snapshot: the snapshot that a batch read returns, or the first one of a stream (``from-snapshot``).
         timestamp_ms: the same by time, in milliseconds since the epoch.
-        scan_mode: where a stream begins.
+        scan_mode: where a stream starts.
         change_feed: whether a stream has ``_change_type``, ``_commit_version`` and ``_commit_timestamp``.
-        rows_max: rows of a micro-batch; a snapshot larger than it still passes whole.
-        snapshots_max: snapshots of a micro-batch.
-        checkpoint: of a streaming write; names the query across restarts.
-        tasks: how many tasks a read is cut into.
-        push_filters: let the source apply a batch query's filters before rows reach Spark.
-        own_schema: a batch read has the columns that the table had in the snapshot, not those of today.
-        normalize: the rows of a stream go into the normalize operator: one a key in a micro-batch, with ``_seq``.
+        rows_max: the maximum rows of a micro-batch; a larger snapshot is still read as a whole.
+        snapshots_max: the maximum snapshots of a micro-batch.
+        checkpoint: the checkpoint of a streaming write, which identifies the query across restarts.
+        tasks: how many tasks a read is split into.
+        push_filters: whether the source applies a batch query's filters before rows reach Spark.
+        own_schema: whether a batch read has the snapshot's own columns instead of the table's current ones.
+        normalize: whether the stream's rows are input of the normalize operator: one per key and micro-batch, with
+            ``_seq``.
         runtime: Kafka client options that are not stored with the table.
-        allowed: what the table's stored options may refer to.
-        tag: the tag a batch read shows, or a stream begins after (``from-tag``).
-        until: the last snapshot of a stream; it gives nothing after that.
+        allowed: which references the table's stored options may contain.
+        tag: the tag that a batch read returns, or after which a stream starts (``from-tag``).
+        until: the last snapshot that a stream reads.
         until_ms: the same by time, in milliseconds since the epoch.
-        consumer: keeps a stream's progress in the table, under this name.
-        changes_after: a batch read gives the changes after this snapshot, as a stream does.
-        changes_through: up to this one.
-        state: folder of a saved state, with which a normalized stream goes on.
+        consumer: the name under which a stream's progress is stored in the table.
+        changes_after: the snapshot after which a batch read returns changes, as a stream does.
+        changes_through: the last snapshot of those changes.
+        state: the folder of a saved state from which a normalized stream continues.
     """
 
     path: str
@@ -107,14 +108,15 @@ _NAMES = {
 
 
 _OF_SPARK = ("numrows", "queryname", "owner", "provider", "comment", "location", "external", "is_managed_location")
-"""Names that Spark adds by itself: for a console, a query, and a table of its catalog."""
+"""Options that Spark adds itself, for the console sink, for queries and for tables of its catalog."""
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Parse the options Spark hands over (their names in any case).
+    """Parse the options passed by Spark; names are case-insensitive.
 
     Raises:
-        InvalidInputError: a name is unknown, a value is wrong, ``path`` is missing, or two options exclude each other.
+        InvalidInputError: an option is unknown, a value is invalid, ``path`` is missing, or two options exclude each
+            other.
     """
     given = {name.lower(): value for name, value in options.items()}
     allowed = Allowed.parse(given["allowreferences"], "allowReferences") if "allowreferences" in given else Allowed.of()
@@ -125,7 +127,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
             hint = did_you_mean(name, _NAMES.values(), otherwise=known)
             msg = f"unknown option {name!r} for format({FORMAT!r}). {hint}"
             raise InvalidInputError(msg)
-    # A table of Spark's catalog has its folder as its location.
+    # For a table of Spark's catalog, Spark passes the folder as ``location``.
     path = given.get("path") or given.get("location")
     if not path:
         msg = f"option 'path' is required for format({FORMAT!r}): the table's folder."
@@ -166,10 +168,10 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def parse_schema_choice(text: str) -> bool:
-    """Read whether a snapshot is wanted with the columns it had (``own``), or with the table's (``newest``).
+    """Return whether a snapshot is read with its own columns (``own``), not the table's current ones (``newest``).
 
     Raises:
-        InvalidInputError: it is neither.
+        InvalidInputError: the text is neither.
     """
     if text not in (OWN, NEWEST):
         msg = f"option 'schema': expected '{NEWEST}' (the table's columns) or '{OWN}' (the snapshot's), got {text!r}."
@@ -178,10 +180,13 @@ def parse_schema_choice(text: str) -> bool:
 
 
 def timestamp_millis(value: str | int | datetime) -> int:
-    """Read a time: a datetime (with zone, or in local time), ISO-8601 text, or milliseconds since the epoch.
+    """Convert a time to milliseconds since the epoch.
+
+    Args:
+        value: a datetime (with a time zone, or in local time), ISO-8601 text, or milliseconds since the epoch.
 
     Raises:
-        InvalidInputError: it is none of these.
+        InvalidInputError: the value is none of these.
     """
     if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
         return int(value)

@@ -1,4 +1,4 @@
-"""Makes the merge rule of a table from its options and columns, or says what does not fit."""
+"""Builds the merge rule of a table from its options and columns, and checks that they are consistent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tablestore.options.merge_options import (
 from tablestore.options.value_types import BOOLEAN, COLUMNS
 
 PRODUCT_DIGITS_MAX = 18
-"""Decimals of more digits have products that no DECIMAL holds on the way."""
+"""Products of decimals with more digits would overflow DECIMAL during the computation."""
 _TAKES_BACK = (
     Function.SUM, Function.PRODUCT, Function.COUNT, Function.LAST_VALUE, Function.LAST_NON_NULL_VALUE, Function.COLLECT,
 )  # fmt: skip
@@ -62,25 +62,26 @@ _FITS: Mapping[Function, tuple[Callable[[pa.DataType], bool], str]] = {
     Function.COLLECT: (pa.types.is_list, "an ARRAY"),
     Function.HLL_SKETCH: (pa.types.is_binary, "BINARY"),
 }
-"""What type the column of a function needs; the others take any."""
+"""The column types that a function accepts; functions that are not listed accept any type."""
 
 
 def merge_rule(options: MergeOptions, schema: pa.Schema, primary_key: Sequence[str]) -> MergeRule:
-    """Say how the rows of a key are merged.
+    """Return the rule by which rows of a key are merged.
 
     Args:
         options: the table's merge options.
-        schema: its columns.
-        primary_key: its key; empty for an append table.
+        schema: the table's columns.
+        primary_key: the key columns; empty for a table without a key.
 
     Raises:
-        InvalidInputError: an option names a column that is not there or does not fit, or two contradict each other.
+        InvalidInputError: an option names a column that is unknown or has an unsuitable type, or options contradict
+            each other.
     """
     return _Maker(options, schema, primary_key).rule()
 
 
 class _Maker:
-    """Puts a rule together."""
+    """Builds a merge rule."""
 
     def __init__(self, options: MergeOptions, schema: pa.Schema, primary_key: Sequence[str]) -> None:
         self._options = options
@@ -142,7 +143,7 @@ class _Maker:
         return replace(plain, columns=self._ordered(columns, sequences), sequences=sequences, deletes=deletes)
 
     def _groups(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Give the sequence columns and the members of each group; a column is in one of them at most."""
+        """Yield the sequence columns and the members of each sequence group; a column is in one group at most."""
         seen: set[str] = set()
         for names, text in self._given.get(SEQUENCE_GROUP, {}).items():
             option = f"{FIELDS}{names}.{SEQUENCE_GROUP}"
@@ -161,7 +162,7 @@ class _Maker:
     def _ordered(
         self, columns: dict[str, ColumnRule], sequences: Sequence[merge_rules.Sequence]
     ) -> Mapping[str, ColumnRule]:
-        """Give the sequences' own columns the rule that they have: the value of the newest row."""
+        """Return the column rules with the rule of sequence columns added: the value of the newest row."""
         for number, sequence in enumerate(sequences):
             for name in sequence.fields:
                 if name in self._given.get(AGGREGATE, {}):
@@ -214,7 +215,7 @@ class _Maker:
                     raise InvalidInputError(msg)
 
     def _named(self, option: str, text: str, *, single: bool = False) -> tuple[str, ...]:
-        """Read names of columns that are not in the key."""
+        """Parse and check the names of columns that are not in the key."""
         try:
             names = (text,) if single else COLUMNS.parse(text) if text else ()
         except ValueError:
@@ -240,7 +241,7 @@ class _Maker:
                 raise InvalidInputError(msg)
 
     def _check_engine(self) -> None:
-        """See that options are given to engines that know them."""
+        """Check that the table's merge engine supports the given options."""
         options, engine = self._options, self._options.engine
         aggregates = (Engine.AGGREGATION, Engine.PARTIAL_UPDATE)
         known: list[tuple[str, bool, Sequence[Engine]]] = [

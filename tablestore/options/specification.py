@@ -1,6 +1,6 @@
-"""Every option of a table, declared once: its name, type, default, and what it does.
+"""The declarations of all table options: name, type, default and description.
 
-``table_options.py`` parses by these declarations, and ``docs/reference/options.md`` is made from them:
+``table_options.py`` parses options by these declarations. ``docs/reference/options.md`` is generated from them by
 ``python -m tablestore.options.specification > docs/reference/options.md``.
 """
 
@@ -31,14 +31,14 @@ from tablestore.options.value_types import (
 
 
 class Consistency(StrEnum):
-    """When a change may be seen in the log."""
+    """When a change becomes visible in the log."""
 
     TRANSACTIONAL = "transactional"
     EVENTUAL = "eventual"
 
 
 class LogFormatName(StrEnum):
-    """How changes are written into Kafka records."""
+    """How changes are encoded in Kafka records."""
 
     JSON = "json"
     ARROW = "arrow"
@@ -46,14 +46,14 @@ class LogFormatName(StrEnum):
 
 
 class ChangelogProducer(StrEnum):
-    """Who finds the rows that a write replaces."""
+    """Whether writes look up the rows that they replace."""
 
     NONE = "none"
     LOOKUP = "lookup"
 
 
 class ForeignRecords(StrEnum):
-    """What readers do about records of another producer in the topic."""
+    """What readers do about records from other producers in the topic."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -366,7 +366,7 @@ hold them on their way to the executors: encrypt that way (`spark.network.crypto
 
 
 def render_options() -> str:
-    """Return ``docs/reference/options.md``."""
+    """Return the text of ``docs/reference/options.md``."""
     rows = ["| option | type | default | what it does |", "|---|---|---|---|"]
     for spec in OPTIONS:
         default = "" if spec.default is None else f"`{spec.default}`"

@@ -1,4 +1,4 @@
-"""A table's options, parsed once: text comes in, frozen dataclasses go out; after that no option's name is needed."""
+"""Parses a table's options from text into frozen dataclasses, so that other modules do not need option names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _KAFKA: Final = "kafka."
 _REMOVED: Final = frozenset({"log.changelog-mode", "log.key.format"})
 _BY_NAME: Final = {spec.name: spec for spec in OPTIONS}
 
-#: Options of other systems and other kinds of table, and what to write here.
+#: Option names of other systems and other kinds of table, with a hint for the error message.
 _ELSEWHERE: Final[Mapping[str, str]] = {
     "connector": "a table of this store has no connector; set log.system=kafka for its log",
     "topic": "this is the name in a Kafka connector's table; use kafka.topic",
@@ -74,11 +74,11 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaOptions(_Group):
-    """Where the log is.
+    """The location of the log.
 
     Attributes:
         topic: the table's topic.
-        client: librdkafka's options, named without ``kafka.``; credentials are references.
+        client: librdkafka options, named without the prefix ``kafka.``; credentials are references.
     """
 
     topic: str = specs.KAFKA_TOPIC.field
@@ -86,7 +86,7 @@ class KafkaOptions(_Group):
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address of the cluster."""
+        """The addresses of the brokers."""
         return self.client["bootstrap.servers"]
 
     def to_properties(self) -> dict[str, str]:
@@ -96,9 +96,9 @@ class KafkaOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class LogOptions(_Group):
-    """The log: what may be seen when, how it is written, and how long it is kept.
+    """Options of the log: consistency, format and retention.
 
-    ``retention_ms`` is ``None`` where the broker decides, and -1 for ever.
+    ``retention_ms`` is None for the broker's default and -1 for unlimited retention.
     """
 
     kafka: KafkaOptions
@@ -120,7 +120,7 @@ class LogOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionOptions(_Group):
-    """When changes are folded into the base; ``ratio`` is changed rows over base rows."""
+    """When changes are compacted into the base table; ``ratio`` is changed rows divided by base rows."""
 
     auto: bool = specs.COMPACTION_AUTO.field
     commits: int = specs.COMPACTION_COMMITS.field
@@ -130,7 +130,7 @@ class CompactionOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotOptions(_Group):
-    """Which snapshots are kept; ``retain_max`` is None where there is no such limit."""
+    """Which snapshots are kept; ``retain_max`` is None if there is no such limit."""
 
     retention_ms: int = specs.SNAPSHOT_RETENTION.field
     retain_min: int = specs.SNAPSHOT_RETAIN_MIN.field
@@ -140,7 +140,7 @@ class SnapshotOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionOptions(_Group):
-    """When partitions are old; ``expiration_ms`` is None where they never are."""
+    """When partitions expire; ``expiration_ms`` is None if they never do."""
 
     expiration_ms: int | None = field(default=None, metadata={"spec": specs.PARTITION_EXPIRATION_TIME})
     pattern: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_PATTERN})
@@ -158,7 +158,7 @@ class WriteOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class PublishOptions(_Group):
-    """Who publishes a snapshot, and in how many transactions."""
+    """Whether the driver or tasks publish a snapshot, and in how many transactions."""
 
     driver_rows_max: int = specs.PUBLISH_DRIVER_ROWS_MAX.field
     transaction_rows_max: int = specs.PUBLISH_TRANSACTION_ROWS_MAX.field
@@ -166,7 +166,7 @@ class PublishOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(_Group):
-    """All options of one table; ``log`` is ``None`` without a log system."""
+    """All options of one table; ``log`` is None without a log system."""
 
     buckets: int = specs.BUCKET.field
     changelog_producer: ChangelogProducer = specs.CHANGELOG_PRODUCER.field
@@ -205,16 +205,16 @@ def parse_options(
     log_system: str | None = None,
     primary_key: Sequence[str],
 ) -> TableOptions:
-    """Check a table's options and give them their types.
+    """Parse and check a table's options.
 
     Args:
-        options: by name, as in ``docs/reference/options.md``.
+        options: the options by name, as in ``docs/reference/options.md``.
         log_system: the same as option ``log.system``.
-        primary_key: the table's key columns; empty for an append table.
+        primary_key: the table's key columns; empty for a table without a key.
 
     Raises:
-        InvalidInputError: a name is unknown, a value is wrong or missing, two options contradict each other, or a
-            credential is given inline. The message shows no credential.
+        InvalidInputError: a name is unknown, a value is invalid or missing, two options contradict each other, or a
+            credential is given inline. The message does not contain credentials.
     """
     given = {name: _text(name, value) for name, value in options.items()}
     for name in given:
@@ -245,7 +245,11 @@ def parse_options(
 
 
 def _check_changelog(table: TableOptions, primary_key: Sequence[str]) -> None:
-    """See that what the log is to hold is known, and that it can hold what is known."""
+    """Check that the table knows the changes that the log should contain, and that the log can represent them.
+
+    Raises:
+        InvalidInputError: the changelog options contradict each other or the log's other options.
+    """
     log, looks_up = table.log, table.looks_up
     msg = ""
     if looks_up and not primary_key:
@@ -269,7 +273,7 @@ def _check_changelog(table: TableOptions, primary_key: Sequence[str]) -> None:
 
 
 def _why_no_truncate_record(log: LogOptions, *, looks_up: bool) -> str:
-    """Say why one record cannot stand for the deletes of many rows; empty where it can."""
+    """Return why ``log.truncate-record`` cannot be used with the other options; empty if it can."""
     why = ""
     if log.consistency is Consistency.EVENTUAL:
         why = "an 'eventual' log is sent before the commit, and a record for all rows could not be taken back"
@@ -284,7 +288,7 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        # A delimiter may be a space.
+        # Do not strip a delimiter, which may be a space.
         return value if name.endswith(DELIMITER) else value.strip()
     if isinstance(value, int | float):
         return str(value)

@@ -1,4 +1,4 @@
-"""How the text of an option becomes a value, and back: whole numbers, durations, sizes, words."""
+"""Types of option values (integers, durations, sizes, words), which parse text and write it back."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FOREVER: Final = -1
 
 @dataclass(frozen=True)
 class OptionType(Generic[T]):
-    """How the text of an option becomes a value, and back.
+    """The type of an option: converts its text to a value and back.
 
     Attributes:
-        name: for the documentation.
-        expected: what a right value looks like, for messages.
-        parse: text to value; ``ValueError`` where the text is wrong.
-        show: value to the text that parses to it.
+        name: the name of the type in the documentation.
+        expected: a description of valid values, for error messages.
+        parse: converts text to a value; raises ``ValueError`` if the text is invalid.
+        show: converts a value to text that parses to the same value.
     """
 
     name: str
@@ -55,7 +55,7 @@ def _measure(text: str, units: Mapping[str, int]) -> int:
 
 
 def _show_measure(value: int, units: Mapping[str, int]) -> str:
-    """Write a number with the largest unit that divides it; the first word of each group is its short form."""
+    """Return a number with the largest unit that divides it; a unit's first word is its short form."""
     short = {factor: word for word, factor in reversed(list(units.items())) if word}
     return next(
         f"{value // factor} {word}" for factor, word in sorted(short.items(), reverse=True) if not value % factor
@@ -74,14 +74,14 @@ def _at_least(minimum: int, parse: Callable[[str], int]) -> Callable[[str], int]
 
 def _parse_ratio(text: str) -> float:
     value = float(text)
-    # NaN compares false with everything.
+    # Written so that NaN, for which every comparison is false, is rejected too.
     if not 0 <= value < float("inf"):
         raise ValueError(text)
     return value
 
 
 def integer(minimum: int) -> OptionType[int]:
-    """Make the type of a whole number with a lower bound."""
+    """Return the type of integers with a lower bound."""
     return OptionType("integer", f"a whole number of {minimum} or more", _at_least(minimum, _parse_integer), str)
 
 
@@ -98,20 +98,20 @@ def _parse_boolean(text: str) -> bool:
 
 
 def choice(words: type[E]) -> OptionType[E]:
-    """Make the type of one word out of an enumeration."""
+    """Return the type of a word from an enumeration."""
     names = [f"'{word.value}'" for word in words]
     return OptionType("word", " or ".join(names), lambda text: words(text.lower()), lambda word: word.value)
 
 
 def duration(minimum_ms: int) -> OptionType[int]:
-    """Make the type of a duration, in milliseconds, with a lower bound."""
+    """Return the type of durations with a lower bound, in milliseconds."""
     parse = _at_least(minimum_ms, lambda text: _measure(text, _MILLISECONDS))
     expected = f"a duration with a unit of d, h, min, s or ms such as '7 d', and {_show_ms(minimum_ms)} or more"
     return OptionType("duration", expected, parse, _show_ms)
 
 
 def duration_or_ms() -> OptionType[int]:
-    """Make the type of a duration as Flink reads it, in milliseconds: a number without a unit counts them too."""
+    """Return the type of durations as Flink parses them: a number without a unit is in milliseconds."""
     expected = "a duration such as '1 s', '500 ms' or '1 min' (a number alone is milliseconds), 0 for off"
     units = _MILLISECONDS | {"": 1}
     return OptionType("duration", expected, lambda text: _measure(text, units), _show_ms)

@@ -1,1 +1,1 @@
-"""Batch reads: which splits a snapshot is read in, and by which plan."""
+"""Batch reads: the choice of a read plan, and the splits of a snapshot."""

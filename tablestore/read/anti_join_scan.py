@@ -1,9 +1,9 @@
-"""A batch read as a Spark plan: the base by Spark's own Delta reader, without the changed keys, then the changed rows.
+"""A batch read as a Spark plan: the base anti-joined with the changed keys, in union with the changed rows.
 
-Spark prunes columns, partitions and row groups of the base by itself, which it cannot do where Python tasks merge. It
-pays for that with the key's columns, which it reads too, and with a look into a broadcast of the changed keys for each
-row: several times what DuckDB takes to merge the columns that are wanted. So it is worth it where the base is large,
-the changes are few, and either nobody has said which columns will be used or there are partitions to leave out.
+Spark's Delta reader reads the base and prunes its columns, partitions and row groups, which is not possible where
+Python tasks merge. In return, Spark also reads the key columns and looks up each row in a broadcast of the changed
+keys, which costs several times what DuckDB takes to merge the wanted columns. So this plan is worth it if the base is
+large, the changes are few, and either the used columns are unknown or there are partitions to prune.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tablestore.read.split_planner import changed_key_splits, changed_row_splits
 
 _BASE_BYTES_MIN = 32 << 20
 _ROWS_MAX = 1_000_000
-"""Changes whose keys are broadcast: some tens of megabytes."""
+"""Maximum number of changes whose keys are broadcast: some tens of megabytes."""
 _ROWS_MAX_OF_COLUMN = 50_000
-"""So many more changes cost as much here as one more column costs there (measured)."""
+"""Number of changes that cost this plan as much as one more column costs a merge in Python tasks (measured)."""
 
 
 def is_worth_it(layout: SnapshotFiles, columns: int, *, prunable: bool) -> bool:
-    """Tell whether the base is large, its changes are few, and Spark has something to prune.
+    """Return whether the base is large, its changes are few, and Spark has something to prune.
 
     Args:
-        layout: what the snapshot is made of.
-        columns: how many are wanted.
-        prunable: nobody has said which of them a query uses, or there are partitions to leave out.
+        layout: the files of the snapshot.
+        columns: number of columns to read.
+        prunable: the columns that a query uses are unknown, or there are partitions to prune.
     """
     rows = [file.rows for file in layout.changes]
     is_large = sum(f.size for f in layout.base) >= _BASE_BYTES_MIN
@@ -44,15 +44,15 @@ def is_worth_it(layout: SnapshotFiles, columns: int, *, prunable: bool) -> bool:
 def overlaid(
     spark: SparkSession, table: TableFiles, spec: TableSpec, layout: SnapshotFiles, wanted: Sequence[str], tasks: int
 ) -> DataFrame | None:
-    """Read a snapshot of a key table; None where Spark cannot give the base these columns.
+    """Return the rows of a key table's snapshot; None if Spark cannot map the base to these columns.
 
     Args:
         spark: the session.
         table: the table.
-        spec: the table, with the columns to give.
-        layout: what the snapshot is made of.
-        wanted: the columns.
-        tasks: how many tasks are worth having for the changes.
+        spec: the table definition with the columns to return.
+        layout: the files of the snapshot.
+        wanted: the columns to read.
+        tasks: maximum number of tasks that read the changes.
     """
     root = spark.read.format("delta").option("versionAsOf", layout.root_version).load(table.storage.root)
     base = shielded(root, table)

@@ -1,4 +1,4 @@
-"""The table's columns out of what Spark's own Delta reader gives of the root, which has their stored names."""
+"""Maps the columns of the root, as Spark's Delta reader returns them under physical names, to the table's columns."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from snapshot.store.table_files import TableFiles
 
 
 def shielded(frame: DataFrame, table: TableFiles, *more: Column) -> DataFrame:
-    """Keep Spark from skipping rows by the bounds of floating-point columns, where these may leave NaN out.
+    """Return a frame in which Spark cannot skip rows by the min/max statistics of floating-point columns.
 
-    Files that were written before bounds were exact do; their tables lack the property that says otherwise. ``nanvl``
-    of a column with itself is the column, and no condition that Spark pushes into a scan.
+    The statistics of older files may ignore NaN; tables with exact statistics have a property that says so.
+    ``nanvl(c, c)`` equals ``c``, but Spark does not push a condition on it into a scan.
 
     Args:
         frame: what Spark reads from files of the table.
         table: the table.
-        more: columns to give beside the shielded ones.
+        more: further columns to return.
     """
     floats = {f.name for f in frame.schema.fields if isinstance(f.dataType, FloatType | DoubleType)}
     if not floats or table.has_exact_bounds():
@@ -35,15 +35,15 @@ def shielded(frame: DataFrame, table: TableFiles, *more: Column) -> DataFrame:
 
 
 def base_table_columns(root: StructType, spec: TableSpec, wanted: Sequence[str]) -> list[Column] | None:
-    """Select columns of the table from those of the root.
+    """Return expressions that select the table's columns from the root's.
 
     Args:
-        root: the root's columns, in the version that is read: it may be older than the table's.
-        spec: the columns to give.
-        wanted: the names of those that are wanted.
+        root: the root's columns in the version to read, which may be older than the table's newest.
+        spec: the table definition with the columns to return.
+        wanted: names of the columns to return.
 
     Returns:
-        The columns; None where fields in a struct were changed since, which Spark cannot put right.
+        The expressions; None if fields within a column have changed since, which Spark cannot adapt.
     """
     there = {field.name: field.dataType for field in root.fields}
     in_files = dict(zip(spec.schema.fieldNames(), stored(with_physical_names(spec.schema_json)).fields, strict=True))
@@ -55,13 +55,13 @@ def base_table_columns(root: StructType, spec: TableSpec, wanted: Sequence[str])
             columns.append(F.lit(None).cast(kind).alias(name))
             continue
         column = F.col(backquoted(held.name))
-        # Written out, types say nothing about NULL.
+        # simpleString() ignores nullability.
         if came.simpleString() != held.dataType.simpleString():
             if isinstance(kind, ArrayType | MapType | StructType) or not can_become(came, held.dataType):
                 return None
             column = column.cast(kind)
         elif held.dataType.simpleString() != kind.simpleString():
-            # Of two structs Spark casts field to field, whatever they are called.
+            # Spark casts a struct to another by position, whatever its fields are called.
             column = column.cast(kind)
         columns.append(column if held.name == name else column.alias(name))
     return columns

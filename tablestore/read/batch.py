@@ -1,4 +1,4 @@
-"""Batch and streaming reads as Spark frames."""
+"""Batch reads of snapshots and changes as Spark frames."""
 
 from __future__ import annotations
 
@@ -38,22 +38,25 @@ def read(
     tag: str | None = None,
     schema: str = NEWEST,
 ) -> DataFrame:
-    """Read a snapshot: with Spark's own Delta reader where nothing or little has to be merged, else bucket by bucket.
+    """Return a frame of a snapshot's rows.
+
+    Spark reads the files itself if there are no changes to merge, or if a bitmap scan or an anti-join merges them.
+    Otherwise, Python tasks merge the changes bucket by bucket.
 
     Args:
         spark: the session.
         table: the table.
         snapshot: the snapshot's id; None for the newest.
-        timestamp: in its place, a time.
-        columns: the columns wanted; None for all.
-        tag: in the snapshot's place, its tag.
-        push_filters: the caller scans the frame once only, so its filters may be applied in the files.
-        schema: ``newest`` for the columns that the table has, ``own`` for those it had in the snapshot.
+        timestamp: read the newest snapshot at or before this time instead.
+        columns: the columns to read; None for all.
+        tag: read the snapshot with this tag instead.
+        push_filters: the caller scans the frame only once, so its filters may be pushed down to the files.
+        schema: ``newest`` for the table's current columns, ``own`` for those that it had in the snapshot.
 
     Raises:
-        NotFoundError: there is no such snapshot.
-        InvalidInputError: two of snapshot, timestamp and tag are given, a column is unknown, or ``schema`` is neither
-            word.
+        NotFoundError: there is no such snapshot or tag.
+        InvalidInputError: more than one of snapshot, timestamp and tag is given, a column is unknown, or ``schema`` is
+            neither ``newest`` nor ``own``.
     """
     is_own = parse_schema_choice(schema)
     files = table.files
@@ -65,7 +68,7 @@ def read(
         msg = f"read: unknown columns {unknown}; the table has {names}."
         raise InvalidInputError(msg)
     wanted = list(columns) if columns is not None else names
-    # Delta may have forgotten the versions of a snapshot that has expired and is kept by a tag, which lists its files.
+    # If a tag keeps an expired snapshot, Delta may no longer know its version; the tag lists its files.
     tagged = snapshot < files.oldest(fresh=False)
     layout = files.layout(snapshot) if table.spec.has_key or tagged else None
     if not tagged and (layout is None or not layout.changes):
@@ -105,12 +108,18 @@ def _snapshot_id(
 
 
 def read_changes(spark: SparkSession, table: TableContext, from_: Point, to: Point | None) -> DataFrame:
-    """Give the changes after a snapshot, up to another, from the table's files.
+    """Return the changes after one snapshot and up to another, from the table's files.
+
+    Args:
+        spark: the session.
+        table: the table.
+        from_: the snapshot before the first change.
+        to: the last snapshot; None for the newest.
 
     Raises:
         NotFoundError: there is no such snapshot or tag.
         DataLostError: changes in between have expired.
-        InvalidInputError: the second comes before the first.
+        InvalidInputError: ``to`` is older than ``from_``.
     """
     after, through = between(table.files, from_, to)
     given = {"changesAfter": after, "changesThrough": through, "readChangeFeed": "true"}

@@ -1,12 +1,12 @@
-"""A batch read as one scan of Spark's own: base and change files together, without the rows that do not count.
+"""A batch read as one Parquet scan by Spark: base and change files together, filtered by bitmaps to the current rows.
 
-Nothing crosses into Python and back, and Spark reads the columns that a query uses, which it cannot tell a Python
-source. What counts of a few million changes is found here, from their keys alone, before the query (`ChangeBits`); rows
-are then looked up in bits: a base row by its key, and a change, where not all stand, by its place. What is a change is
-seen by its kind, which base files do not have.
+No rows pass through Python, and Spark prunes columns, which it cannot do with a Python data source. Before the query,
+bitmaps are built from the keys of up to a few million changes (`ChangeBitmap`). The scan then drops a base row if its
+key is in the bitmap of changed keys. It keeps a change if its position is in the bitmap of current changes; that bitmap
+is only needed if not all changes are current. Changes are recognized by their row kind, a column that base files lack.
 
-So it is for tables whose one key column is a whole number or a date, without partitions (whose columns are not in the
-files), and with the columns that they were made with.
+The scan works for tables whose primary key is a single integer or date column, which have no partition columns (those
+are not in the files), and whose columns have never changed.
 """
 
 from __future__ import annotations
@@ -29,32 +29,33 @@ from snapshot.store.table_files import SnapshotFiles, TableFiles
 from tablestore.read.base_table_columns import shielded
 
 _BASE_BYTES_MIN = 64 << 20
-"""Below it a task a bucket is faster: to find what counts and to plan the scan takes about 0.1 s (measured)."""
+"""For a smaller base, one task per bucket is faster: building the bitmaps and planning takes about 0.1 s (measured)."""
 _ROWS_MAX = 4_000_000
-"""Changes whose keys, kinds and places are held at once: 17 bytes each."""
+"""Maximum number of changes; their keys, kinds and positions are held in memory, 17 bytes each."""
 _FILES_MAX = 32
-"""Files of changes that not all stand: each such change's file is looked up by its name, one after the other."""
+"""Maximum number of change files if not all changes are current: the scan then finds each change's file by a sequential
+search for its name."""
 _GLOB = frozenset("{}[]*?\\")
-"""Spark takes these in a path for a pattern; names of files that the store makes have none, a table's folder may."""
+"""Characters that Spark takes for a pattern in a path. File names never have them; the table's folder may."""
 _PINNED = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false", "datetimeRebaseMode": "CORRECTED"}
 
 
 def scanned(
     spark: SparkSession, table: TableFiles, spec: TableSpec, layout: SnapshotFiles, wanted: Sequence[str], tasks: int
 ) -> DataFrame | None:
-    """Read a snapshot of a key table that has changes; None where the table or its changes are not fit for it.
+    """Return the rows of a key table's snapshot that has changes; None if this kind of scan does not fit the table.
 
     Args:
         spark: the session.
         table: the table.
-        spec: the table, with the columns to give.
-        layout: what the snapshot is made of.
-        wanted: the columns.
-        tasks: how many tasks a read is worth.
+        spec: the table definition with the columns to return.
+        layout: the files of the snapshot.
+        wanted: the columns to read.
+        tasks: how many change files are read in parallel.
 
     Raises:
         DataLostError: a change file is gone.
-        UnavailableError: one cannot be read.
+        UnavailableError: a change file cannot be read.
     """
     if not _fits(spec, layout) or _GLOB & set(table.storage.root):
         return None
@@ -68,7 +69,7 @@ def scanned(
     rows = spark.read.options(**_PINNED).schema(columns).parquet(*base, *changes)
     metadata = rows.metadataColumn("_metadata")
     rows = shielded(rows, table)
-    # Names that no column of the table has.
+    # Names longer than any column's name, so that they clash with none.
     changed, standing, file = ("_" * (max(map(len, columns.names)) + more) for more in (1, 2, 3))
     rows = rows.withColumn(changed, _words(spark, bits.keys))
     number = f"unix_date({backquoted(key)})" if isinstance(spec.schema[key].dataType, DateType) else backquoted(key)
@@ -88,7 +89,8 @@ def _fits(spec: TableSpec, layout: SnapshotFiles) -> bool:
     is_large = sum(file.size for file in layout.base) >= _BASE_BYTES_MIN
     are_few = -1 not in rows and sum(rows) <= _ROWS_MAX
     if len(rows) > _FILES_MAX:
-        # The changes of one snapshot mostly all stand, those of several seldom: no need to read their keys to know.
+        # Changes of one snapshot are mostly all current, those of several snapshots seldom. So the number of snapshots
+        # decides, without reading the keys.
         are_few = are_few and len({file.partition[SNAPSHOT] for file in layout.changes}) == 1
     if not (is_large and are_few) or len(spec.primary_key) != 1 or spec.partition_by or spec.past:
         return False
@@ -96,13 +98,13 @@ def _fits(spec: TableSpec, layout: SnapshotFiles) -> bool:
 
 
 def _words(spark: SparkSession, bits: KeyBitmap) -> Column:
-    """Give bits as an array of BIGINT: a subquery, since a plan is written out with all its literals."""
+    """Return a bitmap as an ARRAY<BIGINT> subquery; as a literal, it would be printed with the plan."""
     words = pa.ListArray.from_arrays([0, len(bits.words)], pa.array(bits.words))
     return spark.createDataFrame(pa.table({"words": words})).scalar()
 
 
 def _holds(bits: KeyBitmap, words: str, number: str) -> str:
-    """Ask in SQL whether a number is among those of bits, which a column holds as ``_words``."""
+    """Return SQL that tests whether ``number`` is in a bitmap; column ``words`` holds the bitmap, from ``_words``."""
     place = f"({number} - {bits.low}L)"
     is_set = f"getbit(get({words}, CAST(shiftright({place}, 6) AS INT)), CAST({place} & 63 AS INT)) = 1"
     return f"CASE WHEN {number} BETWEEN {bits.low}L AND {bits.high}L THEN {is_set} ELSE false END"

@@ -1,4 +1,4 @@
-"""How a part of a read travels through Spark."""
+"""Runs splits in Spark tasks: as partitions of a data source, and as a data frame."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from tablestore.spark.python_worker import begin_task
 
 
 class ReadSplit(InputPartition):
-    """Carries a part through Spark."""
+    """A split as a partition of a Spark data source."""
 
     def __init__(self, part: Split) -> None:
-        """Carry ``part``."""
+        """Wrap ``part``."""
         super().__init__(part)
         self.part = part
 
 
 def frame_of_splits(spark: SparkSession, parts: Sequence[Split], spec: TableSpec, columns: Sequence[str]) -> DataFrame:
-    """Make a frame of the rows of parts, a task each.
+    """Return a frame of the rows of splits, with one task per split.
 
-    A data source is planned by a Python process of its own, each time a frame of it is used; here the parts are known.
+    This is cheaper than a data source, which Spark plans in a separate Python process each time its frame is used.
 
     Args:
         spark: the session.
-        parts: what is read.
-        spec: the table, with the columns to give.
-        columns: the columns, in the order in which they are given.
+        parts: the splits.
+        spec: the table definition with the columns to return.
+        columns: names of the columns to return, in this order.
     """
     held, names = list(parts), list(columns)
     wanted = StructType([spec.schema[name] for name in names])
     if not held:
         return spark.createDataFrame([], wanted)
-    # Names without meaning: a dot in one would be taken for a field of a struct.
+    # Neutral names, because Spark takes a dot in a name for a struct field access.
     given = StructType([StructField(f"c{number}", f.dataType) for number, f in enumerate(wanted.fields)])
     fitted, inner = arrow_schema(wanted), arrow_schema(given)
 

@@ -1,4 +1,4 @@
-"""Plans which parts a read is made of. Decides from lists of files and offsets; opens none of them."""
+"""Plans the splits of a read from lists of files, without opening any of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from snapshot.store.table_files import SnapshotFiles, TableFiles
 from tablestore.read.splits import ChangedKeysSplit, FilesSplit, InitialSplit, MergedSplit, Split, spread
 
 _SPLIT_BYTES_MIN = 32 << 20
-"""A bucket is read by several tasks only where each gets at least this much of its base."""
+"""Several tasks read a bucket only if each gets at least this much of its base."""
 
 
 def snapshot_splits(
@@ -30,15 +30,15 @@ def snapshot_splits(
     predicate: Predicate | None = None,
     spec: TableSpec | None = None,
 ) -> list[MergedSplit]:
-    """Plan the rows of a snapshot: one part a bucket, or several where there are fewer buckets than tasks.
+    """Return splits of a snapshot's rows: one per bucket, or several if there are fewer buckets than tasks.
 
     Args:
         table: the table.
         snapshot_id: the snapshot.
-        tasks: how many parts are worth having.
-        columns: the wanted columns; None for all.
-        predicate: which rows are wanted.
-        spec: the table, with the columns to give; None for those it has.
+        tasks: desired number of splits.
+        columns: the columns to read; None for all.
+        predicate: the rows to read; None for all.
+        spec: the table definition with the columns to return; None for the table's current one.
 
     Raises:
         NotFoundError: the snapshot's files are no longer known.
@@ -58,13 +58,13 @@ def snapshot_splits(
 
 
 def changed_key_splits(table: TableFiles, layout: SnapshotFiles, spec: TableSpec, *, tasks: int) -> list[Split]:
-    """Plan the keys that the changes of a snapshot name, a task for some buckets each.
+    """Return splits of the keys in a snapshot's changes, each for one or several buckets.
 
     Args:
         table: the table.
-        layout: what the snapshot is made of.
-        spec: the table, with the columns to give.
-        tasks: how many parts are worth having.
+        layout: the files of the snapshot.
+        spec: the table definition with the columns to return.
+        tasks: maximum number of splits.
     """
     heaps = [tuple(map(table.change_file, heap)) for heap in _heaps_of_buckets(layout.changes, tasks)]
     return [ChangedKeysSplit(table.storage, spec.arrow, spec.primary_key, each) for each in heaps]
@@ -73,12 +73,12 @@ def changed_key_splits(table: TableFiles, layout: SnapshotFiles, spec: TableSpec
 def changed_row_splits(
     table: TableFiles, layout: SnapshotFiles, spec: TableSpec, columns: Sequence[str], *, tasks: int
 ) -> list[Split]:
-    """Plan the rows that the keys of ``changed_key_splits`` have in a snapshot; ``columns`` are those wanted."""
+    """Return splits of a snapshot's rows with the keys of ``changed_key_splits``; ``columns`` are those to read."""
     return [_split(table, spec, (), heap, columns=columns) for heap in _heaps_of_buckets(layout.changes, tasks)]
 
 
 def lookup_in(table: TableFiles, snapshot_id: int) -> Lookup:
-    """Plan how rows of a snapshot are found by their key.
+    """Return a lookup of a snapshot's rows by key.
 
     Raises:
         NotFoundError: the snapshot's files are no longer known.
@@ -92,24 +92,24 @@ def lookup_in(table: TableFiles, snapshot_id: int) -> Lookup:
 
 
 def initial_splits(table: TableFiles, snapshot: Snapshot, *, tasks: int) -> list[Split]:
-    """Plan the rows of a snapshot as the inserts that a stream begins with."""
+    """Return splits of a snapshot's rows as the initial inserts of a stream."""
     return [InitialSplit(part, snapshot) for part in snapshot_splits(table, snapshot.id, tasks=tasks)]
 
 
 def change_splits(
     table: TableFiles, after: int, through: int, buckets: int, wanted: Columns | None = None
 ) -> list[Split]:
-    """Plan the changes of snapshots ``after + 1`` to ``through`` from the table's files, one part a bucket.
+    """Return splits of the changes of snapshots ``after + 1`` to ``through`` in the table's files, one per bucket.
 
     Args:
         table: the table.
-        after: the last snapshot before.
-        through: the last snapshot.
+        after: the snapshot before the first one to read.
+        through: the last snapshot to read.
         buckets: the table's number of buckets.
-        wanted: the columns to give; None for those that the table has.
+        wanted: the columns to return; None for the table's current ones.
 
     Raises:
-        DataLostError: a snapshot has left the Delta log.
+        DataLostError: the Delta log no longer has a snapshot.
     """
     wanted = wanted or table.spec.change_columns
     changes = tuple(table.changes(snapshot, buckets) for snapshot in range(after + 1, through + 1))
@@ -160,7 +160,7 @@ def _split(
 
 
 def base_file(table: TableFiles, file: DataFile) -> BaseFile:
-    """Name a file of the root as the merge engine wants it: with its partition values as Python values."""
+    """Return a file of the root as the merge engine takes it, with its partition values as Python values."""
     values = {
         name: _value(file.partition.get(name), table.spec.arrow.field(name).type) for name in table.spec.partition_by
     }
@@ -172,7 +172,7 @@ def _value(text: str | None, data_type: pa.DataType) -> object:
 
 
 def _heaps_of_buckets(files: Sequence[DataFile], tasks: int) -> list[list[DataFile]]:
-    """Deal the files of buckets out to tasks."""
+    """Return the files divided among at most ``tasks`` groups; a bucket's files stay together."""
     buckets = _by_bucket(files)
     heaps: list[list[DataFile]] = [[] for _ in range(min(tasks, len(buckets)))]
     for number, held in enumerate(buckets.values()):

@@ -1,4 +1,4 @@
-"""What one task reads: the pieces into which batch and streaming reads are cut. Picklable; run on executors."""
+"""Splits: what one task of a batch or streaming read reads. They are picklable and run on executors."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from snapshot.storage import Storage
 from snapshot.store.changes import SnapshotChanges
 
 RESTART = "the table's columns were changed in a way that a running query cannot follow; start it again: "
-"""Begins the message of a stream that keeps the columns it began with."""
+"""Start of the error message of a stream whose columns are fixed when it starts."""
 
 
 class Split(Protocol):
-    """Something a task can read."""
+    """What one task reads."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows."""
+        """Yield the rows of the split."""
         ...
 
 
 @dataclass(frozen=True)
 class MergedSplit:
-    """Rows of a snapshot of a key table: some base files and all changes of their bucket.
+    """Rows of a snapshot of a key table: some base files, merged with all changes of their bucket.
 
     Attributes:
-        schema: the columns to give.
-        stored: the same as files hold them.
-        emit_changes: False where another part of the same bucket emits the changed rows.
+        schema: the columns to return.
+        stored: the same columns with physical names, as in files.
+        emit_changes: False if another split of the same bucket emits the changed rows.
     """
 
     storage: Storage
@@ -68,7 +68,7 @@ class MergedSplit:
 
 @dataclass(frozen=True)
 class ChangedKeysSplit:
-    """The keys that change files name, those of deleted rows too."""
+    """The keys in change files, including those of deleted rows."""
 
     storage: Storage
     schema: pa.Schema
@@ -89,7 +89,7 @@ class FilesSplit:
     Attributes:
         changes: the snapshots, in order.
         bucket: the bucket.
-        wanted: the columns to give.
+        wanted: the columns to return.
     """
 
     changes: tuple[SnapshotChanges, ...]
@@ -106,7 +106,7 @@ class FilesSplit:
 
 @dataclass(frozen=True)
 class LogPiece:
-    """Changes of snapshots of one schema in one log partition; ``log`` codes that schema."""
+    """Changes in one log partition of snapshots that share a schema; ``log`` decodes that schema."""
 
     log: KafkaLog
     piece: PartitionSlice
@@ -115,9 +115,9 @@ class LogPiece:
 
 @dataclass(frozen=True)
 class LogSplit:
-    """Changes of several snapshots in one log partition, in pieces where the table's columns were changed.
+    """Changes of several snapshots in one log partition, in pieces with one schema each.
 
-    Of a snapshot whose deletes the log says by one record, the piece is the table's files.
+    A snapshot for whose deletes the log has only one truncate record is a piece that reads the table's files.
     """
 
     pieces: tuple[LogPiece | FilesSplit, ...]
@@ -134,7 +134,7 @@ class LogSplit:
 
 @dataclass(frozen=True)
 class InitialSplit:
-    """Rows of a snapshot, as the inserts that a streaming read begins with."""
+    """Rows of a snapshot, as the initial inserts of a streaming read."""
 
     rows: Split
     snapshot: Snapshot
@@ -147,7 +147,7 @@ class InitialSplit:
 
 
 def stamped(batch: pa.RecordBatch, snapshot: Snapshot) -> pa.RecordBatch:
-    """Add the columns that say which snapshot the rows belong to."""
+    """Return the rows with ``_commit_version`` and ``_commit_timestamp`` of a snapshot."""
     version = pa.repeat(pa.scalar(snapshot.id, pa.int64()), batch.num_rows)
     time = pa.repeat(pa.scalar(snapshot.timestamp_ms * 1000, pa.int64()), batch.num_rows)
     batch = batch.append_column(COMMIT_VERSION, version)
@@ -155,7 +155,7 @@ def stamped(batch: pa.RecordBatch, snapshot: Snapshot) -> pa.RecordBatch:
 
 
 def as_feed(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Give changes the columns of a change feed: ``_kind`` becomes ``_change_type``, where the schema asks for it."""
+    """Yield changes as rows of a change feed: ``_kind`` becomes ``_change_type`` if the schema has that column."""
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -168,7 +168,7 @@ def as_feed(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
 
 
 def spread(files: Sequence[BaseFile], sizes: Sequence[int], parts: int) -> list[list[BaseFile]]:
-    """Deal files out to ``parts`` heaps of about equal bytes, without empty heaps."""
+    """Return the files divided into at most ``parts`` non-empty groups of about equal size in bytes."""
     heaps: list[tuple[int, list[BaseFile]]] = [(0, []) for _ in range(max(parts, 1))]
     for size, file in sorted(zip(sizes, files, strict=True), key=lambda pair: -pair[0]):
         smallest = min(range(len(heaps)), key=lambda i: heaps[i][0])

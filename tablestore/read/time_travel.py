@@ -1,4 +1,4 @@
-"""Points in a table's history, as users say them: a snapshot's id, a tag, or a time."""
+"""Points in a table's history as users give them: a snapshot's id, a tag, or a time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from snapshot.store.table_files import TableFiles
 from tablestore.options.read_options import timestamp_millis
 
 Point = int | str | datetime
-"""A snapshot's id; text of one, of a tag or of a time (ISO-8601); or a time."""
+"""A snapshot's id as a number or text, a tag, or a time as a datetime or ISO-8601 text."""
 
 
 def snapshot_at(files: TableFiles, point: Point) -> Snapshot:
-    """Find the snapshot that a point means; of a time, the newest that was there.
+    """Return the snapshot at a point; for a time, the newest snapshot at that time.
 
     Raises:
         NotFoundError: there is no such snapshot or tag, or it has expired.
-        InvalidInputError: the text is none of an id, a tag or a time.
+        InvalidInputError: the point is not an id, a tag or a time.
     """
     if isinstance(point, bool) or not isinstance(point, int | str | datetime):
         msg = f"expected a snapshot's id, a tag's name or a time, got {point!r}."
@@ -36,15 +36,15 @@ def snapshot_at(files: TableFiles, point: Point) -> Snapshot:
 
 
 def between(files: TableFiles, from_: Point, to: Point | None) -> tuple[int, int]:
-    """Find the snapshots after one point, up to another; without one up to the newest.
+    """Return the range of snapshots after one point and up to another, or up to the newest if ``to`` is None.
 
     Returns:
-        The snapshot before the first of them, and the last of them.
+        The id of the snapshot before the range, and the id of the last snapshot in it.
 
     Raises:
         NotFoundError: there is no such snapshot or tag.
         DataLostError: changes in between have expired.
-        InvalidInputError: the second comes before the first.
+        InvalidInputError: ``to`` is older than ``from_``.
     """
     after = snapshot_at(files, from_).id
     through = files.latest() if to is None else snapshot_at(files, to).id
@@ -62,5 +62,5 @@ def between(files: TableFiles, from_: Point, to: Point | None) -> tuple[int, int
 
 
 def is_tag(text: str) -> bool:
-    """Tell whether a text names a tag, rather than a snapshot or a time, both of which begin with a digit."""
+    """Return whether a text is a tag, rather than a snapshot or a time, both of which start with a digit."""
     return re.match(r"[A-Za-z_]", text) is not None

@@ -1,1 +1,1 @@
-"""What tables and connectors share of Spark: tasks, Python workers, state, checkpoints."""
+"""Spark helpers shared by tables and connectors: tasks, Python workers, normalization, checkpoints."""

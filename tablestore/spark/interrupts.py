@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM end what runs, in one line and without Spark's and Py4J's tracebacks.
+"""Handling of Ctrl-C and SIGTERM without tracebacks from Spark and Py4J.
 
-PySpark's own handler of Ctrl-C cancels all jobs, those of streams too, by a call to the JVM in the midst of another
-one, which fails with tracebacks of its own.
+PySpark's own Ctrl-C handler cancels all jobs, including those of streams. It does so by a call to the JVM, possibly
+in the middle of another call, which then fails with more tracebacks.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SAID_BY_PY4J: Final = "KeyboardInterrupt while sending command."
 
 
 def interrupt_quietly(spark: SparkSession) -> None:
-    """Let Ctrl-C raise ``KeyboardInterrupt`` and nothing else, and end the jobs of this session if none is a stream's.
+    """Replace PySpark's Ctrl-C handler by one that raises ``KeyboardInterrupt`` and, if no stream runs, cancels jobs.
 
-    Only in the main thread, and only in place of PySpark's own handler: a program's handler stays.
+    This does nothing outside the main thread, or if the program has its own handler.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -30,7 +30,8 @@ def interrupt_quietly(spark: SparkSession) -> None:
         return
 
     def cancel() -> None:
-        # Another thread has another connection to the JVM. The process may end meanwhile, which ends the jobs too.
+        # This thread has its own connection to the JVM. Errors are ignored: if the process exits in the meantime, its
+        # jobs end too.
         with suppress(Exception):
             if not spark.streams.active:
                 spark.sparkContext.cancelAllJobs()
@@ -49,7 +50,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Take SIGTERM for Ctrl-C while a command runs in the main thread."""
+    """Raise ``KeyboardInterrupt`` on SIGTERM, as on Ctrl-C, while a command runs in the main thread."""
 
     def terminated(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -66,9 +67,10 @@ def ended_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def interrupts_noted() -> Iterator[threading.Event]:
-    """Note Ctrl-C and SIGTERM in an event instead of raising, so that no call to the JVM is cut short; a second raises.
+    """Yield an event that the first Ctrl-C or SIGTERM sets instead of raising; a second one raises.
 
-    A call that is cut short leaves its answer behind, and the next one may find the connection closed.
+    This keeps a signal from interrupting a call to the JVM, which would leave an unread response in the connection or
+    close it for the next call.
     """
     noted = threading.Event()
 

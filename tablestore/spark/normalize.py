@@ -1,10 +1,10 @@
-"""Normalize: one key's repeats and replacements fold into a true changelog, in Spark's own state store.
+"""Normalize: turns the upserts and repeated records of each key into a complete changelog, in Spark's state store.
 
-The state of a key is its two newest records by their order in the log: a native aggregate, ``max_by(row, _seq, 2)``.
-The source gives at most one record of a key to a micro-batch (a key is in one log partition, which one task reads and
-folds), so for each key of a micro-batch the newer of the two is that of this micro-batch, and the older what was there
-before. The pair decides what is emitted. A restart repeats the micro-batch with the same records on the state before
-it, so it emits the same again.
+The state of a key is its two newest records by log order, kept by a native aggregate, ``max_by(row, _seq, 2)``. The
+source emits at most one record per key and micro-batch, since a key is in one log partition, which one task reads and
+deduplicates. So for each key of a micro-batch, the newer record is from this micro-batch and the older is the previous
+state. The pair determines the changes to emit. A restart repeats the micro-batch with the same records on the same
+state, so it emits the same changes.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ
 
 _PAIR = "_normalize"
-"""Name of the aggregate in the plan."""
+"""Name of the aggregate in the query plan."""
 _DELETED = "deleted"
 _CARRIED = (COMMIT_VERSION, COMMIT_TIMESTAMP)
 SILENT = -1
-"""``_commit_version`` of rows that go into the state and are not given: those of a saved state."""
+"""``_commit_version`` of rows that are loaded from a saved state: they enter the state and are not emitted."""
 
 
 def normalize(records: DataFrame, spec: TableSpec, *, goes_on: bool = False) -> DataFrame:
-    """Turn upserts and deletes, some of them repeats, into inserts, updates with preimages, and deletes with rows.
+    """Turn upserts and deletes, some of them repeated, into inserts, updates with preimages, and deletes with rows.
 
     Args:
-        records: a streaming frame with the columns of the change feed and ``_seq``, at most one row a key in a
+        records: a streaming frame with the columns of the change feed and ``_seq``, and at most one row per key and
             micro-batch.
         spec: the table.
-        goes_on: the query begins with a saved state, whose rows have been given before.
+        goes_on: whether the query starts from a saved state, whose rows must not be emitted again.
 
     Returns:
-        The columns of the change feed. The query runs in output mode ``update``.
+        A frame with the columns of the change feed. The query must run in output mode ``update``.
     """
     changes = changelog(records, spec.schema, spec.primary_key, carried=_CARRIED)
     return changes.where(~F.col(COMMIT_VERSION).eqNullSafe(SILENT)) if goes_on else changes
 
 
 def state_fields(spec: TableSpec) -> StructType:
-    """Give the columns of each of the two rows that the state has of a key."""
+    """Return the schema of each of the two rows that the state keeps per key."""
     kinds = [(number, spec.schema[name].dataType) for name, number in numbered(spec.schema, spec.primary_key).items()]
     carried = [(COMMIT_VERSION, LongType()), (COMMIT_TIMESTAMP, TimestampType())]
     return StructType([StructField(*each) for each in (*kinds, (_DELETED, BooleanType()), *carried)])
 
 
 def numbered(schema: StructType, primary_key: Sequence[str]) -> dict[str, str]:
-    """Give the columns that are not the key's, and what a row of the state calls each: names may be of any kind."""
+    """Map each non-key column to its name in a state row: ``c0``, ``c1`` etc., since column names may be arbitrary."""
     others = [name for name in schema.fieldNames() if name not in primary_key]
     return {name: f"c{number}" for number, name in enumerate(others)}
 
@@ -70,17 +70,17 @@ def numbered(schema: StructType, primary_key: Sequence[str]) -> dict[str, str]:
 def changelog(
     records: DataFrame, schema: StructType, primary_key: Sequence[str], *, carried: Sequence[str] = ()
 ) -> DataFrame:
-    """Do the same for rows that need not be a table's.
+    """Normalize records of any schema, as ``normalize`` does for a table.
 
     Args:
-        records: a streaming frame with the columns of ``schema``, ``_change_type``, ``_seq`` and those carried, at most
-            one row a key in a micro-batch.
+        records: a streaming frame with the columns of ``schema``, ``_change_type``, ``_seq`` and ``carried``, and at
+            most one row per key and micro-batch.
         schema: the rows' columns.
-        primary_key: the key's columns.
-        carried: columns of a record that go with each of its changes, and do not make two rows different.
+        primary_key: the key columns.
+        carried: columns that are copied to each change of a record and ignored when rows are compared.
 
     Returns:
-        The columns of ``schema``, ``_change_type``, and those carried.
+        A frame with the columns of ``schema``, ``_change_type`` and ``carried``.
     """
     keys = [backquoted(name) for name in primary_key]
     numbers = numbered(schema, primary_key)
@@ -120,14 +120,14 @@ def _change(kind: RowKind, row: Column) -> Column:
 
 
 def _same(a: Column, b: Column, data_type: DataType) -> Column:
-    """Compare a column of two rows; Spark compares no maps, so what holds one is compared as JSON."""
+    """Return whether two values are equal; types with maps, which Spark cannot compare, are compared as JSON."""
     if holds_map(data_type):
         a, b = F.to_json(F.struct(a)), F.to_json(F.struct(b))
     return a.eqNullSafe(b)
 
 
 def holds_map(data_type: DataType) -> bool:
-    """Tell whether a type is or has a map, of which Spark neither compares nor hashes two."""
+    """Return whether a type is or contains a map, which Spark can neither compare nor hash."""
     if isinstance(data_type, StructType):
         return any(holds_map(field.dataType) for field in data_type.fields)
     return isinstance(data_type, MapType) or (isinstance(data_type, ArrayType) and holds_map(data_type.elementType))

@@ -1,4 +1,4 @@
-"""What a task does for the Python worker that it runs in."""
+"""Memory management of Spark's Python workers at the start of a task."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _tasks = 0
 
 
 def begin_task() -> None:
-    """Say that a task begins; in its second one a worker sets apart what is loaded by then.
+    """Prepare the Python worker for a task: freeze loaded objects in its second task, and release Arrow's memory.
 
-    Spark collects garbage after each task of a Python worker and before the next may begin, which takes 40 to 50 ms
-    with this program's modules (measured), more than a small task. What is there after the first task's collection is
-    what later tasks need too, and the collector passes over it from then on.
+    Spark runs a garbage collection between the tasks of a Python worker. With this program's modules it takes 40 to
+    50 ms (measured), more than a small task. The objects that survive the first task's collection are needed by later
+    tasks too, so they are frozen, and later collections skip them.
 
-    What tasks before held of Arrow's memory goes back, so that a worker is as large as its largest task.
+    Arrow memory that earlier tasks left unused is released, so that a worker is only as large as its largest task.
     """
     global _tasks  # noqa: PLW0603 - of this process
     _tasks += 1
     if _tasks == 2:
         gc.freeze()
-        # Else what is set apart outlives Python's end, where DuckDB prints a page of it.
+        # Frozen objects would outlive the interpreter's shutdown, where DuckDB would print a page of errors about them.
         atexit.register(gc.unfreeze)
     pa.default_memory_pool().release_unused()

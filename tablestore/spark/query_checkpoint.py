@@ -1,4 +1,4 @@
-"""What a streaming query's checkpoint tells about the query."""
+"""Identifies a streaming query and its writes by its checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from snapshot.store.commit import CommitId
 
 
 def query_id(checkpoint: str) -> str:
-    """Read the id that Spark gave a streaming query when its checkpoint was made.
+    """Return the id that Spark assigned to a streaming query when it created its checkpoint.
 
     Raises:
         InvalidInputError: there is no such checkpoint.
@@ -24,7 +24,10 @@ def query_id(checkpoint: str) -> str:
 
 
 def commit_id_of(checkpoint: str, batch: int) -> CommitId:
-    """Name the write of a query's micro-batch: by the query's id and, so that a new id there is noticed, the folder.
+    """Return the commit id of a query's micro-batch.
+
+    It contains the query's id and a digest of the checkpoint's folder, so that a new query id in the same folder is
+    noticed.
 
     Raises:
         InvalidInputError: there is no such checkpoint.

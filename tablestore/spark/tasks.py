@@ -1,4 +1,4 @@
-"""Runs work as Spark tasks, one a Spark partition, without anything but DataFrames (so also over Spark Connect)."""
+"""Runs work as Spark tasks, one per Spark partition, using only DataFrames, so that it works over Spark Connect too."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _ARROW = pa.schema([("number", pa.int64()), ("result", pa.string()), ("kind", pa
 
 
 def run_tasks(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], str]) -> list[str]:
-    """Run ``work`` on each task, in Spark tasks of their own; Spark repeats those that die.
+    """Run ``work`` on each task in a separate Spark task; Spark retries tasks that die.
 
-    An error of ours comes back as data: Spark would repeat a task that another publisher has fenced, which then fences
-    that one's tasks in turn, and would hide the error in one of its own.
+    A ``TableStoreError`` is returned as data. If it were raised, Spark would wrap it in its own exception and retry the
+    task; the retry of a task that another publisher has fenced would fence that publisher's tasks in turn.
 
     Returns:
-        The results, in the order of the tasks.
+        The results in the order of the tasks.
 
     Raises:
-        TableStoreError: what the first task that failed has raised, after all have ended.
+        TableStoreError: the error of the first task that failed, raised after all tasks have ended.
     """
     if not tasks:
         return []

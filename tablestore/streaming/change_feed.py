@@ -1,4 +1,4 @@
-"""A table's changes, snapshot by snapshot: where a reader begins, and what the next snapshots are read from."""
+"""A table's changes, snapshot by snapshot: where a reader starts, and whether it reads the log or the table's files."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from tablestore.read.splits import RESTART, FilesSplit, LogPiece, LogSplit, Spli
 logger = logging.getLogger("tablestore")
 
 BEFORE_FULL = -1
-"""Stands for "nothing yet, begin with a full snapshot"."""
+"""Offset of a stream that has read nothing and starts with a full snapshot."""
 _REPLACING = ("truncate", "overwrite")
-"""Kinds of snapshots of which the log may say by one record that all rows went (``log.truncate-record``)."""
+"""Kinds of snapshots for whose deletes the log may have a single truncate record (``log.truncate-record``)."""
 
 
 class Feed:
     """Plans reads of a table's changes, from the log or, without one, from the table's files.
 
-    They have the columns that ``table`` has here, whatever the table had in their snapshots or has by now.
+    Changes have the columns of ``table`` as opened, whatever columns the table had in their snapshots or has now.
 
-    An eventual log does not keep snapshots apart, so its table's snapshots are read from the files too. So are those
-    of a table with ``log.foreign-records=skip``.
+    The files are also read if the log is eventual, because such a log does not keep snapshots apart, and if the table
+    has ``log.foreign-records=skip``.
     """
 
     def __init__(self, table: TableContext, *, tasks: int = 2, from_files: bool = False) -> None:
-        """Follow ``table``.
+        """Plan reads of ``table``.
 
         Args:
             table: the table.
-            tasks: into about how many parts the rows are cut that a full read begins with.
-            from_files: leave the log alone, and read what is committed.
+            tasks: approximate number of splits for the initial rows of a full read.
+            from_files: read committed changes from the files and ignore the log.
         """
         self._table = table
-        # The files of a snapshot hold nothing but the table's own changes.
+        # The files hold only the table's own changes; the log may hold records of other producers.
         skips = table.log is not None and table.log.skips_foreign
         self._from_log = table.log is not None and not table.is_eventual and not from_files and not skips
         self._tasks = tasks
@@ -55,17 +55,17 @@ class Feed:
     def begin(
         self, mode: ScanMode, *, snapshot: int | None = None, timestamp_ms: int | None = None, tag: str | None = None
     ) -> int:
-        """Give the snapshot after which a reader begins; ``BEFORE_FULL`` where rows of a whole snapshot come first.
+        """Return the snapshot after which a reader starts; ``BEFORE_FULL`` if it starts with all rows of a snapshot.
 
         Args:
-            mode: where to begin.
+            mode: where to start.
             snapshot: for ``from-snapshot``.
             timestamp_ms: for ``from-timestamp``, in milliseconds since the epoch.
             tag: for ``from-tag``.
 
         Raises:
-            NotFoundError: the changes of that snapshot are not there, or not any more; or there is no such tag.
-            DataLostError: some of the changes since then have expired.
+            NotFoundError: the changes of that snapshot do not exist yet or have expired; or there is no such tag.
+            DataLostError: some of the changes since that tag or time have expired.
         """
         newest = self._table.newest_visible()
         if mode is ScanMode.FULL:
@@ -96,10 +96,12 @@ class Feed:
         return max(min(younger) - 1, 0) if younger else newest
 
     def parts(self, after: int, through: int) -> Sequence[Split]:
-        """Plan the changes of snapshots ``after + 1`` to ``through``; after ``BEFORE_FULL`` the rows of ``through``.
+        """Return splits of the changes of snapshots ``after + 1`` to ``through``.
+
+        After ``BEFORE_FULL``, return splits of the rows of snapshot ``through``.
 
         Raises:
-            DataLostError: neither the log nor the table holds all of them any more.
+            DataLostError: neither the log nor the table's files still have all of the changes.
         """
         files = self._table.files
         if after == BEFORE_FULL:
@@ -118,7 +120,7 @@ class Feed:
             raise DataLostError(msg) from error
 
     def rows(self, snapshot: int) -> int:
-        """Give the number of changes in a snapshot."""
+        """Return the number of changes in a snapshot."""
         entry = None if self._table.log is None else self._table.index.get(snapshot)
         if entry is None or entry.kind in _REPLACING:
             return self._table.files.snapshot(snapshot).rows
@@ -131,7 +133,7 @@ class Feed:
         )
 
     def _log_parts(self, after: int, through: int) -> list[Split] | None:
-        """Plan from the log; None where its retention has passed, the topic is another or the index has no entry."""
+        """Return splits that read the log; None if records or index entries are missing, or the topic is another."""
         log = self._table.log
         assert log is not None
         options = self._table.options.log
@@ -167,9 +169,10 @@ class Feed:
         return [LogSplit(tuple(held), compacted=compacted) for _, held in sorted(pieces.items())]
 
     def _runs(self, entries: Sequence[IndexEntry]) -> Iterator[list[IndexEntry] | SnapshotChanges]:
-        """Part a run of snapshots at those that the log says by one record each: the table's files say which rows went.
+        """Yield runs of index entries; a snapshot with a truncate record is yielded separately, as its change files.
 
-        They are there as long as the index has an entry: both expire with their snapshot.
+        The truncate record does not say which rows were deleted, but the files do. The files exist as long as the index
+        entry, because both expire with their snapshot.
         """
         files, run = self._table.files, list[IndexEntry]()
         for entry in entries:
@@ -182,7 +185,7 @@ class Feed:
         yield run
 
     def _epochs(self, after: int, through: int) -> Iterator[tuple[TableSpec, int, int]]:
-        """Part a run of snapshots where the table's columns were changed; give each part's first and last."""
+        """Yield the runs of snapshots between column changes: the table definition, the first and the last snapshot."""
         newest, last = self._table.files.spec_at_least(through), through
         found: list[tuple[TableSpec, int, int]] = []
         while last > after:
@@ -193,11 +196,11 @@ class Feed:
         return reversed(found)
 
     def _is_gone(self, slices: Sequence[PartitionSlice], topics: set[str]) -> str:
-        """Return why the log does not hold all of these; empty where it does.
+        """Return why the log no longer has all of the slices; empty if it has.
 
         Args:
-            slices: what is to be read.
-            topics: the ids of the topics that the index entries are of.
+            slices: the parts of the log to read.
+            topics: the topic ids in the index entries.
         """
         assert self._table.log is not None
         found = earliest_of(self._table.log.client, self._table.log.topic)

@@ -1,4 +1,4 @@
-"""Named consumers: streams whose progress stands in the table, so that expiry leaves them what they have not read."""
+"""Named consumers: streams whose progress is stored in the table, so that expiry keeps the changes they still need."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TOUCH_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Consumer:
-    """How far a named consumer has read.
+    """The progress of a named consumer.
 
     Attributes:
-        name: its name.
-        snapshot: the last snapshot it has read.
-        updated_ms: when it last said so, milliseconds since the epoch.
-        begun: False while a query is reading the rows of ``snapshot``, with which it begins.
-        table: the id of the table that it reads; empty where that was not kept yet.
+        name: the consumer's name.
+        snapshot: the last snapshot that it has read.
+        updated_ms: when its progress was last written, in milliseconds since the epoch.
+        begun: False while its query is still reading the initial rows, which are those of ``snapshot``.
+        table: the id of the table that it reads; empty in files that do not have it yet.
     """
 
     name: str
@@ -36,46 +36,46 @@ class Consumer:
     table: str = ""
 
     def reads(self, table: str) -> bool:
-        """Return whether it reads the table of this id, not one that was at the path before."""
+        """Return whether the consumer reads the table with this id, not an earlier table at the same path."""
         return self.table in ("", table)
 
 
 class Consumers:
-    """The consumers of one table, a file each."""
+    """The consumers of one table, with one file each."""
 
     def __init__(self, table: Storage) -> None:
-        """Use the consumers of the table in folder ``table``."""
+        """Open the consumers of the table in folder ``table``."""
         self._storage = table.child(CONSUMERS)
 
     def put(self, name: str, snapshot: int, *, begun: bool = True, table: str = "") -> None:
-        """Say how far a consumer has read, or with which snapshot it is beginning.
+        """Write a consumer's progress.
 
         Args:
-            name: its name.
-            snapshot: the last snapshot it has read.
+            name: the consumer's name.
+            snapshot: the last snapshot that it has read or, if not ``begun``, the snapshot it is starting with.
             begun: see ``Consumer``.
             table: the table's id.
 
         Raises:
-            InvalidInputError: the name is not one.
-            UnavailableError: the file system refused.
+            InvalidInputError: the name is invalid.
+            UnavailableError: the file system failed.
         """
         consumer = Consumer(name, snapshot, int(time.time() * 1000), begun, table)
         self._storage.put(_file(name), json.dumps(asdict(consumer)).encode())
 
     def get(self, name: str) -> Consumer | None:
-        """Read a consumer; None when there is none of this name."""
+        """Return a consumer; None if there is none of this name."""
         text = self._storage.read(_file(name))
         return None if text is None else self._parse(_file(name), text)
 
     def all(self) -> list[Consumer]:
-        """List the consumers, those that have read least first."""
+        """Return all consumers, those that have read least first."""
         texts = {file: self._storage.read(file) for file in self._storage.names() if file.endswith(".json")}
         found = [self._parse(file, text) for file, text in texts.items() if text is not None]
         return sorted(found, key=lambda consumer: (consumer.snapshot, consumer.name))
 
     def delete(self, name: str) -> bool:
-        """Forget a consumer; tells whether there was one."""
+        """Delete a consumer, and return whether there was one."""
         return bool(self._storage.delete(_file(name)))
 
     def _parse(self, file: str, text: bytes) -> Consumer:
@@ -89,10 +89,10 @@ class Consumers:
 
 
 class ConsumerProgress:
-    """One stream's own progress, written when it has moved and, so that it does not pass for stale, now and then."""
+    """Writes one stream's progress when it advances, and at intervals so that the consumer does not count as stale."""
 
     def __init__(self, table: TableContext, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Keep the progress of consumer ``name``."""
+        """Track the progress of consumer ``name``."""
         self._table = table
         self._files = table.files
         self._consumers = Consumers(self._files.storage)
@@ -103,13 +103,13 @@ class ConsumerProgress:
         self._told: tuple[int, float] | None = None
 
     def begun(self) -> int | None:
-        """Give the last snapshot that the consumer has read before; None for one that has read nothing."""
+        """Return the last snapshot that the consumer has read; None if it has read none."""
         found = self._consumers.get(self._name)
         is_ours = found is not None and found.reads(self._table.spec.table_id)
         return found.snapshot if found is not None and found.begun and is_ours else None
 
     def begin(self, snapshot: int) -> None:
-        """Keep a snapshot whose rows are about to be read; a query that dies on the way begins anew.
+        """Record the snapshot whose initial rows are about to be read; a query that fails before the end starts over.
 
         Raises:
             TableReplacedError: the table was dropped and created again.
@@ -117,10 +117,10 @@ class ConsumerProgress:
         self._put(snapshot, begun=False)
 
     def read(self, snapshot: int) -> None:
-        """Say that the consumer has read up to a snapshot.
+        """Record that the consumer has read up to a snapshot.
 
         Raises:
-            DataLostError: it is new, and what follows the snapshot has expired meanwhile.
+            DataLostError: the consumer is new, and changes after the snapshot have already expired.
             TableReplacedError: the table was dropped and created again.
         """
         now = self._clock()
@@ -130,7 +130,8 @@ class ConsumerProgress:
         self._told = (snapshot, now)
         if not is_new:
             return
-        # Expiry looks at the consumers before it commits, and this looks at what it has committed.
+        # Expiry reads the consumers before it commits. So a consumer that was written too late for that sees here what
+        # the expiry committed.
         oldest = self._files.oldest()
         if snapshot + 1 < oldest:
             msg = (
@@ -140,21 +141,21 @@ class ConsumerProgress:
             raise DataLostError(msg)
 
     def _put(self, snapshot: int, *, begun: bool) -> bool:
-        """Write the progress into the table that is read, and into no other; return whether there was none."""
+        """Write the progress, but not into a table that replaced this one; return whether the consumer is new."""
         table_id = self._table.spec.table_id
         held = self._consumers.get(self._name)
         if held is None or held.table != table_id:
-            # It is new, or has gone with the table.
+            # Either the consumer is new, or the table was dropped.
             self._table.check_same()
         self._consumers.put(self._name, snapshot, begun=begun, table=table_id)
         return held is None
 
 
 def reset_consumer(table: TableContext, name: str, point: Point | None) -> None:
-    """Forget a consumer, or set it to have read up to a snapshot.
+    """Set a consumer's progress to a point in the table's history, or delete the consumer if ``point`` is None.
 
     Raises:
-        NotFoundError: there is no such consumer, or no such snapshot.
+        NotFoundError: there is no such consumer or snapshot.
     """
     consumers = Consumers(table.files.storage)
     if consumers.get(name) is None:

@@ -1,8 +1,8 @@
-"""The streaming read of an eventual log: a Spark source whose offsets are Kafka's, since nothing waits for a snapshot.
+"""The streaming read of an eventual log: a Spark source with Kafka offsets, because it reads ahead of commits.
 
-It begins with the rows of a snapshot (``full``) or of a saved state, or at offsets, and then reads all that is in
-the log, committed or not. The log converges (see ``publisher/eventual_publisher.py``), so what is read and folded by
-key converges too.
+It starts with the rows of a snapshot (``full``) or of a saved state, or at offsets of the log. Then it reads all of the
+log's records, committed or not. The log converges to the table (see ``publisher/eventual_publisher.py``), so the
+records that are read, reduced to the last one of each key, converge too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FEW_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class TailSplit:
-    """What one log partition holds between two offsets; ``fold`` keeps the last record of each key."""
+    """Records of one log partition between two offsets; with ``fold``, only the last record of each key."""
 
     log: KafkaLog
     partition: int
@@ -70,28 +70,28 @@ class TailSplit:
 
 @dataclass(frozen=True)
 class NumberedSplit:
-    """Rows of a snapshot, older than any record of the log."""
+    """Rows of a snapshot, numbered as older than any record of the log."""
 
     rows: Split
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with ``_seq``."""
+        """Yield the rows with ``_seq`` -1."""
         for batch in self.rows.read():
             yield batch.append_column(SEQ, pa.repeat(pa.scalar(-1, pa.int64()), batch.num_rows))
 
 
 class EventualStream(SnapshotStream):
-    """Reads the log as far as it goes.
+    """Reads an eventual log up to its end.
 
-    An offset holds the table's id, ``offsets`` (the Kafka offset in each partition) and ``snapshot``, which is
-    ``BEFORE_FULL`` until the rows of a snapshot have been read.
+    An offset holds the table's id, the topic's id, ``offsets`` (the Kafka offset in each partition) and ``snapshot``,
+    which is ``BEFORE_FULL`` until the initial rows have been read.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Read the table at ``options.path`` as rows of ``schema``.
 
         Raises:
-            InvalidInputError: the read is limited by snapshots, which an eventual log does not keep apart.
+            InvalidInputError: an option refers to snapshots, which an eventual log does not keep apart.
         """
         super().__init__(options, schema)
         if options.snapshots_max is not None:
@@ -110,14 +110,14 @@ class EventualStream(SnapshotStream):
                 raise InvalidInputError(msg)
         assert self._table.log is not None
         self._log = self._table.log
-        # One connection for all questions: each micro-batch asks three.
+        # One connection for all requests, because each micro-batch makes three.
         self._cluster = Cluster(self._log.client)
         self._asked = [(self._log.topic, partition) for partition in range(self._log.partitions)]
         self._ends: list[int] | None = None
         self._admin: Any = None
 
     def initialOffset(self) -> Offset:
-        """Give where a new query begins."""
+        """Return the offset at which a new query starts."""
         mode = self._options.scan_mode
         if mode is ScanMode.FULL:
             return self._at(BEFORE_FULL, [], "")
@@ -128,20 +128,22 @@ class EventualStream(SnapshotStream):
         return self._at(0, *self._ends_of(self._begin()))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix where an ``availableNow`` run ends."""
+        """Fix the offsets at which an ``availableNow`` run ends."""
         self._target = self._table.newest_visible()
         self._ends = self._log_ends()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Give the log's end, or as much of the way there as the read limit allows, counted in offsets.
+        """Return the end of the next micro-batch: the log's end, or an earlier one if the read limit requires it.
+
+        The read limit counts offsets.
 
         Raises:
             DataLostError: the topic was created again since the query read it.
             NotFoundError: the topic was deleted.
-            TableReplacedError: the query has read another table, which was at this path before.
+            TableReplacedError: the query has read an earlier table at the same path.
         """
         if self._watch is not None:
-            # What is asked of a topic that is gone waits a while for it to come back.
+            # Check first, because requests about a deleted topic wait for a while for it to come back.
             self._watch.look()
         if self._snapshot(start) == BEFORE_FULL:
             if self._options.state is not None:
@@ -153,22 +155,23 @@ class EventualStream(SnapshotStream):
         begun = start["offsets"]
         if any(end < old for end, old in zip(ends, begun, strict=True)):
             self._check_topic(start)
-        # A marker of a transaction may be visible later than what stands before it.
+        # A transaction marker may become visible later than the records before it, so the end may seem to move back.
         ends = [max(end, old) for end, old in zip(ends, begun, strict=True)]
         if isinstance(limit, ReadMaxRows):
             ends = _limited(begun, ends, limit.max_rows)
         return self._at(start["snapshot"], ends, start.get("topic") or self._topic_id())
 
     def reportLatestOffset(self) -> Offset:
-        """Give the log's end, for the query's progress."""
+        """Return the log's end, for the query's progress."""
         return self._at(self._table.newest_visible(), self._log_ends(), "")
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Plan a micro-batch.
+        """Return the splits of a micro-batch.
 
         Raises:
-            DataLostError: the log's retention has passed where the query stopped, or the topic was made anew.
-            TableReplacedError: the query has read another table, which was at this path before.
+            DataLostError: the log's retention has removed records that the query has not read, or the topic was created
+                again.
+            TableReplacedError: the query has read an earlier table at the same path.
         """
         if self._snapshot(start) == BEFORE_FULL:
             if self._options.state is not None:
@@ -204,13 +207,13 @@ class EventualStream(SnapshotStream):
         return topic_id(self._log.client, self._log.topic, self._admin)
 
     def _check_topic(self, offset: Offset) -> None:
-        """Check that the topic is still the one whose offsets a query has read.
+        """Check that the topic is still the one that a query's offsets belong to.
 
-        A topic that was made anew counts them, and the order of changes with them, from 0 again: the query would pass
-        over all that comes until its old offset is reached, and take newer changes for older ones.
+        A topic that was created again restarts its offsets, which also order the changes, at 0. The query would skip
+        all records up to its old offset, and take newer changes for older ones.
 
         Raises:
-            DataLostError: it is another topic of the same name.
+            DataLostError: the topic is another one of the same name.
         """
         read, found = offset.get("topic", ""), self._topic_id()
         if is_another(read, found):
@@ -238,7 +241,10 @@ class EventualStream(SnapshotStream):
 
 
 def _limited(begun: Sequence[int], ends: Sequence[int], rows_max: int) -> list[int]:
-    """Share a number of offsets out to partitions, as evenly as what they hold allows, at least one in all."""
+    """Return the ends of a micro-batch of at most ``rows_max`` offsets, shared evenly among the partitions.
+
+    A partition with fewer offsets leaves its share to the others. If there are offsets to read, at least one is read.
+    """
     left, found = rows_max, list(begun)
     waiting = [(end - start, partition) for partition, (start, end) in enumerate(zip(begun, ends, strict=True))]
     heapq.heapify(waiting)

@@ -1,15 +1,15 @@
-"""Follow a normalized stream for good, with a state in proportion to the keys that live.
+"""Runs a normalized stream indefinitely, with state that stays proportional to the number of live keys.
 
-Spark's aggregates forget no key. So a query is stopped when its state has twice the keys that it began with, those that
-live are saved (``saved_state.py``), and the next query begins with them: as a garbage collector copies what lives when
-the heap is full, and likewise at a cost that does not grow with the number of changes. Each of these queries is a
-generation with a folder of its own::
+Spark's aggregates never drop a key. So when a query's state has twice the keys that it started with, the query is
+stopped, its live keys are saved (``saved_state.py``), and the next query starts with them. This works like a copying
+garbage collector, and its cost likewise does not grow with the number of changes. Each of these queries is a generation
+with its own folder::
 
-    checkpoint/3/state    the saved state that it began with; generation 0 has none
+    checkpoint/3/state    the saved state that it started with; generation 0 has none
     checkpoint/3/query    Spark's checkpoint
 
-A generation is there when its saved state is whole, and then those before it are not needed. So a process may die
-anywhere, and the next goes on.
+A generation exists as soon as its saved state is complete; earlier generations are no longer needed then. So a process
+may crash at any point, and the next one continues.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from snapshot.storage import Storage
 from tablestore.streaming.saved_state import SavedState, find_saved_state, highest
 
 Write = Callable[[DataFrame, int], DataStreamWriter]
-"""Says where changes go, given them and the number of the generation."""
+"""Returns the stream writer to start, given the changes and the number of the generation."""
 
 logger = logging.getLogger("tablestore")
 
 _KEYS_MIN = 100_000
-"""A state of fewer than twice these keys is small, whatever lives of it."""
+"""A state of fewer than twice this many keys is small enough to keep, however few of the keys are live."""
 _TIMES = 2
 _LOOK_SECONDS = 1
 _COUNTED = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
@@ -41,12 +41,12 @@ _COUNTED = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 
 @dataclass(frozen=True)
 class Generation:
-    """One of the queries that together are one stream.
+    """One of the queries that together form one stream.
 
     Attributes:
         root: folder of the generations.
-        number: which it is.
-        keys: how many it began with.
+        number: number of the generation.
+        keys: number of keys that it started with.
     """
 
     root: Storage
@@ -55,33 +55,33 @@ class Generation:
 
     @property
     def checkpoint(self) -> str:
-        """Spark's checkpoint."""
+        """The folder of Spark's checkpoint."""
         return self.root.path(f"{self.number}/query")
 
     @property
     def state(self) -> str | None:
-        """The saved state to begin with; None where there is none, and once the first micro-batch is done."""
+        """The saved state to start with; None if there is none, or if the first micro-batch is already done."""
         begun = highest(self.root.child(f"{self.number}/query/commits")) is not None
         return None if self.number == 0 or begun else state_folder(self.root, self.number)
 
     @property
     def began_ms(self) -> int:
-        """When its query was first started, which may be now."""
+        """When the generation's query was first started, in milliseconds since the epoch; now, if it has not been."""
         files = self.root.files(f"{self.number}/query", skip=lambda _: True)
         found = (file.modified_ms for file in files if file.name == f"{self.number}/query/metadata")
         return next(found, int(time.time() * 1000))
 
 
 def state_folder(root: Storage, number: int) -> str:
-    """Give the folder of the saved state that a generation begins with."""
+    """Return the folder of the saved state that a generation starts with."""
     return root.path(f"{number}/state")
 
 
 def newest(root: Storage) -> Generation:
-    """Find the generation that goes on, and remove those before it.
+    """Return the newest generation, which the stream continues with, and remove earlier ones.
 
     Raises:
-        InvalidInputError: the folder is a query's own checkpoint.
+        InvalidInputError: the folder is the checkpoint of a query.
     """
     names = root.names()
     if "offsets" in names:
@@ -110,15 +110,15 @@ def follow(
     """Run the queries of a stream one after the other; see ``TableStore.follow``.
 
     Args:
-        stream: gives the changes, those after a saved state where one is named.
-        save: saves the state of a query's checkpoint in a folder.
-        write: says where changes go.
+        stream: returns the changes; given the folder of a saved state, the changes after it.
+        save: saves the state in a query's checkpoint to a folder.
+        write: returns the stream writer for the changes.
         checkpoint: folder of the generations.
-        ttl_ms: how old a generation may become.
+        ttl_ms: maximum age of a generation; None for no limit.
 
     Raises:
-        InvalidInputError: what ``write`` gives keeps a state of its own, Spark is told not to count keys, or the folder
-            is a query's own checkpoint.
+        InvalidInputError: the query that ``write`` returns has state of its own, Spark is configured not to count keys,
+            or the folder is the checkpoint of a query.
         StreamingQueryException: a query failed.
     """
     root = Storage.at(checkpoint)
@@ -132,7 +132,7 @@ def follow(
         finally:
             query.stop()
         if is_due:
-            # It stopped wherever it was; a state is that of a micro-batch that is done.
+            # The query may have stopped within a micro-batch, but only the state of a complete one can be saved.
             _writer(stream, write, generation).trigger(availableNow=True).start().awaitTermination()
             saved = save(generation.checkpoint, state_folder(root, generation.number + 1))
             told = "%s: a new query begins with %d keys; %d were deleted, %d have not changed for the time-to-live."
@@ -149,7 +149,7 @@ def _writer(stream: Callable[[str | None], DataFrame], write: Write, generation:
 
 
 def _wait(query: StreamingQuery, keys_max: int, until_ms: int | None) -> tuple[bool, bool]:
-    """Wait until a query ends, has too many keys or is too old; say whether it is due for another, and has ended."""
+    """Wait until a query ends, has too many keys or is too old; return whether it is due for renewal and has ended."""
     while True:
         has_ended = bool(query.awaitTermination(_LOOK_SECONDS))
         operators = [] if query.lastProgress is None else query.lastProgress.stateOperators

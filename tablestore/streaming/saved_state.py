@@ -1,11 +1,12 @@
-"""The state of a normalized stream, saved without the keys that are gone, for a new query to go on with.
+"""Saves the state of a normalized stream without deleted keys, so that a new query can continue from it.
 
-Spark's aggregates forget no key, so the state of a query keeps those that were deleted. What is saved here out of its
-checkpoint is the newest row of each key that lives (and has changed in the last while, if that is asked for), and where
-in the log the query was. A query that begins with it (``read_stream(state=...)``) reads these rows into its state,
-gives nothing for them, and goes on where the other was: together they give one changelog.
+Spark's aggregates never drop a key, so a query's state also keeps deleted keys. This module reads a query's checkpoint
+and saves the newest row of each live key (with a time-to-live, only of keys changed within it) and the query's position
+in the log. A query that starts from a saved state (``read_stream(state=...)``) loads these rows into its state without
+emitting them, and continues at that position. Together, the two queries emit one changelog.
 
-A saved state is a folder of Parquet files and ``state.json``, which is written last: without it there is none.
+A saved state is a folder of Parquet files and ``state.json``. That file is written last; without it, the saved state
+does not exist.
 """
 
 from __future__ import annotations
@@ -47,18 +48,18 @@ _BEFORE_ANY = pa.scalar(-1, pa.int64())
 
 @dataclass(frozen=True)
 class SavedState:
-    """A saved state.
+    """The description of a saved state.
 
     Attributes:
         table: the table's id.
-        schema: the table's columns, as its definition has them.
-        snapshot: the snapshot with whose rows the stream began; 0 where it began in the log.
-        offsets: where the stream was, for each partition of the log.
-        rows: keys that it holds.
-        deleted: keys that were left out because they had been deleted.
-        expired: keys that were left out because they had not changed for as long as ``ttl`` says.
-        files: the Parquet files, by their names in the folder.
-        topic: Kafka's id of the topic that the offsets are of; empty where that was not kept yet.
+        schema: the table's columns, as in its definition.
+        snapshot: the snapshot whose rows the stream started with; 0 if it started in the log.
+        offsets: the stream's position in each partition of the log.
+        rows: number of keys in the saved state.
+        deleted: number of keys left out because they had been deleted.
+        expired: number of keys left out because they had not changed within ``ttl``.
+        files: names of the Parquet files in the folder.
+        topic: Kafka's id of the topic that the offsets belong to; empty in files that do not have it yet.
     """
 
     table: str
@@ -74,14 +75,14 @@ class SavedState:
 
 @dataclass(frozen=True)
 class SavedSplit:
-    """A file of a saved state."""
+    """A split of the rows in one file of a saved state."""
 
     storage: Storage
     file: str
     schema: pa.Schema
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield its rows as the first a stream reads, which gives nothing for them.
+        """Yield the file's rows as the first rows of a stream, marked so that the stream emits nothing for them.
 
         Raises:
             DataLostError: the file is gone.
@@ -104,7 +105,7 @@ class SavedSplit:
 def save_state(
     spark: SparkSession, table: TableContext, checkpoint: str, into: str, ttl: str | None = None
 ) -> SavedState:
-    """Save the state of a query over a table's normalized stream, which has stopped; see ``TableStore.save_state``."""
+    """Save the state of a stopped query over a table's normalized stream; see ``TableStore.save_state``."""
     log, target = Storage.at(checkpoint), Storage.at(into)
     cutoff = None if ttl is None else int(time.time() * 1000) - ttl_ms(ttl)
     if target.read(STATE_FILE) is not None:
@@ -130,11 +131,12 @@ def save_state(
 
 
 def saved_state(folder: str, spec: TableSpec) -> SavedState:
-    """Read what a saved state says of itself.
+    """Return the description of a table's saved state.
 
     Raises:
-        InvalidInputError: there is none, it is another table's, or the table's columns have changed since.
-        CorruptedError: the file is none of ours.
+        InvalidInputError: there is no saved state, it belongs to another table, or the table's columns have changed
+            since.
+        CorruptedError: ``state.json`` cannot be parsed.
     """
     found = find_saved_state(folder)
     if found is None:
@@ -151,10 +153,10 @@ def saved_state(folder: str, spec: TableSpec) -> SavedState:
 
 
 def find_saved_state(folder: str) -> SavedState | None:
-    """Read what a saved state says of itself, whatever table it is of; None where there is none.
+    """Return the description of a saved state, whatever its table; None if there is none.
 
     Raises:
-        CorruptedError: the file is none of ours.
+        CorruptedError: ``state.json`` cannot be parsed.
     """
     text = Storage.at(folder).read(STATE_FILE)
     if text is None:
@@ -168,16 +170,16 @@ def find_saved_state(folder: str) -> SavedState | None:
 
 
 def saved_splits(folder: str, spec: TableSpec) -> list[SavedSplit]:
-    """Plan the rows of a saved state, a part a file."""
+    """Return splits of the rows of a saved state, one per file."""
     storage = Storage.at(folder)
     return [SavedSplit(storage, file, spec.change_columns.named) for file in saved_state(folder, spec).files]
 
 
 def ttl_ms(ttl: str) -> int:
-    """Read a time-to-live, in milliseconds.
+    """Parse a time-to-live and return it in milliseconds.
 
     Raises:
-        InvalidInputError: it is no duration.
+        InvalidInputError: the text is not a duration.
     """
     kind = duration(0)
     try:
@@ -188,7 +190,7 @@ def ttl_ms(ttl: str) -> int:
 
 
 def _last_batch(checkpoint: Storage, table: TableContext) -> tuple[int, dict[str, Any]]:
-    """Find the last micro-batch of a query, which must be done, and where in the log it ended."""
+    """Return the number of a query's last micro-batch, which must be complete, and the source offset at its end."""
     name = checkpoint.root
     begun, done = (highest(checkpoint.child(folder)) for folder in ("offsets", "commits"))
     if done is None:
@@ -201,7 +203,7 @@ def _last_batch(checkpoint: Storage, table: TableContext) -> tuple[int, dict[str
         )
         raise InvalidInputError(msg)
     text = checkpoint.child("offsets").read(str(done)) or b""
-    # A version, the query's settings, and an offset for each source.
+    # The lines: a version, the query's settings, and one offset per source.
     lines = text.decode().splitlines()
     offset = json.loads(lines[2]) if len(lines) == 3 and lines[0] == "v1" else None
     if not isinstance(offset, dict) or offset.get("table") != table.spec.table_id or "offsets" not in offset:
@@ -214,12 +216,12 @@ def _last_batch(checkpoint: Storage, table: TableContext) -> tuple[int, dict[str
 
 
 def highest(folder: Storage) -> int | None:
-    """Give the highest of a folder's names that are numbers, as Spark's checkpoints have; None where there is none."""
+    """Return the highest numeric name in a folder of Spark's checkpoint; None if there is none."""
     return max((int(name) for name in folder.names() if name.isdigit()), default=None)
 
 
 def _newest_rows(spark: SparkSession, spec: TableSpec, checkpoint: str, batch: int, cutoff: int | None) -> DataFrame:
-    """Give of each key its newest row, when that came, and whether the key lives; names are numbers of columns."""
+    """Return each key's newest row with commit timestamp and fate; the table's columns are named ``c0``, ``c1``, ..."""
     operators = spark.read.format("state-metadata").load(checkpoint).select("operatorName", "stateStoreName").collect()
     state = None
     if [tuple(row) for row in operators] == [("stateStoreSave", "default")]:
@@ -263,7 +265,7 @@ def _file_schema(spec: TableSpec) -> pa.Schema:
 
 
 def _write(target: Storage, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write what lives of a part of the state, in one task; say which files, and how many keys had which fate."""
+    """Write the live keys of a partition of the state, in a task; yield the files' names and the key counts by fate."""
     begin_task()
     context = TaskContext.get()
     files = ParquetFiles(target, schema, prefix=f"{context.partitionId() if context else 0}", target_bytes=_FILE_BYTES)

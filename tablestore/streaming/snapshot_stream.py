@@ -1,8 +1,8 @@
 """The streaming read: a Spark source whose offsets are snapshot ids.
 
-An offset is the last snapshot that has been read, so a micro-batch holds whole snapshots and a restart goes on exactly
-where the checkpoint says. -1 stands for "nothing yet, begin with a full snapshot". Beside it stands the id of the
-table, since one that is made anew at the same path counts its snapshots from 0 again.
+An offset is the last snapshot that has been read, so a micro-batch holds whole snapshots and a restart resumes exactly
+at the checkpoint's offset. -1 means that nothing has been read and the stream starts with a full snapshot. The offset
+also holds the table's id, because a new table at the same path counts its snapshots from 0 again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Offset = dict[str, Any]
 
 
 def feed_schema(spec: TableSpec) -> StructType:
-    """Give the columns of a change feed (those of Delta's): the table's, then what happened to the row, and when.
+    """Return the columns of a change feed, as in Delta: the table's columns, change type, commit version and timestamp.
 
-    A delete holds its key and, in formats that carry no more, NULL elsewhere.
+    A delete has values in the key columns; in formats that carry only the key, its other columns are NULL.
     """
     columns = [
         StructField(f.name, f.dataType, f.nullable or (spec.has_key and f.name not in spec.primary_key))
@@ -66,8 +66,8 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read the table at ``options.path`` as rows of ``schema``.
 
         Raises:
-            InvalidInputError: a key table is read without the columns that tell deletes from inserts.
-            ConflictError: the table's columns were changed while the query began.
+            InvalidInputError: a key table is read without the change type, which tells deletes from inserts.
+            ConflictError: the table's columns were changed while the query started.
         """
         self._options = options
         self._table = TableContext.open(options.path, options.runtime, options.allowed)
@@ -92,40 +92,40 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress = None if name is None else ConsumerProgress(self._table, name)
 
     def initialOffset(self) -> Offset:
-        """Give where a new query begins."""
-        # Spark asks again for the first micro-batch, when a named consumer may already be known.
+        """Return the offset at which a new query starts."""
+        # Spark asks again for the first micro-batch, when a named consumer may already have been written.
         if self._first is None:
             begun = None if self._progress is None else self._progress.begun()
             self._first = self._begin() if begun is None else begun
         return self._offset(self._first)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Give the limit that the read's options ask for."""
+        """Return the read limit from the options."""
         if self._options.rows_max is not None:
             return ReadMaxRows(self._options.rows_max)
-        # Of the limits Spark knows, files are the nearest to snapshots.
+        # Of Spark's limits, files come closest to snapshots.
         limit = self._options.snapshots_max
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix where an ``availableNow`` run ends."""
+        """Fix the offset at which an ``availableNow`` run ends."""
         self._target = self._newest()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Give the newest snapshot the next micro-batch may hold; a read limit never parts a snapshot.
+        """Return the last snapshot of the next micro-batch; a read limit never splits a snapshot.
 
         Raises:
             DataLostError: the topic was created again.
             NotFoundError: the topic was deleted.
-            TableReplacedError: the query has read another table, which was at this path before.
+            TableReplacedError: the query has read an earlier table at the same path.
         """
         after = self._snapshot(start)
         if self._watch is not None:
-            # Nothing is published into a topic that is gone, so nothing would ever become visible.
+            # Without its topic, nothing is published and nothing would ever become visible.
             self._watch.look()
         through = self._newest() if self._target is None else self._target
         if self._progress is not None:
-            # What a query asks to go on from, it has read and committed.
+            # The query has read and committed everything up to its start offset.
             if after == BEFORE_FULL:
                 self._progress.begin(through)
             else:
@@ -139,20 +139,20 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(limited(after, through, self._feed.rows, rows_max=rows, snapshots_max=snapshots))
 
     def commit(self, end: Offset) -> None:
-        """Hear that the query has committed a micro-batch."""
+        """Record the consumer's progress after the query has committed a micro-batch."""
         if self._progress is not None and self._snapshot(end) != BEFORE_FULL:
             self._progress.read(self._snapshot(end))
 
     def reportLatestOffset(self) -> Offset:
-        """Give the newest visible snapshot, for the query's progress."""
+        """Return the newest visible snapshot, for the query's progress."""
         return self._offset(self._newest())
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Plan a micro-batch.
+        """Return the splits of a micro-batch.
 
         Raises:
-            DataLostError: neither the log nor the table holds all of its snapshots any more.
-            TableReplacedError: the query has read another table, which was at this path before.
+            DataLostError: neither the log nor the table's files still have all of its snapshots.
+            TableReplacedError: the query has read an earlier table at the same path.
         """
         after, through = self._snapshot(start), self._snapshot(end)
         if after == through:
@@ -160,23 +160,23 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [ReadSplit(part) for part in self._feed.parts(after, through)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one part, in a task."""
+        """Yield the rows of one split. Runs in a task."""
         begin_task()
         assert isinstance(partition, ReadSplit)
         return as_feed(partition.part.read(), self._schema)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Carry to tasks only what ``read`` needs."""
+        """Return the state to pickle for tasks: only what ``read`` needs."""
         return {"_schema": self._schema}
 
     def _newest(self) -> int:
-        """Give the newest snapshot that the query may read: visible, and not after the one it ends with."""
+        """Return the newest snapshot that the query may read: visible, and not after the query's ``until``."""
         newest, time = self._table.newest_visible(), self._options.until_ms
         if self._until is not None or time is None:
             return newest if self._until is None else min(newest, self._until)
         if self._table.files.snapshot(newest).timestamp_ms <= time:
             return newest
-        # A snapshot after that time is there, so which is the last before it no longer changes.
+        # There is a snapshot after that time, so the last one before it no longer changes.
         self._until = self._table.files.snapshot_as_of(time).id
         return min(newest, self._until)
 

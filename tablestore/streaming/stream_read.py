@@ -1,4 +1,4 @@
-"""Streaming reads of a table: options are checked, then Spark's source is set up."""
+"""Streaming reads of a table: checks the options, then configures Spark's source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tablestore.streaming.saved_state import saved_state
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """What ``TableStore.read_stream`` was asked for; see there."""
+    """The arguments of ``TableStore.read_stream``; see there."""
 
     scan_mode: str
     snapshot: int | None
@@ -36,12 +36,12 @@ class Stream:
 
 
 def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> DataFrame:
-    """Follow a table's changes; the options are checked now, not when the query starts.
+    """Return a streaming frame of a table's changes; options are checked now, not when the query starts.
 
-    What an eventual log gives goes through the normalize operator, unless that is switched off.
+    The records of an eventual log pass through the normalize operator, unless that is switched off.
 
     Raises:
-        InvalidInputError: an option is wrong, or two do not go together.
+        InvalidInputError: an option is wrong, or two options exclude each other.
     """
     given = {
         "scan-mode": wanted.scan_mode,
@@ -93,7 +93,7 @@ def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> Dat
 
 
 def _until(files: TableFiles, until: Point | None) -> dict[str, object]:
-    """Say where a stream ends: at a snapshot, which may be yet to come, or at a time, which may be, too."""
+    """Return the option for the end of a stream: a snapshot or a time, either of which may be in the future."""
     if until is None:
         return {}
     if isinstance(until, str) and is_tag(until):

@@ -1,4 +1,4 @@
-"""The streaming write: each micro-batch becomes one snapshot, once, across restarts of the query."""
+"""The streaming write: each micro-batch becomes exactly one snapshot, across restarts of the query."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ def start_stream(
     query_name: str | None,
     transform: Callable[[DataFrame], DataFrame] | None = None,
 ) -> StreamingQuery:
-    """Start the query.
+    """Start a query that writes each micro-batch of a stream.
 
-    The write of a batch is named by the query's id, which Spark keeps in the checkpoint, and the batch's number; both
-    are the same when Spark repeats a batch after a crash. So a batch that landed is not written again, and one that
-    is committed but not published is published. A query whose checkpoint was deleted gets a new id from Spark and
-    counts its batches from 0: what it reads again is written again, and a warning says so.
+    A micro-batch is identified by the query's id, which Spark keeps in the checkpoint, and the batch number. Both are
+    the same when Spark repeats a batch after a crash. So a batch that has landed is not written again, and a batch that
+    is committed but not published is published. If the checkpoint was deleted, Spark gives the query a new id and
+    counts batches from 0: rows that the query reads again are written again, and a warning is logged.
 
     Args:
         frame: the stream.
-        write: writes the rows of a batch under its name; called in the query's own thread.
+        write: writes the rows of a batch under its commit id; called in the query's thread.
         has_key: whether the table has a primary key.
-        checkpoint: the query's folder.
-        output_mode: ``append``, or ``update`` where the table has a key.
+        checkpoint: the query's checkpoint folder.
+        output_mode: ``append``, or ``update`` if the table has a key.
         trigger: arguments of Spark's ``trigger``; None for Spark's default.
         query_name: the query's name.
-        transform: makes of the rows of a batch those that are written.
+        transform: applied to the rows of each batch before they are written.
+
+    Returns:
+        The running query.
 
     Raises:
         InvalidInputError: the frame is not a stream, or the output mode does not fit the table.

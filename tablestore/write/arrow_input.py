@@ -1,4 +1,4 @@
-"""Shaping of Arrow batches: in tasks of ``format("tablestore")``, where Spark hands rows over, and of local frames."""
+"""Shaping of Arrow batches, for the tasks of ``format("tablestore")`` and for local frames."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _TASK_SHIFT = 33
 def prepare_batches(
     batches: Iterator[pa.RecordBatch], spec: TableSpec, task: int, *, preimages: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Give a task's rows the table's columns and, for a key table, ``_kind`` and ``_seq``; see ``shape_changes``."""
+    """Yield a task's rows with the table's columns and, for a key table, ``_kind`` and ``_seq``.
+
+    See ``prepare_input.prepare_changes``, which does the same for frames.
+    """
     target = change_file_schema(spec) if spec.has_key else spec.arrow
     row = task << _TASK_SHIFT
     for batch in batches:
@@ -46,7 +49,7 @@ def prepare_batches(
 
 
 def deletes_of(keys: pa.Table, spec: TableSpec, kept: Sequence[str]) -> pa.Table:
-    """Make deletes of rows of keys, of which the columns named are kept; see ``shape.deletes_of``."""
+    """Return a delete for each row of keys, with the columns in ``kept``; see ``prepare_input.deletes_of``."""
     names = {name.lower(): name for name in keys.column_names}
     columns = [
         keys.column(names[f.name.lower()]) if f.name in kept else pa.nulls(keys.num_rows, f.type) for f in spec.arrow
@@ -56,7 +59,7 @@ def deletes_of(keys: pa.Table, spec: TableSpec, kept: Sequence[str]) -> pa.Table
 
 
 def _kinds(change_types: pa.Array) -> pa.Array:
-    """Turn ``_change_type`` into row kinds for writing, -1 for what is none; see ``shape.kind_of``."""
+    """Map ``_change_type`` to row kinds for writing, -1 if it is invalid; see ``prepare_input.kind_of``."""
     number = pc.fill_null(pc.index_in(change_types, pa.array(CHANGE_TYPE_NAMES)), -1).cast(pa.int8())
     insert = pa.scalar(int(RowKind.INSERT), pa.int8())
     return pc.if_else(pc.equal(number, insert), pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), number)

@@ -1,10 +1,10 @@
-"""Adopts what another Delta writer did to the rows of a table: its commits say nothing of the changes that they make.
+"""Adopts row changes made by other Delta writers, whose commits do not list the changes that they make.
 
-A ``DELETE``, ``UPDATE``, ``MERGE``, ``RESTORE`` or overwrite by another tool takes files out and brings others in. What
-that changed is the difference between the rows of the two, as multisets. One commit of ours lists it as its own changes
-and records up to which version it speaks for (``tablestore-adopted``); those versions count as no changes from then on.
-So the log, streams and ``verify`` are given the same changes in the same order, and log = table holds again with the
-snapshot of that commit.
+A ``DELETE``, ``UPDATE``, ``MERGE``, ``RESTORE`` or overwrite by another tool removes files and adds others. Its changes
+are the multiset difference of the rows in the two sets of files. A commit by this module, the adoption, lists the
+difference as its own changes and records the last version that it covers (``tablestore-adopted``). From then on, the
+covered versions count as having no changes. So the log, streams and ``verify`` see the same changes in the same order,
+and as of the adoption's snapshot, log and table agree again.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ KIND_OF_SNAPSHOT = "adopt"
 
 @dataclass(frozen=True)
 class Adoption:
-    """What a commit of adoption says.
+    """The result of an adoption.
 
     Attributes:
-        snapshot: the snapshot that it made.
-        published: versions of other writers whose changes are its changes.
-        skipped: versions that were left out on demand, and what they did.
-        rows: how many changes it has.
+        snapshot: id of the adoption's snapshot.
+        published: versions of other writers whose changes were adopted.
+        skipped: versions that were left out on request, and what they did.
+        rows: number of adopted changes.
     """
 
     snapshot: int
@@ -58,25 +58,25 @@ class _StagedDifference:
 
 
 def adopt(table: TableContext, skip: Collection[int] = ()) -> Adoption | None:
-    """Adopt what other Delta writers did to the rows of a table since its last snapshot that is in the log.
+    """Adopt the row changes that other Delta writers made since the last published snapshot.
 
-    1. Find their commits. Where there is none, nothing is done.
-    2. Compare the files that each took out with those that it brought in, and write what differs as changes.
-       A crash leaves a file that nothing points at.
-    3. Commit that. A crash after it leaves a snapshot that recovery publishes.
+    1. Find their commits. If there are none, return.
+    2. Compare the files that these commits removed with those that they added, and write the differences as changes.
+       A crash leaves files that nothing refers to.
+    3. Commit the changes. A crash after that leaves a snapshot that recovery publishes.
 
     Args:
         table: the table.
-        skip: versions of other writers whose changes are left out: neither log nor streams are given them.
+        skip: versions of other writers whose changes are left out of log and streams.
 
     Returns:
-        What was done; None where there was nothing to do.
+        The adoption; None if there was nothing to adopt.
 
     Raises:
-        InvalidInputError: a version to skip is none of another writer that waits for it, or the log's format cannot say
-            that rows are gone.
-        DataLostError: files that were taken out are gone, so what they held can only be skipped.
-        CorruptedError: rows of a table with a key were changed.
+        InvalidInputError: a version to skip is not an unpublished version of another writer; or a version deletes rows,
+            which the log's format cannot express.
+        DataLostError: removed files are gone, so the changes of their version can only be skipped.
+        CorruptedError: another writer changed rows of a table with a key.
         ConflictError: other writers committed first too often.
     """
     files = table.files
@@ -108,7 +108,7 @@ def adopt(table: TableContext, skip: Collection[int] = ()) -> Adoption | None:
 
 
 def _waiting(table: TableContext, through: int) -> list[Commit]:
-    """Find other writers' commits whose changes nobody has published or adopted, oldest first."""
+    """Return other writers' commits whose changes are neither published nor adopted, oldest first."""
     files = table.files
     first = 0 if table.log is None else newest_published(table.index) + 1
     if first > through:
@@ -150,14 +150,14 @@ def _stage(table: TableContext, found: Sequence[Commit]) -> _StagedDifference:
 
 
 def _difference(files: TableFiles, found: Sequence[Commit]) -> FilesDifference:
-    """Plan the comparison of what versions took out with what they brought in.
+    """Return the comparison between the files that the given versions removed and those that they added.
 
-    A file that one of them brought in and another took out is not looked at, nor is one that came back.
+    Files that one version added and another removed are ignored, and so are files that were removed and added again.
 
     Raises:
-        CorruptedError: the table has a key, so others may not change its rows.
+        CorruptedError: the table has a key, so other writers must not change its rows.
         InvalidInputError: a version has deletion vectors.
-        DataLostError: a file that was taken out is not known any more, or gone.
+        DataLostError: a removed file is gone, or the Delta log no longer knows it.
     """
     gone: dict[str, tuple[DataFile, Commit]] = {}
     come: dict[str, DataFile] = {}
@@ -190,10 +190,10 @@ def _difference(files: TableFiles, found: Sequence[Commit]) -> FilesDifference:
 
 
 def _before(files: TableFiles, found: Commit) -> dict[str, DataFile]:
-    """Return the files that there were before a version, by their paths.
+    """Return the table's files before a version, by path.
 
     Raises:
-        DataLostError: they are not known any more.
+        DataLostError: the Delta log no longer knows the files that the version removed.
     """
     try:
         before = {file.path: file for file in files.log.files(found.version - 1)}
@@ -225,7 +225,7 @@ def _skip(*found: Commit) -> str:
 
 
 def _told(files: TableFiles, found: Commit) -> str:
-    """Say what a version did that is left out."""
+    """Return a description of what a skipped version did."""
     added = sum(max(file.rows, 0) for file in found.added)
     try:
         before = _before(files, found)

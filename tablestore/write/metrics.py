@@ -1,4 +1,4 @@
-"""A hook that is told what the verbs of a table did and how long they took."""
+"""A metrics hook, which is called with the result and duration of each operation on a table."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ logger = logging.getLogger("tablestore")
 
 @dataclass(frozen=True)
 class Measured:
-    """One thing that was done.
+    """The measurement of one operation.
 
     Attributes:
-        what: ``write`` or the verb, such as ``delete`` (until it is visible, so with ``publish``), ``publish``,
-            ``compact`` or ``expire``.
+        what: ``write`` or the DML statement, such as ``delete`` (both measured until the rows are visible, so including
+            ``publish``), ``publish``, ``compact`` or ``expire``.
         path: the table's folder.
-        snapshot: the snapshot that was made or published; None where there was none.
-        rows: changes in it, or that were published; of ``expire`` the snapshots that went.
-        seconds: how long it took.
+        snapshot: the snapshot that was made or published; None if there was none.
+        rows: number of changes made or published; for ``expire``, the number of expired snapshots.
+        seconds: duration of the operation.
     """
 
     what: str
@@ -37,16 +37,20 @@ Hook = Callable[[Measured], None]
 
 
 class Meter:
-    """Tells a hook, if there is one; the hook's own errors are logged and stop nothing."""
+    """Measures operations and calls the hook, if there is one; errors of the hook are logged and otherwise ignored."""
 
     def __init__(self, path: str) -> None:
-        """Measure a table."""
+        """Measure operations on the table at ``path``."""
         self._path = path
         self.hook: Hook | None = None
 
     @contextmanager
     def measured(self, what: str) -> Iterator[Callable[[int | None, int], None]]:
-        """Time what is done inside; it says which snapshot and how many rows. Nothing is told of what fails."""
+        """Measure the block and call the hook, unless the block fails or reports nothing.
+
+        Yields:
+            A function with which the block reports its snapshot and number of rows.
+        """
         told: list[tuple[int | None, int]] = []
         start = time.perf_counter()
         yield lambda snapshot, rows: told.append((snapshot, rows))
@@ -54,7 +58,7 @@ class Meter:
             self._tell(Measured(what, self._path, *told[-1], time.perf_counter() - start))
 
     def made(self, what: str, work: Callable[[], Snapshot | None]) -> Snapshot | None:
-        """Do and time what may make a snapshot."""
+        """Run and measure work that may make a snapshot."""
         with self.measured(what) as tell:
             snapshot = work()
             if snapshot is not None:

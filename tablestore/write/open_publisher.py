@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def open_publisher(table: TableContext, spark: SparkSession | None) -> KafkaPublisher | None:
-    """Make a publisher of the table's log; large snapshots go through Spark tasks where there is a session.
+    """Return a publisher of the table's log; with a session, it publishes large snapshots in Spark tasks.
 
     Returns:
-        The publisher, connected to nothing yet; None for a table without a log.
+        The publisher, not yet connected; None for a table without a log.
     """
     if table.log is None:
         return None
@@ -33,7 +33,7 @@ def open_publisher(table: TableContext, spark: SparkSession | None) -> KafkaPubl
 
 
 def publish_with_spark(spark: SparkSession) -> Callable[[Sequence[PartitionTask]], list[RegisterPosition]]:
-    """Publish large snapshots by Spark tasks."""
+    """Return a function that publishes partitions in Spark tasks."""
 
     def publish(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
         results = run_tasks(spark, tasks, lambda task: json.dumps(asdict(publish_partition(task))))

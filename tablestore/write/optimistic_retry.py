@@ -1,4 +1,4 @@
-"""Writes that depend on what the table holds: whether a commit in between makes them wrong, and beginning again."""
+"""Optimistic concurrency for writes that depend on the table's contents: conflict checks before a commit, and retry."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _WAIT_SECONDS = 0.05
 
 
 class StaleError(ConflictError):
-    """Somebody committed after the snapshot that a write was made from, or changed the table's columns."""
+    """Another writer committed after the snapshot that a write was computed from, or changed the table's columns."""
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """Files of an append table that a verb takes out.
+    """Files of an append table that a DML statement removes.
 
     Attributes:
-        deleted: those of which no row is left.
-        rewritten: those whose other rows are in staged files.
-        base: the snapshot in which they were found.
+        deleted: files of which no row remains.
+        rewritten: files whose remaining rows are in staged files.
+        base: the snapshot in which the files were found.
     """
 
     deleted: Sequence[DataFile]
@@ -38,11 +38,11 @@ class Replaced:
 
     @property
     def files(self) -> list[DataFile]:
-        """All of them."""
+        """All removed files."""
         return [*self.deleted, *self.rewritten]
 
     def replacement(self, staged: Sequence[StagedFile]) -> Replacement:
-        """Say in the commit which files hold its changes; ``staged`` are those that come in."""
+        """Return the files to remove and the facts that list the changes, for the commit that adds ``staged``."""
         by_role: dict[Role, list[DataFile]] = {role: [] for role in Role}
         for each in sorted(staged, key=lambda s: s.file.path.rpartition("/")[2]):
             by_role[each.role].append(each.file)
@@ -51,16 +51,16 @@ class Replaced:
 
 
 def check_columns_of(files: TableFiles, since: int, then: Callable[[int], None] | None, newest: int) -> None:
-    """See that a table has the columns that rows were staged for.
+    """Check that a table still has the columns that rows were staged for.
 
     Args:
         files: the table.
-        since: the snapshot that brought those columns.
-        then: what else is to be seen.
+        since: the snapshot that introduced those columns.
+        then: a further check, called with ``newest``.
         newest: the newest snapshot.
 
     Raises:
-        StaleError: it has others.
+        StaleError: the columns have changed.
     """
     now = files.spec_of(newest).since
     if now != since:
@@ -74,20 +74,20 @@ def check_columns_of(files: TableFiles, since: int, then: Callable[[int], None] 
 
 
 def check_rows(log: DeltaLog, base: int, newest: int) -> None:
-    """See that nobody has changed rows of a key table since a snapshot.
+    """Check that no commit since snapshot ``base`` has changed rows.
 
     Raises:
-        StaleError: somebody has.
+        StaleError: a commit has.
     """
     if any(log.commit_at(v).info.get("kind") not in MAINTENANCE for v in range(base + 1, newest + 1)):
         raise StaleError
 
 
 def check_files(log: DeltaLog, base: int, newest: int) -> None:
-    """See that nobody has taken files out of an append table since a snapshot, were it only to rewrite them.
+    """Check that no commit since snapshot ``base`` has removed files of an append table, not even to rewrite them.
 
     Raises:
-        StaleError: somebody has.
+        StaleError: a commit has.
     """
     between = map(log.commit_at, range(base + 1, newest + 1))
     if any(found.removed or found.rewritten for found in between):
@@ -95,25 +95,25 @@ def check_files(log: DeltaLog, base: int, newest: int) -> None:
 
 
 def check_same(log: DeltaLog, base: int, newest: int) -> None:
-    """See that an append table holds the very rows that it held in a snapshot, in the very files.
+    """Check that an append table has the same rows in the same files as in snapshot ``base``.
 
     Raises:
-        StaleError: somebody has added rows, or taken files out.
+        StaleError: a commit has added rows or removed files.
     """
     check_rows(log, base, newest)
     check_files(log, base, newest)
 
 
 def until_fresh(path: str, attempt: Callable[[], Snapshot | None], *, tries_max: int) -> Snapshot | None:
-    """Try a write until nobody commits in between.
+    """Retry a write until no conflicting commit precedes it, and return its snapshot.
 
     Args:
         path: the table's folder, for the message.
-        attempt: stages and commits; removes what it has staged where it raises ``StaleError``.
-        tries_max: how often.
+        attempt: stages and commits; removes what it has staged if it raises ``StaleError``.
+        tries_max: number of attempts.
 
     Raises:
-        ConflictError: somebody did each time; nothing was committed.
+        ConflictError: every attempt met a conflicting commit; nothing was committed.
     """
     for number in range(tries_max):
         try:

@@ -1,4 +1,4 @@
-"""Shaping: a frame's rows are checked against the table and given a row kind, an order and a bucket."""
+"""Shaping: checks a frame's columns against the table and adds each row's kind, order and bucket."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from snapshot.schema.system_columns import BUCKET, COMMIT_TIMESTAMP, COMMIT_VERS
 from tablestore.write import arrow_input
 
 UNKNOWN_KIND = -1
-"""Stands for a ``_change_type`` that is none; staging rejects it."""
+"""Row kind for an invalid ``_change_type``; staging rejects it."""
 _CARRIED = (COMMIT_VERSION, COMMIT_TIMESTAMP)
 
 
 def prepare_rows(frame: DataFrame, spec: TableSpec) -> DataFrame:
-    """Give the rows of an append table: the table's columns in their order."""
+    """Return the rows to append: the table's columns in table order."""
     return frame.select(*table_columns(frame.schema, spec))
 
 
 def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimages: bool = False) -> DataFrame:
-    """Give the changes of a key table, all changes of a bucket in the Spark partition of its number.
+    """Return the changes of a key table; a bucket's changes are all in the Spark partition of the same number.
 
     Columns: the table's, ``_kind`` (byte), ``_seq`` (long; the order of the frame's rows), ``_bucket`` (int).
-    Preimages are left out, where the merge engine does not take them back: the row they show is replaced by the
-    postimage after them.
+    Preimages are left out unless the merge engine retracts them (``preimages``): the postimage that follows a preimage
+    replaces its row anyway.
     """
     came = check_columns(frame.schema, spec)
     change_type = came[CHANGE_TYPE].name if CHANGE_TYPE in came else None
@@ -39,7 +39,7 @@ def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimage
     found = [came.get(field.name.lower()) for field in spec.schema.fields]
     if [f and (f.name, f.dataType) for f in found] != [(f.name, f.dataType) for f in spec.schema.fields]:
         frame = frame.select(*table_columns(frame.schema, spec), *([F.col(change_type)] if change_type else []))
-    # One text, since each call on a column goes to Spark's JVM and back several times.
+    # SQL expressions, because each call on a Column object makes several round trips to Spark's JVM.
     shaped = frame.selectExpr(
         *map(backquoted, spec.schema.names),
         f"{kind_of(change_type)} AS {KIND}",
@@ -50,7 +50,7 @@ def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimage
 
 
 def kind_of(change_type: str | None) -> str:
-    """Turn ``_change_type`` into a row kind for writing: insert and postimage set the row, delete removes it."""
+    """Return SQL that maps ``_change_type`` to a row kind for writing: inserts and postimages become upserts."""
     if change_type is None:
         return _byte(RowKind.UPDATE_AFTER)
     kinds = {kind: kind for kind in RowKind} | {RowKind.INSERT: RowKind.UPDATE_AFTER}
@@ -63,7 +63,7 @@ def _byte(number: int) -> str:
 
 
 def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
-    """Select the table's columns from a frame's, widened where no value can change.
+    """Return the table's columns as selected from a frame, cast to wider types where needed.
 
     Raises:
         InvalidInputError: the frame's columns do not fit; see ``check_columns``.
@@ -81,15 +81,17 @@ def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
 
 
 def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]:
-    """Check a frame's columns against the table's, by name in any case.
+    """Check a frame's columns against the table's; names are case-insensitive.
 
-    Columns that were added to the table may be missing, so that those who wrote before go on: their rows have NULL.
+    Columns that were added to the table later may be missing, so that existing writers continue to work; their rows
+    have NULL in them.
 
     Returns:
-        The frame's columns by their names in lower case.
+        The frame's columns by lower-case name.
 
     Raises:
-        InvalidInputError: a column is missing, unknown or of another type, or ``_change_type`` came without a key.
+        InvalidInputError: a column is missing, unknown or of another type, or the frame has ``_change_type`` although
+            the table has no key.
     """
     came = {field.name.lower(): field for field in schema.fields}
     wanted = {field.name.lower() for field in spec.schema.fields}
@@ -121,10 +123,11 @@ def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]
 
 
 def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> DataFrame:
-    """Make deletes of a frame of keys, and of the sequence where rows have one: the table's other columns are NULL.
+    """Return a delete for each row of a frame of keys (and sequence fields, if any); other columns are NULL.
 
     Raises:
-        InvalidInputError: the table has no key, the frame lacks a column of it or of the sequence, or keys do not do.
+        InvalidInputError: the table has no key; the frame lacks a key column or a sequence field; or the merge engine
+            needs whole rows for deletes.
     """
     if not spec.has_key:
         msg = "delete: this table has no primary key, so its rows cannot be named."

@@ -1,4 +1,4 @@
-"""What an eventual log has wrong, and the changes that make it right."""
+"""Finds the keys on which an eventual log is wrong, and the changes that correct it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from snapshot.store.table_files import TableFiles
 from tablestore.read.split_planner import lookup_in
 
 SAID = "_said"
-"""int8: row kind of the log's last word on the key; NULL where it says nothing."""
+"""int8: row kind of the log's last record of the key; NULL if there is none."""
 AT = "_at"
-"""int64: where that record is, as ``_seq`` of ``read_tail``; NULL likewise."""
+"""int64: position of that record, as ``_seq`` of ``read_tail``; NULL if there is none."""
 FRESH = "_fresh"
 """bool: whether one of the unsettled snapshots changed the key."""
 _MEMORY = "256MB"
@@ -32,30 +32,30 @@ _MEMORY = "256MB"
 
 @dataclass(frozen=True)
 class Repairs:
-    """Compares the log with the newest snapshot, key by key, within DuckDB's bounded memory.
+    """Compares the log with the newest snapshot, key by key, in DuckDB with bounded memory.
 
-    A repair scans the bucket's files once, however few keys it looks up.
+    A comparison scans the bucket's files once, however few keys it looks up.
     """
 
     files: TableFiles
     log: KafkaLog
 
     def unsettled(self, snapshot: int) -> Sequence[ChangeSet]:
-        """Give the changes of a snapshot and of every later one that is committed, in order."""
+        """Return the changes of a snapshot and of every later committed one, in order."""
         newest = self.files.latest()
         return [self.files.changes(each, self.log.partitions) for each in range(snapshot, newest + 1)]
 
     def wrong(
         self, partition: int, start: int, end: int, unsettled: Sequence[ChangeSet], *, whole: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Give the committed value, or a delete, of each key on which the log's last word is another.
+        """Yield the committed row, or a delete, of each key whose last record in the log says something else.
 
         Args:
             partition: the log partition, which is the bucket.
-            start: offset from which the log is read.
-            end: offset at which that ends.
-            unsettled: snapshots whose keys must have their last word between the two.
-            whole: every key of the bucket must.
+            start: offset at which reading the log starts.
+            end: offset before which it ends.
+            unsettled: snapshots whose keys must have their last record in this range.
+            whole: every key of the bucket must have its last record in this range.
 
         Yields:
             The table's columns, then ``_kind``.
@@ -73,17 +73,17 @@ class Repairs:
         whole: bool = False,
         snapshot: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Give what ``wrong`` gives, and what the log says instead; compare with ``snapshot``, or with the newest.
+        """Yield the rows of ``wrong`` together with what the log says; compare with ``snapshot``, or with the newest.
 
-        1. Read the log between the offsets and keep each key's last word.
-        2. Add the keys of the unsettled snapshots: what was sent before the range may have been undone since.
-        3. Look all these keys up in the newest snapshot.
-        4. Give what differs.
+        1. Read the log between the offsets and keep each key's last record.
+        2. Add the keys of the unsettled snapshots: later attempts may have overridden what was sent before the range.
+        3. Look up all these keys in the snapshot.
+        4. Yield the differences.
 
         Yields:
             The table's columns, ``_kind``, ``_said``, ``_at`` and ``_fresh``.
         """
-        # Records of an eventual log are of any age: what they lack of the table's columns is NULL.
+        # Records of an eventual log may be older than some of the table's columns, which are then NULL.
         files = self.files.refreshed()
         spec, log = files.spec, self.log.under(files.change_schema)
         with spilling("repair-", memory_limit=_MEMORY) as session, errors_mapped("repair"):
@@ -108,7 +108,7 @@ class Repairs:
 def _look_up(
     files: TableFiles, session: duckdb.DuckDBPyConnection, bucket: int, snapshot: int | None, *, whole: bool
 ) -> None:
-    """Make the table ``alive`` of the committed rows whose keys are asked for, or of all."""
+    """Create the DuckDB table ``alive`` of the committed rows of a bucket: those in ``keys``, or all of them."""
     lookup = lookup_in(files, files.latest() if snapshot is None else snapshot)
     keys = None if whole else session.sql("SELECT * FROM keys").to_arrow_table()
     load_numbered(session, "alive", files.spec.arrow, lookup.rows(bucket, keys))
@@ -120,7 +120,7 @@ def _changes(unsettled: Sequence[ChangeSet], bucket: int, wanted: Columns) -> It
 
 
 def _differences(spec: TableSpec) -> str:
-    """Write the query of what the log lacks: rows that it has not, or otherwise, and keys that it should not have."""
+    """Return the query for rows that are missing or different in the log, and for keys that it should not have."""
     columns, keys = columns_of(spec), keys_of(spec)
     kind, seq = f"seen.c{len(columns)}", f"seen.c{len(columns) + 1}"
     deleted = ", ".join(f"keys.{c}" if c in keys else f"NULL AS {c}" for c in columns)

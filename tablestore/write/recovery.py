@@ -1,6 +1,6 @@
-"""Recovery: what is committed and not in the log is published, never twice.
+"""Recovery: publishes each committed snapshot that the log lacks, exactly once.
 
-There is no other way into the log: a write publishes by the same steps that recovery takes.
+Writes publish by the same steps as recovery; there is no other way into the log.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _GIVE_UP = (
 
 
 _IN_VAIN = (CorruptedError, DataLostError, InvalidInputError, NotFoundError)
-"""What trying again does not help."""
+"""Errors that a retry cannot fix."""
 
 
 class PublishPendingError(UnavailableError):
-    """A snapshot is committed and not yet in the log; the next write or ``recover()`` publishes it.
+    """A snapshot is committed but not yet in the log; the next write or ``recover()`` publishes it.
 
-    Do not repeat the write. Every failure after the commit is this error, whatever its reason: ``__cause__`` is the
-    failure, such as ``UnavailableError``, ``DataLostError`` or ``InvalidInputError``, and the message holds its text.
-    ``recover()`` raises the failure itself where trying again would not help.
+    Do not repeat the write. Every failure after the commit raises this error. Its ``__cause__`` is the failure, such as
+    ``UnavailableError``, ``DataLostError`` or ``InvalidInputError``, and its message includes the failure's text.
+    ``recover()`` raises the failure itself if a retry cannot fix it.
 
     Attributes:
         snapshot: the id of the committed snapshot.
@@ -57,17 +57,17 @@ class PublishPendingError(UnavailableError):
     kind = "publish-pending"
 
     def __init__(self, message: str, snapshot: int) -> None:
-        """Keep the snapshot's id beside the message."""
+        """Store the message and the snapshot's id."""
         super().__init__(message)
         self.snapshot = snapshot
 
     def __reduce__(self) -> tuple[type[PublishPendingError], tuple[str, int]]:
-        """Pickle by what it was made from."""
+        """Pickle by the constructor's arguments."""
         return type(self), (str(self), self.snapshot)
 
 
 class LogMovedError(PublishPendingError):
-    """The table's definition names other brokers by now; a publisher made for those before must not publish."""
+    """The table's definition now names other brokers, so a publisher opened for the old ones must not publish."""
 
 
 def publish_through(
@@ -82,30 +82,30 @@ def publish_through(
 ) -> list[IndexEntry]:
     """Publish committed snapshots, in order, until ``snapshot`` is in the log.
 
-    1. Take the log over, unless this publisher owns it. Once it was fenced, first give the new owner time: it publishes
-       every committed snapshot, so it may well publish ours.
-    2. Publish one snapshot after another, up to the newest there is. A crash leaves the rest to the next publisher.
-       Recovery also mends an eventual log, which may hold records of attempts that never committed.
-    3. After any error the publisher is new: go to 1, until tries or time are used up.
+    1. Take the log over, unless this publisher owns it. A publisher that was fenced first waits for the new owner,
+       which publishes every committed snapshot and so probably this one too.
+    2. Publish snapshots one after another, up to the newest committed one. After a crash, the next publisher publishes
+       the rest. Recovery also repairs an eventual log, which may hold records of attempts that never committed.
+    3. After an error, the publisher no longer owns the log: go to step 1, until attempts or time run out.
 
     Args:
         table: the table.
-        publisher: publishes its snapshots.
+        publisher: publisher of the table's log.
         index: the table's log index.
         snapshot: the snapshot that has to be in the log.
         buckets: the table's number of buckets.
         own: take the log over even if there is nothing to publish.
-        turns: what the publisher has learnt of others; None for nothing.
+        turns: the publisher's backoff, which adapts to other publishers; None for a new one.
 
     Returns:
-        The entries this call has published.
+        The index entries of the snapshots that this call published.
 
     Raises:
-        PublishPendingError: the broker failed ``ATTEMPTS_MAX`` times in a row or for ``log.request-timeout``, or
-            nothing got into the log for ``PATIENCE_SECONDS_MAX`` after a first failure, and the log lacks ``snapshot``.
-        LogMovedError: the table's log is at other brokers by now; open a publisher anew.
-        UnavailableError: the broker failed as often, and the log lacks nothing.
-        TableStoreError: a change file or the log's topic is wrong; trying again would not help.
+        PublishPendingError: the log lacks ``snapshot``, and the broker failed ``ATTEMPTS_MAX`` times in a row or for
+            ``log.request-timeout``, or no snapshot got into the log for ``PATIENCE_SECONDS_MAX`` after a first failure.
+        LogMovedError: the table's log is now at other brokers; open a new publisher.
+        UnavailableError: the broker failed as often, but the log lacks nothing.
+        TableStoreError: a change file or the log's topic is wrong; a retry cannot fix that.
     """
     done: list[IndexEntry] = []
     turns = turns or TakeOverBackoff()
@@ -134,7 +134,7 @@ def publish_through(
             _give_up_or_wait(table, error, patience, turns, seen=newest(index), snapshot=snapshot)
         except _IN_VAIN as error:
             publisher.discard()
-            # Lost changes may have expired since others published them.
+            # If other publishers have published the snapshot, its changes may have expired since.
             if not (isinstance(error, DataLostError) and newest(index) > published):
                 _raise_in_vain(table, index, error, snapshot, own=own)
     return done
@@ -143,11 +143,11 @@ def publish_through(
 def _give_up_or_wait(
     table: TableFiles, error: TableStoreError, patience: Patience, turns: TakeOverBackoff, *, seen: int, snapshot: int
 ) -> None:
-    """Wait before the next try where there is to be one; ``seen`` is the newest snapshot in the index.
+    """Wait before the next attempt, or raise if there is to be none; ``seen`` is the newest snapshot in the index.
 
     Raises:
-        PublishPendingError: tries or time are used up, and the log lacks ``snapshot``.
-        TableStoreError: ``error``, where the log lacks nothing, or waiting would not help.
+        PublishPendingError: attempts or time have run out, and the log lacks ``snapshot``.
+        TableStoreError: ``error`` itself, if the log lacks nothing or a retry cannot help.
     """
     if isinstance(error, LogMovedError):
         raise error
@@ -161,7 +161,7 @@ def _give_up_or_wait(
 
 
 def _raise_in_vain(table: TableFiles, index: LogIndex, error: TableStoreError, snapshot: int, *, own: bool) -> None:
-    """Raise an error that trying again would not help, unless it is about a later snapshot than the caller's own."""
+    """Raise an error that a retry cannot fix; only log it if ``snapshot`` is published and ``own`` is False."""
     root = table.storage.root
     if newest(index) < snapshot:
         msg = f"table {root!r}: {_committed(snapshot)}: {error}"
@@ -172,7 +172,7 @@ def _raise_in_vain(table: TableFiles, index: LogIndex, error: TableStoreError, s
 
 
 def publish_pending(table: TableFiles, snapshot: int, error: Exception) -> PublishPendingError:
-    """Make the error for a committed snapshot whose publishing failed for a reason that does not pass by itself."""
+    """Return the error for a committed snapshot that could not be published because of a lasting failure."""
     shown = str(error) if isinstance(error, TableStoreError) else f"{type(error).__name__}: {error}"
     if _committed(snapshot) not in shown:
         shown = f"table {table.storage.root!r}: {_committed(snapshot)}: {shown}"
@@ -211,7 +211,7 @@ def _publish_after(
 
 
 def _check_not_ahead(table: TableFiles, published: int, committed: int) -> None:
-    """Refuse to publish into a log that holds snapshots the table does not have: the next would pass for published.
+    """Check that the log holds no snapshots that the table lacks; otherwise new snapshots would seem published already.
 
     Raises:
         CorruptedError: the log is ahead of the table.
@@ -226,12 +226,12 @@ def _check_not_ahead(table: TableFiles, published: int, committed: int) -> None:
 
 
 def _check_not_moved(table: TableFiles, publisher: LogPublisher, through: int) -> None:
-    """Refuse to publish to brokers that the table's definition names no more: readers look at others by now.
+    """Check that the publisher's brokers are still those of the table's definition, where readers read.
 
-    Whoever changes the definition makes a snapshot, which, with all after it, goes to the new brokers only.
+    A change of the definition makes a snapshot. That snapshot and all later ones go to the new brokers only.
 
     Raises:
-        LogMovedError: it names others.
+        LogMovedError: the definition names other brokers.
     """
     servers = table.spec_at_least(through).properties.get(SERVERS, "")
     if publisher.servers and servers != publisher.servers:
@@ -245,17 +245,17 @@ def _check_not_moved(table: TableFiles, publisher: LogPublisher, through: int) -
 
 
 def _check_history(table: TableFiles, claimed: Sequence[tuple[int, str]]) -> None:
-    """Refuse to publish where the log's newest snapshot is another commit than the table's of that number.
+    """Check that the log's newest snapshot is the same commit as the table's snapshot of that number.
 
-    That is so where a table was restored from an older copy and others have committed to it since: what they committed
-    would pass for published.
+    The two differ if the table was restored from an older copy and other writers have committed to it since. Their
+    commits would seem published already.
 
     Args:
         table: the table.
-        claimed: snapshots that register and index say are published, and what identifies their commits.
+        claimed: snapshots that are published according to register and index, with their commit fingerprints.
 
     Raises:
-        CorruptedError: it is another commit.
+        CorruptedError: the commits differ.
     """
     known = {(snapshot, commit) for snapshot, commit in claimed if commit}
     newest = max((snapshot for snapshot, _ in known), default=0)
@@ -271,10 +271,10 @@ def _check_history(table: TableFiles, claimed: Sequence[tuple[int, str]]) -> Non
 
 
 def check_index(table: TableFiles, index: LogIndex) -> None:
-    """Compare the index with the table, without asking a broker, where something is committed before it is asked.
+    """Check the index against the table, without the broker, for code that commits before it connects to the broker.
 
     Raises:
-        CorruptedError: the index holds snapshots that the table does not have, or other commits than the table.
+        CorruptedError: the index holds snapshots that the table lacks, or other commits than the table.
     """
     listed = index.latest()
     if listed is not None:
@@ -285,11 +285,11 @@ def check_index(table: TableFiles, index: LogIndex) -> None:
 def recover(
     table: TableFiles, publisher: LogPublisher, index: LogIndex, *, buckets: int, turns: TakeOverBackoff | None = None
 ) -> list[IndexEntry]:
-    """Take the log over and publish everything committed that it lacks.
+    """Take the log over and publish all committed snapshots that it lacks.
 
     Raises:
         PublishPendingError: the broker does not answer, and the log lacks a snapshot.
-        UnavailableError: the broker does not answer, and the log lacks nothing.
+        UnavailableError: the broker does not answer, but the log lacks nothing.
     """
     publisher.discard()
     return publish_through(table, publisher, index, table.latest(), buckets=buckets, own=True, turns=turns)

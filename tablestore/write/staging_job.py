@@ -1,4 +1,4 @@
-"""Staging by tasks: the Spark job that writes files, and the descriptions of them that it sends back."""
+"""The Spark job that stages files, and the file descriptions that its tasks return."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from tablestore.spark.python_worker import begin_task
 
 
 def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
-    """Stage a shaped frame by one Spark job and collect the descriptions of its files.
+    """Stage a shaped frame in one Spark job and return the descriptions of its files.
 
     Raises:
-        InvalidInputError: rows were rejected; the files staged by then are removed.
+        InvalidInputError: rows were rejected; the staged files are removed.
+        UnavailableError: the file system failed; the staged files are removed.
     """
     names = shaped.columns
 
@@ -31,18 +32,18 @@ def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
         yield staged_to_arrow(stager, named, context.partitionId() if context else 0)
 
     if any("." in name for name in names):
-        # mapInArrow looks its columns up by name, and takes a dot in one for the field of a struct.
+        # mapInArrow looks up columns by name and takes a dot in a name for a struct field access.
         shaped = shaped.toDF(*(f"c{number}" for number in range(len(names))))
     rows = shaped.mapInArrow(stage, STAGED).collect()
     return accept_staged(stager, [row.asDict() for row in rows])
 
 
 def accept_staged(stager: StagesRows, rows: Sequence[dict[str, object]]) -> list[StagedFile]:
-    """Read the descriptions that staging tasks gave; none of them counts when one was rejected or has failed.
+    """Parse the descriptions that staging tasks returned; if a task rejected rows or failed, discard all files.
 
     Raises:
-        InvalidInputError: rows were rejected; the files staged by then are removed.
-        UnavailableError: the file system refused; likewise.
+        InvalidInputError: rows were rejected; the staged files are removed.
+        UnavailableError: the file system failed; the staged files are removed.
     """
     staged = [
         StagedFile(

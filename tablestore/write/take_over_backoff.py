@@ -1,7 +1,7 @@
-"""How publishers of one log keep out of each other's way, and when one of them gives up.
+"""Backoff between publishers that compete for one log, and the limits after which a publisher gives up.
 
-Nothing here is needed for the log to be right: whoever takes it over fences the owner before. It keeps them from doing
-that to each other again and again, so that nobody gets to publish anything.
+The log is correct without this module, because a publisher that takes the log over fences the previous owner. The
+backoff prevents publishers from fencing each other repeatedly so that none of them publishes anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from log_system.index import LogIndex
 
 ATTEMPTS_MAX = 8
 PATIENCE_SECONDS_MAX = 60.0
-"""For how long after a first failure it is tried again while nobody gets a snapshot into the log."""
+"""How long after a first failure a publisher retries while no snapshot gets into the log."""
 _WAIT_SECONDS_MIN = 0.1
 _WAIT_SECONDS_MAX = 10.0
 _DOUBLINGS_MAX = 6
@@ -23,18 +23,18 @@ _LOOK_SECONDS = 0.005
 
 
 class TakeOverBackoff:
-    """Lets a publisher that does not own the log leave it to the owner, while that makes progress.
+    """Makes a publisher wait before it takes the log over, as long as the log's owner makes progress.
 
-    The owner publishes every committed snapshot with its own next one, so it usually publishes ours too, and a
-    take-over would cost both. How long to wait for it is learnt: about what a take-over takes us, doubled each time we
-    are fenced, halved each time we publish. On a busy machine a take-over and a publish may together take longer than
-    any fixed time, and then publishers that wait no longer than that would fence each other for ever.
+    The owner publishes every committed snapshot together with its own next one, so it usually publishes ours too; a
+    take-over would slow both down. The waiting time adapts: it is about the duration of a take-over, doubled each time
+    we are fenced and halved each time we publish. A fixed time would not do: on a busy machine, a take-over and a
+    publish together may take longer, and publishers that wait less than that would fence each other forever.
     """
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Know of nobody else yet."""
+        """Start without any known competitor."""
         self.clock = clock
         self.sleep = sleep
         self._fenced = 0
@@ -42,21 +42,21 @@ class TakeOverBackoff:
 
     @contextmanager
     def take_over(self) -> Iterator[None]:
-        """Learn what a take-over takes."""
+        """Measure the duration of a take-over."""
         began = self.clock()
         yield
         self._cost = max(_WAIT_SECONDS_MIN, self.clock() - began)
 
     def fenced(self) -> None:
-        """Somebody has taken the log over from us."""
+        """Double the waiting time, because another publisher took the log over from us."""
         self._fenced = min(self._fenced + 1, _DOUBLINGS_MAX)
 
     def published(self) -> None:
-        """We have published something undisturbed."""
+        """Halve the waiting time, because we published without being fenced."""
         self._fenced = max(self._fenced - 1, 0)
 
     def wait(self, index: LogIndex, snapshot: int) -> int:
-        """Wait while the log moves towards ``snapshot`` without us; not at all while nobody has ever fenced us.
+        """Wait while another publisher moves the log towards ``snapshot``; return at once if we were never fenced.
 
         Returns:
             The newest snapshot in the index.
@@ -73,14 +73,14 @@ class TakeOverBackoff:
 
 
 class Patience:
-    """Says when to stop trying: too many failures in a row, or too long without a snapshot getting into the log."""
+    """Decides when to stop retrying: after too many failures in a row, or too long without a published snapshot."""
 
     def __init__(self, clock: Callable[[], float], wait_seconds: float) -> None:
-        """Begin to count now.
+        """Start counting now.
 
         Args:
-            clock: tells the time.
-            wait_seconds: how long a broker may fail to answer, all tries together.
+            clock: returns the time in seconds.
+            wait_seconds: how long a broker may fail to answer, over all attempts.
         """
         self._clock = clock
         self._wait_seconds = wait_seconds
@@ -90,13 +90,18 @@ class Patience:
         self.failures = 0
 
     def answered(self) -> None:
-        """The broker has answered: what it does from here on may take its time."""
+        """Restart the time limit for an answer, because the broker has answered."""
         self._answered = self._clock()
 
     def is_out(self, published: int, *, failed: bool = False) -> bool:
-        """Count a try that did not succeed; ``failed`` where the broker did, not another publisher was faster."""
-        # Others may be at work for long, so time counts from the first try that did not succeed; a broker that does not
-        # answer has used up time before that.
+        """Count an unsuccessful attempt and return whether to give up.
+
+        Args:
+            published: the newest snapshot in the index.
+            failed: the broker failed; False if another publisher fenced this one.
+        """
+        # Other publishers may be busy for long, so time counts from the first unsuccessful attempt. A broker that does
+        # not answer has used up time before that, which counts too.
         now = self._clock()
         if published != self._seen or self._since is None:
             self._seen, self._since, self.failures = published, now, 0
@@ -106,6 +111,6 @@ class Patience:
 
 
 def newest(index: LogIndex) -> int:
-    """Give the newest snapshot in the index; 0 for none."""
+    """Return the newest snapshot in the index; 0 if the index is empty."""
     latest = index.latest()
     return 0 if latest is None else latest.snapshot

@@ -1,4 +1,4 @@
-"""The write path: shape, stage, commit, publish, index."""
+"""The write path: shape, stage, commit, publish and index."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _BEGUN_ANEW = (
 
 
 RETRIES_MAX = 50
-"""How often a write is staged again because others have committed meanwhile."""
+"""Maximum number of times that a write is staged, if commits of other writers keep invalidating it."""
 
 
 class Writer:
-    """Writes to one table. Several writers, in any processes, may write to it at once."""
+    """Writes to one table. Several writers, in any processes, may write to a table concurrently."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class Writer:
 
         Args:
             table: the table.
-            publisher: of its log; None without one.
-            reopen: makes a publisher where the table's log has moved to other brokers; None leaves what is committed
-                by then to others.
+            publisher: publisher of the table's log; None without a log.
+            reopen: opens a new publisher if the table's log has moved to other brokers. With None, other writers
+                publish what is committed by then.
         """
         self._table = table
         self._publisher = publisher
@@ -85,27 +85,27 @@ class Writer:
     def write(self, frame: DataFrame, commit_id: CommitId | None = None) -> Snapshot | None:
         """Write a frame's rows as one snapshot.
 
-        Steps 1 to 3 are undone by nobody: what a crash leaves there is files that no snapshot points at.
+        A crash in steps 1 to 3 leaves files that no snapshot refers to. Nothing rolls these steps back.
 
-        1. Shape: check the columns, give each row its kind, order and bucket.
-        2. Stage: one Spark job writes files, with ``changelog-producer=lookup`` of changes that hold the rows they
-           replace. With ``log.consistency=eventual`` it also puts the changes into the log;
-           what a crash leaves there, the next writer or ``recover()`` repairs.
-        3. Commit: one Delta version. From here on the rows are in the table.
-        4. Publish and index: the log takes the snapshot, and any before it that it lacks. A crash before or within
-           leaves a committed snapshot that the next writer or ``recover()`` publishes.
+        1. Shape: check the columns; add each row's kind, order and bucket.
+        2. Stage: one Spark job writes files. With ``changelog-producer=lookup``, the changes also hold the rows that
+           they replace. With ``log.consistency=eventual``, the job also sends the changes to the log; if it crashes,
+           the next writer or ``recover()`` repairs the log.
+        3. Commit: one Delta version. From here on, the rows are in the table.
+        4. Publish and index: write the snapshot, and any earlier one that the log lacks, to the log. A crash before or
+           during this step leaves a committed snapshot that the next writer or ``recover()`` publishes.
 
         Args:
             frame: the rows; see ``TableStore.write``.
-            commit_id: names the write where the caller may repeat it after a crash; None for a write of its own.
+            commit_id: identifies a write that the caller may repeat after a crash; None for any other write.
 
         Returns:
-            The snapshot; None when the frame has no rows.
+            The snapshot; None if the frame has no rows.
 
         Raises:
             InvalidInputError: the rows do not fit the table; nothing was committed.
-            ConflictError: other writers were faster too often; nothing was committed.
-            PublishPendingError: committed, and not yet in the log.
+            ConflictError: other writers committed first too often; nothing was committed.
+            PublishPendingError: committed, but not yet in the log.
         """
         if commit_id is not None and (landed := self.publish_landed(commit_id)) is not None:
             return landed
@@ -122,19 +122,22 @@ class Writer:
     ) -> Snapshot | None:
         """Stage, commit and publish (steps 1 to 4 of ``write``).
 
-        Changes that depend on what the table holds (those of a verb, of a merge engine, and all with
-        ``changelog-producer=lookup``) are staged again when somebody else commits before they do; all are when
-        somebody changes the table's columns.
+        Changes that depend on the table's contents are staged again if another writer commits first. These are the
+        changes of a DML statement, those of a merge engine, and all changes with ``changelog-producer=lookup``. Any
+        change is staged again if the table's columns change before the commit.
 
         Args:
-            stage: stages the rows, as often as it is called; those of a verb are made from snapshot ``base`` of what
-                it is given.
+            stage: stages the rows with the given stager; may be called several times. The rows of a DML statement are
+                computed from the stager's snapshot ``base``.
             commit_id: as for ``write``.
-            kind: the snapshot's kind, for a verb; None for a write.
-            all_rows: of the rows that there are none stays but for those that are staged.
+            kind: the snapshot's kind, for a DML statement; None for a write.
+            all_rows: replace all existing rows with the staged ones.
+
+        Returns:
+            The snapshot; None if nothing was staged.
 
         Raises:
-            ConflictError: others committed in between ``RETRIES_MAX`` times in a row; nothing was committed.
+            ConflictError: other writers committed first ``RETRIES_MAX`` times in a row; nothing was committed.
         """
         tries = itertools.count()
 
@@ -145,7 +148,7 @@ class Writer:
             staged = stage(stager)
             made = self.write_staged(staged, commit_id, stager.base, kind=kind, spec=stager.spec, all_rows=all_rows)
             if made is None and before and self._table.is_eventual:
-                # What the attempts before have sent is true no more, and no commit of ours follows to mend it.
+                # Earlier attempts sent records that are now stale; no later commit will repair them, so repair here.
                 self._recover()
             return made
 
@@ -159,20 +162,25 @@ class Writer:
         kind: str,
         all_rows: bool = False,
     ) -> Snapshot | None:
-        """Put files of an append table in the place of others, and publish what that changes.
+        """Replace files of an append table with staged ones, and publish the changes.
 
-        An append that commits in between comes after it, as in Delta's ``WriteSerializable``: its rows were not seen
-        and stay. Whoever takes files out in between makes it begin again. So does an append where the log is to say by
-        one record that all rows are gone, since there the append comes first.
+        If an append commits in the meantime, it is ordered after this write, as with Delta's ``WriteSerializable``: its
+        rows were not read, and they stay. If another writer removes files in the meantime, this write is staged again.
+        It is also staged again after an append if the log has a truncate record for this write, because the append
+        precedes that record in the log.
 
         Args:
-            stage: given a snapshot, stages what replaces files of it and names those, as often as it is called.
+            stage: given a snapshot, stages new files and returns them with the files of that snapshot that they
+                replace; may be called several times.
             commit_id: as for ``write``.
             kind: the snapshot's kind.
             all_rows: all files are replaced.
 
+        Returns:
+            The snapshot; None if there was nothing to replace.
+
         Raises:
-            ConflictError: others took files out in between ``RETRIES_MAX`` times in a row; nothing was committed.
+            ConflictError: other writers removed files first ``RETRIES_MAX`` times in a row; nothing was committed.
         """
 
         def attempt() -> Snapshot | None:
@@ -184,7 +192,7 @@ class Writer:
         return self.meter.made(kind, lambda: until_fresh(self._table.path, attempt, tries_max=RETRIES_MAX))
 
     def _stage(self, frame: DataFrame, stager: Stager) -> list[StagedFile]:
-        """Shape and stage: in a Spark job, or right here where the rows are in this process anyway."""
+        """Shape and stage rows: in a Spark job, or in this process if the frame is local."""
         spec, buckets = stager.spec, stager.buckets
         preimages = stager.rule.takes_preimages
         if frame.isLocal():
@@ -211,17 +219,20 @@ class Writer:
         Args:
             staged: the files.
             commit_id: as for ``write``.
-            base: the snapshot that their changes were made from or resolved against; None where they were not.
+            base: the snapshot that the changes were computed from or resolved against; None if they depend on none.
             kind: the snapshot's kind; None for that of a write.
-            replaced: files of an append table in whose place they come.
-            spec: the table as they were staged for; None for as this writer knows it.
-            all_rows: no other rows stay.
+            replaced: files of an append table that the staged files replace.
+            spec: the table definition that the files were staged for; None for this writer's current one.
+            all_rows: replace all existing rows with the staged ones.
+
+        Returns:
+            The snapshot; None if there are neither staged nor replaced files.
 
         Raises:
-            ConflictError: the table's columns were changed since, or its rows, where they were looked up; the files are
-                removed, as after every error that says that nothing was committed.
-            OutcomeUnknownError: the commit may yet land, so the files stay.
-            PublishPendingError: committed, and not yet in the log.
+            ConflictError: the table's columns, or rows that were looked up, have changed since staging. The staged
+                files are removed, as after every error that says that nothing was committed.
+            OutcomeUnknownError: the commit may still land, so the files stay.
+            PublishPendingError: committed, but not yet in the log.
         """
         if not staged and not (replaced and replaced.files):
             return None
@@ -249,7 +260,7 @@ class Writer:
                 check=partial(check_columns_of, self._table.files, (spec or self._table.spec).since, then),
             )
         except (ConflictError, InvalidInputError, UnavailableError):
-            # Nothing was committed, and no try is under way. On a full disk, what is staged would only keep it so.
+            # Nothing was committed, and no attempt is in doubt. On a full disk, staged files would keep the disk full.
             self.remove(staged)
             raise
         # Step 4.
@@ -269,20 +280,20 @@ class Writer:
 
     @property
     def table(self) -> TableContext:
-        """The table as this writer knows it."""
+        """The table as of the last ``refresh``."""
         return self._table
 
     def refresh(self) -> TableContext:
-        """Learn what the table is by now: somebody may have changed its columns or options."""
+        """Reload the table if its columns or options have changed, and return it."""
         self._table = self._table.refreshed()
         return self._table
 
     def publish(self, snapshot: int) -> None:
-        """See that a committed snapshot, and all before it, are in the log; does nothing without a log.
+        """Publish a committed snapshot and all earlier ones that the log lacks; do nothing without a log.
 
         Raises:
-            PublishPendingError: it is not, whatever the reason.
-            TableReplacedError: the table was dropped and created again; what was committed to it is gone.
+            PublishPendingError: the snapshot is not in the log, for whatever reason.
+            TableReplacedError: the table was dropped and created again; the committed snapshot is gone.
         """
         try:
             self._publish(snapshot)
@@ -310,10 +321,13 @@ class Writer:
                     tell(snapshot, sum(entry.rows for entry in done))
 
     def publish_landed(self, commit_id: CommitId) -> Snapshot | None:
-        """Find the snapshot of a write that an earlier process made, and see that it is published.
+        """Return the snapshot of a write that an earlier process committed, and publish it if the log lacks it.
+
+        Returns:
+            The snapshot; None if the write has not landed.
 
         Raises:
-            PublishPendingError: it landed, and is not yet in the log.
+            PublishPendingError: the write landed, but is not yet in the log.
         """
         log, path = self._table.files.log, self._table.path
         landed = find_commit(log, commit_id, log.version(), after=-1)
@@ -327,11 +341,11 @@ class Writer:
         return landed
 
     def recover_once(self) -> None:
-        """Publish what an earlier writer left, before this writer's first batch.
+        """Publish what earlier writers left unpublished; does so once, before this writer's first write.
 
         Raises:
-            UnavailableError: the broker does not answer; nothing of this writer was committed.
-            TableStoreError: see ``recover``; likewise.
+            UnavailableError: the broker does not answer; this writer has committed nothing.
+            TableStoreError: see ``recover``; this writer has committed nothing.
         """
         if not self._recovered:
             try:
@@ -355,12 +369,12 @@ class Writer:
                     recover(table.files, self._publisher, table.index, buckets=table.options.buckets)
 
     def stager(self, *, whole_buckets: bool, pinned: bool = False, all_rows: bool = False) -> Stager:
-        """Make what stages the rows of a task; where rows are looked up, in the newest snapshot.
+        """Return a stager, which stages a task's rows; it looks existing rows up in the newest snapshot.
 
         Args:
-            whole_buckets: every row of a bucket reaches the same task.
-            pinned: the rows are made from the newest snapshot, and are stored as they are.
-            all_rows: no other rows stay.
+            whole_buckets: all rows of a bucket go to the same task.
+            pinned: the rows were computed from the newest snapshot and are stored unchanged.
+            all_rows: the staged rows replace all existing rows.
         """
         files = self._table.files
         rule = self._table.rule.as_set() if pinned else self._table.rule
@@ -384,7 +398,7 @@ class Writer:
 
     @property
     def _truncates(self) -> bool:
-        """Whether the log says by one record that all rows are gone."""
+        """Whether the log has one truncate record in place of a delete for every row."""
         log = self._table.options.log
         return log is not None and log.truncate_record
 
@@ -394,7 +408,7 @@ class Writer:
 
 
 def _sent(staged: Sequence[StagedFile]) -> dict[int, SentRange]:
-    """Say where each bucket's changes are in an eventual log; a bucket that several tasks have sent is left out."""
+    """Return where each bucket's changes are in an eventual log, except for buckets sent by several tasks."""
     found: dict[int, list[SentRange]] = {}
     for each in staged:
         if each.sent is not None:
