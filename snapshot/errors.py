@@ -5,7 +5,7 @@
     TableStoreError
     ├── InvalidInputError     (ValueError)   fix the input: an option, a schema, a frame
     ├── NotFoundError         (KeyError)     look elsewhere: no such table, snapshot or topic
-    ├── TableReplacedError                   open the table again: it was dropped and created anew
+    ├── TableReplacedError                   open the table again: it was dropped and recreated
     ├── AlreadyExistsError    (ValueError)   choose another name or path
     ├── ConflictError                        retry: somebody else was faster
     ├── UnavailableError                     retry later: a broker or file system does not answer

@@ -23,8 +23,8 @@ class Snapshot:
         rows: changes in the snapshot.
         timestamp_ms: when it was committed, in milliseconds since the epoch.
         commit_id: ``writer:batch`` of the write that made it, empty for a foreign one.
-        fingerprint: identifies its commit, whoever made it: the log names it beside the id, which another commit may
-            get when the table is restored from an older copy. Empty where its entry is not at hand.
+        fingerprint: identifies its commit. The log names it beside the id, because another commit may get the id when
+            the table is restored from an older copy. Empty if the Delta log entry is not at hand.
     """
 
     id: int
@@ -90,8 +90,8 @@ class RowCheck(Protocol):
 class ChangeSet(Protocol):
     """The changes of one snapshot, as the log publishes them: an ordered list of changes for each bucket.
 
-    The order is a function of what is stored, so that whoever publishes the snapshot again, after a crash
-    half way, sees the same changes at the same positions.
+    The order depends only on what is stored, so that a publisher that repeats the snapshot after a crash sees the same
+    changes at the same positions.
     """
 
     @property
@@ -110,7 +110,7 @@ class ChangeSet(Protocol):
         ...
 
     def rows(self, bucket: int) -> int:
-        """Give the number of changes in a bucket."""
+        """Return the number of changes in a bucket."""
         ...
 
     def batches(self, bucket: int, skip: int) -> Iterator[pa.RecordBatch]:

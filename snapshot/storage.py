@@ -88,12 +88,12 @@ class Storage:
         return isinstance(self.filesystem, LocalFileSystem)
 
     def path(self, *names: str) -> str:
-        """Give the file system's own path of a file in this folder."""
+        """Return the file system's path of a file in this folder."""
         _ = self.filesystem
         return posixpath.join(self._resolved[0][1], *names)
 
     def child(self, name: str) -> Storage:
-        """Give a folder in this folder."""
+        """Return a subfolder."""
         return Storage(posixpath.join(self.root, name), self.options)
 
     def read(self, name: str) -> bytes | None:

@@ -61,8 +61,8 @@ class Commit:
         copied: files added that hold no new data (those a compaction wrote).
         transactions: the last version that applications have recorded with it (Delta's ``txn``), by their id.
         only_files: it adds and removes whole files and records transactions; nothing else about the table changes.
-        fingerprint: identifies the commit among all that may ever have this version, whoever made it: a table that is
-            restored from an older copy gives a version to another commit. Empty where the entry was not read.
+        fingerprint: identifies the commit among all that may ever have this version: a table restored from an older
+            copy gives the version to another commit. Empty if the entry was not read.
         operation: what made it, as its writer calls it, such as ``DELETE``.
         deletion_vectors: it adds or removes files of which some rows are deleted.
     """
@@ -158,7 +158,7 @@ def _text(value: object) -> str | None:
 
 
 def files_after(files: Iterable[DataFile], commits: Iterable[Commit]) -> list[DataFile]:
-    """Give the files that a table holds after some commits, without their statistics, as a state lists them."""
+    """Return the files that a table has after some commits, without their statistics, as a state lists them."""
     held = {file.path: file for file in files}
     for commit in commits:
         for path in (*commit.removed, *commit.rewritten):
@@ -174,7 +174,7 @@ def entry_of(version: int) -> str:
 
 
 def commit_info(now_ms: int, operation: str, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Say when a commit was made, and our facts about it."""
+    """Return the ``commitInfo`` action: when a commit was made, and the facts that this program stores about it."""
     parameters = {"mode": "Append"} if operation == "WRITE" else {}
     told = {
         "timestamp": now_ms,
@@ -190,7 +190,7 @@ def commit_info(now_ms: int, operation: str, info: Mapping[str, Any]) -> dict[st
 def metadata(
     *, table_id: str, schema_json: str, partition_by: Sequence[str], configuration: Mapping[str, str], created_ms: int
 ) -> dict[str, Any]:
-    """Give the table's schema and properties."""
+    """Return the table's ``metaData`` action: its schema and properties."""
     return {
         "metaData": {
             "id": table_id,

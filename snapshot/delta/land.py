@@ -20,9 +20,9 @@ _WAIT_SECONDS_MAX = 0.5
 def land(storage: Storage, version: int, text: bytes) -> bool:
     """Put an entry, and find out whether it landed.
 
-    A client that repeats a request whose answer was lost is told that the file exists, though it made the file
-    itself. So the entry that is there decides: no two commits write the same text. Where none is there, the same
-    entry is put again under the same name, which can only land once.
+    A client that repeats a request whose answer was lost gets "the file exists", although it created the file itself.
+    So the existing entry decides: no two commits write the same text. If there is none, the same entry is put again
+    under the same name, which can only land once.
 
     Args:
         storage: folder of the Delta table.

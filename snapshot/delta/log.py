@@ -153,12 +153,12 @@ class DeltaLog:
         return cls(storage)
 
     def exists(self) -> bool:
-        """Tell whether there is a Delta table."""
+        """Return whether the Delta table exists."""
         with delta_errors(self.storage.root):
             return self.storage.exists("_delta_log") and DeltaTable.is_deltatable(self.storage.root)
 
     def version(self) -> int:
-        """Give the newest version.
+        """Return the newest version.
 
         Raises:
             NotFoundError: there is no Delta table.
@@ -167,18 +167,18 @@ class DeltaLog:
         return self._readable(self._fresh()).version
 
     def configuration(self) -> dict[str, str]:
-        """Give the table's Delta properties."""
+        """Return the table's Delta properties."""
         return dict(self._fresh().base.configuration)
 
     def seen(self, least: int) -> tuple[int, dict[str, str]]:
-        """Give a version from ``least`` on, and the properties as of it; asks for newer ones only if it has to."""
+        """Return a version of at least ``least`` and its properties; look for newer versions only if necessary."""
         state = self._state
         if state is None or state.version < least:
             state = self._fresh()
         return state.version, dict(state.base.configuration)
 
     def has_schema(self, schema: pa.Schema) -> bool:
-        """Tell whether the newest version's columns are these."""
+        """Return whether the newest version has this schema."""
         return bool(self._fresh().base.table.schema() == Schema.from_arrow(without_invariants(schema)))
 
     def lacks(self, schema: pa.Schema) -> list[str]:
@@ -188,7 +188,7 @@ class DeltaLog:
         return [each.name for each in Schema.from_arrow(schema).fields if there.get(each.name) != each.type]
 
     def transaction_version(self, app_id: str, *, fresh: bool = True) -> int | None:
-        """Give the last version an application has recorded with its commits (Delta's ``txn`` action).
+        """Return the last version that an application has recorded with its commits (Delta's ``txn`` action).
 
         Args:
             app_id: names the application.
@@ -413,7 +413,7 @@ class DeltaLog:
             logger.warning("%s: a checkpoint cannot be written: %s", self.storage.root, plain(error))
 
     def _at(self, version: int) -> _State:
-        """Give the newest state, which has to be this version.
+        """Return the newest state, which must be this version.
 
         Raises:
             ConflictError: it is another.

@@ -28,7 +28,7 @@ LONG_DIGITS = 18
 
 
 def key_types_allowed(data_type: pa.DataType) -> bool:
-    """Tell whether a column of this type may be part of a primary key.
+    """Return whether a column of this type may be part of a primary key.
 
     Args:
         data_type: The Arrow type of the column.

@@ -243,7 +243,7 @@ def read(
 
 
 def shaped(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Give batches exactly this schema, by position: relabelled without a copy where only labels differ, else cast."""
+    """Yield batches with exactly this schema, by position: relabelled if only labels differ, else cast."""
     types = list(zip(reader.schema.types, schema.types, strict=True))
     same_buffers = all(_same_buffers(came, wanted) for came, wanted in types)
     for batch in reader:
@@ -255,7 +255,7 @@ def shaped(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Recor
 
 
 def _same_buffers(came: pa.DataType, wanted: pa.DataType) -> bool:
-    """Tell whether two types differ in names, nullability and time zone only."""
+    """Return whether two types differ only in names, nullability and time zone."""
     if pa.types.is_timestamp(came) and pa.types.is_timestamp(wanted):
         return bool(came.unit == wanted.unit and (came.tz is None) == (wanted.tz is None))
     if came.id != wanted.id or came.num_fields != wanted.num_fields:

@@ -28,7 +28,7 @@ class KeyBitmap:
 
     @staticmethod
     def can_hold(data_type: pa.DataType) -> bool:
-        """Tell whether keys of a type are whole numbers."""
+        """Return whether keys of a type are whole numbers."""
         return bool(pa.types.is_signed_integer(data_type) or pa.types.is_date32(data_type))
 
     @classmethod
@@ -71,7 +71,7 @@ class KeyBitmap:
         return int(np.bitwise_count(self._bits).sum(dtype=np.int64))
 
     def lacks(self, keys: pa.Array) -> pa.Array:
-        """Tell of each key, none of them NULL, whether it is not in the set."""
+        """Return a mask of the keys that are not in the set; no key is NULL."""
         numbers = numbers_of(keys)
         near = (numbers >= self.low) & (numbers <= self.high)
         places = np.where(near, numbers - self.low, 0)
@@ -80,7 +80,7 @@ class KeyBitmap:
 
 
 def numbers_of(keys: pa.Array) -> np.ndarray:
-    """Give keys as int64: a date as days since the epoch."""
+    """Return keys as int64; a date is its days since the epoch."""
     plain = keys.cast(pa.int32()) if pa.types.is_date32(keys.type) else keys
     return np.asarray(plain.to_numpy(zero_copy_only=False), np.int64)
 

@@ -138,7 +138,7 @@ class MergeReader:
         emit_changes: bool = True,
         keys: pa.Table | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Give the rows of a bucket as its changes leave them, in no particular order.
+        """Yield the merged rows of a bucket, in no particular order.
 
         Args:
             base: The base files, or a part of them.
@@ -163,7 +163,7 @@ class MergeReader:
         return self._merged(base, changes, wanted, predicate, emit_changes, keys)
 
     def changed_keys(self, changes: Sequence[ChangeFile]) -> Iterator[pa.RecordBatch]:
-        """Give the keys of all changes, each once, in no particular order.
+        """Yield the distinct keys of all changes, in no particular order.
 
         Yields:
             The key's columns, in the order of the schema.
@@ -176,7 +176,7 @@ class MergeReader:
     def changes_in_order(
         self, files: Sequence[ChangeFile], *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Give every change, ordered by snapshot and ``_seq``.
+        """Yield every change, ordered by snapshot and ``_seq``.
 
         Args:
             files: The change files, in any order.
@@ -284,7 +284,7 @@ class MergeReader:
         return sql, parameters
 
     def _changed_bits(self, cursor: duckdb.DuckDBPyConnection) -> KeyBitmap | None:
-        """Give the keys in ``winners`` as bits; None where they are no whole numbers, or lie too far apart."""
+        """Return a bitmap of the keys in ``winners``; None if they are not whole numbers or too far apart."""
         name, *others = self._primary_key
         field = self._schema.field(name)
         if others or not KeyBitmap.can_hold(field.type):

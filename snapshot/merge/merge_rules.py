@@ -35,9 +35,9 @@ class Deletes(Enum):
     """What a delete does."""
 
     REMOVE = "remove"
-    """The row goes; what comes after begins anew."""
+    """The row is removed; later changes start a new row."""
     RETRACT = "retract"
-    """The delete's values are taken back from the row, which stays. So are those of an UPDATE_BEFORE."""
+    """The delete's values are subtracted from the row, which stays. So are those of an UPDATE_BEFORE."""
     REFUSE = "refuse"
     """The write is refused."""
 
@@ -113,9 +113,9 @@ class MergeRule:
         return whole[0].fields if whole and self.deletes is Deletes.REMOVE and not self.ignore_delete else ()
 
     def as_set(self) -> MergeRule:
-        """Give the rule for changes that are what is wanted, as those of ``update`` are: nothing is merged.
+        """Return the rule for changes that are final, such as those of ``update``: nothing is merged.
 
-        What they delete is remembered with the sequence that the row had.
+        Tombstones of their deletes keep the sequence that the row had.
         """
         return MergeRule(sequences=self.sequences if self.buries else (), name=self.name)
 

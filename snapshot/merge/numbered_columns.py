@@ -29,17 +29,17 @@ def load_numbered(
 
 
 def columns_of(spec: TableSpec) -> list[str]:
-    """Give the inner names of a table's columns."""
+    """Return the numbered names of a table's columns."""
     return [f"c{i}" for i in range(len(spec.arrow))]
 
 
 def names_in(spec: TableSpec, columns: Iterable[str]) -> list[str]:
-    """Give the inner names of some of a table's columns, in the order in which they are named."""
+    """Return the numbered names of some of a table's columns, in the given order."""
     return [f"c{spec.arrow.get_field_index(name)}" for name in columns]
 
 
 def keys_of(spec: TableSpec) -> list[str]:
-    """Give the inner names of a table's key columns, in the order of the key."""
+    """Return the numbered names of a table's key columns, in the order of the key."""
     return names_in(spec, spec.primary_key)
 
 

@@ -133,7 +133,7 @@ def _shielded(subject: Condition, data_type: pa.DataType) -> Condition:
 
 
 def _holds(data_type: pa.DataType, value: Any) -> bool:
-    """Tell whether a value is one of the type's own, so that binding it changes nothing."""
+    """Return whether a value belongs to the type exactly, so that binding it does not change it."""
     types = pa.types
     if types.is_boolean(data_type):
         return isinstance(value, bool)

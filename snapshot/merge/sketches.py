@@ -16,12 +16,12 @@ UNITE = "unite_sketches"
 
 
 def has_sketches() -> bool:
-    """Tell whether the library is installed here."""
+    """Return whether the library is installed."""
     return find_spec("datasketches") is not None
 
 
 def register_sketches(session: duckdb.DuckDBPyConnection) -> None:
-    """Give a session the function ``unite_sketches``."""
+    """Register the function ``unite_sketches`` in a DuckDB session."""
     session.create_function(UNITE, _unite, ["BLOB[]"], "BLOB", type=PythonUDFType.ARROW)
 
 

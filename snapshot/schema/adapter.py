@@ -16,7 +16,7 @@ _DIGITS = {8: 10, 16: 10, 32: 10, 64: 20}
 
 @dataclass(frozen=True)
 class Adapter:
-    """Gives rows that were written under one schema the columns of another. Picklable.
+    """Converts rows that were written with one schema to another schema. Picklable.
 
     A column that the rows lack is NULL, one that the other schema lacks is left out, and a narrower type is cast.
 
@@ -47,7 +47,7 @@ class Adapter:
 
 
 def fit(batch: pa.RecordBatch, wanted: Columns, why: str = "") -> pa.RecordBatch:
-    """Give rows by stored names, as a file may hold them, the columns wanted.
+    """Return rows with the wanted columns, from rows with the physical names that a file may have.
 
     Raises:
         InvalidInputError: a type cannot become the one wanted, or NULL is where none is wanted.
@@ -67,7 +67,7 @@ def fit(batch: pa.RecordBatch, wanted: Columns, why: str = "") -> pa.RecordBatch
 
 
 def widens(came: pa.DataType, wanted: pa.DataType) -> bool:
-    """Tell whether a column may change its type: values keep their meaning, and files of the old one can be read.
+    """Return whether a column's type may change: values keep their meaning, and files with the old type stay readable.
 
     These are the rules of Delta's type widening, but for dates, which do not become timestamps.
     """
@@ -89,7 +89,7 @@ def widens(came: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _fit(array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
-    """Give an array a type: fields of structs by their names, those that it lacks as NULL."""
+    """Return an array cast to a type; struct fields are matched by name, and missing ones are NULL."""
     came = array.type
     if came == to:
         return array
@@ -112,7 +112,7 @@ def _fit(array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
 
 
 def _is_label(came: pa.DataType, to: pa.DataType) -> bool:
-    """Tell whether two types differ in how Arrow labels them only, as writers of the same Delta type do."""
+    """Return whether two types differ only in Arrow's labels, as with writers of the same Delta type."""
     types = pa.types
     if types.is_timestamp(came) and types.is_timestamp(to):
         return (came.tz is None) == (to.tz is None)
@@ -124,7 +124,7 @@ def _is_label(came: pa.DataType, to: pa.DataType) -> bool:
 
 
 def _like(schema: pa.Schema, names: pa.Schema) -> pa.Schema:
-    """Give columns other names, of struct fields too."""
+    """Return columns with other names, struct fields included."""
     return pa.schema(
         [field.with_name(name.name).with_type(name.type) for field, name in zip(schema, names, strict=True)]
     )

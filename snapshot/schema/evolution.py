@@ -57,7 +57,7 @@ class DropColumn:
 
 @dataclass(frozen=True)
 class RenameColumn:
-    """Give a column or a field another name; ``to`` is the last part of it only."""
+    """Renames a column or a field; ``to`` is only the last part of the path."""
 
     path: str
     to: str
@@ -74,7 +74,7 @@ class MoveColumn:
 
 @dataclass(frozen=True)
 class WidenColumn:
-    """Give a column, a field, a list's ``element`` or a map's ``value`` a type that holds all values it can have."""
+    """Widens the type of a column, a field, a list's ``element`` or a map's ``value``."""
 
     path: str
     type: DataType
@@ -89,7 +89,7 @@ class AllowNull:
 
 @dataclass(frozen=True)
 class CommentColumn:
-    """Say what a column or a field is; None says nothing."""
+    """Sets the comment of a column or a field; None removes it."""
 
     path: str
     comment: str | None
@@ -300,7 +300,7 @@ def _commented(field: StructField, comment: str | None) -> StructField:
 
 
 def can_become(came: DataType, wanted: DataType) -> bool:
-    """Tell whether a column's type may change; see ``adapt.widens``."""
+    """Return whether a column's type may change; see ``adapter``."""
     one, other = (arrow_schema(StructType([StructField("c", kind)])).field(0).type for kind in (came, wanted))
     return came == wanted or (one != other and widens(one, other))
 

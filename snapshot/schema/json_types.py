@@ -32,7 +32,7 @@ _COLLATIONS = "__COLLATIONS"
 
 
 def arrow_columns(schema_json: str) -> pa.Schema:
-    """Give the Arrow schema that Spark exchanges with Python for these columns (timestamps with zone are in UTC).
+    """Return the Arrow schema that Spark exchanges with Python for these columns (timestamps with a zone are in UTC).
 
     The same as PySpark's ``to_arrow_schema(StructType.fromJson(...), timezone="UTC")``, to which a test holds it.
 
@@ -46,7 +46,7 @@ def arrow_columns(schema_json: str) -> pa.Schema:
 
 
 def sql_columns(schema_json: str) -> list[tuple[str, str, bool]]:
-    """Give the columns as people write them.
+    """Return the columns as DDL text.
 
     Returns:
         Of each its name, its type in Spark's SQL, such as ``array<bigint>``, and whether it may be NULL.

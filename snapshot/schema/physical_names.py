@@ -41,14 +41,14 @@ class Columns:
         return cls(arrow_columns(visible_json(schema_json)), arrow_columns(_renamed(schema_json, _as_stored)))
 
     def loosened(self, but: Collection[str]) -> Columns:
-        """Give the same columns, of which all may be NULL but those named."""
+        """Return the same columns, all nullable except the named ones."""
         named = [f if f.name in but else f.with_nullable(True) for f in self.named]
         stored = [f.with_nullable(n.nullable) for f, n in zip(self.physical, named, strict=True)]
         return Columns(pa.schema(named), pa.schema(stored))
 
 
 def visible_json(schema_json: str) -> str:
-    """Give Spark's schema JSON as users see it, without stored names."""
+    """Return Spark's schema JSON as users see it, without physical names."""
     return schema_json if PHYSICAL_NAME not in schema_json else _renamed(schema_json, _as_named)
 
 

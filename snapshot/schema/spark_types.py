@@ -45,29 +45,29 @@ def with_physical_names(schema_json: str) -> StructType:
 
 
 def physical_name(field: StructField) -> str:
-    """Give the name under which files hold a column or a field."""
+    """Return the physical name of a column or a field."""
     return str((field.metadata or {}).get(PHYSICAL_NAME, field.name))
 
 
 def visible(schema: StructType) -> StructType:
-    """Give columns as users see them: without stored names."""
+    """Return columns as users see them, without physical names."""
     return _fields_mapped(schema, lambda f: StructField(f.name, f.dataType, f.nullable, without_physical_names(f)))
 
 
 def stored(schema: StructType) -> StructType:
-    """Give columns as files hold them, in the same order."""
+    """Return columns with their physical names, in the same order."""
     return _fields_mapped(
         schema, lambda f: StructField(physical_name(f), f.dataType, f.nullable, without_physical_names(f))
     )
 
 
 def without_physical_names(field: StructField) -> dict[str, object]:
-    """Give a field's metadata as users see it."""
+    """Return a field's metadata as users see it."""
     return {key: value for key, value in (field.metadata or {}).items() if key != PHYSICAL_NAME}
 
 
 def physical_paths(schema: StructType) -> set[tuple[str, ...]]:
-    """Give the paths of all fields by their stored names, in lower case."""
+    """Return the paths of all fields by physical name, in lower case."""
     found: set[tuple[str, ...]] = set()
 
     def walk(data_type: DataType, place: tuple[str, ...]) -> None:
@@ -135,7 +135,7 @@ _WIDER: dict[type[DataType], int] = {ByteType: 1, ShortType: 2, IntegerType: 3, 
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Give the Arrow schema Spark exchanges with Python for these columns (timestamps with zone are in UTC)."""
+    """Return the Arrow schema that Spark exchanges with Python for these columns (timestamps with zone in UTC)."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -167,14 +167,14 @@ def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: S
 
 
 def table_schema(schema: StructType, primary_key: Sequence[str]) -> StructType:
-    """Give the schema as the table keeps it: key columns are NOT NULL."""
+    """Return the schema as the table stores it: key columns are NOT NULL."""
     return StructType(
         [StructField(f.name, f.dataType, f.nullable and f.name not in primary_key, f.metadata) for f in schema.fields]
     )
 
 
 def can_widen(came: DataType, wanted: DataType) -> bool:
-    """Tell whether every value of ``came`` is kept exactly by a cast to ``wanted``."""
+    """Return whether a cast to ``wanted`` keeps every value of ``came`` exactly."""
     if came == wanted or came.simpleString() == "void":
         return True
     if type(came) in _WIDER and type(wanted) in _WIDER:

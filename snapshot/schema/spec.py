@@ -103,7 +103,7 @@ class TableSpec:
         )
 
     def at(self, snapshot: int) -> TableSpec:
-        """Give the definition with the columns under which a snapshot was made; options are today's."""
+        """Return the definition with the columns of a snapshot and the current options."""
         if snapshot >= self.since:
             return self
         number = max((n for n, past in enumerate(self.past) if past.since <= snapshot), default=0)
@@ -111,7 +111,7 @@ class TableSpec:
         return replace(self, schema_json=found.schema_json, since=found.since, past=self.past[:number])
 
     def with_columns(self, schema_json: str, since: int) -> TableSpec:
-        """Give the definition with other columns, from a snapshot on."""
+        """Return the definition with other columns from a snapshot on."""
         past = (*self.past, PastSchema(self.since, self.schema_json))
         return replace(self, schema_json=schema_json, since=since, past=past)
 
@@ -126,7 +126,7 @@ class TableSpec:
         return (*self.partition_by, BUCKET) if self.has_key else self.partition_by
 
     def to_json(self) -> str:
-        """Give the text that ``from_json`` reads."""
+        """Return the JSON that ``from_json`` reads."""
         content = {
             "format": _FORMAT_ALTERED if self.past else _FORMAT,
             "table_id": self.table_id,

@@ -19,7 +19,7 @@ RESERVED = (KIND, SEQ, SNAPSHOT, BUCKET, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIM
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Give the batch the columns of ``schema``, by name and in its order, cast where only the label of a type differs.
+    """Return the batch with the columns of ``schema``, by name; columns whose type has another label are cast.
 
     Spark hands timestamps to Python in the session's time zone; tables keep UTC.
     """
@@ -55,5 +55,5 @@ class _Relabelled:
 
 
 def with_kind(columns: pa.Schema) -> pa.Schema:
-    """Give columns of a table, then ``_kind``: what is published and what streams read."""
+    """Return a table's columns followed by ``_kind``: the schema of published changes."""
     return columns.append(pa.field(KIND, pa.int8()))

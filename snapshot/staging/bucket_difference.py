@@ -52,7 +52,7 @@ class BucketDifference:
     between: tuple[ChangeFile, ...] | None
 
     def changes(self) -> Iterator[pa.RecordBatch]:
-        """Give what makes ``then`` of ``now``: rows that are new or other as updates, keys that must go as deletes.
+        """Yield the changes that turn ``now`` into ``then``: updates for new and different rows, and deletes.
 
         Yields:
             The table's columns (of a delete those of the key only), ``_kind`` and ``_seq``.

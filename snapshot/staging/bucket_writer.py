@@ -17,7 +17,7 @@ sequence of deletes, so that a row that comes later and is older stays deleted."
 
 
 def is_tombstones(path: str) -> bool:
-    """Tell whether a file of the commit table holds tombstones, and no changes."""
+    """Return whether a file of the commit table contains tombstones instead of changes."""
     return path.startswith(f"{TOMBSTONES}/")
 
 

@@ -84,7 +84,7 @@ class Lookup:
             bury: given a bucket and tombstones: key, sequence, and ``_seq``, the time in milliseconds since the epoch.
 
         Yields:
-            The changes, bucket by bucket, in the order of the rows, ``_seq`` counted anew in each bucket.
+            The changes, bucket by bucket, in the order of the rows, ``_seq`` counts from 0 in each bucket.
 
         Raises:
             InvalidInputError: merged values cannot be stored.

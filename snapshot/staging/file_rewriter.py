@@ -1,7 +1,7 @@
-"""Rewriting: files of an append table are written anew without the rows that a verb deletes, or with others for them.
+"""Copy on write: files of an append table are rewritten without the rows that a verb deletes, or with their new values.
 
-Runs inside Spark tasks, on Arrow batches. What was done to the rows goes into files of changes of its own, which the
-commit lists (``changes.listed``): of the rewritten files alone nobody could tell which rows are new.
+Runs in Spark tasks, on Arrow batches. The changes go into files of their own, which the commit lists
+(``changes.listed``), because the rewritten files do not show which rows are new.
 """
 
 from __future__ import annotations

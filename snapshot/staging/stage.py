@@ -356,13 +356,13 @@ class Stager:
 
 
 def change_file_schema(spec: TableSpec) -> pa.Schema:
-    """Give the columns of a change file: the table's (all may be NULL in a delete), ``_kind`` and ``_seq``."""
+    """Return the schema of a change file: the table's columns (nullable, for deletes), ``_kind`` and ``_seq``."""
     columns = [f if f.name in spec.primary_key else f.with_nullable(True) for f in spec.arrow]
     return pa.schema([*columns, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])
 
 
 def stored_change_schema(spec: TableSpec) -> pa.Schema:
-    """Give the same columns as files hold them."""
+    """Return the same columns with their physical names."""
     return pa.schema([*spec.change_columns.physical, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])
 
 

@@ -26,7 +26,7 @@ _MEMORY = "256MB"
 
 
 def tombstone_schema(spec: TableSpec, rule: MergeRule) -> pa.Schema:
-    """Give the columns of a tombstone: the key, the sequence, and ``_seq``, when it was staged (ms since the epoch)."""
+    """Return the columns of a tombstone: the key, the sequence and ``_seq`` (staging time, ms since the epoch)."""
     fields = [spec.arrow.field(name) for name in spec.primary_key]
     fields += [spec.arrow.field(name).with_nullable(True) for name in rule.buries]
     return pa.schema([*fields, pa.field(SEQ, pa.int64())])

@@ -79,7 +79,7 @@ class SnapshotChanges:
         return with_kind(self.columns.named)
 
     def rows(self, bucket: int) -> int:
-        """Give the number of changes in a bucket; files of a foreign writer without statistics are opened to count.
+        """Return the number of changes in a bucket; files of other writers without statistics are opened.
 
         Raises:
             DataLostError: a file without statistics is missing.
@@ -155,7 +155,7 @@ def is_foreign(found: Commit) -> bool:
 def listed(
     *, deleted: Sequence[DataFile] = (), changed: Sequence[DataFile] = (), inserted: Sequence[DataFile] = ()
 ) -> dict[str, Any]:
-    """Say in a commit which files hold its changes, in the order in which they are published.
+    """Return the commit's record of the files that contain its changes, in publishing order.
 
     Args:
         deleted: files that the commit removes and all of whose rows are deleted.

@@ -69,7 +69,7 @@ class CommitId:
         return cls(name, index, durable=True)
 
     def __str__(self) -> str:
-        """Give ``writer:batch``."""
+        """Return the id as ``writer:batch``."""
         return f"{self.writer}:{self.batch}"
 
 

@@ -41,13 +41,12 @@ class Garbage:
 
 
 def commit_expiry(files: TableFiles, oldest: int) -> int | None:
-    """Say, in one commit, that every snapshot below ``oldest`` has expired. Their files are still there.
+    """Record in one commit that every snapshot below ``oldest`` has expired. Their files still exist.
 
-    The number stands in a ``txn`` action of the commit table, so whoever expires at the same time finds it, and it
-    never goes back.
+    The number is in a ``txn`` action of the commit table, so concurrent expiries see it, and it never decreases.
 
     Returns:
-        The snapshot that says it; None where that has been said.
+        The snapshot that records it; None if that is recorded already.
 
     Raises:
         ConflictError: other writers committed first too often; nothing has expired.
@@ -102,7 +101,7 @@ def unneeded_of(files: TableFiles, tag: Tag) -> Garbage:
 
 
 def cut_points(files: TableFiles, oldest: int) -> list[tuple[DeltaLog, int]]:
-    """Give each Delta table of a table with the first version that is needed for snapshots from ``oldest`` on."""
+    """Return each Delta log of a table with the first version that snapshots from ``oldest`` on need."""
     if not files.spec.has_key:
         return [(files.base_table, oldest)]
     return [(files.log, oldest), (files.base_table, files.root_entry(oldest)[1])]
@@ -123,7 +122,7 @@ def entries_below(log: DeltaLog, version: int) -> list[str]:
 
 
 def known_before(log: DeltaLog, version: int) -> Iterable[DataFile]:
-    """Give every data file that versions below ``version`` list, as far back as the log goes."""
+    """Return every data file that versions below ``version`` list, as far back as the log goes."""
     names = set(log.storage.names(LOG))
     first = 0
     if f"{0:020d}.json" not in names:
@@ -141,7 +140,7 @@ def known_before(log: DeltaLog, version: int) -> Iterable[DataFile]:
 
 
 def listed_changes(found: Commit) -> list[DataFile]:
-    """Give the files that a commit to an append table names as those of its changes, which it need not add."""
+    """Return the files that a commit to an append table names as its changes; it may not add them itself."""
     told = found.info.get("changes") or ()
     return [DataFile(each["path"], each["size"], each["rows"], each["partition"]) for each in told]
 

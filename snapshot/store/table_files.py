@@ -28,14 +28,13 @@ __all__ = ["MERGED_THROUGH", "OLDEST", "SnapshotFiles", "TableFiles"]
 
 MERGED_THROUGH = "merged-through"
 TABLE = "table"
-"""Fact of the first commit to a Delta table: the id of the table that it is part of."""
+"""Key in a Delta table's first commit: the id of the table that it belongs to."""
 
 ADOPTED = "tablestore-adopted"
-"""Names the number, kept in Delta's ``txn`` actions, up to which other writers' commits have been adopted: what they
-changed is among the changes of a later snapshot, or was left out on demand
-(``tablestore/write/foreign_commits.py``)."""
+"""Delta ``txn`` id of the last version of another writer that was adopted: its changes are in a later snapshot, or were
+left out on request (``tablestore/write/foreign_commits.py``)."""
 EXACT_BOUNDS = "tablestore.exact-bounds"
-"""Delta property of a root all of whose files, but those of other writers, leave NaN out of no bounds."""
+"""Delta property of a base table none of whose own files have bounds that ignore NaN."""
 
 
 class TableFiles:
@@ -112,7 +111,7 @@ class TableFiles:
         return self.base_table.configuration().get(EXACT_BOUNDS) == "true"
 
     def refreshed(self) -> TableFiles:
-        """Give the table as it is defined now: this very object unless its columns or options were changed."""
+        """Return the table as it is defined now: this object itself if its columns and options are unchanged."""
         newest = self.spec_at_least(self.latest())
         if newest == self.spec:
             return self
@@ -122,11 +121,11 @@ class TableFiles:
         return found
 
     def spec_of(self, snapshot_id: int) -> TableSpec:
-        """Give the definition with the columns that the table had in a snapshot, which may be newer than ``spec``."""
+        """Return the definition with the columns that the table had in a snapshot, which may be newer than ``spec``."""
         return self.spec_at_least(snapshot_id).at(snapshot_id)
 
     def spec_at_least(self, snapshot_id: int) -> TableSpec:
-        """Give the definition as of a snapshot or a later one."""
+        """Return the definition as of a snapshot or a later one."""
         version, spec = self._known
         if version < snapshot_id:
             version, properties = self.log.seen(snapshot_id)
@@ -173,11 +172,11 @@ class TableFiles:
         return as_snapshot(self.log.alter(snapshot_id, schema=log_schema(spec), configuration=configuration, info=info))
 
     def latest(self) -> int:
-        """Give the id of the newest snapshot."""
+        """Return the id of the newest snapshot."""
         return self.log.version()
 
     def oldest(self, *, fresh: bool = True) -> int:
-        """Give the id of the oldest snapshot that has not expired; 0 while none has.
+        """Return the id of the oldest snapshot that has not expired; 0 while none has.
 
         Args:
             fresh: look for newer commits first; without it, what was seen last will do.
@@ -185,7 +184,7 @@ class TableFiles:
         return self.log.transaction_version(OLDEST, fresh=fresh) or 0
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
-        """Give one snapshot's facts.
+        """Return one snapshot.
 
         Raises:
             NotFoundError: it does not exist, or has expired and has no tag.
@@ -206,12 +205,12 @@ class TableFiles:
             raise NotFoundError(msg_0) from error
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """Give the snapshots that have not expired, newest first."""
+        """Yield the snapshots that have not expired, newest first."""
         for found in self.log.commits(self.latest(), self.oldest(fresh=False)):
             yield as_snapshot(found)
 
     def snapshot_as_of(self, timestamp_ms: int) -> Snapshot:
-        """Give the newest snapshot committed at or before a time.
+        """Return the newest snapshot committed at or before a time.
 
         Raises:
             NotFoundError: all snapshots still in the log are younger.
@@ -223,7 +222,7 @@ class TableFiles:
         raise NotFoundError(msg)
 
     def changes(self, snapshot_id: int, buckets: int) -> SnapshotChanges:
-        """Give the changes of one snapshot.
+        """Return the changes of one snapshot.
 
         Raises:
             DataLostError: it has expired, or its log entry is gone.
@@ -287,7 +286,7 @@ class TableFiles:
         )
 
     def published(self, snapshot_id: int, buckets: int) -> ChangeSet:
-        """Give the changes of one snapshot as the log gets them; raises what ``changes`` does."""
+        """Return the changes of one snapshot as they are published; raises the errors of ``changes``."""
         found = self._commit_of(snapshot_id)
         held, told = self._changes_of(found, buckets), found.info.get(TRUNCATES)
         return held if told is None else TruncatedChanges.of(held, told)
@@ -300,7 +299,7 @@ class TableFiles:
             return ""
 
     def truncates(self, snapshot_id: int) -> bool:
-        """Tell whether the log has one record in a partition for all rows that a snapshot deletes there.
+        """Return whether the log has one truncate record in a partition for all rows that a snapshot deletes there.
 
         Raises:
             DataLostError: it has expired.
@@ -484,12 +483,12 @@ def _changes_rows(found: Commit) -> bool:
 
 
 def root_schema(spec: TableSpec) -> pa.Schema:
-    """Give the columns of the root Delta table."""
+    """Return the columns of the base table."""
     return spec.physical.append(pa.field(BUCKET, pa.int32())) if spec.has_key else spec.physical
 
 
 def log_schema(spec: TableSpec) -> pa.Schema:
-    """Give the columns of the commit table."""
+    """Return the columns of the commit table."""
     if not spec.has_key:
         return root_schema(spec)
     columns = stored_change_schema(spec)

@@ -41,7 +41,7 @@ class Tag:
     layout: SnapshotFiles = field(repr=False)
 
     def to_json(self) -> bytes:
-        """Give the text that ``from_json`` reads; statistics of files are left out."""
+        """Return the JSON that ``from_json`` reads, without the files' statistics."""
         layout = replace(self.layout, base=_plain(self.layout.base), changes=_plain(self.layout.changes), tombstones=())
         facts = asdict(replace(self, layout=layout))
         facts["snapshot"]["kind"] = facts["snapshot"].pop("operation")

@@ -1,8 +1,7 @@
-"""Changes of a snapshot that replaces all rows, as the log gets them: one record that all are gone, then the new rows.
+"""Published changes of a snapshot that replaces all rows: one truncate record for each partition, then the new rows.
 
-The table's own files hold a delete for each row all the same, which our readers of the log are given in the record's
-place. What is published is made of those files and of the commit alone, so whoever publishes the snapshot, and however
-often, sends the same.
+The table's files still contain a delete for each row, which this program's readers of the log return in place of the
+record. The published changes depend only on those files and the commit, so every attempt to publish sends the same.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ TRUNCATES = "truncate-record"
 
 
 def truncating(staged: Sequence[StagedFile], *, has_key: bool) -> dict[str, dict[str, int]]:
-    """Say in a commit that its deletes are published as one record of each log partition.
+    """Return the commit's record that its deletes are published as one record in each log partition.
 
     Args:
         staged: the files of the commit.
@@ -76,7 +75,7 @@ class TruncatedChanges:
         return self.held.columns
 
     def rows(self, bucket: int) -> int:
-        """Give the number of changes in a bucket, of which the first says that all rows are gone."""
+        """Return the number of changes in a bucket; the first one is the truncate record."""
         return 1 + self.held.rows(bucket) - self.deletes.get(bucket, 0)
 
     def batches(self, bucket: int, skip: int = 0) -> Iterator[pa.RecordBatch]:

@@ -216,7 +216,7 @@ PARTITION_EXPIRATION_TIME: Final = OptionSpec(
     "partition.expiration-time",
     duration(1),
     None,
-    "Partitions whose time is so long ago are deleted, by `expire_partitions()` and by itself. Left out: none are.",
+    "Partitions older than this are deleted, by `maintenance.expire_partitions()` and automatically. Default: none.",
 )
 PARTITION_EXPIRE_AUTO: Final = OptionSpec(
     "partition.expire-auto", BOOLEAN, "true", "Delete such partitions by itself after a write."
