@@ -112,7 +112,7 @@ def set_trap(trap: KillPoint) -> None:
         (DeltaLog, "alter", "alter"),
         (LogIndex, "delete", "index-delete"),
         # Create and drop.
-        (create_drop, "_note", "intent"),
+        (create_drop, "put_intent", "intent"),
         (create_drop, "_ensure_topic", "topic"),
         (create_drop, "delete_topic", "delete-topic"),
         (create_drop, "delete_groups", "delete-groups"),
