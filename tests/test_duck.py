@@ -19,7 +19,6 @@ from snapshot.duck import errors_mapped, load, spilling
 _HELD = """
 import threading
 import pyarrow as pa
-from log_system.formats import duck as module
 from log_system.formats.duck import Duck
 
 opened = threading.Event()
