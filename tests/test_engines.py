@@ -222,7 +222,7 @@ def test_the_order_of_arrival_does_not_matter_where_a_sequence_orders(
     places = data.draw(st.permutations(range(14)))
     drawn = data.draw(st.lists(CHANGES, min_size=4, max_size=14))
     changes = [
-        (kind, {**row, "y": None, "s": place // 4 if "," in str(case.options) else place, "t": place})
+        (kind, {**row, "y": None, "s": place // 4 if "s,t" in str(case.options) else place, "t": place})
         for (kind, row), place in zip(drawn, places, strict=False)
         if kind != PREIMAGE
     ]

@@ -64,7 +64,8 @@ class TestJson(LogFormatContract):
         assert exact == row["total"]
         assert theirs.get("tags") == row["tags"]
         written = None if row["at"] is None else np.datetime_as_string(np.datetime64(row["at"], "us")) + "Z"
-        assert theirs.get("at") == written
+        # numpy pads negative years with zeros; the format does not.
+        assert theirs.get("at") == (written and re.sub("^-0+(?=[0-9])", "-", written))
 
     def test_the_wire(self) -> None:
         rows: list[dict[str, Any]] = [ROW, ROW | {"id": 2}, {"id": 3}]
