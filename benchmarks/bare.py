@@ -86,8 +86,7 @@ def _serve(end: Connection, prepare: Callable[..., Callable[[str], int]], argume
 def producing(path: str, snapshot: int, partition: int) -> Callable[[str], int]:
     """Return a loop that produces the records of one partition of a snapshot, encoded in advance."""
     table = TableContext.open(path)
-    assert table.log is not None
-    codec, client = table.log.codec(), table.log.client
+    codec, client = table.log.settings.codec(), table.log.settings.client
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     for batch in table.files.changes(snapshot, table.options.buckets).batches(partition, 0):

@@ -37,8 +37,7 @@ class _Writer(threading.Thread):
 
     def __init__(self, table: TableContext) -> None:
         super().__init__(daemon=True)
-        assert table.log is not None
-        self._factory, self._schema = KafkaLogSinkFactory(table.log), table.log.schema
+        self._factory, self._schema = KafkaLogSinkFactory(table.log.settings), table.log.settings.schema
         self._done = threading.Event()
 
     def run(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -109,15 +109,27 @@ class ChangeSet(Protocol):
         """The same columns, by their names and by their stored names."""
         ...
 
+    @property
+    def buckets(self) -> Iterable[int]:
+        """The buckets that may have changes; others have none."""
+        ...
+
     def rows(self, bucket: int) -> int:
         """Return the number of changes in a bucket."""
         ...
 
-    def batches(self, bucket: int, skip: int) -> Iterator[pa.RecordBatch]:
+    def missing(self) -> list[str]:
+        """Return the paths of files with changes that do not exist."""
+        ...
+
+    def batches(self, bucket: int, skip: int, /) -> Iterator[pa.RecordBatch]:
         """Read a bucket's changes (the table's columns, then ``_kind``), leaving out the first ``skip``."""
         ...
 
 
-def total_rows(changes: ChangeSet, buckets: Sequence[int]) -> int:
-    """Sum the changes of several buckets."""
-    return sum(changes.rows(bucket) for bucket in buckets)
+class Split(Protocol):
+    """What one task reads. Picklable."""
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the split."""
+        ...

@@ -6,22 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from log_system.gate import Gate
+from log_system.base import LogSystem
 from log_system.index import LogIndex
-from log_system.kafka.client.access_policy import Allowed, merge_runtime
-from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
-from log_system.kafka.log import KafkaLog
-from log_system.kafka.record_limits import RecordCheck
 from snapshot.errors import InvalidInputError, TableReplacedError
 from snapshot.merge.merge_rules import MergeRule
 from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
+from tablestore.log_systems import open_log
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.options.table_options import Consistency, ForeignRecords, LogOptions, TableOptions, parse_stored
-
-SERVERS = "kafka.bootstrap.servers"
+from tablestore.options.table_options import TableOptions, parse_stored
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,7 @@ class TableContext:
     Attributes:
         files: the table's Delta files.
         options: the table's options.
-        log: the table's log; None without a log system.
+        log: the table's log; its own files for a table without a broker.
         index: the table's log index; empty without a log system.
         runtime: client options given when the table was opened; never stored.
         allowed: the references that the table's stored options may hold in this process.
@@ -39,7 +35,7 @@ class TableContext:
 
     files: TableFiles
     options: TableOptions
-    log: KafkaLog | None
+    log: LogSystem
     index: LogIndex
     runtime: Mapping[str, ClientValue]
     allowed: Allowed
@@ -73,12 +69,8 @@ class TableContext:
         cls, files: TableFiles, options: TableOptions, runtime: Mapping[str, ClientValue], allowed: Allowed
     ) -> TableContext:
         """Build an open table from its parts."""
-        log = None
-        if options.log is not None:
-            merged = merge_runtime(options.log.kafka.client, runtime, allowed)
-            client = KafkaClient(merged, wait_seconds=options.log.request_timeout_ms / 1000)
-            log = kafka_log(files.spec, options, options.log, client, files)
         index = LogIndex(files.storage, files.oldest, files.spec.table_id)
+        log = open_log(files, options, index, runtime, allowed)
         return cls(files, options, log, index, runtime, allowed)
 
     def refreshed(self) -> TableContext:
@@ -120,40 +112,6 @@ class TableContext:
         """Whether a write looks up the existing rows of its keys in the table."""
         return self.options.looks_up or self.rule.merges
 
-    @property
-    def is_eventual(self) -> bool:
-        """Whether changes reach the log before they are committed."""
-        return self.options.log is not None and self.options.log.consistency is Consistency.EVENTUAL
-
-    @property
-    def record_check(self) -> RecordCheck | None:
-        """Rejects rows whose records the log would not accept; None without a log."""
-        return None if self.log is None else RecordCheck(self.log)
-
     def newest_visible(self) -> int:
-        """Return the newest snapshot that a stream may see: published if there is a log, else committed."""
-        return self.files.latest() if self.log is None else Gate(self.index).newest()
-
-
-def kafka_log(
-    spec: TableSpec, options: TableOptions, log: LogOptions, client: KafkaClient, files: TableFiles
-) -> KafkaLog:
-    """Return the description of a table's log that publishers and readers use."""
-    return KafkaLog(
-        table_id=spec.table_id,
-        client=client,
-        topic=log.kafka.topic,
-        partitions=options.buckets,
-        format=log.format.value,
-        changelog=options.looks_up or not spec.has_key,
-        schema=files.change_schema,
-        primary_key=spec.primary_key,
-        headers=log.headers.value,
-        transaction_timeout_ms=log.transaction_timeout_ms,
-        driver_rows_max=options.publish.driver_rows_max,
-        transaction_rows_max=options.publish.transaction_rows_max,
-        mixed=log.consistency is Consistency.EVENTUAL,
-        servers=spec.properties.get(SERVERS, ""),
-        topic_id=spec.topic_id,
-        skips_foreign=log.foreign_records is ForeignRecords.SKIP,
-    )
+        """Return the newest snapshot that readers of the log may see."""
+        return self.log.newest()

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from log_system.files.log import FilesLog
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.merge.predicate import Predicate
 from snapshot.merge.pushed_filters import split_filters
@@ -33,7 +34,7 @@ from tablestore.context import TableContext
 from tablestore.maintenance.expire_snapshots import expire_if_due
 from tablestore.options.read_options import FORMAT, ReadOptions, parse_read_options
 from tablestore.read.spark_splits import ReadSplit
-from tablestore.read.split_planner import change_splits, snapshot_splits
+from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.splits import as_feed
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.query_checkpoint import commit_id_of
@@ -72,8 +73,8 @@ class TableStoreDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader that follows snapshots as they become visible, or an eventual log to its end."""
         options = self._options()
-        is_eventual = _opened(options).is_eventual
-        return (EventualStream if is_eventual else SnapshotStream)(options, schema)
+        shows_uncommitted = _opened(options).log.shows_uncommitted
+        return (EventualStream if shows_uncommitted else SnapshotStream)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableBatchWriter:
         """Return the writer that appends rows or, in a table with a key, upserts them."""
@@ -139,10 +140,8 @@ class SnapshotReader(DataSourceReader):
         """Return the splits of the changes after a snapshot: one per bucket."""
         through = self._options.changes_through
         through = table.files.latest() if through is None else through
-        return [
-            ReadSplit(part)
-            for part in change_splits(table.files, after, through, table.options.buckets, table.spec.change_columns)
-        ]
+        log = FilesLog(table.files, table.options.buckets)
+        return [ReadSplit(part) for part in log.plan(after, through, table.spec.change_columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split. Runs in a task."""

@@ -40,6 +40,9 @@ class KafkaLog:
         batch_bytes_max: the largest record batch that the topic accepts; None if not yet known from the broker.
         servers: the bootstrap servers in the table's definition.
         topic_id: the topic's id when the table was created or last repaired; empty if unknown.
+        compacted: whether Kafka compacts the topic, so that records superseded by later ones may be gone.
+        retention_ms: how long the topic keeps records; None for the broker's default, -1 for ever.
+        replication_factor: the topic's replication factor.
         skips_foreign: whether readers skip records that cannot be decoded, as another producer's; else they fail.
     """
 
@@ -60,6 +63,9 @@ class KafkaLog:
     servers: str = ""
     topic_id: str = ""
     skips_foreign: bool = False
+    compacted: bool = False
+    retention_ms: int | None = None
+    replication_factor: int = 1
 
     @property
     def group(self) -> str:

@@ -10,6 +10,8 @@ from snapshot.errors import InvalidInputError
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.system_columns import relabelled
 
+RESTART = "the table's columns were changed in a way that a running query cannot follow; start it again: "
+"""Start of the error message of a stream whose columns are fixed when it starts."""
 _DIGITS = {8: 10, 16: 10, 32: 10, 64: 20}
 """Digits before the point that a decimal needs to take a whole number's place (Delta's type widening)."""
 

@@ -54,6 +54,13 @@ class _Relabelled:
         return self._schema.__arrow_c_schema__(), array
 
 
+def stamped(batch: pa.RecordBatch, version: int, timestamp_ms: int) -> pa.RecordBatch:
+    """Return the rows with ``_commit_version`` and ``_commit_timestamp`` of a snapshot."""
+    batch = batch.append_column(COMMIT_VERSION, pa.repeat(pa.scalar(version, pa.int64()), batch.num_rows))
+    time = pa.repeat(pa.scalar(timestamp_ms * 1000, pa.int64()), batch.num_rows)
+    return batch.append_column(COMMIT_TIMESTAMP, time.cast(pa.timestamp("us", "UTC")))
+
+
 def with_kind(columns: pa.Schema) -> pa.Schema:
     """Return a table's columns followed by ``_kind``: the schema of published changes."""
     return columns.append(pa.field(KIND, pa.int8()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -78,6 +78,11 @@ class SnapshotChanges:
         """The columns that the table had in this snapshot, then ``_kind``."""
         return with_kind(self.columns.named)
 
+    @property
+    def buckets(self) -> Iterable[int]:
+        """The buckets that have files."""
+        return self.files
+
     def rows(self, bucket: int) -> int:
         """Return the number of changes in a bucket; files of other writers without statistics are opened.
 
@@ -86,6 +91,11 @@ class SnapshotChanges:
             CorruptedError: such a file cannot be read.
         """
         return sum(f.rows if f.rows >= 0 else self._count(f) for f in self.files.get(bucket, ()))
+
+    def missing(self) -> list[str]:
+        """Return the paths of files that do not exist."""
+        paths = [file.path for files in self.files.values() for file in files]
+        return [self.storage.path(path) for path in paths if not self.storage.exists(path)]
 
     def batches(self, bucket: int, skip: int = 0) -> Iterator[pa.RecordBatch]:
         """Read a bucket's changes, leaving out the first ``skip``.

@@ -6,7 +6,7 @@ record. The published changes depend only on those files and the commit, so ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -74,9 +74,18 @@ class TruncatedChanges:
         """The same columns, by their names and by their stored names."""
         return self.held.columns
 
+    @property
+    def buckets(self) -> Iterable[int]:
+        """The buckets with rows besides the truncate record, which every partition gets."""
+        return self.held.buckets
+
     def rows(self, bucket: int) -> int:
         """Return the number of changes in a bucket; the first one is the truncate record."""
         return 1 + self.held.rows(bucket) - self.deletes.get(bucket, 0)
+
+    def missing(self) -> list[str]:
+        """Return the paths of files that do not exist."""
+        return self.held.missing()
 
     def batches(self, bucket: int, skip: int = 0) -> Iterator[pa.RecordBatch]:
         """Read a bucket's changes, leaving out the first ``skip``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -12,15 +13,14 @@ from rich.table import Table
 from rich.text import Text
 from typer import Exit, Typer
 
-from tablestore.audit import log_inspection
-from tablestore.audit.repair import repair as repair_table
-from tablestore.audit.report import RepairReport, Report
-from tablestore.audit.verify import verify as verify_table
+from log_system import report as reports
+from log_system.report import RepairReport, Report
 from tablestore.cli.console import AsJson, console
 from tablestore.cli.output import print_json
 from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
 from tablestore.write.open_publisher import open_publisher
+from tablestore.write.recovery import publish_all
 
 DIFFERENT = 1
 
@@ -29,7 +29,7 @@ def verify(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Compare the log with the table, record by record. Exits with code 1 if they differ."""
     table = TableContext.open(path, client_options(option))
     with progress_bar("Comparing log and table") as progress:
-        report = verify_table(table, progress)
+        report = table.log.verify(progress)
     if as_json:
         _show_json(report)
     else:
@@ -46,7 +46,7 @@ def repair(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     publisher = open_publisher(table, None)
     try:
         with progress_bar("Repairing the log") as progress:
-            done = repair_table(table, publisher, progress)
+            done = table.log.repair(publisher, partial(publish_all, table, publisher), progress)
     finally:
         if publisher is not None:
             publisher.discard()
@@ -108,7 +108,7 @@ def _show_json(report: Report, more: Mapping[str, object] | None = None) -> None
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[log_inspection.Progress]:
+def progress_bar(what: str) -> Iterator[reports.Progress]:
     """Yield a callback that updates a progress bar on standard error; the bar is shown only in a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     shown = Console(stderr=True)

@@ -11,7 +11,6 @@ from rich.text import Text
 from typer import Option, Typer
 
 from log_system.index import IndexEntry
-from log_system.kafka.client.topic import earliest_offsets, latest_offsets
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
 from tablestore.cli.console import AsJson
@@ -30,24 +29,24 @@ def log(
     """Show the log offsets of each snapshot, and how far the log is behind the table."""
     console = Console(highlight=False)
     table = TableContext.open(path, client_options(option))
-    if table.log is None:
+    log = table.options.log
+    if log is None:
         msg = f"table {table.path!r} has no log: its streams read the table's files. 'tablestore snapshots' lists them."
         raise InvalidInputError(msg)
     made = list(islice(table.files.snapshots(), limit))
     entries = [(each, table.index.get(each.id)) for each in made]
     newest, published = table.files.latest(), table.newest_visible()
     behind = lag(table.files, published, newest)
-    first = earliest_offsets(table.log.client, table.log.topic)
-    ends = latest_offsets(table.log.client, table.log.topic, read_committed=True)
+    offsets = table.log.offsets()
     if as_json:
         for snapshot, entry in entries:
             print_json(console, _fields(snapshot, entry))
         print_json(
             console,
             {
-                "topic": table.log.topic,
-                "format": table.log.format,
-                "partitions": [{"partition": p, "first": first[p], "end": ends[p]} for p in sorted(ends)],
+                "topic": log.kafka.topic,
+                "format": log.format.value,
+                "partitions": [asdict(each) for each in offsets],
                 "newest": newest,
                 "published": published,
                 "lag": asdict(behind),
@@ -56,8 +55,8 @@ def log(
         return
     names = ("snapshot", "kind", "rows", "in the log", "offsets")
     show_rows(console, names, (_cells(*each) for each in entries), as_json=False)
-    where = "  ".join(f"{p}: {first[p]}-{ends[p]}" for p in sorted(ends))
-    console.print(Text(f"Topic {table.log.topic!r} ({table.log.format}) has offsets {where}."), soft_wrap=True)
+    where = "  ".join(f"{each.partition}: {each.first}-{each.end}" for each in offsets)
+    console.print(Text(f"Topic {log.kafka.topic!r} ({log.format}) has offsets {where}."), soft_wrap=True)
     if not behind.snapshots:
         console.print(Text(f"The log holds every snapshot up to {newest}."))
         return

@@ -35,14 +35,14 @@ def snapshots(
     if as_json:
         for made in islice(table.files.snapshots(), limit):
             known = {"snapshot": made.id, "kind": made.operation, "rows": made.rows, "committed": made.time}
-            in_log = None if table.log is None else table.index.get(made.id) is not None
+            in_log = None if table.options.log is None else table.index.get(made.id) is not None
             print_json(console, known | {"published": in_log})
         return
     view = Table("snapshot", "kind", "rows", "committed (UTC)", "in the log", "offsets")
     for made in islice(table.files.snapshots(), limit):
         entry = table.index.get(made.id)
         ranges = "  ".join(f"{p}: {r.start}-{r.end}" for p, r in enumerate(entry.partitions) if r.rows) if entry else ""
-        published = "-" if table.log is None else "[green]yes[/]" if entry else "[yellow]not yet[/]"
+        published = "-" if table.options.log is None else "[green]yes[/]" if entry else "[yellow]not yet[/]"
         view.add_row(
             str(made.id), made.operation, f"{made.rows:,}", f"{made.time:%Y-%m-%d %H:%M:%S}", published, ranges
         )

@@ -85,7 +85,7 @@ def alter(
         ConflictError: other writers committed first too often; nothing was changed.
         UnavailableError: a file system operation failed.
     """
-    if table.log is not None:
+    if table.options.log is not None:
         # Like a write, check that the log index matches the table before committing anything.
         check_index(table.files, table.index)
     commit_id, seen = CommitId(f"alter-{uuid.uuid4().hex}", 0), table.files.latest()
@@ -124,13 +124,12 @@ def _altered(
     columns = evolved(before, changes, past=_schemas(spec), bound=_bound(spec))
     check_schema(visible(columns), spec.primary_key, spec.partition_by)
     if columns != before:
-        if table.is_eventual:
+        if table.log.shows_uncommitted:
             _check_eventual(table.path, spec, changes)
         spec = spec.with_columns(columns.json(), snapshot)
         # Check that the merge engine's default aggregate function accepts the types of added columns.
         merge_rule(table.options.merge, spec.arrow, spec.primary_key)
-        if table.log is not None:
-            table.log.under(with_kind(spec.change_columns.named)).codec()
+        table.log.check_columns(with_kind(spec.change_columns.named))
     if set_options or reset_options:
         spec = replace(spec, properties=_properties(table, spec, set_options, reset_options))
     return spec

@@ -11,23 +11,10 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType
 
-from log_system.index import INDEX, IndexEntry, LogIndex, OffsetRange
-from log_system.kafka.client.access_policy import Allowed, merge_runtime
-from log_system.kafka.client.admin_requests import missing
-from log_system.kafka.client.cluster import delete_groups, has_offsets
-from log_system.kafka.client.connect import KafkaClient
+from log_system.base import LogIdentity, LogStorage
+from log_system.index import INDEX, LogIndex
+from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
-from log_system.kafka.client.topic import (
-    TopicIds,
-    check_identity,
-    delete_topic,
-    describe_topic,
-    ensure_topic,
-    latest_of,
-    latest_offsets,
-    topic_ids,
-)
-from log_system.kafka.topic_claims import claim, claim_group, claimed_by
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import (
     AlreadyExistsError,
@@ -44,7 +31,8 @@ from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles, is_of_another
 from tablestore.context import TableContext
-from tablestore.ddl.intent import INTENT, UNPROVEN, Intent, client_of, kafka_properties, put_intent, read_intent
+from tablestore.ddl.intent import INTENT, Intent, kafka_properties, put_intent, read_intent, storage_of
+from tablestore.log_systems import SERVERS, log_storage
 from tablestore.options.partition_time import check_time
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.options.table_options import (
@@ -60,12 +48,6 @@ _STRANGERS_PASS = (
     "table %s: log.compacted=true with log.headers='last': readers cannot tell another producer's records from the "
     "table's, as they can where Kafka removes nothing or each record names its snapshot. Set log.headers='all', or "
     "allow the topic to the table's writers alone (Kafka ACLs); verify() finds such records in any case."
-)
-_SERVERS = "kafka.bootstrap.servers"
-_TAKEN = (
-    "option 'kafka.topic': topic {topic!r} is the log of another table (id {other}), and a new table needs a topic of "
-    "its own. Choose another topic. If that table's folder was lost without a drop, delete its consumer group "
-    "{group!r} (kafka-consumer-groups.sh --delete), then retry."
 )
 
 
@@ -114,13 +96,10 @@ def create(
     # Step 1.
     check_schema(schema, primary_key, partition_by)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
-    client = None
-    if parsed.log is not None:
-        # The stored options must be valid for any process that opens the table, so check them without this process's
-        # runtime options first.
-        merge_runtime(parsed.log.kafka.client, {}, allowed)
-        merged = merge_runtime(parsed.log.kafka.client, runtime, allowed)
-        client = KafkaClient(merged, wait_seconds=parsed.log.request_timeout_ms / 1000)
+    # The stored options must be valid for any process that opens the table: check them without this process's runtime
+    # options first.
+    log_storage(parsed, {}, allowed)
+    log = log_storage(parsed, runtime, allowed)
     merge_rule(parsed.merge, arrow_schema(schema), primary_key)
     check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
     if parsed.log is not None and parsed.log.consistency is Consistency.EVENTUAL:
@@ -135,7 +114,7 @@ def create(
     storage.check_put_new()
     with storage.alone():
         _clear_way(storage, parsed.log, runtime, allowed)
-        files = _make(storage, schema, parsed, client, tuple(primary_key), tuple(partition_by))
+        files = _make(storage, schema, parsed, log, tuple(primary_key), tuple(partition_by))
     return TableContext.of(files, parsed, runtime, allowed)
 
 
@@ -143,7 +122,7 @@ def _make(
     storage: Storage,
     schema: StructType,
     parsed: TableOptions,
-    client: KafkaClient | None,
+    log: LogStorage,
     primary_key: tuple[str, ...],
     partition_by: tuple[str, ...],
 ) -> TableFiles:
@@ -156,17 +135,16 @@ def _make(
         properties=parsed.to_properties(),
     )
     # Step 2.
-    intent = Intent("create", table_id=spec.table_id)
-    if parsed.log is not None:
-        intent = replace(intent, topic=parsed.log.kafka.topic, properties=kafka_properties(spec))
-    making = _Making(storage, parsed, intent, client)
+    intent = Intent("create", table_id=spec.table_id, topic=log.name, properties=kafka_properties(spec))
+    making = _Making(storage, intent, log)
     making.note()
     try:
         # Step 3.
-        if parsed.log is not None:
-            spec = making.take_topic(spec, parsed.log)
-            # Step 4.
-            entry = _empty_snapshot(making.client, parsed.log.kafka.topic, parsed.buckets, spec.table_id)
+        identity = log.create(spec.table_id, making.note)
+        spec = replace(spec, owns_topic=identity.owned, topic_id=identity.topic_id, cluster_id=identity.cluster_id)
+        # Step 4.
+        entry = log.first_entry(spec.table_id)
+        if entry is not None:
             LogIndex(storage).put(entry)
         # Step 5.
         files = TableFiles.create(storage, spec)
@@ -184,57 +162,21 @@ def _make(
 class _Making:
     """A ``create`` in progress: tracks what it has created and can undo it."""
 
-    def __init__(self, storage: Storage, parsed: TableOptions, intent: Intent, client: KafkaClient | None) -> None:
+    def __init__(self, storage: Storage, intent: Intent, log: LogStorage) -> None:
         self._storage = storage
-        self._parsed = parsed
         self._intent = intent
-        self._client = client
+        self._log = log
 
-    @property
-    def client(self) -> KafkaClient:
-        """The client of the log's cluster."""
-        assert self._client is not None
-        return self._client
-
-    def note(self) -> None:
-        """Write the intent."""
+    def note(self, identity: LogIdentity | None = None) -> None:
+        """Write the intent, with the identity of the log once it is known."""
+        if identity is not None:
+            self._intent = self._intent.of(identity)
         put_intent(self._storage, self._intent)
-
-    def take_topic(self, spec: TableSpec, log: LogOptions) -> TableSpec:
-        """Create or check the topic, check that no other table uses it, and return the spec with the topic's ids.
-
-        The table owns the topic only if the broker confirms to this call that it created the topic. If that response is
-        lost, a retry learns only that the topic exists, so the table does not own it: an empty topic may be left
-        behind, but no topic of another owner is deleted.
-
-        Raises:
-            AlreadyExistsError: another table uses the topic, or it has records.
-            InvalidInputError: the topic does not match the options.
-            NotFoundError: the topic was deleted in the meantime.
-            UnavailableError: the broker does not respond.
-        """
-        topic = log.kafka.topic
-        made = _ensure_topic(self.client, self._parsed, log)
-        ids = topic_ids(self.client, topic)
-        if ids is None:
-            raise missing(self.client, topic)
-        self._intent = replace(self._intent, owns_topic=made, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
-        self.note()
-        claim(self.client, topic, ids, spec.table_id)
-        others = [each for each in claimed_by(self.client, topic, ids) if each != spec.table_id]
-        if others:
-            raise AlreadyExistsError(
-                _TAKEN.format(topic=topic, other=others[0], group=claim_group(topic, ids, others[0]))
-            )
-        if not made:
-            # Whoever created the topic may have deleted it before our claim was visible to them.
-            check_identity(self.client, topic, ids.topic_id)
-        return replace(spec, owns_topic=made, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
 
     def undo(self) -> None:
         """Undo a failed ``create``; the intent is deleted last, so that an undo that crashes can be repeated."""
         try:
-            _finish(self._storage, self._intent, self._client)
+            _finish(self._storage, self._intent, self._log)
         except TableStoreError as error:
             # Only log this error: the caller raises the one that made ``create`` fail.
             logger.warning("%s: the next create here, or drop, removes what is left: %s", self._storage.root, error)
@@ -296,86 +238,53 @@ def drop_at(
             intent = read_intent(storage)
             if intent is None or _is_table(storage, intent):
                 raise
-            client = None
+            log = None
             if intent.topic and not keep_topic:
-                client = client_of(intent, wrap(runtime or {}), allowed or Allowed.of())
-            return _finish(storage, intent, client)
+                log = storage_of(intent, wrap(runtime or {}), allowed or Allowed.of())
+            return _finish(storage, intent, log)
     return drop(table, keep_topic=keep_topic)
 
 
 def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
     """Run the steps of ``drop``."""
-    storage, log, spec = table.files.storage, table.log, table.spec
+    storage, spec = table.files.storage, table.spec
+    log = log_storage(table.options, table.runtime, table.allowed)
     if TableFiles.open(storage).spec.table_id != spec.table_id:
         msg = f"table {table.path!r} was dropped and created again since it was opened. Open it again."
         raise TableReplacedError(msg)
     # Step 1.
-    intent = Intent("drop", table_id=spec.table_id)
-    if log is not None:
-        intent = replace(intent, topic=log.topic, properties=kafka_properties(spec))
-        if not keep_topic:
-            ids = topic_ids(log.client, log.topic)
-            owned = spec.owns_topic and ids is not None and _is_same(log.client, log.topic, ids, spec)
-            if ids is not None:
-                intent = replace(intent, owns_topic=owned, topic_id=ids.topic_id, cluster_id=ids.cluster_id)
-            if spec.owns_topic and ids is not None and not owned:
-                logger.warning(UNPROVEN, log.topic)
+    intent = Intent("drop", table_id=spec.table_id, topic=log.name, properties=kafka_properties(spec))
+    if not keep_topic and (identity := log.identify(spec)) is not None:
+        intent = intent.of(identity)
     # Step 2.
     put_intent(storage, intent)
     # Step 3.
     table.files.log.storage.child("_delta_log").delete_tree()
     # Steps 4 and 5.
-    return _finish(storage, intent, None if log is None or keep_topic else log.client)
+    return _finish(storage, intent, None if keep_topic else log)
 
 
-def _finish(storage: Storage, intent: Intent, client: KafkaClient | None) -> str | None:
-    """Delete what the intent names: the topic if it is proven to be the table's, the consumer groups and the files.
+def _finish(storage: Storage, intent: Intent, log: LogStorage | None) -> str | None:
+    """Delete what the intent names: the log if it is proven to be the table's, and the files.
 
     Args:
         storage: the table's folder.
         intent: the ``create`` or ``drop`` to clean up.
-        client: the client of the topic's cluster; None keeps the topic and the groups, which the brokers expire.
+        log: where the log is stored; None keeps the topic and its consumer groups, which the brokers expire.
 
     Returns:
         The topic that was deleted; None if none was.
     """
     deleted = None
-    # Without the topic's ids, nothing in Kafka can be proven to belong to an interrupted ``create``.
-    if client is not None and intent.topic and (intent.verb == "drop" or intent.cluster_id):
-        if intent.owns_topic and _may_delete(client, intent) and delete_topic(client, intent.topic, intent.topic_id):
-            deleted = intent.topic
-            # From now on, someone else may create a topic of this name.
-            put_intent(storage, replace(intent, owns_topic=False))
-        groups = [f"tablestore-{intent.table_id}", f"tablestore-{intent.table_id}-tasks"]
-        delete_groups(client, [*groups, claim_group(intent.topic, intent.ids, intent.table_id)])
+    if log is not None:
+        deleted = log.remove(
+            intent.table_id,
+            intent.identity,
+            dropping=intent.verb == "drop",
+            deleted=lambda: put_intent(storage, replace(intent, owns_topic=False)),
+        )
     _remove_files(storage)
     return deleted
-
-
-def _may_delete(client: KafkaClient, intent: Intent) -> bool:
-    """Return whether the topic with the intent's name is the one that the table owns, and no other table uses it."""
-    now = topic_ids(client, intent.topic)
-    if now is None:
-        return False
-    if now != intent.ids or not (intent.topic_id or intent.verb == "drop"):
-        logger.warning(UNPROVEN, intent.topic)
-        return False
-    if intent.verb == "drop":
-        return True
-    # Others may have started to use the topic of an interrupted ``create``.
-    others = [each for each in claimed_by(client, intent.topic, now) if each != intent.table_id]
-    return not others and not _has_records(client, intent.topic)
-
-
-def _is_same(client: KafkaClient, topic: str, now: TopicIds, spec: TableSpec) -> bool:
-    """Return whether the topic is the one that the table was created with.
-
-    For a table that stores no topic id, the proof is the consumer group of its register, whose offsets are deleted with
-    the topic.
-    """
-    if spec.topic_id:
-        return now == TopicIds(spec.topic_id, spec.cluster_id)
-    return has_offsets(client, f"tablestore-{spec.table_id}", topic)
 
 
 def _clear_way(storage: Storage, log: LogOptions | None, runtime: Mapping[str, ClientValue], allowed: Allowed) -> None:
@@ -400,10 +309,10 @@ def _clear_way(storage: Storage, log: LogOptions | None, runtime: Mapping[str, C
             raise AlreadyExistsError(msg)
         return
     if intent.topic:
-        servers = "" if log is None else log.kafka.client.get(_SERVERS.removeprefix("kafka."))
-        given = runtime if servers == intent.properties.get(_SERVERS) else {}
+        servers = "" if log is None else log.kafka.bootstrap_servers
+        given = runtime if servers == intent.properties.get(SERVERS) else {}
         try:
-            _finish(storage, intent, client_of(intent, given, allowed))
+            _finish(storage, intent, storage_of(intent, given, allowed))
         except UnavailableError as error:
             msg = (
                 f"{storage.root}: a {intent.verb} of a table with topic {intent.topic!r} did not end here, and its "
@@ -432,30 +341,6 @@ def _strangers(storage: Storage) -> list[str]:
     drafts = {name for name in storage.names(INDEX) if name.endswith(".tmp")}
     is_draft = drafts == set(storage.names(INDEX))
     return [name for name in storage.names() if name != INDEX or not is_draft]
-
-
-def _has_records(client: KafkaClient, topic: str) -> bool:
-    """Return whether a topic has records, which means that someone else uses the topic of a crashed ``create``."""
-    if describe_topic(client, topic) is None:
-        return False
-    return any(latest_offsets(client, topic, read_committed=False).values())
-
-
-def _ensure_topic(client: KafkaClient, options: TableOptions, log: LogOptions) -> bool:
-    return ensure_topic(
-        client,
-        log.kafka.topic,
-        partitions=options.buckets,
-        retention_ms=log.retention_ms,
-        compacted=log.compacted,
-        replication_factor=log.replication_factor,
-    )
-
-
-def _empty_snapshot(client: KafkaClient, topic: str, partitions: int, table_id: str) -> IndexEntry:
-    found = latest_of(client, topic, read_committed=True)
-    ranges = tuple(OffsetRange(found.offsets[p], found.offsets[p], 0, 0) for p in range(partitions))
-    return IndexEntry(0, 0, "create", ranges, table=table_id, topic=found.topic_id)
 
 
 def _remove_files(storage: Storage) -> None:

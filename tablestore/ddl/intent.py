@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
+from log_system.base import LogIdentity, LogStorage
 from log_system.index import INDEX
-from log_system.kafka.client.access_policy import Allowed, merge_runtime
-from log_system.kafka.client.connect import KafkaClient
+from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue
-from log_system.kafka.client.topic import TopicIds
 from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
+from tablestore.log_systems import log_storage
 from tablestore.options.table_options import parse_options, without_removed
 
 logger = logging.getLogger("tablestore")
 
 INTENT = f"{INDEX}/_intent"
-UNPROVEN = (
-    "topic %r stays: it cannot be proven to be the topic that was made with the table (Kafka's ids of topic and "
-    "cluster are compared). If nobody else uses it, delete it with Kafka's tools."
-)
 
 
 @dataclass(frozen=True)
@@ -48,9 +44,13 @@ class Intent:
     properties: dict[str, str] = field(default_factory=dict)
 
     @property
-    def ids(self) -> TopicIds:
-        """The topic's ids."""
-        return TopicIds(self.topic_id, self.cluster_id)
+    def identity(self) -> LogIdentity:
+        """The identity of the log."""
+        return LogIdentity(self.owns_topic, self.topic_id, self.cluster_id)
+
+    def of(self, identity: LogIdentity) -> Intent:
+        """Return the intent with the identity of the log."""
+        return replace(self, owns_topic=identity.owned, topic_id=identity.topic_id, cluster_id=identity.cluster_id)
 
 
 def read_intent(storage: Storage) -> Intent | None:
@@ -69,15 +69,18 @@ def kafka_properties(spec: TableSpec) -> dict[str, str]:
     return {name: value for name, value in spec.properties.items() if name.startswith("kafka.")}
 
 
-def client_of(intent: Intent, runtime: Mapping[str, ClientValue], allowed: Allowed) -> KafkaClient | None:
-    """Return a client of the cluster that has the topic; None for an intent without stored options (older versions).
+def storage_of(intent: Intent, runtime: Mapping[str, ClientValue], allowed: Allowed) -> LogStorage | None:
+    """Return where the intent's log is stored; None for an intent without stored options (older versions).
 
     Such an intent proves nothing, so the topic is not touched.
     """
     if not intent.properties:
-        logger.warning(UNPROVEN, intent.topic)
+        logger.warning(
+            "topic %r stays: an interrupted %s names no brokers (it was begun by an older version), so whose topic it "
+            "is cannot be proven. If nobody else uses it, delete it with Kafka's tools.",
+            intent.topic,
+            intent.verb,
+        )
         return None
-    log = parse_options(without_removed(intent.properties), log_system="kafka", primary_key=()).log
-    assert log is not None
-    merged = merge_runtime(log.kafka.client, runtime, allowed)
-    return KafkaClient(merged, wait_seconds=log.request_timeout_ms / 1000)
+    options = parse_options(without_removed(intent.properties), log_system="kafka", primary_key=())
+    return log_storage(options, runtime, allowed)

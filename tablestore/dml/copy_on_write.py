@@ -255,7 +255,7 @@ def _act(act: Column) -> Column:
 
 def _rewriter(table: TableContext) -> FileRewriter:
     return FileRewriter(
-        table.files.storage, table.spec, table.options.write.target_file_size_bytes, check=table.record_check
+        table.files.storage, table.spec, table.options.write.target_file_size_bytes, check=table.log.record_check()
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from log_system.kafka.client.topic import earliest_offsets, latest_offsets
 from snapshot.delta.log import DataFile
 from snapshot.errors import InvalidInputError
 from snapshot.schema.json_types import sql_columns
@@ -70,7 +69,7 @@ def snapshots(table: TableContext) -> pa.Table:
             "kind": s.operation,
             "rows": s.rows,
             "committed_at": s.timestamp_ms * 1000,
-            "published": None if table.log is None else s.id <= visible,
+            "published": None if table.options.log is None else s.id <= visible,
             "tags": tags.get(s.id, []),
             "commit_id": s.commit_id,
         }
@@ -186,7 +185,7 @@ def options(table: TableContext) -> pa.Table:
     """
     given = table.spec.properties
     rows = [{"name": name, "value": value, "given": True} for name, value in given.items()]
-    has_log = table.log is not None
+    has_log = table.options.log is not None
     for spec in OPTIONS:
         of_log = spec.name.startswith(("log.", "kafka.", "publish."))
         if spec.name not in given and (has_log or not of_log):
@@ -206,20 +205,20 @@ def log(table: TableContext) -> pa.Table:
         UnavailableError: the broker does not answer.
     """
     rows: list[dict[str, Any]] = []
-    if table.log is not None:
+    log = table.options.log
+    if log is not None:
         latest = table.index.latest()
         published = 0 if latest is None else latest.snapshot
         newest = table.files.latest()
         behind = lag(table.files, published, newest)
-        first = earliest_offsets(table.log.client, table.log.topic)
-        ends = latest_offsets(table.log.client, table.log.topic, read_committed=True)
+        offsets = {each.partition: each for each in table.log.offsets()}
         waiting = [table.files.published(s, table.log.partitions) for s in range(published + 1, newest + 1)]
         rows = [
             {
-                "topic": table.log.topic,
+                "topic": log.kafka.topic,
                 "partition": p,
-                "first_offset": first.get(p),
-                "end_offset": ends.get(p),
+                "first_offset": offsets[p].first if p in offsets else None,
+                "end_offset": offsets[p].end if p in offsets else None,
                 "published_end": None if latest is None else latest.ends[p],
                 "published_snapshot": published,
                 "lag_snapshots": behind.snapshots,
@@ -252,7 +251,7 @@ def consumers(table: TableContext) -> pa.Table:
         # Expired snapshots cannot be counted. A consumer that has not read them has to start again.
         after = max(found.snapshot, table.files.oldest(fresh=False) - 1)
         behind = {"table_lag": lag(table.files, after, newest, now_ms)}
-        if table.log is not None:
+        if table.options.log is not None:
             behind["log_lag"] = lag(table.files, after, visible, now_ms)
         row = {"consumer": found.name, "snapshot_id": found.snapshot, "updated_at": found.updated_ms * 1000}
         for name, each in behind.items():

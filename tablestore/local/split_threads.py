@@ -11,7 +11,7 @@ from threading import Event, Lock
 
 import pyarrow as pa
 
-from tablestore.read.splits import Split
+from snapshot.records import Split
 
 _WAITING_PER_THREAD = 2
 """Batches that may be queued for the reader, per thread."""

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from log_system.gate import limited
-from log_system.kafka.client.topic import TopicWatch
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.context import TableContext
 from tablestore.read.splits import as_feed
@@ -63,7 +62,7 @@ def followed(
         NotFoundError: the table was dropped, or its topic deleted.
     """
     looked = time.monotonic()
-    watch = None if table.log is None else TopicWatch(table.log.client, table.log.topic, table.log.topic_id)
+    watch = table.log.watch()
     while True:
         newest = table.newest_visible()
         if newest > after:
@@ -71,9 +70,8 @@ def followed(
             after = newest
             continue
         time.sleep(poll_seconds)
-        if watch is not None:
-            # Raise if the topic was deleted: nothing would become visible any more.
-            watch.look()
+        # Raise if the topic was deleted: nothing would become visible any more.
+        watch.look()
         if time.monotonic() - looked >= _LOOK_SECONDS:
             table.check_same()
             looked = time.monotonic()

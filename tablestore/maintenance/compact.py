@@ -24,12 +24,12 @@ from snapshot.staging.partition_writer import PartitionedFiles
 from snapshot.staging.tombstones import GatherTask, gather
 from snapshot.storage import Storage
 from snapshot.store.commit import ATTEMPTS_MAX
+from snapshot.store.lookup import base_file
 from snapshot.store.snapshot_files import SnapshotFiles
 from snapshot.store.table_files import MERGED_THROUGH, TableFiles, root_schema
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.options.value_types import FOREVER
-from tablestore.read.split_planner import base_file
 
 SMALL_PART = 0.75
 """Files smaller than this fraction of the target size are rewritten."""

@@ -10,10 +10,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from log_system.report import Progress
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.records import Snapshot
-from tablestore.audit.log_inspection import Progress
 from tablestore.context import TableContext
 from tablestore.options.partition_time import PartitionTime
 

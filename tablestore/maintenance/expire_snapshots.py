@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from log_system.report import Progress
 from snapshot.delta.log import DataFile
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
 from snapshot.storage import Storage
 from snapshot.store.garbage import Garbage, commit_expiry, cut_points, entries_below, unneeded
 from snapshot.store.table_files import TableFiles
 from tablestore.after_write import after_write
-from tablestore.audit.log_inspection import Progress
 from tablestore.context import TableContext
 from tablestore.options.read_options import timestamp_millis
 from tablestore.options.value_types import duration
@@ -234,7 +234,7 @@ def _pin(table: TableContext, consumers: Sequence[Consumer]) -> tuple[int, str]:
     """Return the first snapshot that must be kept with all later ones, and the reason."""
     ours = [consumer for consumer in consumers if consumer.reads(table.spec.table_id)]
     pins = [(consumer.snapshot, f"consumer {consumer.name!r}") for consumer in ours]
-    if table.log is not None:
+    if table.options.log is not None:
         published = table.index.latest()
         pins.append((0 if published is None else published.snapshot, "what the log lacks; recover() publishes it"))
     return min(pins, default=(table.files.latest(), ""))

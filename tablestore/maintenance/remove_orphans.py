@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 
 from log_system.index import INDEX
+from log_system.report import Progress
 from snapshot.errors import InvalidInputError
 from snapshot.staging.stage import CHANGES
 from snapshot.storage import StoredFile
 from snapshot.store.garbage import LOG, known_before
 from snapshot.store.tags import TAGS
-from tablestore.audit.log_inspection import Progress
 from tablestore.context import TableContext
 from tablestore.maintenance.expire_snapshots import Age, before_ms
 from tablestore.streaming.consumers import CONSUMERS

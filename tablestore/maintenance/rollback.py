@@ -16,11 +16,11 @@ from snapshot.schema.system_columns import BUCKET
 from snapshot.staging.bucket_difference import BucketDifference, State
 from snapshot.staging.stage import StagedFile, Stager, staged_to_arrow
 from snapshot.storage import Storage
+from snapshot.store.lookup import base_file
 from snapshot.store.snapshot_files import SnapshotFiles
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
 from tablestore.dml.run import check_says_deletes
-from tablestore.read.split_planner import base_file
 from tablestore.read.time_travel import Point, snapshot_at
 from tablestore.write.optimistic_retry import Replaced
 from tablestore.write.staging_job import accept_staged

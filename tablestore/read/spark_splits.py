@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructField, StructType
 
+from snapshot.records import Split
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import conform, relabelled
-from tablestore.read.splits import Split
 from tablestore.spark.python_worker import begin_task
 
 

@@ -4,33 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
-from log_system.gate import PartitionSlice
-from log_system.kafka.log import KafkaLog
-from log_system.kafka.reader.snapshot_reader import read_slice
 from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
 from snapshot.merge.predicate import Predicate
-from snapshot.records import Snapshot
+from snapshot.records import Snapshot, Split
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
-from snapshot.schema.adapter import Adapter
-from snapshot.schema.physical_names import Columns
-from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, conform
+from snapshot.schema.system_columns import conform, stamped
 from snapshot.storage import Storage
-from snapshot.store.changes import SnapshotChanges
-
-RESTART = "the table's columns were changed in a way that a running query cannot follow; start it again: "
-"""Start of the error message of a stream whose columns are fixed when it starts."""
-
-
-class Split(Protocol):
-    """What one task reads."""
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the split."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -83,56 +65,6 @@ class ChangedKeysSplit:
 
 
 @dataclass(frozen=True)
-class FilesSplit:
-    """Changes of several snapshots in one bucket, from the table's files.
-
-    Attributes:
-        changes: the snapshots, in order.
-        bucket: the bucket.
-        wanted: the columns to return.
-    """
-
-    changes: tuple[SnapshotChanges, ...]
-    bucket: int
-    wanted: Columns
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the changes, in order, with ``_kind``, ``_commit_version`` and ``_commit_timestamp``."""
-        for changes in self.changes:
-            adapt = Adapter(changes.columns, self.wanted, RESTART)
-            for batch in changes.batches(self.bucket):
-                yield stamped(adapt(batch), changes.snapshot)
-
-
-@dataclass(frozen=True)
-class LogPiece:
-    """Changes in one log partition of snapshots that share a schema; ``log`` decodes that schema."""
-
-    log: KafkaLog
-    piece: PartitionSlice
-    adapt: Adapter
-
-
-@dataclass(frozen=True)
-class LogSplit:
-    """Changes of several snapshots in one log partition, in pieces with one schema each.
-
-    A snapshot for whose deletes the log has only one truncate record is a piece that reads the table's files.
-    """
-
-    pieces: tuple[LogPiece | FilesSplit, ...]
-    compacted: bool
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the changes, in order, with ``_kind``, ``_commit_version`` and ``_commit_timestamp``."""
-        for each in self.pieces:
-            if isinstance(each, FilesSplit):
-                yield from each.read()
-            else:
-                yield from map(each.adapt, read_slice(each.log, each.piece, compacted=self.compacted))
-
-
-@dataclass(frozen=True)
 class InitialSplit:
     """Rows of a snapshot, as the initial inserts of a streaming read."""
 
@@ -143,15 +75,7 @@ class InitialSplit:
         """Yield the rows with ``_kind``, ``_commit_version`` and ``_commit_timestamp``."""
         for batch in self.rows.read():
             kind = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), batch.num_rows)
-            yield stamped(batch.append_column(KIND, kind), self.snapshot)
-
-
-def stamped(batch: pa.RecordBatch, snapshot: Snapshot) -> pa.RecordBatch:
-    """Return the rows with ``_commit_version`` and ``_commit_timestamp`` of a snapshot."""
-    version = pa.repeat(pa.scalar(snapshot.id, pa.int64()), batch.num_rows)
-    time = pa.repeat(pa.scalar(snapshot.timestamp_ms * 1000, pa.int64()), batch.num_rows)
-    batch = batch.append_column(COMMIT_VERSION, version)
-    return batch.append_column(COMMIT_TIMESTAMP, time.cast(pa.timestamp("us", "UTC")))
+            yield stamped(batch.append_column(KIND, kind), self.snapshot.id, self.snapshot.timestamp_ms)
 
 
 def as_feed(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

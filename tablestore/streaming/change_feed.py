@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from log_system.gate import Gate, PartitionSlice, slices
-from log_system.index import IndexEntry
-from log_system.kafka.client.topic import earliest_of
-from log_system.kafka.published_positions import is_another
+from log_system.files.log import FilesLog
 from snapshot.errors import DataLostError, NotFoundError
-from snapshot.schema.adapter import Adapter
-from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import with_kind
-from snapshot.store.changes import SnapshotChanges
+from snapshot.records import Split
 from tablestore.context import TableContext
 from tablestore.options.read_options import ScanMode
-from tablestore.read.split_planner import change_splits, initial_splits
-from tablestore.read.splits import RESTART, FilesSplit, LogPiece, LogSplit, Split
-
-logger = logging.getLogger("tablestore")
+from tablestore.read.split_planner import initial_splits
 
 BEFORE_FULL = -1
 """Offset of a stream that has read nothing and starts with a full snapshot."""
-_REPLACING = ("truncate", "overwrite")
-"""Kinds of snapshots for whose deletes the log may have a single truncate record (``log.truncate-record``)."""
 
 
 class Feed:
-    """Plans reads of a table's changes, from the log or, without one, from the table's files.
+    """Plans reads of a table's changes, from its log or, where the log does not have them, from the table's files.
 
     Changes have the columns of ``table`` as opened, whatever columns the table had in their snapshots or has now.
-
-    The files are also read if the log is eventual, because such a log does not keep snapshots apart, and if the table
-    has ``log.foreign-records=skip``.
     """
 
     def __init__(self, table: TableContext, *, tasks: int = 2, from_files: bool = False) -> None:
@@ -45,12 +30,10 @@ class Feed:
             from_files: read committed changes from the files and ignore the log.
         """
         self._table = table
-        # The files hold only the table's own changes; the log may hold records of other producers.
-        skips = table.log is not None and table.log.skips_foreign
-        self._from_log = table.log is not None and not table.is_eventual and not from_files and not skips
+        self._files = FilesLog(table.files, table.options.buckets)
+        self._log = self._files if from_files else table.log
         self._tasks = tasks
         self._columns = table.spec.change_columns
-        self._gate = Gate(table.index)
 
     def begin(
         self, mode: ScanMode, *, snapshot: int | None = None, timestamp_ms: int | None = None, tag: str | None = None
@@ -106,12 +89,9 @@ class Feed:
         files = self._table.files
         if after == BEFORE_FULL:
             return initial_splits(files, files.snapshot(through), tasks=self._tasks)
-        if self._from_log:
-            found = self._log_parts(after, through)
-            if found is not None:
-                return found
         try:
-            return change_splits(files, after, through, self._table.options.buckets, self._columns)
+            splits = self._log.plan(after, through, self._columns)
+            return self._files.plan(after, through, self._columns) if splits is None else splits
         except DataLostError as error:
             msg = (
                 f"table {self._table.path!r}: snapshots {after + 1} to {through} are no longer in the log nor all in "
@@ -121,91 +101,10 @@ class Feed:
 
     def rows(self, snapshot: int) -> int:
         """Return the number of changes in a snapshot."""
-        entry = None if self._table.log is None else self._table.index.get(snapshot)
-        if entry is None or entry.kind in _REPLACING:
-            return self._table.files.snapshot(snapshot).rows
-        return entry.rows
+        return self._table.log.rows(snapshot)
 
     def _gone(self, since: str, oldest: int) -> str:
         return (
             f"table {self._table.path!r}: not all changes since {since} are there any more: snapshots before {oldest} "
             "have expired. Begin with scan_mode='earliest', the oldest changes that are there, or with 'full'."
         )
-
-    def _log_parts(self, after: int, through: int) -> list[Split] | None:
-        """Return splits that read the log; None if records or index entries are missing, or the topic is another."""
-        log = self._table.log
-        assert log is not None
-        options = self._table.options.log
-        compacted = options is not None and options.compacted
-        pieces: dict[int, list[LogPiece | FilesSplit]] = {}
-        topics: set[str] = set()
-        try:
-            for spec, first, last in self._epochs(after, through):
-                under = log.under(with_kind(spec.change_columns.named))
-                adapt = Adapter(spec.change_columns, self._columns, RESTART)
-                entries = self._gate.entries(first - 1, last)
-                topics |= {entry.topic for entry in entries}
-                for run in self._runs(entries):
-                    if isinstance(run, SnapshotChanges):
-                        for bucket in run.files:
-                            pieces.setdefault(bucket, []).append(FilesSplit((run,), bucket, self._columns))
-                    else:
-                        for piece in slices(run):
-                            pieces.setdefault(piece.partition, []).append(LogPiece(under, piece, adapt))
-        except DataLostError as error:
-            logger.warning("table %s: %s Reading the table's files instead.", self._table.path, error)
-            return None
-        in_log = [each.piece for held in pieces.values() for each in held if isinstance(each, LogPiece)]
-        if in_log and (why := self._is_gone(in_log, topics)):
-            logger.warning(
-                "table %s: %s snapshots %d to %d; reading the table's files instead.",
-                self._table.path,
-                why,
-                after + 1,
-                through,
-            )
-            return None
-        return [LogSplit(tuple(held), compacted=compacted) for _, held in sorted(pieces.items())]
-
-    def _runs(self, entries: Sequence[IndexEntry]) -> Iterator[list[IndexEntry] | SnapshotChanges]:
-        """Yield runs of index entries; a snapshot with a truncate record is yielded separately, as its change files.
-
-        The truncate record does not say which rows were deleted, but the files do. The files exist as long as the index
-        entry, because both expire with their snapshot.
-        """
-        files, run = self._table.files, list[IndexEntry]()
-        for entry in entries:
-            if entry.kind in _REPLACING and files.truncates(entry.snapshot):
-                yield run
-                yield files.changes(entry.snapshot, self._table.options.buckets)
-                run = []
-            else:
-                run.append(entry)
-        yield run
-
-    def _epochs(self, after: int, through: int) -> Iterator[tuple[TableSpec, int, int]]:
-        """Yield the runs of snapshots between column changes: the table definition, the first and the last snapshot."""
-        newest, last = self._table.files.spec_at_least(through), through
-        found: list[tuple[TableSpec, int, int]] = []
-        while last > after:
-            spec = newest.at(last)
-            first = max(after + 1, spec.since)
-            found.append((spec, first, last))
-            last = first - 1
-        return reversed(found)
-
-    def _is_gone(self, slices: Sequence[PartitionSlice], topics: set[str]) -> str:
-        """Return why the log no longer has all of the slices; empty if it has.
-
-        Args:
-            slices: the parts of the log to read.
-            topics: the topic ids in the index entries.
-        """
-        assert self._table.log is not None
-        found = earliest_of(self._table.log.client, self._table.log.topic)
-        if any(is_another(topic, found.topic_id) for topic in topics):
-            return "the topic was deleted and recreated after"
-        first = found.offsets
-        expired = any(first[piece.partition] > piece.start and piece.records for piece in slices)
-        return "the log's retention has passed" if expired else ""

@@ -18,19 +18,14 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from log_system.kafka.client.cluster import Cluster
-from log_system.kafka.client.topic import topic_id
-from log_system.kafka.log import KafkaLog
-from log_system.kafka.published_positions import is_another
-from log_system.kafka.reader.tail_reader import read_tail
 from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.merge.deduplicate import last_of_few
 from snapshot.merge.merge_reader import MergeReader
+from snapshot.records import Split
 from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
 from tablestore.options.read_options import ReadOptions, ScanMode
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import initial_splits
-from tablestore.read.splits import Split
 from tablestore.streaming.change_feed import BEFORE_FULL
 from tablestore.streaming.saved_state import saved_splits, saved_state
 from tablestore.streaming.snapshot_stream import Offset, SnapshotStream
@@ -40,17 +35,23 @@ _FEW_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class TailSplit:
-    """Records of one log partition between two offsets; with ``fold``, only the last record of each key."""
+    """Records of one log partition between two offsets; with ``fold``, only the last record of each key.
 
-    log: KafkaLog
-    partition: int
-    start: int
-    end: int
+    Attributes:
+        records: the records; with ``fold``, superseded ones may be missing.
+        schema: the table's columns, then ``_kind``.
+        primary_key: the primary key columns.
+        fold: whether to return only the last record of each key.
+    """
+
+    records: Split
+    schema: pa.Schema
+    primary_key: tuple[str, ...]
     fold: bool
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes with ``_kind``, ``_seq`` and ``_commit_timestamp``; ``_commit_version`` is NULL."""
-        batches = read_tail(self.log, self.partition, self.start, self.end, newest=self.fold)
+        batches = self.records.read()
         for batch in self._folded(batches) if self.fold else batches:
             yield batch.append_column(COMMIT_VERSION, pa.nulls(batch.num_rows, pa.int64()))
 
@@ -61,11 +62,11 @@ class TailSplit:
             few.append(batch)
             size += batch.nbytes
             if size > _FEW_BYTES:
-                with MergeReader(self.log.schema, self.log.primary_key) as engine:
+                with MergeReader(self.schema, self.primary_key) as engine:
                     yield from engine.last_per_key(chain(few, batches))
                 return
         if few:
-            yield from last_of_few(self.log.primary_key, pa.Table.from_batches(few)).to_batches()
+            yield from last_of_few(self.primary_key, pa.Table.from_batches(few)).to_batches()
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,8 @@ class EventualStream(SnapshotStream):
                     "keep snapshots apart. Leave it out."
                 )
                 raise InvalidInputError(msg)
-        assert self._table.log is not None
-        self._log = self._table.log
-        # One connection for all requests, because each micro-batch makes three.
-        self._cluster = Cluster(self._log.client)
-        self._asked = [(self._log.topic, partition) for partition in range(self._log.partitions)]
+        self._tail = self._table.log.tail()
         self._ends: list[int] | None = None
-        self._admin: Any = None
 
     def initialOffset(self) -> Offset:
         """Return the offset at which a new query starts."""
@@ -122,15 +118,15 @@ class EventualStream(SnapshotStream):
         if mode is ScanMode.FULL:
             return self._at(BEFORE_FULL, [], "")
         if mode is ScanMode.LATEST:
-            return self._at(0, self._log_ends(), self._topic_id())
+            return self._at(0, self._tail.ends(), self._tail.generation())
         if mode is ScanMode.EARLIEST:
-            return self._at(0, self._log_starts(), self._topic_id())
+            return self._at(0, self._tail.starts(), self._tail.generation())
         return self._at(0, *self._ends_of(self._begin()))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the offsets at which an ``availableNow`` run ends."""
         self._target = self._table.newest_visible()
-        self._ends = self._log_ends()
+        self._ends = self._tail.ends()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next micro-batch: the log's end, or an earlier one if the read limit requires it.
@@ -142,16 +138,15 @@ class EventualStream(SnapshotStream):
             NotFoundError: the topic was deleted.
             TableReplacedError: the query has read an earlier table at the same path.
         """
-        if self._watch is not None:
-            # Check first, because requests about a deleted topic wait for a while for it to come back.
-            self._watch.look()
+        # Check first, because requests about a deleted topic wait for a while for it to come back.
+        self._watch.look()
         if self._snapshot(start) == BEFORE_FULL:
             if self._options.state is not None:
                 saved = saved_state(self._options.state, self._table.spec)
-                return self._at(saved.snapshot, saved.offsets, saved.topic or self._topic_id())
+                return self._at(saved.snapshot, saved.offsets, saved.topic or self._tail.generation())
             newest = self._table.newest_visible() if self._target is None else self._target
             return self._at(newest, *self._ends_of(newest))
-        ends = self._ends or self._log_ends()
+        ends = self._ends or self._tail.ends()
         begun = start["offsets"]
         if any(end < old for end, old in zip(ends, begun, strict=True)):
             self._check_topic(start)
@@ -159,11 +154,11 @@ class EventualStream(SnapshotStream):
         ends = [max(end, old) for end, old in zip(ends, begun, strict=True)]
         if isinstance(limit, ReadMaxRows):
             ends = _limited(begun, ends, limit.max_rows)
-        return self._at(start["snapshot"], ends, start.get("topic") or self._topic_id())
+        return self._at(start["snapshot"], ends, start.get("topic") or self._tail.generation())
 
     def reportLatestOffset(self) -> Offset:
         """Return the log's end, for the query's progress."""
-        return self._at(self._table.newest_visible(), self._log_ends(), "")
+        return self._at(self._table.newest_visible(), self._tail.ends(), "")
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch.
@@ -183,7 +178,7 @@ class EventualStream(SnapshotStream):
         ranges = [each for each in ranges if each[1] < each[2]]
         if ranges:
             self._check_topic(end)
-            first = self._log_starts()
+            first = self._tail.starts()
             lost = [p for p, begun, _ in ranges if first[p] > begun]
             if lost:
                 msg = (
@@ -191,20 +186,12 @@ class EventualStream(SnapshotStream):
                     f"(partitions {lost}). Start a new query with scan_mode='full'."
                 )
                 raise DataLostError(msg)
-        return [ReadSplit(TailSplit(self._log, *each, fold=self._options.normalize)) for each in ranges]
+        return [ReadSplit(self._split(*each)) for each in ranges]
 
-    def _log_starts(self) -> list[int]:
-        found = self._cluster.earliest(self._asked)
-        return [found[each] for each in self._asked]
-
-    def _log_ends(self) -> list[int]:
-        found = self._cluster.latest(self._asked, "read_committed")
-        return [found[each] for each in self._asked]
-
-    def _topic_id(self) -> str:
-        if self._admin is None:
-            self._admin = self._log.client.admin()
-        return topic_id(self._log.client, self._log.topic, self._admin)
+    def _split(self, partition: int, start: int, end: int) -> TailSplit:
+        fold, spec = self._options.normalize, self._table.spec
+        records = self._tail.split(partition, start, end, newest=fold)
+        return TailSplit(records, self._table.files.change_schema, spec.primary_key, fold)
 
     def _check_topic(self, offset: Offset) -> None:
         """Check that the topic is still the one that a query's offsets belong to.
@@ -215,10 +202,10 @@ class EventualStream(SnapshotStream):
         Raises:
             DataLostError: the topic is another one of the same name.
         """
-        read, found = offset.get("topic", ""), self._topic_id()
-        if is_another(read, found):
+        read, found = offset.get("topic", ""), self._tail.generation()
+        if self._tail.is_other(read, found):
             msg = (
-                f"table {self._table.path!r}: topic {self._log.topic!r} was deleted and recreated since this query "
+                f"table {self._table.path!r}: the log's topic was deleted and recreated since this query "
                 f"read it: expected the topic with id {read}, got one with id {found}. What the query has not read of "
                 "it is gone. Let log.repair() publish the table's rows again, then start a new query, with a new "
                 "checkpoint and scan_mode='full'."
@@ -233,7 +220,7 @@ class EventualStream(SnapshotStream):
                 "the log is not known. Start with scan_mode='full', or call recover() to rebuild the entry."
             )
             raise DataLostError(msg)
-        return list(entry.ends), entry.topic or self._topic_id()
+        return list(entry.ends), entry.topic or self._tail.generation()
 
     def _at(self, snapshot: int, offsets: Sequence[int], topic: str) -> Offset:
         found: dict[str, Any] = self._offset(snapshot)

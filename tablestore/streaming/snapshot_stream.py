@@ -22,7 +22,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from log_system.gate import limited
-from log_system.kafka.client.topic import TopicWatch
 from snapshot.errors import ConflictError, InvalidInputError, TableReplacedError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
@@ -86,8 +85,7 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         self._until: int | None = options.until
         self._first: int | None = None
-        log = self._table.log
-        self._watch = None if log is None else TopicWatch(log.client, log.topic, log.topic_id)
+        self._watch = self._table.log.watch()
         name = options.consumer
         self._progress = None if name is None else ConsumerProgress(self._table, name)
 
@@ -120,9 +118,8 @@ class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             TableReplacedError: the query has read an earlier table at the same path.
         """
         after = self._snapshot(start)
-        if self._watch is not None:
-            # Without its topic, nothing is published and nothing would ever become visible.
-            self._watch.look()
+        # Without its topic, nothing is published and nothing would ever become visible.
+        self._watch.look()
         through = self._newest() if self._target is None else self._target
         if self._progress is not None:
             # The query has read and committed everything up to its start offset.

@@ -60,22 +60,22 @@ def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> Dat
     options = source_options(spark, table) | {k: str(v) for k, v in given.items() if v is not None}
     options["readChangeFeed"] = "true"
     parse_read_options(options)
-    if wanted.normalize and not table.is_eventual:
+    if wanted.normalize and not table.log.shows_uncommitted:
         msg = (
             f"read_stream: normalize=True goes with log.consistency='eventual'; table {table.path!r} is transactional, "
             "so its stream has no repeats. Leave it out."
         )
         raise InvalidInputError(msg)
-    if table.is_eventual and wanted.max_snapshots is not None:
+    if table.log.shows_uncommitted and wanted.max_snapshots is not None:
         msg = "read_stream: max_snapshots does not go with log.consistency='eventual'; use max_rows."
         raise InvalidInputError(msg)
-    if table.is_eventual and (wanted.until is not None or wanted.consumer is not None):
+    if table.log.shows_uncommitted and (wanted.until is not None or wanted.consumer is not None):
         msg = (
             "read_stream: until and consumer do not go with log.consistency='eventual', whose stream does not keep "
             "snapshots apart. Leave them out."
         )
         raise InvalidInputError(msg)
-    normalizes = table.is_eventual if wanted.normalize is None else wanted.normalize
+    normalizes = table.log.shows_uncommitted if wanted.normalize is None else wanted.normalize
     if wanted.state is not None:
         if not normalizes or wanted.scan_mode != ScanMode.FULL:
             msg = (

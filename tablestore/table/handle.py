@@ -10,10 +10,10 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from log_system.report import Progress
 from snapshot.records import Snapshot
 from snapshot.store.commit import CommitId
 from tablestore.after_write import after_write
-from tablestore.audit.log_inspection import Progress
 from tablestore.context import TableContext
 from tablestore.dml.run import Verbs
 from tablestore.maintenance.compact import compact_if_due

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
-from tablestore.audit import repair
-from tablestore.audit.log_inspection import Progress
-from tablestore.audit.report import RepairReport
+from log_system.report import Progress, RepairReport
 from tablestore.streaming import saved_state
 from tablestore.streaming.saved_state import SavedState
 from tablestore.table.handle import TableHandle, exclusive
+from tablestore.write.recovery import publish_all
 
 
 class TableLog:
@@ -35,7 +35,8 @@ class TableLog:
             FencedError: Another writer has taken over the log; repair again.
         """
         self._handle.renew()
-        return repair.repair(self._handle.refresh(), self._handle.publisher, progress)
+        table, publisher = self._handle.refresh(), self._handle.publisher
+        return table.log.repair(publisher, partial(publish_all, table, publisher), progress)
 
     def save_state(
         self, checkpoint: str | os.PathLike[str], into: str | os.PathLike[str], *, ttl: str | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from log_system.report import Progress
 from snapshot.records import Snapshot
-from tablestore.audit.log_inspection import Progress
 from tablestore.maintenance import remove_orphans, rollback
 from tablestore.maintenance.expire_partitions import PartitionsReport
 from tablestore.maintenance.expire_snapshots import Age, ExpireReport, expire, rules_of

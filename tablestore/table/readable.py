@@ -13,11 +13,9 @@ from typing import Self
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from log_system.report import Progress, Report
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
-from tablestore.audit.log_inspection import Progress
-from tablestore.audit.report import Report
-from tablestore.audit.verify import verify
 from tablestore.inspect.frames import Inspector
 from tablestore.options.read_options import NEWEST, ScanMode
 from tablestore.options.table_options import TableOptions
@@ -215,7 +213,7 @@ class ReadableTable:
                 ``dropDuplicates``; ``ttl`` is not a duration; the columns have changed since the query started.
             StreamingQueryException: A query failed. Call ``follow`` again to continue.
         """
-        if not self._handle.refresh().is_eventual:
+        if not self._handle.refresh().log.shows_uncommitted:
             msg = f"follow: it goes with log.consistency='eventual'; table {self.path!r} is not. Use read_stream()."
             raise InvalidInputError(msg)
 
@@ -238,10 +236,10 @@ class ReadableTable:
         Raises:
             UnavailableError: The broker or the file system does not answer.
         """
-        return verify(self._handle.refresh(), progress)
+        return self._handle.refresh().log.verify(progress)
 
     def __repr__(self) -> str:
-        spec, log = self._handle.table.spec, self._handle.table.log
+        spec, log = self._handle.table.spec, self._handle.table.options.log
         key = f", primary_key={list(spec.primary_key)}" if spec.primary_key else ""
-        topic = f", log_system='kafka', topic={log.topic!r}" if log else ""
+        topic = f", log_system='kafka', topic={log.kafka.topic!r}" if log else ""
         return f"TableStore({self.path!r}{key}{topic})"

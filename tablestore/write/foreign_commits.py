@@ -23,10 +23,10 @@ from snapshot.staging.parquet_writer import ParquetFiles, removed_on_error
 from snapshot.staging.stage import CHANGES
 from snapshot.store.changes import listed
 from snapshot.store.commit import ATTEMPTS_MAX
+from snapshot.store.lookup import base_file
 from snapshot.store.table_files import ADOPTED, TableFiles
 from tablestore.context import TableContext
 from tablestore.options.table_options import LogFormatName
-from tablestore.read.split_planner import base_file
 from tablestore.write.take_over_backoff import newest as newest_published
 
 logger = logging.getLogger("tablestore")
@@ -110,7 +110,7 @@ def adopt(table: TableContext, skip: Collection[int] = ()) -> Adoption | None:
 def _waiting(table: TableContext, through: int) -> list[Commit]:
     """Return other writers' commits whose changes are neither published nor adopted, oldest first."""
     files = table.files
-    first = 0 if table.log is None else newest_published(table.index) + 1
+    first = 0 if table.options.log is None else newest_published(table.index) + 1
     if first > through:
         return []
     first = max(first, files.oldest(fresh=False), (files.log.transaction_version(ADOPTED, fresh=False) or 0) + 1)

@@ -22,7 +22,8 @@ from snapshot.errors import (
     UnavailableError,
 )
 from snapshot.store.table_files import TableFiles
-from tablestore.context import SERVERS
+from tablestore.context import TableContext
+from tablestore.log_systems import SERVERS
 from tablestore.write.take_over_backoff import ATTEMPTS_MAX, Patience, TakeOverBackoff, newest
 
 logger = logging.getLogger("tablestore")
@@ -293,6 +294,13 @@ def recover(
     """
     publisher.discard()
     return publish_through(table, publisher, index, table.latest(), buckets=buckets, own=True, turns=turns)
+
+
+def publish_all(table: TableContext, publisher: LogPublisher | None) -> list[IndexEntry]:
+    """Run ``recover`` with a publisher that may be None, which publishes nothing."""
+    if publisher is None:
+        return []
+    return recover(table.files, publisher, table.index, buckets=table.options.buckets)
 
 
 def _pending(table: TableFiles, snapshot: int, error: TableStoreError, note: str = "") -> PublishPendingError:

@@ -12,16 +12,15 @@ from functools import partial
 from pyspark.sql import DataFrame
 
 from log_system.base import LogPublisher
-from log_system.kafka.publisher.eager_producer import KafkaLogSinkFactory
 from snapshot.errors import ConflictError, InvalidInputError, TableReplacedError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET
 from snapshot.staging.stage import Role, StagedFile, Stager, staged_to_arrow
 from snapshot.store.commit import CommitId, Replacement, commit, find_commit
+from snapshot.store.lookup import lookup_in
 from snapshot.store.truncate_changes import truncating
 from tablestore.context import TableContext
-from tablestore.read.split_planner import lookup_in
 from tablestore.write.arrow_input import prepare_batches
 from tablestore.write.foreign_commits import adopt
 from tablestore.write.metrics import Meter
@@ -147,7 +146,7 @@ class Writer:
             stager = self.stager(whole_buckets=True, pinned=kind is not None, all_rows=all_rows)
             staged = stage(stager)
             made = self.write_staged(staged, commit_id, stager.base, kind=kind, spec=stager.spec, all_rows=all_rows)
-            if made is None and before and self._table.is_eventual:
+            if made is None and before and stager.tap is not None:
                 # Earlier attempts sent records that are now stale; no later commit will repair them, so repair here.
                 self._recover()
             return made
@@ -387,13 +386,13 @@ class Writer:
             target_bytes=self._table.options.write.target_file_size_bytes,
             whole_buckets=whole_buckets,
             buckets=self._table.options.buckets,
-            tap=KafkaLogSinkFactory(self._table.log) if self._table.log and self._table.is_eventual else None,
+            tap=self._table.log.sink(),
             lookup=lookup,
             changelog=self._table.options.looks_up,
             keeps_same=all_rows and self._truncates,
             rule=rule,
             base=base,
-            check=self._table.record_check,
+            check=self._table.log.record_check(),
         )
 
     @property

@@ -133,9 +133,8 @@ class KafkaContract(LogContract):
     """What a Kafka log must survive besides."""
 
     def forget_group(self, table: TableContext) -> None:
-        assert table.log is not None
         admin = AdminClient({"bootstrap.servers": self.servers})
-        admin.delete_consumer_groups([table.log.group])[table.log.group].result()
+        admin.delete_consumer_groups([table.log.settings.group])[table.log.settings.group].result()
 
     def test_a_register_that_the_broker_expired_is_read_from_the_log(
         self, table: TableContext, publisher: KafkaPublisher
@@ -175,11 +174,10 @@ class KafkaContract(LogContract):
         assert stranger.flush(30) == 0
         self.commit(table, 2)
         recover(table.files, publisher, table.index, buckets=PARTITIONS)
-        assert table.log is not None
         own, disturbed = Gate(table.index).slices(0, 1), Gate(table.index).slices(1, 2)
-        assert sum(batch.num_rows for part in own for batch in read_slice(table.log, part)) == 10
+        assert sum(batch.num_rows for part in own for batch in read_slice(table.log.settings, part)) == 10
         with pytest.raises(CorruptedError, match="Another producer"):
-            list(read_slice(table.log, disturbed[0]))
+            list(read_slice(table.log.settings, disturbed[0]))
 
     def test_aborted_transactions_at_the_end_of_the_log_hide_nothing(
         self, table: TableContext, publisher: KafkaPublisher

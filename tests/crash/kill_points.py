@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from log_system.index import LogIndex
+from log_system.kafka import topic_storage
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.publisher import partition_tasks as publishing_tasks
 from log_system.kafka.publisher import transactional_publisher as publishing
@@ -25,9 +26,9 @@ from snapshot.staging.stage import Stager
 from snapshot.storage import Storage
 from snapshot.store.changes import SnapshotChanges
 from snapshot.store.table_files import TableFiles
+from tablestore import reconcile as mending
 from tablestore.ddl import create_drop
 from tablestore.maintenance import compact as compacting
-from tablestore.write import reconcile as mending
 
 PRODUCER_CALLS = {
     "init": "init_transactions",
@@ -113,9 +114,9 @@ def set_trap(trap: KillPoint) -> None:
         (LogIndex, "delete", "index-delete"),
         # Create and drop.
         (create_drop, "put_intent", "intent"),
-        (create_drop, "_ensure_topic", "topic"),
-        (create_drop, "delete_topic", "delete-topic"),
-        (create_drop, "delete_groups", "delete-groups"),
+        (topic_storage, "ensure_topic", "topic"),
+        (topic_storage, "delete_topic", "delete-topic"),
+        (topic_storage, "delete_groups", "delete-groups"),
         (create_drop, "_remove_files", "remove-files"),
         (Storage, "delete_tree", "delete-tree"),
         (Storage, "delete", "delete-file"),

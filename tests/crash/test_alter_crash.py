@@ -19,11 +19,11 @@ from snapshot.errors import InvalidInputError
 from snapshot.schema.evolution import AddColumn, DropColumn, RenameColumn, WidenColumn
 from snapshot.schema.spark_types import with_physical_names
 from snapshot.storage import Storage
-from tablestore.audit.verify import verify
 from tablestore.ddl.alter import alter
 from tablestore.write.writer import Writer
 from tests.harness.altered_table import Altered
 from tests.harness.faults import Crash, failing
+from tests.harness.log_audit import verify
 
 SCHEMA = StructType().add("id", "long", False).add("a", "integer").add("b", "string")
 FIRST = [{"id": n, "a": n, "b": f"b{n}"} for n in range(4)]

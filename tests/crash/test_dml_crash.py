@@ -21,13 +21,13 @@ from snapshot.errors import CorruptedError
 from snapshot.row_kind import KIND, TRUNCATE, RowKind
 from snapshot.staging.file_rewriter import FileRewriter
 from snapshot.staging.stage import StagedFile
-from tablestore.audit.verify import verify
 from tablestore.context import TableContext
 from tablestore.write.optimistic_retry import Replaced
 from tablestore.write.recovery import recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Row, drain_raw, make_table, publisher_of, rewriting, settle, staged, write
+from tests.harness.log_audit import verify
 
 pytestmark = pytest.mark.crash
 

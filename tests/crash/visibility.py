@@ -187,7 +187,6 @@ def read_through_gate(path: str, pipe: Any) -> None:
     """Read as our stream does: what the gate lets through, slice by slice."""
     observer = Observer(Path(path), "our reader", whole=True)
     table = TableContext.open(path)
-    assert table.log is not None
     gate, after, heard = Gate(table.index), 0, time.monotonic()
     while not observer.is_done(Path(path)) and time.monotonic() - heard < SILENCE_SECONDS_MAX:
         through = gate.newest()
@@ -196,7 +195,7 @@ def read_through_gate(path: str, pipe: Any) -> None:
             continue
         ids: list[int] = []
         for part in gate.slices(after, through):
-            for batch in read_slice(table.log, part):
+            for batch in read_slice(table.log.settings, part):
                 ids += batch.column(COMMIT_VERSION).to_pylist()
             for end in part.boundaries:
                 observer.place(part.partition, end.snapshot, end.end)

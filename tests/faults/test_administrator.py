@@ -15,13 +15,12 @@ from confluent_kafka.admin import NewPartitions
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import TableStoreError
 from snapshot.schema.system_columns import COMMIT_VERSION
-from tablestore.audit.repair import repair
-from tablestore.audit.verify import verify
 from tablestore.context import TableContext
 from tablestore.local.table_reader import open_local
 from tablestore.options.read_options import ReadOptions, ScanMode
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tests.harness.local_writes import drain, publisher_of, write
+from tests.harness.log_audit import repair, verify
 from tests.harness.table_audit import assert_log_is_table
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from log_system.local_kafka.owned import LocalKafka
+from log_system.report import DifferenceKind
 from snapshot.errors import CorruptedError
-from tablestore.audit.report import DifferenceKind
 from tablestore.ddl.alter import alter
 from tablestore.local.table_reader import LocalTable
 from tablestore.write.open_publisher import open_publisher

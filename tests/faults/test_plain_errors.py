@@ -135,8 +135,7 @@ def write_it(table: TableContext) -> None:
 def test_the_default_wait_is_twenty_seconds_and_the_option_changes_it(tmp_path: Path, kafka: Any, topic: Any) -> None:
     assert KafkaClient({}).wait_seconds == 20.0
     table = make_table(tmp_path / "t", kafka.bootstrap_servers, topic())
-    assert table.log is not None
-    assert table.log.client.wait_seconds == 20.0
+    assert table.log.settings.client.wait_seconds == 20.0
     assert isinstance(publisher_of(table), KafkaPublisher)
     with pytest.raises(InvalidInputError, match=r"log\.request-timeout"):
         make_table(tmp_path / "u", kafka.bootstrap_servers, topic(), **{"log__request-timeout": "1 ms"})

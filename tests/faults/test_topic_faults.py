@@ -12,12 +12,12 @@ from confluent_kafka.admin import NewPartitions
 
 from log_system.kafka import published_positions
 from log_system.local_kafka.owned import LocalKafka
+from log_system.report import DifferenceKind
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, UnavailableError
-from tablestore.audit.report import DifferenceKind
-from tablestore.audit.verify import verify
 from tablestore.write.recovery import PublishPendingError
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain, publisher_of, write
+from tests.harness.log_audit import verify
 from tests.harness.spark_tables import delete_records
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 

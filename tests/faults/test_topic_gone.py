@@ -94,8 +94,7 @@ def test_a_query_on_an_eventual_log_that_is_gone_fails(
     options = parse_read_options({"path": table.path, "readChangeFeed": "true", "scan-mode": "latest"})
     stream = EventualStream(options, feed_schema(table.spec))
     start = stream.initialOffset()
-    assert table.log is not None
-    delete_topic(table.log.client, name)
+    delete_topic(table.log.settings.client, name)
     if error is DataLostError:
         make_topic(kafka.bootstrap_servers, name, 2)
     begun = time.monotonic()

@@ -13,14 +13,13 @@ from confluent_kafka.admin import AdminClient
 
 from log_system.index import IndexEntry
 from log_system.kafka.client.topic import delete_topic, topic_id
+from log_system.report import Difference, DifferenceKind, RepairReport, Report
 from snapshot.delta.log import DataFile
-from tablestore.audit.repair import repair
-from tablestore.audit.report import Difference, DifferenceKind, RepairReport, Report
-from tablestore.audit.verify import verify
 from tablestore.context import TableContext
 from tablestore.write.open_publisher import open_publisher
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import act, drain_raw, make_table, publisher_of, rewriting, settle, write
+from tests.harness.log_audit import repair, verify
 from tests.harness.plain_topics import make_topic
 from tests.harness.spark_tables import delete_records
 
@@ -135,8 +134,7 @@ class Damaged:
 
     def drop_topic(self) -> None:
         """Delete the topic."""
-        log = self.open().log
-        assert log is not None
+        log = self.open().log.settings
         delete_topic(log.client, self.topic)
 
     def recreate_topic(self) -> None:
@@ -148,8 +146,7 @@ class Damaged:
         """Make the log anew from its own records, each partition edited: (key, value, headers) a record."""
         held = drain_raw(self.servers, self.topic, PARTITIONS)
         self.recreate_topic()
-        log = self.open().log
-        assert log is not None
+        log = self.open().log.settings
         found = topic_id(log.client, self.topic)
         for entry in (self.path / "_log").glob("*.json"):
             self.edit_entry(int(entry.stem), lambda told: told.update(topic=found))
@@ -159,8 +156,7 @@ class Damaged:
 
     def forget_group(self) -> None:
         """Delete the register, as a broker does with a group that is idle."""
-        log = self.open().log
-        assert log is not None
+        log = self.open().log.settings
         admin = AdminClient({"bootstrap.servers": self.servers})
         admin.delete_consumer_groups([log.group])[log.group].result()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,7 @@ class TableHarness:
     @property
     def log(self) -> KafkaLog:
         """Its log."""
-        log = self.table.log
-        assert log is not None
-        return log
+        return self.table.log.settings
 
     @cached_property
     def admin(self) -> AdminClient:
@@ -114,7 +112,7 @@ class TableHarness:
         rows = [
             row
             for part in parts
-            for batch in read_slice(self.log, part, compacted=compacted)
+            for batch in read_slice(replace(self.log, compacted=compacted), part)
             for row in batch.to_pylist()
         ]
         return sorted((row[COMMIT_VERSION], row["id"], row["v"]) for row in rows)

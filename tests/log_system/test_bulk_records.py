@@ -185,9 +185,8 @@ class TestPublishing:
         entries = [entry for entry in map(table.index.get, table.index.snapshots()) if entry is not None]
         assert [entry.rows for entry in entries if entry.rows] == [30_000, 45_000]
         found: dict[int, str | None] = {}
-        assert table.log is not None
         for part in Gate(table.index).slices(0, 2):
-            for batch in read_slice(table.log, part):
+            for batch in read_slice(table.log.settings, part):
                 kinds = batch["_kind"].to_pylist()
                 gone = int(RowKind.DELETE)
                 rows = zip(batch["id"].to_pylist(), batch["v"].to_pylist(), kinds, strict=True)

@@ -13,15 +13,14 @@ import pytest
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
+from log_system.report import DifferenceKind, RepairReport
 from snapshot.errors import CorruptedError
-from tablestore.audit.repair import repair
-from tablestore.audit.report import DifferenceKind, RepairReport
-from tablestore.audit.verify import verify
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.expire_snapshots import commit_expiry
 from tablestore.write.open_publisher import open_publisher
 from tablestore.write.recovery import PublishPendingError
 from tests.harness.local_writes import drain, write
+from tests.harness.log_audit import repair, verify
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 
 FOREIGN_ROWS = 4

@@ -18,7 +18,6 @@ from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import DataLostError, TableReplacedError, UnavailableError
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore import open_local
-from tablestore.audit.repair import repair
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.expire_snapshots import commit_expiry
@@ -32,6 +31,7 @@ from tablestore.write.recovery import LogMovedError
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain, make_table, publisher_of, write
+from tests.harness.log_audit import repair
 from tests.harness.spark_tables import delete_records
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 
@@ -279,8 +279,7 @@ def test_a_snapshot_committed_after_the_log_moved_goes_to_the_new_brokers_only(r
         pytest.raises(LogMovedError, match="the log is at 'localhost"),
     ):
         write(writer, changes(3))
-    assert rig.table.log is not None
-    assert rig.table.log.client.bootstrap_servers == moved
+    assert rig.table.log.settings.client.bootstrap_servers == moved
     assert rig.recover() == [4]
     reopening = Writer(rig.table, publisher_of(rig.table), lambda table: open_publisher(table, None))
     write(reopening, changes(5))

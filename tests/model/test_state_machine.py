@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from pyspark.sql.types import LongType
 
+from log_system.files.log import FilesLog
 from log_system.index import LogIndex
 from log_system.kafka.publisher.partition_sender import Sender
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
@@ -23,14 +24,12 @@ from snapshot.schema.evolution import AddColumn, DropColumn
 from snapshot.staging.stage import Stager
 from snapshot.storage import Storage
 from snapshot.store.changes import MAINTENANCE
-from tablestore.audit.verify import verify
 from tablestore.context import TableContext
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.change_tags import delete_tag, make_tag
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tablestore.maintenance.rollback import rollback
-from tablestore.read.split_planner import change_splits
 from tablestore.write.recovery import recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
@@ -46,6 +45,7 @@ from tests.harness.local_writes import (
     run_here,
     write,
 )
+from tests.harness.log_audit import verify
 from tests.harness.table_audit import assert_log_is_prefix, assert_log_is_table
 from tests.tablestore.merge_engines.test_published_rows import JOINED, joined
 
@@ -267,7 +267,7 @@ class Machine(RuleBasedStateMachine):
             for snapshot in {*kept, *self.tags.values()}:
                 assert rows_of(self.table, snapshot) == self.history[snapshot]
             for after in range(max(kept.start - 1, 0), max(self.history)):
-                change_splits(self.table.files, after, max(self.history), PARTITIONS)
+                FilesLog(self.table.files, PARTITIONS).plan(after, max(self.history), self.table.spec.change_columns)
             assert_log_is_table(self.path, self.servers, self.topic, PARTITIONS, archive=self.archive)
             assert verify(self.table).ok
         finally:

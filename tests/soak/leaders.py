@@ -45,7 +45,6 @@ def soak_leaders(
         path, servers, topic, log__headers="all", publish__driver_rows_max=LARGE_ROWS, log__replication_factor=3,
         compaction__auto=False,
     )  # fmt: skip
-    assert table.log is not None
     outcome = Outcome("brokers killed", seconds, writers)
     field = Field(path)
     for number in range(writers):
@@ -53,7 +52,7 @@ def soak_leaders(
     field.start("tail", tail_until_done, "tail")
     field.start("plain", consume_until_done, "plain", servers, topic, PARTITIONS)
     field.go()
-    killer = Killer(cluster, table.log, seed)
+    killer = Killer(cluster, table.log.settings, seed)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(max(0.0, min(killer.next_at(every), until) - time.monotonic()))

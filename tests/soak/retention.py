@@ -19,7 +19,6 @@ from log_system.kafka.client.topic import earliest_offsets, latest_offsets
 from log_system.kafka.log import KafkaLog
 from snapshot.errors import DataLostError, TableStoreError
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
-from tablestore.audit.verify import verify
 from tablestore.context import TableContext
 from tablestore.local.table_reader import open_local
 from tablestore.maintenance.compact import compact
@@ -38,6 +37,7 @@ from tests.harness.local_writes import (
     run_here,
     settle,
 )
+from tests.harness.log_audit import verify
 from tests.harness.spark_tables import delete_records
 from tests.soak.outcome import Outcome, only_folder
 
@@ -143,9 +143,7 @@ class Overtaken:
 
     @property
     def _log(self) -> KafkaLog:
-        log = self.table.log
-        assert log is not None
-        return log
+        return self.table.log.settings
 
     def recover(self) -> None:
         """Recover, as another process does."""

@@ -12,7 +12,6 @@ import pytest
 
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import DataLostError, NotFoundError
-from tablestore.audit.verify import verify
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
@@ -22,6 +21,7 @@ from tests.crash.matrix.audit import Verdict
 from tests.crash.processes.batch_writer import changes_of
 from tests.harness.cluster import LocalCluster
 from tests.harness.local_writes import Archive, committed_changes, drain, make_table, publisher_of, run_here, write
+from tests.harness.log_audit import verify
 from tests.harness.table_audit import assert_log_is_table
 from tests.soak import retention, sleepers
 from tests.soak.leaders import soak_leaders

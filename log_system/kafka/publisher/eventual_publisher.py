@@ -9,11 +9,9 @@ register, so a fenced owner cannot repair anything with old values.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
-import pyarrow as pa
-
+from log_system.base import RepairSource
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.connect import flush, kafka_errors
 from log_system.kafka.client.topic import latest_offsets
@@ -22,28 +20,6 @@ from log_system.kafka.publisher.eager_producer import RecordStream
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
 from snapshot.records import ChangeSet, SentRange, Snapshot
-
-
-class RepairSource(Protocol):
-    """Provides committed changes, and the changes that repair the log."""
-
-    def unsettled(self, snapshot: int) -> Sequence[ChangeSet]:
-        """Return the changes of a snapshot and of all later committed snapshots, in order."""
-        ...
-
-    def wrong(
-        self, partition: int, start: int, end: int, unsettled: Sequence[ChangeSet], *, whole: bool = False
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield changes that repair the log: the committed value, or a delete, of each key whose last record is wrong.
-
-        Args:
-            partition: the log partition, which equals the bucket.
-            start: the offset from which the log is read.
-            end: the offset at which reading stops; the caller sends the repairs after it.
-            unsettled: snapshots whose keys must have a correct last record in this range.
-            whole: whether every key of the bucket must have one.
-        """
-        ...
 
 
 class EventualPublisher(KafkaPublisher):

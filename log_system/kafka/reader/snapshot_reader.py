@@ -34,15 +34,14 @@ _OVERHEAD_BYTES = 150
 _WAIT_SECONDS = 0.5
 
 
-def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) -> Iterator[pa.RecordBatch]:
+def read_slice(log: KafkaLog, part: PartitionSlice) -> Iterator[pa.RecordBatch]:
     """Yield the changes of consecutive snapshots in one partition.
 
     Args:
-        log: the log.
+        log: the log. If it is compacted, Kafka may have removed records that were superseded by later ones with the
+            same key. The record count then cannot reveal another producer's records; they are detected only if every
+            record names its snapshot (``log.headers=all``).
         part: the offsets and how many records they hold.
-        compacted: Kafka may have compacted away records that were superseded by later ones with the same key. The
-            record count then cannot reveal another producer's records; they are detected only if every record names
-            its snapshot (``log.headers=all``).
 
     Yields:
         The table's columns, ``_kind`` (int8), ``_commit_version`` (int64), ``_commit_timestamp`` (timestamp, UTC).
@@ -55,28 +54,28 @@ def read_slice(log: KafkaLog, part: PartitionSlice, *, compacted: bool = False) 
     """
     doing = f"read offsets {part.start} to {part.end} of partition {part.partition} of topic {log.topic!r}"
     try:
-        yield from _decoded(log, part, doing, compacted=compacted)
+        yield from _decoded(log, part, doing)
     except CorruptedError as error:
-        found = None if compacted else _first_foreign(log, part)
+        found = None if log.compacted else _first_foreign(log, part)
         if found is None:
             raise
         raise found from error
 
 
-def _decoded(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[pa.RecordBatch]:
+def _decoded(log: KafkaLog, part: PartitionSlice, doing: str) -> Iterator[pa.RecordBatch]:
     codec = log.kept_codec()
     ends = np.array([b.end for b in part.boundaries])
     versions = np.array([b.snapshot for b in part.boundaries])
     times = np.array([b.timestamp_ms for b in part.boundaries]) * 1000
-    for records in _records(log, part, doing, compacted=compacted):
+    for records in _records(log, part, doing):
         try:
             # The record count of the range reveals other producers' records, so the decoded records are the table's
             # own. In a compacted topic the gaps left by removed records could hide them.
-            decoded = codec.decode(records.keys, records.values, own=not compacted)
+            decoded = codec.decode(records.keys, records.values, own=not log.compacted)
         except CorruptedError as error:
             raise _located(error, log, part, records.offsets) from error
         number = np.searchsorted(ends, records.offsets, side="right")
-        if compacted and log.headers == "all":
+        if log.compacted and log.headers == "all":
             _check_origin(log, part, records.messages, versions[number])
         snapshot = number[decoded.record]
         batch = decoded.batch.append_column(COMMIT_VERSION, pa.array(versions[snapshot]))
@@ -110,14 +109,14 @@ class _Held:
         return joined(parts)
 
 
-def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool) -> Iterator[Records]:
+def _records(log: KafkaLog, part: PartitionSlice, doing: str) -> Iterator[Records]:
     """Yield exactly the slice's records; requesting only the remaining count keeps the client from waiting for more."""
     watch = TopicWatch(log.client, log.topic, log.topic_id)
     left, step = part.records, _FIRST_RECORDS
     held = _Held()
     last, silent_since = part.start, time.monotonic()
     # The value of one of the table's own rows contains its key, so keys are needed only for deletes.
-    wanted = {"all_keys": compacted, "messages": compacted and log.headers == "all"}
+    wanted = {"all_keys": log.compacted, "messages": log.compacted and log.headers == "all"}
     with (
         kafka_errors(doing, log.client),
         CONSUMERS.lend(log.client, f"{log.group}-reader", in_bulk=not wanted["messages"]) as consumer,
@@ -152,7 +151,7 @@ def _records(log: KafkaLog, part: PartitionSlice, doing: str, *, compacted: bool
         if held.count:
             yield held.take()
         consumer.unassign()
-    if left > 0 and not compacted:
+    if left > 0 and not log.compacted:
         msg = (
             f"{doing}: the log index counts {part.records} records, {left} are not there. "
             "Somebody has deleted or compacted them; verify() the table and log.repair() it."

@@ -170,10 +170,9 @@ def _merge(task: BucketTask) -> str:
 
 
 def _publisher(table: TableContext, nursery: TaskPool | None) -> KafkaPublisher:
-    if nursery is None or table.is_eventual:
+    if nursery is None or table.log.shows_uncommitted:
         return publisher_of(table)
-    assert table.log is not None
-    return KafkaPublisher(table.log, table.index, partial(nursery.run, publish_partition))
+    return KafkaPublisher(table.log.settings, table.index, partial(nursery.run, publish_partition))
 
 
 def _kill(job: Job, driver: int, pipe: Any) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
-from tablestore.audit.report import DifferenceKind
+from log_system.report import DifferenceKind
 from tablestore.cli import app
 from tests.harness.damage import KINDS, PARTITIONS, Damaged
 from tests.harness.local_writes import drain_raw, publisher_of

@@ -12,11 +12,11 @@ import pytest
 
 from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
-from tablestore.audit.report import DIFFERENCES_MAX, Difference, DifferenceKind, Findings, Report
-from tablestore.audit.verify import verify
+from log_system.report import DIFFERENCES_MAX, Difference, DifferenceKind, Findings, Report
 from tablestore.ddl import create_drop
 from tests.harness.damage import KINDS, PARTITIONS, ROWS, Damaged, raw
 from tests.harness.local_writes import SCHEMA, publisher_of
+from tests.harness.log_audit import verify
 
 
 @pytest.fixture
@@ -203,8 +203,8 @@ def test_a_record_of_a_snapshot_that_is_not_committed_is_found(table: Damaged, p
 def test_a_record_with_another_value_is_found(table: Damaged) -> None:
     """Snapshot 5 is published by somebody else, with the headers it must have and a value it must not."""
     other = table.open()
-    assert other.log is not None
-    codec = other.log.codec()
+
+    codec = other.log.settings.codec()
     table.write(5, publish=False)
     changes = other.files.changes(5, PARTITIONS)
     offsets = {}

@@ -12,8 +12,8 @@ import pytest
 
 from log_system.index import LogIndex
 from log_system.kafka.publisher.eventual_publisher import EventualPublisher
+from log_system.report import DifferenceKind
 from snapshot.delta.log import DeltaLog
-from tablestore.audit.report import DifferenceKind
 from tests.harness.damage import PARTITIONS, Damaged
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain, fold, publisher_of, rows_of

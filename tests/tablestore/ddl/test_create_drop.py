@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from log_system.kafka import topic_storage
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import delete_topic, describe_topic, ensure_topic
 from snapshot.delta.log import DeltaLog
@@ -203,7 +204,7 @@ def test_a_create_that_fails_takes_back_what_it_made(
 
 
 POINTS = [
-    (Storage, "put", 1), (create_drop, "ensure_topic", 1), (Storage, "put", 2), (create_drop, "claim", 1),
+    (Storage, "put", 1), (topic_storage, "ensure_topic", 1), (Storage, "put", 2), (topic_storage, "claim", 1),
     (Storage, "put", 3), (DeltaLog, "create", 1), (DeltaLog, "create", 2), (Storage, "delete", 1),
 ]  # fmt: skip
 
@@ -244,11 +245,11 @@ def test_a_creator_killed_after_the_topic_leaves_it_to_the_next_create(
     script = f"""
 import os, signal
 from pathlib import Path
-from tablestore.ddl import create_drop as lifecycle
+from log_system.kafka import topic_storage
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import make_table
 try:
-    with failing(lifecycle, "ensure_topic", after=True):
+    with failing(topic_storage, "ensure_topic", after=True):
         make_table(Path({str(path)!r}), {servers!r}, {name!r})
 except Crash:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -263,7 +264,7 @@ def test_a_topic_that_somebody_uses_since_a_create_died_is_theirs(
     kafka: object, client: KafkaClient, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
     servers, name, path = kafka.bootstrap_servers, topic(), tmp_path / "t"
-    with failing(create_drop, "ensure_topic", after=True), pytest.raises(Crash):
+    with failing(topic_storage, "ensure_topic", after=True), pytest.raises(Crash):
         make_table(path, servers, name)
     producer = client.producer(None)
     producer.produce(name, b"theirs", partition=0)
@@ -275,8 +276,8 @@ def test_a_topic_that_somebody_uses_since_a_create_died_is_theirs(
 
 
 DROP_POINTS = [
-    (Storage, "put", 1), (Storage, "delete_tree", 1), (create_drop, "delete_topic", 1), (Storage, "put", 2),
-    (create_drop, "delete_groups", 1), (Storage, "delete_tree", 2),
+    (Storage, "put", 1), (Storage, "delete_tree", 1), (topic_storage, "delete_topic", 1), (Storage, "put", 2),
+    (topic_storage, "delete_groups", 1), (Storage, "delete_tree", 2),
 ]  # fmt: skip
 
 

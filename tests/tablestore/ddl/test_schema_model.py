@@ -13,8 +13,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.evolution import AddColumn, DropColumn, MoveColumn, RenameColumn, WidenColumn
-from tablestore.audit.verify import verify
 from tests.harness.altered_table import Altered
+from tests.harness.log_audit import verify
 
 SCHEMA = StructType().add("id", "long", False).add("a", "integer").add("b", "string")
 NAMES = ["a", "b", "c", "d"]

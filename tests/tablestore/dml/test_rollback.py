@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from snapshot.errors import InvalidInputError, NotFoundError
-from tablestore.audit.verify import verify
 from tablestore.context import TableContext
 from tablestore.maintenance.change_tags import make_tag
 from tablestore.maintenance.compact import compact
@@ -18,6 +17,7 @@ from tablestore.maintenance.rollback import rollback
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import make_table, publisher_of, rows_of, run_here, write
+from tests.harness.log_audit import verify
 from tests.harness.table_audit import assert_log_is_table
 from tests.tablestore.maintenance.test_expire_snapshots import Life, content, needed, on_disk
 

@@ -50,8 +50,7 @@ def reopened(table: TableContext) -> TableContext:
 
 
 def audit(table: TableContext, servers: str) -> None:
-    assert table.log is not None
-    assert_log_is_table(Path(table.path), servers, table.log.topic, PARTITIONS)
+    assert_log_is_table(Path(table.path), servers, table.log.settings.topic, PARTITIONS)
 
 
 def root_rows(table: TableContext) -> dict[int, str]:
@@ -60,14 +59,14 @@ def root_rows(table: TableContext) -> dict[int, str]:
 
 
 def test_the_root_is_the_table_afterwards_and_every_snapshot_reads_as_before(table: TableContext, servers: str) -> None:
-    log = drain(servers, table.log.topic, PARTITIONS)
+    log = drain(servers, table.log.settings.topic, PARTITIONS)
     made = compact(table, run_here)
     assert made is not None
     assert (made.id, made.operation, made.rows) == (3, "compact", 0)
     assert root_rows(table) == BEFORE
     assert table.files.layout(3).changes == ()
     assert {s: rows_of(table, s) for s in range(4)} == {0: {}, 1: {**BEFORE, 99: "gone"}, 2: BEFORE, 3: BEFORE}
-    assert drain(servers, table.log.topic, PARTITIONS) == log
+    assert drain(servers, table.log.settings.topic, PARTITIONS) == log
     assert compact(table, run_here) is None
 
     write(Writer(table, publisher_of(table)), [(0, "new"), (7, "v7")])
@@ -256,6 +255,5 @@ def test_a_vacuum_of_the_root_without_retention_takes_only_what_compaction_repla
 
 def assert_log_is_whole(table: TableContext, servers: str) -> None:
     """The log folds to the table; older snapshots may have lost their files to the vacuum."""
-    assert table.log is not None
-    folded = {k: v for part in drain(servers, table.log.topic, PARTITIONS) for k, v in part}
+    folded = {k: v for part in drain(servers, table.log.settings.topic, PARTITIONS) for k, v in part}
     assert {k: v for k, v in folded.items() if v is not None} == rows_of(table)

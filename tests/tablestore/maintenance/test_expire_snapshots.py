@@ -17,24 +17,25 @@ from typing import Any
 
 import pytest
 
+from log_system.files.log import FilesLog
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError, NotFoundError
 from snapshot.records import ChangeSet
 from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tags
-from tablestore.audit.verify import verify
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.inspect.metadata_tables import INSPECTED, inspected
 from tablestore.maintenance.change_tags import delete_tag, make_tag
 from tablestore.maintenance.compact import compact, compact_if_due
 from tablestore.maintenance.expire_snapshots import ExpireReport, expire, expire_if_due, rules_of
-from tablestore.read.split_planner import change_splits, snapshot_splits
+from tablestore.read.split_planner import snapshot_splits
 from tablestore.streaming.consumers import Consumers
 from tablestore.write.writer import Writer
 from tests.crash.processes.expirer import expire_and_die
 from tests.harness.local_writes import SCHEMA, make_table, publisher_of, rows_of, run_here, write
+from tests.harness.log_audit import verify
 
 PARTITIONS = 2
 NOW = timedelta(0)
@@ -102,7 +103,7 @@ class Life:
             assert fed(table, after) == self.wanted_feed(after)
         if oldest > 1:
             with pytest.raises(DataLostError, match="has expired"):
-                change_splits(table.files, oldest - 2, newest, PARTITIONS)
+                FilesLog(table.files, PARTITIONS).plan(oldest - 2, newest, table.spec.change_columns)
         report = verify(table)
         assert report.ok, str(report)
         assert table.index.snapshots() == list(range(oldest, table.newest_visible() + 1))
@@ -124,7 +125,7 @@ def content(table: TableContext, snapshot: int) -> list[tuple[int, str]]:
 
 def fed(table: TableContext, after: int) -> list[int]:
     """Read the changes after a snapshot from the table's files; give the snapshots they are of."""
-    parts = change_splits(table.files, after, table.files.latest(), PARTITIONS)
+    parts = FilesLog(table.files, PARTITIONS).plan(after, table.files.latest(), table.spec.change_columns)
     found = [v for part in parts for b in part.read() for v in b.column("_commit_version").to_pylist()]
     return sorted(set(found))
 

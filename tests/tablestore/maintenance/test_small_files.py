@@ -15,7 +15,6 @@ from deltalake import DeltaTable
 
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import InvalidInputError
-from tablestore.audit.verify import verify
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact, compact_if_due
 from tablestore.maintenance.expire_snapshots import expire, rules_of
@@ -23,6 +22,7 @@ from tablestore.maintenance.remove_orphans import remove_orphans
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain_raw, make_table, publisher_of, run_here, staged, write
+from tests.harness.log_audit import verify
 from tests.tablestore.maintenance.test_expire_snapshots import content, fed, on_disk
 
 DAYS_2 = 172_800

@@ -12,7 +12,6 @@ import pytest
 
 from log_system.index import LogIndex
 from snapshot.store.commit import CommitId
-from tablestore.audit.verify import verify
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact
 from tablestore.write.recovery import recover
@@ -20,6 +19,7 @@ from tablestore.write.writer import Writer
 from tests.harness import local_writes
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Change, drain, fold, make_table, publisher_of, rows_of, run_here
+from tests.harness.log_audit import verify
 from tests.harness.table_audit import assert_log_is_table
 
 PARTITIONS = 2

@@ -84,7 +84,7 @@ def look_inside(table: TableStore) -> None:
     assert inspected["files"].count() > 0
     assert inspected["tags"].collect()[0].tag == "two"
     assert isinstance(inspected["snapshots"].collect()[0].committed_at, datetime)
-    assert inspected["log"].count() == (2 if table._handle.table.log else 0)
+    assert inspected["log"].count() == (2 if table.options.log else 0)
 
 
 def after_expiry(spark: SparkSession, table: TableStore, then: dict[int, str], tmp_path: Path) -> None:

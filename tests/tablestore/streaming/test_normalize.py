@@ -283,13 +283,17 @@ def test_a_limit_is_shared_out(begun: list[int], ends: list[int], rows_max: int,
     assert _limited(begun, ends, rows_max) == expected
 
 
+def folded(table: TableContext, end: int, *, fold: bool) -> TailSplit:
+    records = table.log.tail().split(0, 0, end, newest=fold)
+    return TailSplit(records, table.files.change_schema, table.spec.primary_key, fold)
+
+
 @pytest.mark.parametrize("held", [1, 3, 100_000])
 def test_of_records_that_are_replaced_within_a_micro_batch_the_last_ones_count(
     kafka: Any, tmp_path: Path, topic: Any, monkeypatch: pytest.MonkeyPatch, held: int
 ) -> None:
     name = topic()
     table = make_table(tmp_path / "t", kafka.bootstrap_servers, name, log__consistency="eventual", bucket=1)
-    assert table.log is not None
     dice = random.Random(held)
     sent = [(dice.randrange(9), None if dice.random() < 0.3 else f'"{n}"') for n in range(200)]
     Feeder(kafka.bootstrap_servers, name).send(*sent)
@@ -297,11 +301,11 @@ def test_of_records_that_are_replaced_within_a_micro_batch_the_last_ones_count(
     monkeypatch.setattr("log_system.kafka.reader.tail_reader._HELD_RECORDS", held)
     monkeypatch.setattr("log_system.kafka.client.range_reader._FIRST_RECORDS", 7)
     monkeypatch.setattr("log_system.kafka.client.range_reader._BATCH_RECORDS", 7)
-    found = [row for batch in TailSplit(table.log, 0, 0, len(sent), fold=True).read() for row in batch.to_pylist()]
+    found = [row for batch in folded(table, len(sent), fold=True).read() for row in batch.to_pylist()]
     last = {key: None if text is None else text.strip('"') for key, text in sent}
     assert {row["id"]: row["v"] for row in found} == last
     assert len(found) == len(last)
-    whole = [row for batch in TailSplit(table.log, 0, 0, len(sent), fold=False).read() for row in batch.to_pylist()]
+    whole = [row for batch in folded(table, len(sent), fold=False).read() for row in batch.to_pylist()]
     assert found == [row for n, row in enumerate(whole) if row["id"] not in {later["id"] for later in whole[n + 1 :]}]
-    newest = list(read_tail(table.log, 0, 0, len(sent), newest=True))
+    newest = list(read_tail(table.log.settings, 0, 0, len(sent), newest=True))
     assert (sum(batch.num_rows for batch in newest) == len(last)) is (held > len(sent))

@@ -11,13 +11,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from log_system.files.log import FilesSplit
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.reader import snapshot_reader
+from log_system.kafka.reader.range_planner import LogSplit
 from snapshot.errors import DataLostError, InvalidInputError
 from tablestore import TableStore
 from tablestore.context import TableContext
 from tablestore.options.read_options import ReadOptions, ScanMode
-from tablestore.read.splits import FilesSplit, LogSplit
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing

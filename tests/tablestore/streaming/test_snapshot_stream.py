@@ -141,8 +141,7 @@ def test_a_committed_snapshot_is_not_seen_before_it_is_published(source: Source)
 
 
 def expire_log(source: Source) -> None:
-    log, entry = source.table.log, source.table.index.get(2)
-    assert log is not None
+    log, entry = source.table.log.settings, source.table.index.get(2)
     assert entry is not None
     delete_records(log.client.bootstrap_servers, log.topic, dict(enumerate(entry.ends)))
 

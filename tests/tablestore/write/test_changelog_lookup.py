@@ -17,7 +17,6 @@ from log_system.index import LogIndex
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.row_kind import KIND, RowKind
 from snapshot.store.commit import CommitId
-from tablestore.audit.verify import verify
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.maintenance.compact import compact
@@ -28,6 +27,7 @@ from tablestore.write.writer import Writer
 from tests.harness import local_writes
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Change, drain_raw, make_table, publisher_of, rows_of, run_here
+from tests.harness.log_audit import verify
 from tests.harness.spark_tables import Follower, changes, frame, make, rows
 
 PARTITIONS = 2
@@ -184,11 +184,10 @@ def test_writers_at_once_make_one_changelog(tmp_path: Path) -> None:
 
 def logged(table: TableContext, servers: str) -> list[list[tuple[int, str, RowKind]]]:
     """The log as a stranger reads it, by the kinds that its format keeps."""
-    assert table.log is not None
     found: list[list[tuple[int, str, RowKind]]] = []
-    for messages in drain_raw(servers, table.log.topic, PARTITIONS):
-        if table.log.format == "arrow":
-            batches = table.log.codec().decode([None] * len(messages), [m.value() for m in messages]).batch
+    for messages in drain_raw(servers, table.log.settings.topic, PARTITIONS):
+        if table.log.settings.format == "arrow":
+            batches = table.log.settings.codec().decode([None] * len(messages), [m.value() for m in messages]).batch
             found.append([(row["id"], row["v"], RowKind(row[KIND])) for row in batches.to_pylist()])
             continue
         partition = []

@@ -23,7 +23,7 @@ from snapshot.delta.log import DeltaLog
 from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact
-from tablestore.write.reconcile import Repairs
+from tablestore.reconcile import Repairs
 from tablestore.write.recovery import recover
 from tablestore.write.writer import Writer
 from tests.crash.processes.batch_writer import run
@@ -156,7 +156,7 @@ def test_what_retention_has_removed_of_an_aborted_batch_needs_no_repair(story: S
     writer = story.writer()
     write(writer, [(key, "a") for key in range(8)])
     stage(writer, [(key, "wrong") for key in range(8)])
-    ends = latest_offsets(story.table.log.client, story.topic, read_committed=False)  # type: ignore[union-attr]
+    ends = latest_offsets(story.table.log.settings.client, story.topic, read_committed=False)  # type: ignore[union-attr]
     # The first records that do not belong there are gone, the last one of each partition is still to be undone.
     delete_records(story.servers, story.topic, {partition: end - 1 for partition, end in ends.items()})
     story.recover()

@@ -18,7 +18,6 @@ from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, TableStoreError
 from snapshot.row_kind import CHANGE_TYPE
 from tablestore import open_local
-from tablestore.audit.verify import verify
 from tablestore.cli import app
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
@@ -26,6 +25,7 @@ from tablestore.maintenance.compact import compact
 from tablestore.write.foreign_commits import adopt
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import SCHEMA, make_table, publisher_of, recover_at, run_here, write
+from tests.harness.log_audit import verify
 
 FIRST = [(n, f"a{n}") for n in range(6)]
 SECOND = [(n, f"b{n}") for n in range(4, 8)]

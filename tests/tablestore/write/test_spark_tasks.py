@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ from pyspark.sql import SparkSession
 from log_system.kafka.publisher.partition_tasks import PartitionTask
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
+from log_system.kafka.system import in_tasks
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import DataLostError, error_of
 from tablestore.spark.tasks import run_tasks
-from tablestore.write.open_publisher import publish_with_spark
 from tablestore.write.recovery import recover
 from tests.harness.table_harness import PARTITIONS, TableHarness
 
@@ -33,7 +34,7 @@ def test_a_writer_whose_spark_tasks_are_fenced_leaves_the_snapshot_to_the_new_ow
     spark: SparkSession, rig: TableHarness
 ) -> None:
     rig.commit(1)
-    table, real = rig.table, publish_with_spark(spark)
+    table, real = rig.table, in_tasks(partial(run_tasks, spark))
 
     def after_a_take_over(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
         assert rig.recover() == [1]
@@ -52,7 +53,7 @@ def test_a_change_file_that_a_spark_task_misses_is_named_as_in_the_driver(
     for file in (rig.path / "_changes").glob("*.parquet"):
         file.unlink()
     table = rig.table
-    publisher = KafkaPublisher(rig.log, table.index, publish_with_spark(spark))
+    publisher = KafkaPublisher(rig.log, table.index, in_tasks(partial(run_tasks, spark)))
     with pytest.raises(DataLostError, match=r"snapshot 1 is committed but not yet in the log.*a file .* is missing"):
         recover(table.files, publisher, table.index, buckets=PARTITIONS)
 

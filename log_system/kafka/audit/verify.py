@@ -9,21 +9,19 @@ import numpy as np
 import pyarrow as pa
 
 from log_system.index import IndexEntry
+from log_system.kafka.audit.change_diff import Comparison, Parted, as_logged
+from log_system.kafka.audit.log_inspection import Inspection, ScanProgress, inspect_log, note_topic, read_index
+from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.topic import earliest_offsets
-from log_system.kafka.log import KafkaLog
 from log_system.kafka.reader.log_scan import LogReader
+from log_system.report import RESTORED, DifferenceKind, Findings, Progress, Report, shown
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from snapshot.records import ChangeSet
-from tablestore.audit.change_diff import Comparison, Parted, as_logged
-from tablestore.audit.eventual_log import note_topic, verify_eventual
-from tablestore.audit.log_inspection import Inspection, Progress, ScanProgress, inspect_log, read_index
-from tablestore.audit.report import RESTORED, DifferenceKind, Findings, Report, shown
-from tablestore.context import TableContext
 
 _SETTLE_SECONDS = 1.0
 
 
-def check_index(table: TableContext, log: KafkaLog, seen: Inspection, findings: Findings) -> set[int]:
+def check_index(table: BoundLog, seen: Inspection, findings: Findings) -> set[int]:
     """Compare the index with the log, and return the snapshots that are not yet published."""
     pending: set[int] = set()
     last = max((*seen.entries, *seen.broken, 0))
@@ -43,22 +41,22 @@ def check_index(table: TableContext, log: KafkaLog, seen: Inspection, findings: 
             _check_entry(seen, snapshot, entry, findings)
         elif snapshot > oldest or any(snapshot >= found.first for found in seen.maps):
             rows = seen.facts[snapshot].rows
-            in_log = any(rows) and all(seen.holds(snapshot, p) for p in range(log.partitions))
+            in_log = any(rows) and all(seen.holds(snapshot, p) for p in range(table.settings.partitions))
             if snapshot < last or in_log:
                 absent.append(snapshot)
             else:
                 pending.add(snapshot)
-    _check_absent(table, log, absent, findings, at_end=last)
+    _check_absent(table, absent, findings, at_end=last)
     if 0 not in seen.entries and 0 not in seen.broken and oldest == 1 and not seen.oldest:
         findings.add(DifferenceKind.INDEX, "the entry of the empty table, snapshot 0, is missing.", snapshot=0)
     return pending
 
 
-def _check_absent(table: TableContext, log: KafkaLog, absent: list[int], findings: Findings, *, at_end: int) -> None:
+def _check_absent(table: BoundLog, absent: list[int], findings: Findings, *, at_end: int) -> None:
     """Report missing entries, unless a writer has added them by now; writers add an entry after publishing."""
     if any(snapshot > at_end for snapshot in absent):
         time.sleep(_SETTLE_SECONDS)
-    now = read_index(table.index, log.partitions)[0] if absent else {}
+    now = read_index(table.index, table.settings.partitions)[0] if absent else {}
     for snapshot in absent:
         if snapshot not in now:
             text = "the log holds the snapshot and the index does not list it, so our readers do not see it."
@@ -130,7 +128,7 @@ NAMED_MAX = 20
 """Maximum number of reported differences of one snapshot in one partition; the rest of it there is not compared."""
 
 
-def verify(table: TableContext, progress: Progress | None = None) -> Report:
+def verify(table: BoundLog, progress: Progress | None = None) -> Report:
     """Compare log and table for every snapshot that is still in the log; change nothing. Writers may run concurrently.
 
     1. Find each snapshot's offsets in the log's own records.
@@ -139,7 +137,7 @@ def verify(table: TableContext, progress: Progress | None = None) -> Report:
     3. Compare the index and the register with what step 1 found.
 
     Args:
-        table: the table.
+        table: the log and its table.
         progress: called with the number of offsets read so far and the total.
 
     Returns:
@@ -147,21 +145,13 @@ def verify(table: TableContext, progress: Progress | None = None) -> Report:
 
     Raises:
         UnavailableError: the broker or the file system does not answer.
-        InvalidInputError: the broker rejects the client's options, or another Delta writer has enabled an unsupported
-            feature.
-        CorruptedError: another Delta writer has changed rows of a table with a key.
+        InvalidInputError: the broker rejects the client's options.
     """
-    # Check that the newest snapshot consists of the store's own commits: records are only compared with those changes.
-    table.files.layout(table.files.latest())
-    log = table.log
-    if log is None:
-        return Report(table.path, notes=("this table has no log, so there is nothing to compare.",))
-    if table.is_eventual:
-        return verify_eventual(table, log, progress)
+    log = table.settings
     findings, meter = Findings(), ScanProgress(progress)
     try:
         # Step 1.
-        seen = inspect_log(table, log, meter)
+        seen = inspect_log(table, meter)
     except NotFoundError as error:
         findings.add(DifferenceKind.TOPIC, str(error))
         return Report(table.path, tuple(findings.differences))
@@ -172,11 +162,11 @@ def verify(table: TableContext, progress: Progress | None = None) -> Report:
         return Report(table.path, tuple(findings.differences))
     # Step 2.
     check_history(seen, findings)
-    contents = Contents(table, log, seen, findings, meter)
+    contents = Contents(table, seen, findings, meter)
     for partition in range(log.partitions):
         contents.check(partition)
     # Step 3.
-    pending = check_index(table, log, seen, findings)
+    pending = check_index(table, seen, findings)
     contents.check_pending(pending)
     check_register(seen, findings)
     note_retention(seen, findings)
@@ -204,17 +194,15 @@ class _TableError(Exception):
 class Contents:
     """Compares the records of a log with the changes in its table's files."""
 
-    def __init__(
-        self, table: TableContext, log: KafkaLog, seen: Inspection, findings: Findings, meter: ScanProgress
-    ) -> None:
+    def __init__(self, table: BoundLog, seen: Inspection, findings: Findings, meter: ScanProgress) -> None:
         """Compare the log as laid out in ``seen``, and add differences to ``findings``."""
         self._table = table
-        self._log = log
+        self._log = table.settings
         self._seen = seen
         self._findings = findings
         self._meter = meter
         self._keys = list(table.spec.primary_key)
-        self._compacted = table.options.log is not None and table.options.log.compacted
+        self._compacted = self._log.compacted
         self.compared: set[int] = set()
         self.rows = 0
 
@@ -251,11 +239,9 @@ class Contents:
             if facts.lost:
                 self._cannot_compare(snapshot, facts.lost, expired=facts.expired)
                 continue
-            changes = self._table.files.changes(snapshot, self._log.partitions)
-            for file in (file for held in changes.files.values() for file in held):
-                if not changes.storage.exists(file.path):
-                    why = f"{changes.storage.path(file.path)}: a file of a snapshot yet to be published is missing."
-                    self._cannot_compare(snapshot, why, expired=False)
+            for path in self._table.files.changes(snapshot, self._log.partitions).missing():
+                why = f"{path}: a file of a snapshot yet to be published is missing."
+                self._cannot_compare(snapshot, why, expired=False)
 
     def _absent(self, snapshot: int, partition: int, rows: int) -> None:
         """Report that a partition lacks a snapshot, unless the snapshot is not yet published."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import pyarrow as pa
+
+Progress = Callable[[int, int], None]
+"""Called with the number of offsets read and the total. Each offset counts twice: it is read once to locate snapshots
+and once to compare values."""
 
 DIFFERENCES_MAX = 1_000
 """Maximum number of differences in a report; further ones are only counted."""
@@ -144,6 +149,19 @@ class RepairReport:
         nothing = "nothing was to be mended" if self.ok else "nothing could be mended; see below"
         done = [f"  {action}" for action in self.actions] or [f"  {nothing}"]
         return "\n".join([f"{self.report.path}: repair", *done, str(self.report), *self.advice])
+
+
+@dataclass(frozen=True)
+class Mended:
+    """What a repair did to the log, before the log is verified again.
+
+    Attributes:
+        actions: what was done, in order.
+        obstacles: what could not be done.
+    """
+
+    actions: tuple[str, ...]
+    obstacles: tuple[str, ...] = ()
 
 
 @dataclass

@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from log_system.base import AT, FRESH, SAID, RepairSource
 from log_system.index import IndexEntry, OffsetRange
+from log_system.kafka.audit.log_inspection import ScanProgress, note_topic, reached, read_index
+from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.topic import topic_id
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.publisher.eventual_publisher import EventualPublisher
 from log_system.kafka.reader.log_scan import bounds, positions
 from log_system.kafka.reader.tail_reader import offset_of
 from log_system.kafka.register import RegisterPosition
+from log_system.report import RESTORED, DifferenceKind, Findings, Mended, Progress, Report, shown
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from snapshot.records import ChangeSet
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
-from tablestore.audit.log_inspection import Progress, ScanProgress, reached, read_index, stale
-from tablestore.audit.report import RESTORED, DifferenceKind, Findings, Report, shown
-from tablestore.context import TableContext
-from tablestore.write.reconcile import AT, FRESH, SAID, Repairs
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Seen:
         return self.bounds[partition][0] > (first.ends[partition] if first is not None else 0)
 
 
-def verify_eventual(table: TableContext, log: KafkaLog, progress: Progress | None = None) -> Report:
+def verify_eventual(table: BoundLog, progress: Progress | None = None) -> Report:
     """Compare the last record of each key in an eventual log with the newest snapshot; change nothing.
 
     Unsettled records, after the settled part of a partition, come from writes in progress or aborted writes. They are
@@ -83,7 +83,8 @@ def verify_eventual(table: TableContext, log: KafkaLog, progress: Progress | Non
     """
     findings, meter = Findings(), ScanProgress(progress)
     # Report records of other producers even if readers skip them.
-    log = replace(log, skips_foreign=False)
+    log = replace(table.settings, skips_foreign=False)
+    source = table.source(log)
     # Step 1.
     try:
         seen = _look(table, log)
@@ -97,10 +98,9 @@ def verify_eventual(table: TableContext, log: KafkaLog, progress: Progress | Non
         return Report(table.path, tuple(findings.differences))
     # Step 2.
     meter.total = sum(end - low for low, end in seen.bounds)
-    repairs = Repairs(table.files, log)
-    unsettled = [each for each in repairs.unsettled(seen.settled + 1) if each.snapshot.id <= seen.newest]
+    unsettled = [each for each in source.unsettled(seen.settled + 1) if each.snapshot.id <= seen.newest]
     for partition in range(log.partitions):
-        _compare(repairs, partition, seen, unsettled, findings)
+        _compare(table.spec, source, partition, seen, unsettled, findings)
         meter(seen.bounds[partition][1] - seen.bounds[partition][0])
     # Step 3.
     note_topic(seen.entries, seen.topic_id, findings)
@@ -123,7 +123,9 @@ def verify_eventual(table: TableContext, log: KafkaLog, progress: Progress | Non
     )
 
 
-def repair_eventual(table: TableContext, publisher: EventualPublisher, broken: Sequence[int]) -> list[str]:
+def repair_eventual(
+    table: BoundLog, publisher: EventualPublisher, broken: Sequence[int], progress: Progress | None = None
+) -> Mended:
     """Correct the log wherever it differs from the table, and rebuild the index; the publisher becomes the log's owner.
 
     1. Take the log over. After a crash here or later, the next repair or writer continues.
@@ -135,9 +137,7 @@ def repair_eventual(table: TableContext, publisher: EventualPublisher, broken: S
         table: the table.
         publisher: publisher of the table's log.
         broken: snapshots whose index entries were unreadable and have been removed.
-
-    Returns:
-        What was done.
+        progress: not used: the publisher reads the log by itself.
 
     Raises:
         FencedError: another publisher took the log over; repair again.
@@ -163,10 +163,10 @@ def repair_eventual(table: TableContext, publisher: EventualPublisher, broken: S
     # Step 4.
     kept = {s: entry for s, entry in seen.entries.items() if s not in beyond}
     ends = [(p.end, low) for p, (low, _) in zip(publisher.positions(), seen.bounds, strict=True)]
-    return actions + _rebuild(table, kept, ends, seen.topic_id)
+    return Mended((*actions, *_rebuild(table, kept, ends, seen.topic_id)))
 
 
-def _look(table: TableContext, log: KafkaLog, *, whole: bool = False) -> _Seen:
+def _look(table: BoundLog, log: KafkaLog, *, whole: bool = False) -> _Seen:
     topic = topic_id(log.client, log.topic)
     entries, broken = read_index(table.index, log.partitions)
     register = positions(log)
@@ -174,7 +174,7 @@ def _look(table: TableContext, log: KafkaLog, *, whole: bool = False) -> _Seen:
     return _Seen(entries, broken, register, found, table.files.latest(), topic)
 
 
-def _others(table: TableContext, seen: _Seen) -> list[int]:
+def _others(table: BoundLog, seen: _Seen) -> list[int]:
     """Return the snapshots whose commit in the index is not the table's, which was restored from an older copy."""
     found: list[int] = []
     for snapshot in sorted((s for s in seen.entries if s <= seen.newest), reverse=True):
@@ -186,7 +186,14 @@ def _others(table: TableContext, seen: _Seen) -> list[int]:
     return found
 
 
-def _compare(repairs: Repairs, partition: int, seen: _Seen, unsettled: Sequence[ChangeSet], findings: Findings) -> None:
+def _compare(
+    spec: TableSpec,
+    source: RepairSource,
+    partition: int,
+    seen: _Seen,
+    unsettled: Sequence[ChangeSet],
+    findings: Findings,
+) -> None:
     """Compare one partition with its bucket."""
     start, end = seen.bounds[partition]
     cut = seen.is_cut(partition)
@@ -197,11 +204,11 @@ def _compare(repairs: Repairs, partition: int, seen: _Seen, unsettled: Sequence[
         )
     waiting = 0
     try:
-        for batch in repairs.differences(partition, start, end, unsettled, whole=not cut, snapshot=seen.newest):
+        for batch in source.differences(partition, start, end, unsettled, whole=not cut, snapshot=seen.newest):
             fresh = pc.or_kleene(batch.column(FRESH), pc.greater_equal(_offsets(batch), seen.settled_end(partition)))
             fresh = pc.fill_null(fresh, False)
             waiting += pc.sum(fresh).as_py() or 0
-            _tell(batch.filter(pc.invert(fresh)), repairs.files.spec, partition, findings)
+            _tell(batch.filter(pc.invert(fresh)), spec, partition, findings)
     except CorruptedError as error:
         findings.add(DifferenceKind.UNREADABLE, str(error), partition=partition)
     except (DataLostError, FileNotFoundError) as error:
@@ -239,12 +246,6 @@ def _tell(batch: pa.RecordBatch, spec: TableSpec, partition: int, findings: Find
             findings.add(DifferenceKind.CHANGED, text, **place)
 
 
-def note_topic(entries: Mapping[int, IndexEntry], topic: str, findings: Findings) -> None:
-    """Note if the topic is not the one that index entries refer to."""
-    if old := stale(entries, topic):
-        findings.note(f"the topic was deleted and recreated since snapshot {max(old)} was published.")
-
-
 def _check_index(seen: _Seen, findings: Findings) -> None:
     for snapshot, why in seen.broken.items():
         findings.add(DifferenceKind.INDEX, f"{why}.", snapshot=snapshot)
@@ -264,7 +265,7 @@ def _check_index(seen: _Seen, findings: Findings) -> None:
             findings.add(DifferenceKind.INDEX, "its range does not begin where the one before ends.", snapshot=snapshot)
 
 
-def _check_register(table: TableContext, seen: _Seen, findings: Findings) -> None:
+def _check_register(table: BoundLog, seen: _Seen, findings: Findings) -> None:
     for partition, held in enumerate(seen.register):
         _, end = seen.bounds[partition]
         if held is not None and held.commit and held.snapshot <= seen.newest:
@@ -294,9 +295,7 @@ def _reaches(seen: _Seen, partition: int, claimed: int | None) -> int:
     return max(listed, 0 if held is None else held.end)
 
 
-def _rebuild(
-    table: TableContext, kept: dict[int, IndexEntry], ends: Sequence[tuple[int, int]], topic: str
-) -> list[str]:
+def _rebuild(table: BoundLog, kept: dict[int, IndexEntry], ends: Sequence[tuple[int, int]], topic: str) -> list[str]:
     """Write missing index entries, and return what was done.
 
     In a run of missing entries, the last one gets the whole range of offsets, as when snapshots are settled together.

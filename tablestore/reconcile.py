@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
+from log_system.base import AT, FRESH, SAID
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.reader.tail_reader import read_tail, tail_schema
 from snapshot.merge.duckdb_engine import errors_mapped, read, spilling
@@ -18,15 +19,9 @@ from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.adapter import Adapter
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.spec import TableSpec
+from snapshot.store.lookup import lookup_in
 from snapshot.store.table_files import TableFiles
-from tablestore.read.split_planner import lookup_in
 
-SAID = "_said"
-"""int8: row kind of the log's last record of the key; NULL if there is none."""
-AT = "_at"
-"""int64: position of that record, as ``_seq`` of ``read_tail``; NULL if there is none."""
-FRESH = "_fresh"
-"""bool: whether one of the unsettled snapshots changed the key."""
 _MEMORY = "256MB"
 
 

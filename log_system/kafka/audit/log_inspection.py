@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from log_system.index import IndexEntry, LogIndex, OffsetRange
+from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.topic import topic_id
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import is_another
 from log_system.kafka.reader.log_scan import bounds, positions, scan
 from log_system.kafka.reader.partition_map import PartitionMap, lay_out
 from log_system.kafka.register import RegisterPosition
+from log_system.report import Findings, Progress
 from snapshot.errors import CorruptedError, DataLostError
 from snapshot.records import Snapshot
-from tablestore.context import TableContext
-
-Progress = Callable[[int, int], None]
-"""Called with the number of offsets read and the total. Each offset counts twice: it is read once to locate snapshots
-and once to compare values."""
 
 
 class ScanProgress:
@@ -157,7 +154,7 @@ class Inspection:
         return right if present is None or present.table else replace(right, table="", commit="", topic="")
 
 
-def inspect_log(table: TableContext, log: KafkaLog, meter: ScanProgress, *, whole: bool = False) -> Inspection:
+def inspect_log(table: BoundLog, meter: ScanProgress, *, whole: bool = False) -> Inspection:
     """Read index, register and log.
 
     The order makes the result correct although writers may run concurrently: what the index lists is already in the
@@ -170,8 +167,7 @@ def inspect_log(table: TableContext, log: KafkaLog, meter: ScanProgress, *, whol
     5. Read the register again, to find out whether it has changed.
 
     Args:
-        table: the table.
-        log: the table's log.
+        table: the log and its table.
         meter: counts the offsets that are read.
         whole: see ``bounds``.
 
@@ -180,6 +176,7 @@ def inspect_log(table: TableContext, log: KafkaLog, meter: ScanProgress, *, whol
         UnavailableError: the broker does not answer, or an open transaction hides published records.
     """
     # Step 1.
+    log = table.settings
     topic = topic_id(log.client, log.topic)
     entries, broken = read_index(table.index, log.partitions)
     before = positions(log)
@@ -196,13 +193,12 @@ def inspect_log(table: TableContext, log: KafkaLog, meter: ScanProgress, *, whol
     # Step 5.
     after = positions(log)
     maps = []
-    compacted = table.options.log is not None and table.options.log.compacted
     for partition, held in enumerate(scans):
         base = entries[0].partitions[partition].end if 0 in entries else 0
         position = before[partition]
         published = max([*(s for s in entries if s <= newest), position.snapshot if position else 0])
         found = lay_out(held, base, newest, published)
-        maps.append(_with_index(found, partition, entries) if compacted else found)
+        maps.append(_with_index(found, partition, entries) if log.compacted else found)
     ids = table.spec.table_id, topic
     return Inspection(entries, broken, before, before != after, newest, maps, facts, oldest, *ids)
 
@@ -216,6 +212,12 @@ def reached(log: KafkaLog, entries: Mapping[int, IndexEntry], register: Sequence
 def stale(entries: Mapping[int, IndexEntry], topic: str) -> list[int]:
     """Return the snapshots whose entries refer to a deleted topic of the same name."""
     return [snapshot for snapshot, entry in entries.items() if is_another(entry.topic, topic)]
+
+
+def note_topic(entries: Mapping[int, IndexEntry], topic: str, findings: Findings) -> None:
+    """Note if the topic is not the one that index entries refer to."""
+    if old := stale(entries, topic):
+        findings.note(f"the topic was deleted and recreated since snapshot {max(old)} was published.")
 
 
 def read_index(index: LogIndex, partitions: int) -> tuple[dict[int, IndexEntry], dict[int, str]]:
@@ -249,8 +251,8 @@ def read_index(index: LogIndex, partitions: int) -> tuple[dict[int, IndexEntry],
     return entries, broken
 
 
-def _facts(table: TableContext, snapshot: int) -> Facts:
-    buckets = table.options.buckets
+def _facts(table: BoundLog, snapshot: int) -> Facts:
+    buckets = table.settings.partitions
     try:
         changes = table.files.published(snapshot, buckets)
         return Facts(changes.snapshot, tuple(changes.rows(p) for p in range(buckets)))

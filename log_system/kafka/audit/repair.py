@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from log_system.index import IndexEntry, OffsetRange
+from log_system.kafka.audit.log_inspection import Inspection, ScanProgress, inspect_log, read_index, stale
+from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.admin_requests import missing
-from log_system.kafka.client.topic import TopicIds, describe_topic, ensure_topic, topic_id, topic_ids
+from log_system.kafka.client.topic import TopicIds, describe_topic, topic_id, topic_ids
 from log_system.kafka.log import KafkaLog
-from log_system.kafka.publisher.eventual_publisher import EventualPublisher
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
 from log_system.kafka.topic_claims import claim
+from log_system.kafka.topic_storage import TopicStorage
+from log_system.report import DifferenceKind, Mended, Progress, RepairReport, Report
 from snapshot.errors import ConflictError, CorruptedError, DataLostError
-from snapshot.store.commit import ATTEMPTS_MAX
-from tablestore.audit.eventual_log import repair_eventual
-from tablestore.audit.log_inspection import Inspection, Progress, ScanProgress, inspect_log, read_index, stale
-from tablestore.audit.report import DifferenceKind, RepairReport, Report
-from tablestore.audit.verify import verify
-from tablestore.context import TableContext
-from tablestore.write.recovery import recover
 
+_ATTEMPTS_MAX = 200
 _ADVICE = {
     DifferenceKind.EXTRA: "Plain consumers have seen records that are no changes of the table; to take them out "
     "would move what follows.",
@@ -48,26 +45,26 @@ _ANEW = (
 )
 
 
-def repair(table: TableContext, publisher: KafkaPublisher | None, progress: Progress | None = None) -> RepairReport:
+def repair(
+    table: BoundLog,
+    mend: Callable[[Sequence[int], Progress | None], Mended],
+    verify: Callable[[Progress | None], Report],
+    progress: Progress | None = None,
+) -> RepairReport:
     """Repair what can be repaired so that plain consumers see no change twice or out of order.
 
     1. Create the topic again if it is gone and ``create`` had made it. Store the id of a topic that was created again,
        by which readers recognize it. A crash here leaves a topic whose id the next repair stores, and which is never
        deleted with the table.
-    2. Remove index entries that are unreadable or refer to a deleted topic, because a take-over reads the index. For an
-       eventual log, ``eventual_log.py`` does the rest of the repair, except for step 7.
-    3. Take the log over: no other writer publishes from here on. After a crash here or in any later step, the next
-       repair or writer takes the log over.
-    4. Set the register to what the log holds, in a transaction. If the log holds another history of the table (the
-       table was restored from an older copy), leave it unchanged and report that.
-    5. Rewrite index entries that are missing or wrong; remove those of snapshots lost at the end of the log.
-    6. Recover: publish what the log lacks at its end.
-    7. Verify.
+    2. Remove index entries that are unreadable or refer to a deleted topic, because a take-over reads the index.
+    3. Mend the log, its index and its register: ``repair_transactional`` or ``repair_eventual``.
+    4. Verify.
 
     Args:
-        table: the table.
-        publisher: publisher of the table's log; None without a log. It owns the log afterwards.
-        progress: called with the number of offsets read so far and the total; starts over in step 7.
+        table: the log and its table.
+        mend: does step 3, given the snapshots whose index entries were unreadable.
+        verify: compares log and table.
+        progress: called with the number of offsets read so far and the total; starts over in step 4.
 
     Returns:
         What was done, and the differences that remain.
@@ -77,54 +74,82 @@ def repair(table: TableContext, publisher: KafkaPublisher | None, progress: Prog
         FencedError: another publisher took the log over; repair again.
         ConflictError: other writers committed first too often; repair again.
     """
-    log = table.log
-    if log is None or publisher is None:
-        return RepairReport((), verify(table))
+    log = table.settings
     actions: list[str] = []
     # Step 1.
     made = False
     if describe_topic(log.client, log.topic) is None:
         if not table.spec.owns_topic:
-            return _untouched(table, actions)
-        made = _make_topic(table, log)
+            return _reported(actions, (), verify(None))
+        made = _storage(log).ensure()
         actions.append(f"made topic {log.topic!r} again, empty")
-    actions += _keep_ids(table, log, made=made)
+    actions += _keep_ids(table, made=made)
     # Step 2.
     entries, damaged = read_index(table.index, log.partitions)
     broken, old = sorted(damaged), sorted(stale(entries, topic_id(log.client, log.topic)))
     table.index.delete(sorted({*broken, *old}))
     if old:
         actions.append("forgot the log index: the topic was recreated, and the index told of the one before")
-    if isinstance(publisher, EventualPublisher):
-        actions += repair_eventual(table, publisher, broken)
-        report = verify(table, progress)
-        return RepairReport(tuple(actions), report, _advice(report))
     # Step 3.
-    publisher.take_over(check=False)
-    seen = inspect_log(table, log, ScanProgress(progress), whole=True)
-    if len(seen.maps) != log.partitions or _is_other_history(seen):
-        return _untouched(table, actions)
+    mended = mend(broken, progress)
     # Step 4.
-    actions += _restore_register(table, publisher, seen)
-    # Step 5.
+    return _reported([*actions, *mended.actions], mended.obstacles, verify(progress))
+
+
+def repair_transactional(
+    table: BoundLog,
+    publisher: KafkaPublisher,
+    recover: Callable[[], list[IndexEntry]],
+    broken: Sequence[int],
+    progress: Progress | None = None,
+) -> Mended:
+    """Rebuild the register, the index and the end of the log from the log's records and the table.
+
+    1. Take the log over: no other writer publishes from here on. After a crash here or in any later step, the next
+       repair or writer takes the log over.
+    2. Set the register to what the log holds, in a transaction. If the log holds another history of the table (the
+       table was restored from an older copy), leave it unchanged.
+    3. Rewrite index entries that are missing or wrong; remove those of snapshots lost at the end of the log.
+    4. Recover: publish what the log lacks at its end.
+
+    Args:
+        table: the log and its table.
+        publisher: publisher of the table's log.
+        recover: publishes what the log lacks, with that publisher.
+        broken: snapshots whose index entries were unreadable and have been removed.
+        progress: called with the number of offsets read so far and the total.
+
+    Raises:
+        FencedError: another publisher took the log over; repair again.
+        UnavailableError: the broker or the file system does not answer; repair again.
+    """
+    # Step 1.
+    publisher.take_over(check=False)
+    seen = inspect_log(table, ScanProgress(progress), whole=True)
+    if len(seen.maps) != table.settings.partitions or _is_other_history(seen):
+        return Mended(())
+    # Step 2.
+    actions = _restore_register(table, publisher, seen)
+    # Step 3.
     actions += _rebuild_index(table, seen, broken)
-    # Step 6.
-    lost = _publish(table, publisher, actions)
-    # Step 7.
-    report = verify(table, progress)
-    return RepairReport(tuple(actions), report, (*lost, *_advice(report)))
+    # Step 4.
+    try:
+        done = recover()
+    except (DataLostError, CorruptedError, FileNotFoundError) as error:
+        return Mended(tuple(actions), (f"Not everything could be published: {error}",))
+    actions += [f"published snapshot {entry.snapshot} with {entry.rows:,} changes" for entry in done if entry.rows]
+    return Mended(tuple(actions))
 
 
-def _restore_register(table: TableContext, publisher: KafkaPublisher, seen: Inspection) -> list[str]:
+def _restore_register(table: BoundLog, publisher: KafkaPublisher, seen: Inspection) -> list[str]:
     """Correct the register where it is lost or wrong, and return what was done."""
-    compacted = table.options.log is not None and table.options.log.compacted
     positions: dict[int, RegisterPosition] = {}
     for partition, (says, found) in enumerate(zip(seen.register, seen.maps, strict=True)):
         right = found.position()
         if right is None:
             right = _from_index(seen, partition) if says is None else says
         # Kafka may have compacted the last record away, so the log may hold later snapshots than its records show.
-        behind = compacted and says is not None and says.snapshot >= right.snapshot
+        behind = table.settings.compacted and says is not None and says.snapshot >= right.snapshot
         if says != right and not behind and (says is not None or right.snapshot):
             positions[partition] = right
     if positions:
@@ -144,7 +169,7 @@ def _from_index(seen: Inspection, partition: int) -> RegisterPosition:
     return RegisterPosition(last, 0, 0, done=True, end=end, commit=seen.entries[last].commit if last else "")
 
 
-def _rebuild_index(table: TableContext, seen: Inspection, broken: list[int]) -> list[str]:
+def _rebuild_index(table: BoundLog, seen: Inspection, broken: Sequence[int]) -> list[str]:
     """Rebuild the index from the log, up to the last snapshot before those missing at its end; return what was done."""
     actions: list[str] = []
     through = _whole_through(seen)
@@ -170,7 +195,7 @@ def _rebuild_index(table: TableContext, seen: Inspection, broken: list[int]) -> 
     return actions + [f"removed the damaged index entry of snapshot {s}" for s in gone]
 
 
-def _begin_at_oldest(table: TableContext, seen: Inspection) -> str:
+def _begin_at_oldest(table: BoundLog, seen: Inspection) -> str:
     """Add an index entry that marks expired snapshots as published, because they can no longer be published."""
     before = seen.oldest - 1
     ends = [found.end_before(seen.oldest) or found.start for found in seen.maps]
@@ -202,27 +227,8 @@ def _first_entry(seen: Inspection, through: int) -> int:
     return max(1, seen.oldest, min(oldest, *(found.first for found in seen.maps)))
 
 
-def _publish(table: TableContext, publisher: KafkaPublisher, actions: list[str]) -> list[str]:
-    """Publish what is missing at the end of the log; return the obstacles, if any."""
-    try:
-        done = recover(table.files, publisher, table.index, buckets=table.options.buckets)
-    except (DataLostError, CorruptedError, FileNotFoundError) as error:
-        return [f"Not everything could be published: {error}"]
-    actions += [f"published snapshot {entry.snapshot} with {entry.rows:,} changes" for entry in done if entry.rows]
-    return []
-
-
-def _make_topic(table: TableContext, log: KafkaLog) -> bool:
-    options = table.options.log
-    assert options is not None
-    return ensure_topic(
-        log.client,
-        log.topic,
-        partitions=log.partitions,
-        retention_ms=options.retention_ms,
-        compacted=options.compacted,
-        replication_factor=options.replication_factor,
-    )
+def _storage(log: KafkaLog) -> TopicStorage:
+    return TopicStorage(log.client, log.topic, log.partitions, log.retention_ms, log.compacted, log.replication_factor)
 
 
 def _is_other_history(seen: Inspection) -> bool:
@@ -235,22 +241,21 @@ def _is_other_history(seen: Inspection) -> bool:
     return bool(claimed or seen.others())
 
 
-def _keep_ids(table: TableContext, log: KafkaLog, *, made: bool) -> list[str]:
+def _keep_ids(table: BoundLog, *, made: bool) -> list[str]:
     """Store changed ids of topic and cluster in the table's definition, by a snapshot without rows.
 
     Args:
-        table: the table.
-        log: the table's log.
+        table: the log and its table.
         made: this repair created the topic, so the table owns it.
 
     Returns:
         What was done.
     """
+    log = table.settings
     ids = topic_ids(log.client, log.topic)
     if ids is None:
         raise missing(log.client, log.topic)
-    for _ in range(ATTEMPTS_MAX):
-        table = table.refreshed()
+    for _ in range(_ATTEMPTS_MAX):
         newest = table.files.latest()
         spec = table.files.spec_at_least(newest)
         known = TopicIds(spec.topic_id, spec.cluster_id)
@@ -263,13 +268,12 @@ def _keep_ids(table: TableContext, log: KafkaLog, *, made: bool) -> list[str]:
             continue
         claim(log.client, log.topic, ids, spec.table_id)
         return [f"kept the id of topic {log.topic!r}, which was recreated, by snapshot {newest + 1}"]
-    msg = f"table {table.path!r}: others committed first {ATTEMPTS_MAX} times in a row; repair again."
+    msg = f"table {table.path!r}: others committed first {_ATTEMPTS_MAX} times in a row; repair again."
     raise ConflictError(msg)
 
 
-def _untouched(table: TableContext, actions: Sequence[str]) -> RepairReport:
-    report = verify(table)
-    return RepairReport(tuple(actions), report, _advice(report))
+def _reported(actions: Sequence[str], obstacles: Sequence[str], report: Report) -> RepairReport:
+    return RepairReport(tuple(actions), report, (*obstacles, *_advice(report)))
 
 
 def _advice(report: Report) -> tuple[str, ...]:

@@ -1,0 +1,67 @@
+"""The tail of an eventual log for streaming readers: its offsets, and splits of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from log_system.kafka.client.cluster import Cluster
+from log_system.kafka.client.topic import topic_id
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.published_positions import is_another
+from log_system.kafka.reader.tail_reader import read_tail
+
+
+@dataclass(frozen=True)
+class RecordsSplit:
+    """The records of one partition between two offsets; with ``newest``, superseded ones may be left out."""
+
+    log: KafkaLog
+    partition: int
+    start: int
+    end: int
+    newest: bool
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the changes with ``_kind``, ``_seq`` and ``_commit_timestamp``."""
+        return read_tail(self.log, self.partition, self.start, self.end, newest=self.newest)
+
+
+class KafkaTail:
+    """Reads the tail of one log over one connection, because each micro-batch makes three requests."""
+
+    def __init__(self, log: KafkaLog) -> None:
+        """Create the reader; nothing connects before the first call."""
+        self._log = log
+        self._cluster = Cluster(log.client)
+        self._partitions = [(log.topic, partition) for partition in range(log.partitions)]
+
+    @cached_property
+    def _admin(self) -> Any:
+        return self._log.client.admin()
+
+    def starts(self) -> list[int]:
+        """Return the first offset of each partition."""
+        offsets = self._cluster.earliest(self._partitions)
+        return [offsets[partition] for partition in self._partitions]
+
+    def ends(self) -> list[int]:
+        """Return the last stable offset of each partition."""
+        offsets = self._cluster.latest(self._partitions, "read_committed")
+        return [offsets[partition] for partition in self._partitions]
+
+    def generation(self) -> str:
+        """Return the topic's id."""
+        return topic_id(self._log.client, self._log.topic, self._admin)
+
+    def is_other(self, generation: str, now: str, /) -> bool:
+        """Return whether both topic ids are known and differ."""
+        return is_another(generation, now)
+
+    def split(self, partition: int, start: int, end: int, *, newest: bool) -> RecordsSplit:
+        """Return a split of the records between two offsets."""
+        return RecordsSplit(self._log, partition, start, end, newest)

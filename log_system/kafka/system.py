@@ -1,0 +1,154 @@
+"""The Kafka log system: a table's log in a topic with one partition per bucket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import cast
+
+import pyarrow as pa
+
+from log_system.base import LogPublisher, LogTail, PartitionOffsets, TaskRunner
+from log_system.gate import Gate
+from log_system.index import IndexEntry
+from log_system.kafka.audit.repair import repair, repair_transactional
+from log_system.kafka.audit.verify import verify
+from log_system.kafka.audit.verify_eventual import repair_eventual, verify_eventual
+from log_system.kafka.bound_log import BoundLog
+from log_system.kafka.client.topic import TopicWatch, earliest_offsets, latest_offsets
+from log_system.kafka.publisher.eager_producer import KafkaLogSinkFactory
+from log_system.kafka.publisher.eventual_publisher import EventualPublisher
+from log_system.kafka.publisher.partition_tasks import PartitionTask, publish_partition
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher, run_here
+from log_system.kafka.reader.log_tail import KafkaTail
+from log_system.kafka.reader.range_planner import REPLACING, plan
+from log_system.kafka.record_limits import RecordCheck
+from log_system.kafka.register import RegisterPosition
+from log_system.report import Progress, RepairReport, Report
+from snapshot.errors import InvalidInputError
+from snapshot.records import LogSinkFactory, RowCheck, Split
+from snapshot.schema.physical_names import Columns
+
+
+class TransactionalLog(BoundLog):
+    """A log that shows whole, committed snapshots (``log.consistency=transactional``)."""
+
+    shows_uncommitted = False
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+        return self.settings.partitions
+
+    def sink(self) -> LogSinkFactory | None:
+        """Return None: changes are published after their commit."""
+        return None
+
+    def record_check(self) -> RowCheck:
+        """Return the check against the largest record that the topic accepts."""
+        return RecordCheck(self.settings)
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Check that the log's format can hold these columns, which ``_kind`` follows."""
+        self.settings.under(columns).codec()
+
+    def publisher(self, run_tasks: TaskRunner | None) -> LogPublisher:
+        """Return a publisher that sends each snapshot in transactions."""
+        return KafkaPublisher(self.settings, self.index, run_here if run_tasks is None else in_tasks(run_tasks))
+
+    def newest(self) -> int:
+        """Return the newest published snapshot."""
+        return Gate(self.index).newest()
+
+    def rows(self, snapshot: int) -> int:
+        """Return the number of changes in a snapshot."""
+        entry = self.index.get(snapshot)
+        if entry is None or entry.kind in REPLACING:
+            return self.files.snapshot(snapshot).rows
+        return entry.rows
+
+    def plan(self, after: int, through: int, columns: Columns) -> Sequence[Split] | None:
+        """Return splits of the log, one per partition.
+
+        Returns:
+            The splits; None if the log lacks some of the changes, or readers have to skip other producers' records:
+            the table's files hold only its own changes.
+        """
+        return None if self.settings.skips_foreign else plan(self, after, through, columns)
+
+    def watch(self) -> TopicWatch:
+        """Return the watch of the topic."""
+        return TopicWatch(self.settings.client, self.settings.topic, self.settings.topic_id)
+
+    def tail(self) -> LogTail:
+        """Raise an error: readers wait for the commit."""
+        msg = f"table {self.path!r}: its log is transactional, so changes are visible only after their commit."
+        raise InvalidInputError(msg)
+
+    def offsets(self) -> list[PartitionOffsets]:
+        """Return the first and the last stable offset of each partition of the topic.
+
+        Raises:
+            UnavailableError: the broker does not respond.
+        """
+        client, topic = self.settings.client, self.settings.topic
+        first, ends = earliest_offsets(client, topic), latest_offsets(client, topic, read_committed=True)
+        return [PartitionOffsets(partition, first[partition], ends[partition]) for partition in sorted(ends)]
+
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Compare every snapshot in the log with the table, record by record; see ``audit/verify.py``."""
+        self.files.layout(self.files.latest())
+        return verify(self, progress)
+
+    def repair(
+        self, publisher: LogPublisher | None, recover: Callable[[], list[IndexEntry]], progress: Progress | None = None
+    ) -> RepairReport:
+        """Rebuild index, register and the end of the log; see ``audit/repair.py``."""
+        mend = partial(repair_transactional, self, cast(KafkaPublisher, publisher), recover)
+        return repair(self, mend, self.verify, progress)
+
+
+class EventualLog(TransactionalLog):
+    """A log that shows changes before they are committed, and converges to the table (``log.consistency=eventual``)."""
+
+    shows_uncommitted = True
+
+    def sink(self) -> KafkaLogSinkFactory:
+        """Return what sends changes while they are staged."""
+        return KafkaLogSinkFactory(self.settings)
+
+    def publisher(self, run_tasks: TaskRunner | None) -> LogPublisher:
+        """Return a publisher that corrects the log after each commit."""
+        return EventualPublisher(self.settings, self.index, self.source(self.settings))
+
+    def plan(self, after: int, through: int, columns: Columns) -> Sequence[Split] | None:
+        """Return None: the log does not keep snapshots apart."""
+        return None
+
+    def tail(self) -> KafkaTail:
+        """Return the reader of uncommitted records."""
+        return KafkaTail(self.settings)
+
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Compare the last record of each key with the table; see ``audit/verify_eventual.py``."""
+        self.files.layout(self.files.latest())
+        return verify_eventual(self, progress)
+
+    def repair(
+        self, publisher: LogPublisher | None, recover: Callable[[], list[IndexEntry]], progress: Progress | None = None
+    ) -> RepairReport:
+        """Correct every key whose last record differs from the table, and rebuild the index."""
+        mend = partial(repair_eventual, self, cast(EventualPublisher, publisher))
+        return repair(self, mend, self.verify, progress)
+
+
+def in_tasks(run_tasks: TaskRunner) -> Callable[[Sequence[PartitionTask]], list[RegisterPosition]]:
+    """Return a function that publishes each partition in a task of ``run_tasks``."""
+
+    def publish(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
+        results = run_tasks(tasks, lambda task: json.dumps(asdict(publish_partition(task))))
+        return [RegisterPosition(**json.loads(result)) for result in results]
+
+    return publish

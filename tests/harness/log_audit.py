@@ -1,0 +1,20 @@
+"""verify() and repair() of a table that was opened without Spark."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from log_system.base import LogPublisher
+from log_system.report import Progress, RepairReport, Report
+from tablestore.context import TableContext
+from tablestore.write.recovery import publish_all
+
+
+def verify(table: TableContext, progress: Progress | None = None) -> Report:
+    """Compare the log with the table."""
+    return table.log.verify(progress)
+
+
+def repair(table: TableContext, publisher: LogPublisher | None, progress: Progress | None = None) -> RepairReport:
+    """Repair the log with a publisher."""
+    return table.log.repair(publisher, partial(publish_all, table, publisher), progress)
