@@ -75,7 +75,7 @@ def _settings(files: TableFiles, options: TableOptions, log: LogOptions, client:
         client=client,
         topic=log.kafka.topic,
         partitions=options.buckets,
-        format=log.format.value,
+        format=log.format,
         changelog=options.looks_up or not spec.has_key,
         schema=files.change_schema,
         primary_key=spec.primary_key,

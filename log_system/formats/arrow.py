@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from log_system.formats.base import DecodedChanges, EncodedRecords, Payloads, as_binary
+from log_system.formats.base import DecodedChanges, EncodedRecords, Format, Payloads, as_binary
 from log_system.formats.changes_schema import changes_schema, check_changes, check_columns, layout, relabel
 from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.row_kind import KIND, TRUNCATE
@@ -168,3 +168,13 @@ def _is_narrower(came: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether both types are signed integers and ``came`` is narrower than ``wanted``."""
     signed = pa.types.is_signed_integer(came) and pa.types.is_signed_integer(wanted)
     return bool(signed and came.bit_width < wanted.bit_width)
+
+
+FORMAT = Format(
+    name="arrow",
+    open=lambda schema, primary_key, settings: ArrowFormat(
+        schema, primary_key, max_record_bytes=settings.max_record_bytes, mixed=settings.mixed
+    ),
+    packs_rows=True,
+    why_not_compacted="'arrow' puts many rows into a record",
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -80,6 +80,52 @@ class LogFormat(Protocol):
                 ``record N:``, N being the position of the first such record in the list.
         """
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatSettings:
+    """The properties of a log that its format depends on.
+
+    Attributes:
+        changelog: the log is a full changelog, with UPDATE_BEFORE rows.
+        mixed: records may have been written before columns were widened.
+        max_record_bytes: the most bytes of the value of a record with several rows.
+        memory_limit: how much memory DuckDB may use.
+    """
+
+    changelog: bool = False
+    mixed: bool = False
+    max_record_bytes: int = 900_000
+    memory_limit: str = "256MB"
+
+
+def unchanged(changes: pa.RecordBatch, primary_key: Sequence[str], changelog: bool) -> pa.RecordBatch:
+    """Return changes as they are, for a format that loses nothing."""
+    return changes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A log format and what its records can hold. Nothing else in the package asks for a format by name.
+
+    Attributes:
+        name: the value of the option ``log.format``.
+        open: creates the encoder and decoder of a log with these columns and this primary key.
+        as_read: returns changes as they are read back, given the primary key and ``FormatSettings.changelog``; a format
+            may lose part of a change.
+        packs_rows: whether a record holds several rows, compressed; else each row is one record of text.
+        keeps_replaced_rows: whether a change can hold the row before it.
+        deletes_need_key: whether a deleted row is identified by its primary key only.
+        why_not_compacted: why Kafka cannot compact the records by key; empty if it can.
+    """
+
+    name: str
+    open: Callable[[pa.Schema, Sequence[str], FormatSettings], LogFormat]
+    as_read: Callable[[pa.RecordBatch, Sequence[str], bool], pa.RecordBatch] = unchanged
+    packs_rows: bool = False
+    keeps_replaced_rows: bool = True
+    deletes_need_key: bool = False
+    why_not_compacted: str = ""
 
 
 def as_binary(payloads: Payloads) -> pa.Array:

@@ -13,14 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from log_system.formats.base import DecodedChanges, EncodedRecords, Payloads, as_binary
+from log_system.formats.base import DecodedChanges, EncodedRecords, Format, FormatSettings, Payloads, as_binary
 from log_system.formats.changes_schema import changes_schema, check_changes, relabel
 from log_system.formats.json import JsonFormat
+from log_system.formats.truncate import TruncatingFormat, is_truncate
 from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.row_kind import KIND, RowKind
 
 _BRINGS = b'{"before":null,"after":', b',"op":"c"}'
 _TAKES = b'{"before":', b',"after":null,"op":"d"}'
+_TRUNCATE = b'{"before":null,"after":null,"op":"t"}'
+"""``t`` is Debezium's operation code for TRUNCATE."""
 _TAKEN = (int(RowKind.UPDATE_BEFORE), int(RowKind.DELETE))
 
 
@@ -104,3 +107,27 @@ def _framed(texts: pa.Array, frame: tuple[bytes, bytes]) -> np.ndarray:
 
 def _inside(texts: pa.Array, frame: tuple[bytes, bytes]) -> pa.Array:
     return pc.binary_slice(texts, len(frame[0]), -len(frame[1]))
+
+
+def _open(schema: pa.Schema, primary_key: Sequence[str], settings: FormatSettings) -> TruncatingFormat:
+    rows = DebeziumFormat(schema, primary_key, changelog=settings.changelog, memory_limit=settings.memory_limit)
+    return TruncatingFormat(rows, _TRUNCATE)
+
+
+def _as_read(changes: pa.RecordBatch, primary_key: Sequence[str], changelog: bool) -> pa.RecordBatch:
+    """Return changes as added and removed rows."""
+    if is_truncate(changes):
+        return changes
+    position = changes.schema.get_field_index(KIND)
+    removed = pc.is_in(changes.column(position), pa.array(_TAKEN, pa.int8()))
+    added = RowKind.INSERT if changelog else RowKind.UPDATE_AFTER
+    kinds = pc.if_else(removed, pa.scalar(int(RowKind.DELETE), pa.int8()), pa.scalar(int(added), pa.int8()))
+    return changes.set_column(position, changes.schema.field(position), kinds)
+
+
+FORMAT = Format(
+    name="debezium-json",
+    open=_open,
+    as_read=_as_read,
+    why_not_compacted="'debezium-json' has no null value, by which the broker would drop a key",
+)

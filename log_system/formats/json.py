@@ -27,7 +27,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from log_system.formats.base import DecodedChanges, EncodedRecords, Payloads, as_binary, joined
+from log_system.formats.base import (
+    DecodedChanges,
+    EncodedRecords,
+    Format,
+    FormatSettings,
+    Payloads,
+    as_binary,
+    joined,
+)
 from log_system.formats.changes_schema import (
     any_true,
     changes_schema,
@@ -50,9 +58,13 @@ from log_system.formats.duckdb_json import (
     write_sql,
 )
 from log_system.formats.thread_duckdb import Duck
+from log_system.formats.truncate import TruncatingFormat, is_truncate
 from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.quoting import text_literal
 from snapshot.row_kind import KIND, RowKind
+
+_TRUNCATE = b'{"_change_type":"truncate"}'
+"""No table column can be named ``_change_type``."""
 
 
 class RecordMismatchError(ValueError):
@@ -400,3 +412,31 @@ def _slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     """Split a batch into slices of about ``_SLICE_BYTES``; at least one, even without rows."""
     rows = max(1, len(batch) * _SLICE_BYTES // max(batch.nbytes, 1))
     return [batch.slice(start, rows) for start in range(0, len(batch), rows)] or [batch]
+
+
+def _open(schema: pa.Schema, primary_key: Sequence[str], settings: FormatSettings) -> TruncatingFormat:
+    return TruncatingFormat(JsonFormat(schema, primary_key, memory_limit=settings.memory_limit), _TRUNCATE)
+
+
+def _as_read(changes: pa.RecordBatch, primary_key: Sequence[str], changelog: bool) -> pa.RecordBatch:
+    """Return changes as upserts and deletes; of a deleted row, only the key is left."""
+    if not primary_key or is_truncate(changes):
+        return changes
+    kinds = changes.column(changes.schema.get_field_index(KIND))
+    deletes = pc.equal(kinds, int(RowKind.DELETE))
+    has_deletes = pc.any(deletes).as_py()
+    columns = []
+    for field, column in zip(changes.schema, changes.columns, strict=True):
+        if field.name == KIND:
+            columns.append(pc.if_else(deletes, kinds, pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8())))
+        elif field.name in primary_key or not has_deletes:
+            columns.append(column)
+        else:
+            live = np.flatnonzero(~deletes.to_numpy(zero_copy_only=False))
+            places = np.full(len(column), -1)
+            places[live] = live
+            columns.append(column.take(pa.array(places, mask=places < 0)))
+    return pa.RecordBatch.from_arrays(columns, schema=changes.schema)
+
+
+FORMAT = Format(name="json", open=_open, as_read=_as_read, keeps_replaced_rows=False, deletes_need_key=True)

@@ -6,8 +6,6 @@ rows carry a row kind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,26 +15,25 @@ from snapshot.errors import CorruptedError
 from snapshot.row_kind import TRUNCATE
 from snapshot.schema.system_columns import truncate_row
 
-RECORDS: Mapping[str, bytes] = {
-    "json": b'{"_change_type":"truncate"}',
-    "debezium-json": b'{"before":null,"after":null,"op":"t"}',
-}
-"""The value of the truncate record by format; its key is null. No table column can be named ``_change_type``; ``t`` is
-Debezium's operation code for TRUNCATE."""
-
 
 class TruncatingFormat:
     """A log format that adds the truncate record to a format of row changes."""
 
-    def __init__(self, rows: LogFormat) -> None:
-        """Wrap ``rows``, a format of row changes."""
+    def __init__(self, rows: LogFormat, record: bytes) -> None:
+        """Add the truncate record to ``rows``, a format of row changes.
+
+        Args:
+            rows: the format.
+            record: the value of the truncate record; its key is null.
+        """
         self.name = rows.name
         self._rows = rows
+        self._record = record
 
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
         """Encode changes as records; a batch with a truncate has no other row."""
-        if changes.num_rows == 1 and changes.column(changes.num_columns - 1)[0].as_py() == TRUNCATE:
-            return EncodedRecords(as_binary([None]), as_binary([RECORDS[self.name]]), np.ones(1, np.int64))
+        if changes.num_rows == 1 and is_truncate(changes):
+            return EncodedRecords(as_binary([None]), as_binary([self._record]), np.ones(1, np.int64))
         return self._rows.encode(changes)
 
     def decode(self, keys: Payloads, values: Payloads, *, own: bool = False) -> DecodedChanges:
@@ -49,7 +46,7 @@ class TruncatingFormat:
             # The table's own readers get the deleted rows from its files, not from truncate records.
             return self._rows.decode(keys, values, own=own)
         keys, values = as_binary(keys), as_binary(values)
-        is_record = pc.and_(pc.equal(values, pa.scalar(RECORDS[self.name], values.type)), keys.is_null())
+        is_record = pc.and_(pc.equal(values, pa.scalar(self._record, values.type)), keys.is_null())
         is_gone = pc.fill_null(is_record, False).to_numpy(zero_copy_only=False)
         places, gone = np.flatnonzero(~is_gone), np.flatnonzero(is_gone)
         if not len(gone):
@@ -69,3 +66,9 @@ class TruncatingFormat:
         rows = np.concatenate([np.arange(count), np.full(len(gone), count)])
         order = np.argsort(records, kind="stable")
         return DecodedChanges(batch.take(pa.array(rows[order])), records[order])
+
+
+def is_truncate(changes: pa.RecordBatch) -> bool:
+    """Return whether a batch of changes, of which ``_kind`` is the last column, is a truncate of all rows."""
+    kinds = changes.column(changes.num_columns - 1)
+    return bool(changes.num_rows) and kinds[0].as_py() == TRUNCATE

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from log_system.formats import LogFormat, open_format
+from log_system.formats import FORMATS, Format, LogFormat, open_format
 from log_system.kafka.client.connect import PRODUCER_DEFAULTS, KafkaClient, Setting
 from log_system.kafka.client.thread_local_cache import ThreadLocalCache
 
@@ -68,6 +68,11 @@ class KafkaLog:
     replication_factor: int = 1
 
     @property
+    def traits(self) -> Format:
+        """The capabilities of the log's format."""
+        return FORMATS[self.format]
+
+    @property
     def group(self) -> str:
         """The consumer group whose offsets are the register."""
         return f"tablestore-{self.table_id}"
@@ -88,8 +93,8 @@ class KafkaLog:
             InvalidInputError: see ``KafkaClient.producer``.
         """
         options: dict[str, Setting] = {"transaction.timeout.ms": self.transaction_timeout_ms}
-        if self.format == "arrow" and not {"compression.type", "compression.codec"} & set(self.client.config):
-            # Arrow records are already compressed.
+        if self.traits.packs_rows and not {"compression.type", "compression.codec"} & set(self.client.config):
+            # Such records are already compressed.
             options["compression.type"] = "none"
         return self.client.producer(self.transactional_id(partition), **options, **self.batching())
 

@@ -142,12 +142,12 @@ class RecordCheck:
     @property
     def _text(self) -> int:
         """The most bytes that one byte of text takes in a record."""
-        return 1 if self.log.format == "arrow" else ESCAPED
+        return 1 if self.log.traits.packs_rows else ESCAPED
 
     @property
     def _spread(self) -> tuple[int, int]:
         """The upper bound of a record's size with its key: a percentage of the row's size, and additional bytes."""
-        if self.log.format == "arrow":
+        if self.log.traits.packs_rows:
             # The stream contains the schema, and compression may slightly enlarge incompressible data.
             return 102, _FIELD_BYTES * (len(self.log.schema) + 2)
         return 200, _FIELD_BYTES
@@ -157,8 +157,8 @@ class RecordCheck:
         codec = self.log.kept_codec()
         if KIND not in rows.schema.names:
             rows = rows.append_column(KIND, pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), rows.num_rows))
-        # An ``arrow`` record may hold several rows, so encode each row separately.
-        parts = [rows.slice(n, 1) for n in range(rows.num_rows)] if self.log.format == "arrow" else [rows]
+        # A record may hold several rows, so encode each row separately.
+        parts = [rows.slice(n, 1) for n in range(rows.num_rows)] if self.log.traits.packs_rows else [rows]
         sizes = np.concatenate([_record_bytes(codec.encode(part)) for part in parts])
         if sizes.max() > limit.record_bytes:
             limit = record_limit(self.log.client, self.log.topic, fresh=True) or limit

@@ -45,7 +45,7 @@ def log(
             console,
             {
                 "topic": log.kafka.topic,
-                "format": log.format.value,
+                "format": log.format,
                 "partitions": [asdict(each) for each in offsets],
                 "newest": newest,
                 "published": published,

@@ -21,7 +21,6 @@ from tablestore.dml.conditions import Condition, Value, checked_condition, check
 from tablestore.dml.merge_clauses import Clause
 from tablestore.dml.merge_join import On, checked_merge
 from tablestore.dml.predicate_pushdown import pushed_predicate
-from tablestore.options.table_options import LogFormatName
 from tablestore.write.prepare_input import check_columns
 from tablestore.write.writer import Writer
 
@@ -224,10 +223,10 @@ def check_says_deletes(table: TableContext, verb: str, *, all_rows: bool = False
     log = table.options.log
     if log is None or (all_rows and log.truncate_record):
         return
-    if not table.spec.has_key and log.format is LogFormatName.JSON:
+    if not table.spec.has_key and log.traits.deletes_need_key:
         msg = (
-            f"{verb}: log.format='json' names a row that is gone by its primary key, and table {table.path!r} has "
-            "none. Nothing was written. Make such a table with log.format='arrow' or 'debezium-json', or with a "
+            f"{verb}: log.format={log.format!r} names a row that is gone by its primary key, and table {table.path!r} "
+            "has none. Nothing was written. Make such a table with log.format='arrow' or 'debezium-json', or with a "
             "primary key."
         )
         raise InvalidInputError(msg)

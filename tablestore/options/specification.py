@@ -10,6 +10,7 @@ import sys
 from enum import StrEnum
 from typing import Any, Final
 
+from log_system.formats import FORMATS
 from log_system.kafka.client.access_policy import DEFAULT, VARIABLE
 from log_system.kafka.client.client_options import ACCESS, TAKES_REFERENCE, Access
 from tablestore.options.declaration import OptionSpec
@@ -21,12 +22,12 @@ from tablestore.options.value_types import (
     RETENTION,
     SERVERS,
     SIZE,
-    SYSTEM,
     TEXT,
     TOPIC,
     choice,
     duration,
     integer,
+    word,
 )
 
 
@@ -35,14 +36,6 @@ class Consistency(StrEnum):
 
     TRANSACTIONAL = "transactional"
     EVENTUAL = "eventual"
-
-
-class LogFormatName(StrEnum):
-    """How changes are encoded in Kafka records."""
-
-    JSON = "json"
-    ARROW = "arrow"
-    DEBEZIUM_JSON = "debezium-json"
 
 
 class ChangelogProducer(StrEnum):
@@ -75,10 +68,11 @@ BUCKET: Final = OptionSpec(
 )
 LOG_SYSTEM: Final = OptionSpec(
     "log.system",
-    SYSTEM,
-    None,
-    "The external log that changes are published to. Without it streams read the table's change files. "
-    "The argument `log_system=` sets the same.",
+    word(("files", "kafka")),
+    "files",
+    "Where streams read the table's changes. `files`: in the table's own files, as soon as they are committed; no "
+    "broker is needed. `kafka`: in a Kafka topic, which other programs can read too. The argument `log_system=` sets "
+    "the same.",
     fixed=True,
 )
 LOG_CONSISTENCY: Final = OptionSpec(
@@ -92,7 +86,7 @@ LOG_CONSISTENCY: Final = OptionSpec(
 )
 LOG_FORMAT: Final = OptionSpec(
     "log.format",
-    choice(LogFormatName),
+    word(FORMATS),
     "json",
     "`json`: one record a change, a null value for a delete. `arrow`: one record a batch of changes, for this "
     "program's own readers, many times faster. `debezium-json`: before, after and op, as Flink writes it; an update is "

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from log_system.formats import FORMATS, Format
 from log_system.kafka.client.client_options import check_client_options, nearest_client_option
 from log_system.kafka.client.secrets import refuse_inline_secrets
 from snapshot.errors import InvalidInputError
@@ -19,7 +20,6 @@ from tablestore.options.specification import (
     Consistency,
     ForeignRecords,
     Headers,
-    LogFormatName,
 )
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "ForeignRecords",
     "Headers",
     "KafkaOptions",
-    "LogFormatName",
     "LogOptions",
     "MergeOptions",
     "PublishOptions",
@@ -103,7 +102,7 @@ class LogOptions(_Group):
 
     kafka: KafkaOptions
     consistency: Consistency = specs.LOG_CONSISTENCY.field
-    format: LogFormatName = specs.LOG_FORMAT.field
+    format: str = specs.LOG_FORMAT.field
     retention_ms: int | None = field(default=None, metadata={"spec": specs.LOG_RETENTION})
     compacted: bool = specs.LOG_COMPACTED.field
     headers: Headers = specs.LOG_HEADERS.field
@@ -112,6 +111,11 @@ class LogOptions(_Group):
     transaction_timeout_ms: int = specs.LOG_TRANSACTION_TIMEOUT.field
     request_timeout_ms: int = specs.LOG_REQUEST_TIMEOUT.field
     replication_factor: int = specs.LOG_REPLICATION_FACTOR.field
+
+    @property
+    def traits(self) -> Format:
+        """The capabilities of the format."""
+        return FORMATS[self.format]
 
     def to_properties(self) -> dict[str, str]:
         """Return the options to store."""
@@ -166,7 +170,7 @@ class PublishOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(_Group):
-    """All options of one table; ``log`` is None without a log system."""
+    """All options of one table; ``log`` is None if the log is in the table's files (``log.system=files``)."""
 
     buckets: int = specs.BUCKET.field
     changelog_producer: ChangelogProducer = specs.CHANGELOG_PRODUCER.field
@@ -220,11 +224,11 @@ def parse_options(
     for name in given:
         _check_name(name)
     system = _log_system(given.pop(specs.LOG_SYSTEM.name, None), log_system)
-    if system is None:
+    if system != "kafka":
         _refuse_without_log(given)
     table = TableOptions.read(
         given,
-        log=None if system is None else _read_log(given, primary_key),
+        log=_read_log(given, primary_key) if system == "kafka" else None,
         merge=MergeOptions.of(given),
         compaction=CompactionOptions.read(given),
         snapshot=SnapshotOptions.read(given),
@@ -261,10 +265,11 @@ def _check_changelog(table: TableOptions, primary_key: Sequence[str]) -> None:
             "changelog-producer='lookup' needs log.consistency='transactional': what is sent before the commit cannot "
             "know the rows it will replace. A reader of an 'eventual' log normalizes instead."
         )
-    elif looks_up and log.format is LogFormatName.JSON:
+    elif looks_up and not log.traits.keeps_replaced_rows:
+        formats = " or ".join(f"'{each.name}'" for each in FORMATS.values() if each.keeps_replaced_rows)
         msg = (
-            "changelog-producer='lookup' needs log.format='arrow' or 'debezium-json': 'json' has no place for the row "
-            "before a change."
+            f"changelog-producer='lookup' needs log.format={formats}: '{log.format}' has no place for the row before a "
+            "change."
         )
     if not msg and log is not None and log.truncate_record:
         msg = _why_no_truncate_record(log, looks_up=looks_up)
@@ -314,19 +319,19 @@ def _check_name(name: str) -> None:
     raise InvalidInputError(msg)
 
 
-def _log_system(option: str | None, argument: str | None) -> str | None:
+def _log_system(option: str | None, argument: str | None) -> str:
     if option is not None and argument is not None and option != argument:
         msg = f"option 'log.system'='{option}' and the argument log_system='{argument}' have to agree. Leave one out."
         raise InvalidInputError(msg)
     system = option if argument is None else argument
-    return None if system is None else specs.LOG_SYSTEM.parse(system)
+    return specs.LOG_SYSTEM.parse(system or "files")
 
 
 def _refuse_without_log(given: Mapping[str, str]) -> None:
     for name in given:
         if name.startswith(("log.", _KAFKA, "publish.")):
             msg = (
-                f"option '{name}' needs a log system; this table has none. Set log.system=kafka (or "
+                f"option '{name}' needs a Kafka log; this table's log is in its files. Set log.system=kafka (or "
                 f"log_system='kafka'), or leave the option out."
             )
             raise InvalidInputError(msg)
@@ -356,14 +361,11 @@ def _read_log(given: Mapping[str, str], primary_key: Sequence[str]) -> LogOption
             "or leave log.compacted out."
         )
         raise InvalidInputError(msg)
-    if log.compacted and log.format is not LogFormatName.JSON:
-        why = {
-            LogFormatName.ARROW: "'arrow' puts many rows into a record",
-            LogFormatName.DEBEZIUM_JSON: "'debezium-json' has no null value, by which the broker would drop a key",
-        }[log.format]
+    if log.compacted and log.traits.why_not_compacted:
+        formats = " or ".join(f"'{each.name}'" for each in FORMATS.values() if not each.why_not_compacted)
         msg = (
-            f"log.compacted=true needs log.format='json', one record a key; {why}. Use 'json', or leave log.compacted "
-            "out."
+            f"log.compacted=true needs log.format={formats}, one record a key; {log.traits.why_not_compacted}. Use "
+            f"{formats}, or leave log.compacted out."
         )
         raise InvalidInputError(msg)
     return log

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
@@ -103,6 +103,17 @@ def choice(words: type[E]) -> OptionType[E]:
     return OptionType("word", " or ".join(names), lambda text: words(text.lower()), lambda word: word.value)
 
 
+def word(words: Collection[str]) -> OptionType[str]:
+    """Return the type of a word from a list."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(text)
+        return text.lower()
+
+    return OptionType("word", " or ".join(f"'{each}'" for each in words), parse, str)
+
+
 def duration(minimum_ms: int) -> OptionType[int]:
     """Return the type of durations with a lower bound, in milliseconds."""
     parse = _at_least(minimum_ms, lambda text: _measure(text, _MILLISECONDS))
@@ -163,12 +174,6 @@ def _parse_topic(text: str) -> str:
     return text
 
 
-def _parse_system(text: str) -> str:
-    if text != "kafka":
-        raise ValueError(text)
-    return text
-
-
 def _parse_servers(text: str) -> str:
     if not text:
         raise ValueError(text)
@@ -177,7 +182,6 @@ def _parse_servers(text: str) -> str:
 
 TEXT: Final = OptionType("text", "a text that is not empty", _parse_servers, str)
 TOPIC: Final = OptionType("text", "a topic name of 1 to 249 letters, digits, '.', '_' or '-'", _parse_topic, str)
-SYSTEM: Final = OptionType("word", "'kafka' (the only log system; leave it out for none)", _parse_system, str)
 SERVERS: Final = OptionType("text", "addresses such as 'broker1:9092,broker2:9092'", _parse_servers, str)
 
 

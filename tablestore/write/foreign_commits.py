@@ -26,7 +26,6 @@ from snapshot.store.commit import ATTEMPTS_MAX
 from snapshot.store.lookup import base_file
 from snapshot.store.table_files import ADOPTED, TableFiles
 from tablestore.context import TableContext
-from tablestore.options.table_options import LogFormatName
 from tablestore.write.take_over_backoff import newest as newest_published
 
 logger = logging.getLogger("tablestore")
@@ -207,10 +206,10 @@ def _before(files: TableFiles, found: Commit) -> dict[str, DataFile]:
 
 def _check_says_deletes(table: TableContext, found: Sequence[Commit], deletes: int) -> None:
     log = table.options.log
-    if deletes and log is not None and log.format is LogFormatName.JSON:
+    if deletes and log is not None and log.traits.deletes_need_key:
         msg = (
-            f"{table.path}: versions {[each.version for each in found]} delete rows, and log.format='json' names a row "
-            f"that is gone by its primary key, which this table has none of. {_skip(*found)}"
+            f"{table.path}: versions {[each.version for each in found]} delete rows, and log.format={log.format!r} names "
+            f"a row that is gone by its primary key, which this table has none of. {_skip(*found)}"
         )
         raise InvalidInputError(msg)
 

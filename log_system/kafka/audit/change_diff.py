@@ -9,9 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from log_system.kafka.log import KafkaLog
-from snapshot.row_kind import KIND, TRUNCATE, RowKind
-
 AHEAD_ROWS = 131_072
 """How many rows ahead a row of the other side is searched for."""
 _RUN_ROWS = 16
@@ -140,39 +137,6 @@ class Comparison:
 
     def _offset(self) -> int | None:
         return int(self._log.offsets[0]) if len(self._log) else None
-
-
-def as_logged(batch: pa.RecordBatch, log: KafkaLog) -> pa.RecordBatch:
-    """Return changes as they are read back from the log, whose format may lose part of a change.
-
-    ``json`` only distinguishes upserts from deletes, and keeps only the key of a delete. ``debezium-json`` only
-    distinguishes added rows from removed ones.
-    """
-    if log.format == "arrow" or (log.format == "json" and not log.primary_key):
-        return batch
-    position = batch.schema.get_field_index(KIND)
-    kinds = batch.column(position)
-    if batch.num_rows and kinds[0].as_py() == TRUNCATE:
-        return batch
-    if log.format == "debezium-json":
-        gone = pc.is_in(kinds, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
-        came = RowKind.INSERT if log.changelog else RowKind.UPDATE_AFTER
-        told = pc.if_else(gone, pa.scalar(int(RowKind.DELETE), pa.int8()), pa.scalar(int(came), pa.int8()))
-        return batch.set_column(position, batch.schema.field(position), told)
-    deletes = pc.equal(kinds, int(RowKind.DELETE))
-    columns = []
-    has_deletes = pc.any(deletes).as_py()
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        if field.name == KIND:
-            columns.append(pc.if_else(deletes, kinds, pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8())))
-        elif field.name in log.primary_key or not has_deletes:
-            columns.append(column)
-        else:
-            live = np.flatnonzero(~deletes.to_numpy(zero_copy_only=False))
-            places = np.full(len(column), -1)
-            places[live] = live
-            columns.append(column.take(pa.array(places, mask=places < 0)))
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _head(side: _Rows, rows: int, start: int = 0) -> pa.RecordBatch:

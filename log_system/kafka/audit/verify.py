@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from log_system.index import IndexEntry
-from log_system.kafka.audit.change_diff import Comparison, Parted, as_logged
+from log_system.kafka.audit.change_diff import Comparison, Parted
 from log_system.kafka.audit.log_inspection import Inspection, ScanProgress, inspect_log, note_topic, read_index
 from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.topic import earliest_offsets
@@ -316,7 +316,7 @@ class Contents:
             for batch in changes.batches(partition, 0):
                 part = batch if left is None else batch.slice(0, left)
                 left = None if left is None else left - part.num_rows
-                yield as_logged(part, self._log)
+                yield self._log.traits.as_read(part, self._log.primary_key, self._log.changelog)
                 if left == 0:
                     return
         except (DataLostError, CorruptedError, OSError) as error:

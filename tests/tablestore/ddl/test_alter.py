@@ -230,7 +230,7 @@ def test_options_change_or_are_refused_by_name(spark: SparkSession, table: Table
         ({"log.format": "arrow"}, "'log.format' cannot change"),
         ({"compaction.commit": 4}, "Did you mean 'compaction.commits'"),
         ({"compaction.commits": 0}, "1 or more"),
-        ({"log.headers": "all"}, "needs a log system"),
+        ({"log.headers": "all"}, "needs a Kafka log"),
     ]:
         with pytest.raises(InvalidInputError, match=words):
             table.alter.set_options(wrong)

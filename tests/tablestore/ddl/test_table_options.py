@@ -18,7 +18,6 @@ from tablestore.options.table_options import (
     Consistency,
     Headers,
     KafkaOptions,
-    LogFormatName,
     LogOptions,
     TableOptions,
     parse_options,
@@ -57,7 +56,7 @@ def test_a_log_needs_only_its_servers_and_its_topic() -> None:
     assert log_of() == LogOptions(
         kafka=KafkaOptions(topic="orders", client={"bootstrap.servers": "localhost:9092"}),
         consistency=Consistency.TRANSACTIONAL,
-        format=LogFormatName.JSON,
+        format="json",
         headers=Headers.LAST,
         retention_ms=None,
         compacted=False,
