@@ -16,7 +16,7 @@ from snapshot.schema.json_types import sql_columns
 from snapshot.schema.system_columns import BUCKET, SNAPSHOT
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
-from tablestore.options.specification import OPTIONS
+from tablestore.options.specification import LOG_SYSTEM, OPTIONS
 from tablestore.streaming.consumers import Consumers
 
 _TIME = pa.timestamp("us", "UTC")
@@ -187,7 +187,7 @@ def options(table: TableContext) -> pa.Table:
     rows = [{"name": name, "value": value, "given": True} for name, value in given.items()]
     has_log = table.options.log is not None
     for spec in OPTIONS:
-        of_log = spec.name.startswith(("log.", "kafka.", "publish."))
+        of_log = spec is not LOG_SYSTEM and spec.name.startswith(("log.", "kafka.", "publish."))
         if spec.name not in given and (has_log or not of_log):
             rows.append({"name": spec.name, "value": spec.default, "given": False})
     rows.sort(key=lambda row: str(row["name"]))
