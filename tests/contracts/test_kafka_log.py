@@ -1,4 +1,4 @@
-"""What every log system must do; a new one subclasses ``LogContract`` and fills in how it is made."""
+"""What every Kafka log must do, in each format and with publishing tasks: one owner, in order, once, after any crash."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def changes(batch: int, rows: int = 10) -> list[Change]:
     return [(n, f"{batch}.{n}") for n in range(rows)]
 
 
-class LogContract:
+class KafkaLogContract:
     """A log takes committed snapshots in order, once, from one owner at a time."""
 
     options: ClassVar[dict[str, Any]]
@@ -129,7 +129,7 @@ class LogContract:
         self.assert_log_is_table()
 
 
-class KafkaContract(LogContract):
+class BrokerContract(KafkaLogContract):
     """What a Kafka log must survive besides."""
 
     def forget_group(self, table: TableContext) -> None:
@@ -194,11 +194,11 @@ class KafkaContract(LogContract):
         self.assert_log_is_table()
 
 
-class TestJsonLog(KafkaContract):
+class TestJsonLog(BrokerContract):
     options: ClassVar[dict[str, Any]] = {"bucket": PARTITIONS}
 
 
-class TestJsonLogByTasks(KafkaContract):
+class TestJsonLogByTasks(BrokerContract):
     options: ClassVar[dict[str, Any]] = {
         "bucket": PARTITIONS,
         "publish__driver_rows_max": 3,
@@ -206,5 +206,5 @@ class TestJsonLogByTasks(KafkaContract):
     }
 
 
-class TestArrowLog(KafkaContract):
+class TestArrowLog(BrokerContract):
     options: ClassVar[dict[str, Any]] = {"bucket": PARTITIONS, "log__format": "arrow"}
