@@ -36,8 +36,7 @@ def changes(ids: np.ndarray, deleted: np.ndarray, seed: int) -> pa.RecordBatch:
 
 def send(table: TableStore, batches: Iterable[pa.RecordBatch]) -> float:
     """Send changes to the log, encoded as staging tasks do it; return the mean size of a record's value in bytes."""
-    log = TableContext.open(table.path).log
-    assert log is not None
+    log = TableContext.open(table.path).log.settings
     producer, codec = log.client.producer(None), log.codec()
     count = size = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""What every Kafka log must do, in each format and with publishing tasks: one owner, in order, once, after any crash."""
+"""What every Kafka log must do, in each format and with publishing tasks: in order, once, after any crash."""
 
 from __future__ import annotations
 

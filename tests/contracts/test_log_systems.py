@@ -126,7 +126,7 @@ class LogSystemContract:
             )
 
     def test_writers_that_race_lose_and_repeat_nothing(self, table: TableContext) -> None:
-        errors: list[BaseException] = []
+        errors: list[TableStoreError] = []
 
         def run(number: int) -> None:
             opened = self.open(table)
@@ -134,7 +134,7 @@ class LogSystemContract:
             try:
                 for batch in range(4):
                     write(writer, upserts(100 * number + batch, range(10 * number, 10 * number + 3)))
-            except BaseException as error:
+            except TableStoreError as error:
                 errors.append(error)
             finally:
                 writer.discard()

@@ -51,9 +51,7 @@ def crafted(path: Path, options: Mapping[str, str]) -> Path:
 
 def client_of(path: Path, **how: Any) -> dict[str, str]:
     """Open a table and give what its client would tell librdkafka."""
-    log = TableContext.open(str(path), **how).log
-    assert log is not None
-    return resolve(log.client.config)
+    return resolve(TableContext.open(str(path), **how).log.settings.client.config)
 
 
 def properties_of_librdkafka() -> set[str]:

@@ -210,7 +210,7 @@ def test_what_the_logs_retention_has_passed_is_read_from_the_files_with_a_warnin
     expected = whole.rows()
     behind = Stream(Path(logged.path), scan_mode=ScanMode.EARLIEST)
     ahead = Stream(Path(logged.path), scan_mode=ScanMode.FROM_SNAPSHOT, snapshot=3)
-    delete_records(servers, logged.log.topic, ends(logged, 2))
+    delete_records(servers, logged.log.settings.topic, ends(logged, 2))
     assert not caplog.records
     with caplog.at_level(logging.WARNING, "tablestore"):
         assert {type(part.part) for part in behind.plan()} == {FilesSplit}
@@ -229,7 +229,7 @@ def test_the_read_limit_holds_where_index_entries_have_expired(logged: TableCont
 def test_changes_that_neither_the_log_nor_the_files_hold_are_an_error(logged: TableContext, servers: str) -> None:
     path = Path(logged.path)
     by_entry, by_file = (Stream(path, scan_mode=ScanMode.EARLIEST) for _ in range(2))
-    delete_records(servers, logged.log.topic, ends(logged, 1))
+    delete_records(servers, logged.log.settings.topic, ends(logged, 1))
     parts = by_file.plan()
     next((path / "_changes").rglob("*.parquet")).unlink()
     with pytest.raises(DataLostError, match="missing"):
@@ -245,7 +245,7 @@ def test_a_reader_that_the_retention_overtakes_between_plan_and_read_fails_loudl
     monkeypatch.setattr(snapshot_reader, "ANSWER_SECONDS", 2.0)
     stream = Stream(Path(logged.path), scan_mode=ScanMode.EARLIEST)
     parts = stream.plan()
-    delete_records(servers, logged.log.topic, ends(logged, 3))
+    delete_records(servers, logged.log.settings.topic, ends(logged, 3))
     with pytest.raises(DataLostError):
         [batch for part in parts for batch in stream.stream.read(part)]
 
