@@ -112,7 +112,7 @@ class TableStore(ReadableTable):
             schema: The columns, as a Spark schema or DDL text such as ``"id bigint, name string"``.
             primary_key: The key columns. With a key, writes upsert; without one, they append.
             partition_by: The partition columns of the base table.
-            log_system: ``"kafka"`` publishes every snapshot to a Kafka topic; ``"files"``, the default, lets streams read
+            log_system: ``"kafka"`` publishes every snapshot to a Kafka topic; with ``"files"`` (default), streams read
                 the changes in the table's files.
             options: See ``docs/reference/options.md``; with a log, ``kafka.bootstrap.servers`` and ``kafka.topic`` are
                 required.
