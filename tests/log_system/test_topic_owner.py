@@ -13,6 +13,7 @@ from threading import Barrier
 import pytest
 from typer.testing import CliRunner
 
+from log_system.kafka import topic_storage
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import delete_topic, describe_topic, topic_ids
 from log_system.local_kafka.owned import LocalKafka
@@ -58,7 +59,7 @@ def publish(table: TableContext) -> None:
 
 
 def drop_half(table: TableContext) -> None:
-    with failing(create_drop, "delete_topic"), pytest.raises(Crash):
+    with failing(topic_storage, "delete_topic"), pytest.raises(Crash):
         create_drop.drop(table)
 
 
@@ -228,7 +229,7 @@ def test_a_create_that_fails_leaves_the_topic_that_another_made_in_between(
     def other() -> None:
         publish(make_table(tmp_path / "elsewhere" / "other", servers, name))
 
-    with preceded(create_drop, "ensure_topic", other), pytest.raises(AlreadyExistsError):
+    with preceded(topic_storage, "ensure_topic", other), pytest.raises(AlreadyExistsError):
         make_table(tmp_path / "t", servers, name)
     assert describe_topic(client, name) is not None
     publish(TableContext.open(str(tmp_path / "elsewhere" / "other")))
@@ -238,7 +239,7 @@ def test_a_create_that_fails_leaves_the_topic_that_it_made_and_another_claimed(
     servers: str, client: KafkaClient, name: str, tmp_path: Path
 ) -> None:
     with (
-        preceded(create_drop, "claim", lambda: make_table(tmp_path / "elsewhere" / "other", servers, name)),
+        preceded(topic_storage, "claim", lambda: make_table(tmp_path / "elsewhere" / "other", servers, name)),
         pytest.raises(AlreadyExistsError, match="another table"),
     ):
         make_table(tmp_path / "t", servers, name)
@@ -250,7 +251,7 @@ def test_a_topic_whose_creation_got_no_answer_is_used_by_the_next_create_and_nev
     servers: str, client: KafkaClient, name: str, path: Path
 ) -> None:
     lost = UnavailableError("no answer")
-    with failing(create_drop, "ensure_topic", lost, after=True), pytest.raises(UnavailableError, match="no answer"):
+    with failing(topic_storage, "ensure_topic", lost, after=True), pytest.raises(UnavailableError, match="no answer"):
         make_table(path, servers, name)
     assert not path.exists()
     table = make_table(path, servers, name)
