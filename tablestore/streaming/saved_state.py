@@ -43,7 +43,7 @@ _FILE_BYTES = 128 << 20
 _LIVE, _DELETED, _EXPIRED = 0, 1, 2
 _FATE = "fate"
 _WRITTEN = "path string, live bigint, deleted bigint, expired bigint"
-_BEFORE_ANY = pa.scalar(-1, pa.int64())
+_BEFORE_ANY = -1
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class SavedSplit:
                     rows = rows.append_column(KIND, pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), count))
                     rows = rows.append_column(COMMIT_VERSION, pa.repeat(pa.scalar(SILENT, pa.int64()), count))
                     rows = rows.append_column(COMMIT_TIMESTAMP, batch.columns[-1])
-                    yield rows.append_column(SEQ, pa.repeat(_BEFORE_ANY, count))
+                    yield rows.append_column(SEQ, pa.repeat(pa.scalar(_BEFORE_ANY, pa.int64()), count))
         except FileNotFoundError as error:
             msg = f"{path}: a file of a saved state is gone. Save the state again, or begin with scan_mode='full'."
             raise DataLostError(msg) from error
