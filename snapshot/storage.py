@@ -235,6 +235,15 @@ class Storage:
             removed += 1
         return removed
 
+    def copy(self, source: str, name: str) -> None:
+        """Copy a file.
+
+        Raises:
+            UnavailableError: the file is missing, or the store does not answer or refuses.
+        """
+        with _answering(self.path(name), "written"):
+            self.filesystem.cp_file(self.path(source), self.path(name))
+
     def remove_tree(self, name: str) -> None:
         """Remove a file or a folder in this folder, which may be gone already."""
         self._remove(self.path(name))

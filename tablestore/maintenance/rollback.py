@@ -100,7 +100,7 @@ def _replaced(files: TableFiles, run_tasks: Any, then: int, now: int) -> tuple[l
 
 def _copy(task: CopyTask) -> str:
     """Copy a file. Runs in a Spark task."""
-    task.storage.filesystem.cp_file(task.storage.path(task.source), task.storage.path(task.name))
+    task.storage.copy(task.source, task.name)
     return task.name
 
 

@@ -32,7 +32,7 @@ from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, conform
 from snapshot.staging.parquet_writer import ParquetFiles
-from snapshot.storage import Storage
+from snapshot.storage import Storage, storage_errors
 from tablestore.context import TableContext
 from tablestore.options.value_types import duration
 from tablestore.spark.normalize import SILENT, numbered, state_fields
@@ -86,10 +86,11 @@ class SavedSplit:
 
         Raises:
             DataLostError: the file is gone.
+            UnavailableError: the store does not answer.
         """
         path = self.storage.path(self.file)
         try:
-            with self.storage.filesystem.open(path, "rb") as source:
+            with storage_errors(path, "read"), self.storage.filesystem.open(path, "rb") as source:
                 for batch in pq.ParquetFile(source).iter_batches(use_threads=False):
                     count = batch.num_rows
                     rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self.schema)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import IntegerType
 
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import (
@@ -22,16 +23,19 @@ from snapshot.errors import (
     TableReplacedError,
     UnavailableError,
 )
+from snapshot.schema.evolution import AddColumn
 from snapshot.storage import Storage
 from snapshot.store.garbage import commit_expiry
 from tablestore import open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.alter import alter
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
+from tablestore.maintenance.rollback import rollback
 from tablestore.write.writer import Writer
 from tests.harness.faults import failing
-from tests.harness.local_writes import SCHEMA, rewriting, run_here, write
+from tests.harness.local_writes import SCHEMA, rewriting, run_here, staged, write
 
 
 @contextmanager
@@ -111,12 +115,32 @@ def do_delete(table: TableContext, writer: Writer) -> None:
     assert writer.replace_by(rewriting(table, lambda row: None if row[0] == 9 else row), kind="delete") is not None
 
 
+def do_alter_columns(table: TableContext, writer: Writer) -> None:
+    assert alter(table, [AddColumn("w", IntegerType())], publish=writer.publish) is not None
+
+
+def do_overwrite(table: TableContext, writer: Writer) -> None:
+    assert writer.write_by(lambda stager: staged(stager, [(7, "only")]), kind="overwrite", all_rows=True) is not None
+
+
+def do_rollback(table: TableContext, writer: Writer) -> None:
+    assert rollback(table, writer, run_here, 1) is not None
+
+
+def do_expire_twice(table: TableContext, writer: Writer) -> None:
+    do_expire(table, writer)
+    write(writer, [(8, "later")])
+    assert expire(TableContext.open(table.path), rules_of(table, timedelta(0), 1)).oldest == 5
+
+
 ACTS = [
     (do_write, True, range(1, 2)), (do_write, False, range(1, 2)),
     # With a key, a compaction commits to the root and then to the changes.
     (do_compact, True, range(1, 2)), (do_compact, True, range(2, 3)), (do_compact, False, range(1, 2)),
     (do_expire, True, range(1, 2)), (do_expire, False, range(1, 2)), (do_alter, True, range(1, 2)),
-    (do_delete, False, range(1, 2)),
+    (do_delete, False, range(1, 2)), (do_alter_columns, True, range(1, 2)), (do_alter_columns, False, range(1, 2)),
+    (do_overwrite, True, range(1, 2)), (do_rollback, True, range(1, 2)), (do_rollback, False, range(1, 2)),
+    (do_expire_twice, True, range(3, 4)), (do_expire_twice, False, range(3, 4)),
 ]  # fmt: skip
 
 

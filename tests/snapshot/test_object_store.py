@@ -9,12 +9,13 @@ import logging
 import multiprocessing
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
@@ -22,10 +23,13 @@ from moto.server import ThreadedMotoServer
 from snapshot.errors import AlreadyExistsError, NotFoundError, UnavailableError
 from snapshot.storage import Storage
 from tablestore import open_local
+from tablestore.connectors.kafka.message_codec import EncodedMessages
+from tablestore.connectors.spark.message_staging import StagingFile, staged
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
+from tablestore.streaming.saved_state import SavedSplit
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import SCHEMA, rows_of, run_here, write
 from tests.harness.lossy_proxy import LossyProxy, drop_next
@@ -131,8 +135,26 @@ def test_a_store_that_does_not_answer_is_unavailable(lake: str, monkeypatch: pyt
     s3fs.S3FileSystem.clear_instance_cache()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with pytest.raises(UnavailableError, match="cannot be read"):
-        Storage.at(f"{lake}/orders").read("_log/_intent")
+    storage, message = (
+        Storage.at(f"{lake}/orders"),
+        EncodedMessages(None, pa.array([b"v"], pa.large_binary()), None, None),
+    )
+
+    def stage() -> None:
+        file = StagingFile(storage, "messages.arrow", None)
+        file.send(message)
+        file.finish()
+
+    attempts: dict[str, Callable[[], object]] = {
+        "read": lambda: storage.read("_log/_intent"),
+        "copy": lambda: storage.copy("a.parquet", "b.parquet"),
+        "stage messages": stage,
+        "read messages": lambda: list(staged(storage, "messages.arrow")),
+        "read a saved state": lambda: list(SavedSplit(storage, "state.parquet", table.files.change_schema).read()),
+    }
+    for name, attempt in attempts.items():
+        with pytest.raises(UnavailableError, match=r"cannot be (read|written)"):
+            pytest.fail(f"{name} gave {attempt()}")
 
 
 def test_several_writers_at_once_lose_nothing(lake: str) -> None:

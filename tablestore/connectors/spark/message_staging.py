@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from snapshot.storage import Storage
+from snapshot.storage import Storage, storage_errors
 from tablestore.connectors.kafka.message_codec import EncodedMessages
 from tablestore.connectors.kafka.message_mapping import HEADERS
 from tablestore.connectors.kafka.partitioners import Choose
@@ -41,16 +41,19 @@ class StagingFile:
     def send(self, messages: EncodedMessages) -> None:
         """Write messages, in order."""
         schema = _schema_of(messages)
-        if self._writer is None:
-            self._storage.filesystem.makedirs(self._storage.root, exist_ok=True)
-            sink = self._stack.enter_context(self._storage.filesystem.open(self._storage.path(self._name), "wb"))
-            self._writer = self._stack.enter_context(pa.ipc.new_stream(sink, schema))
-        self.rows += len(messages)
-        self._writer.write_batch(_to_arrow(messages, self._choose, writer_schema=schema))
+        path = self._storage.path(self._name)
+        with storage_errors(path, "written"):
+            if self._writer is None:
+                self._storage.filesystem.makedirs(self._storage.root, exist_ok=True)
+                sink = self._stack.enter_context(self._storage.filesystem.open(path, "wb"))
+                self._writer = self._stack.enter_context(pa.ipc.new_stream(sink, schema))
+            self.rows += len(messages)
+            self._writer.write_batch(_to_arrow(messages, self._choose, writer_schema=schema))
 
     def finish(self) -> None:
         """Close the completed file."""
-        self._stack.close()
+        with storage_errors(self._storage.path(self._name), "written"):
+            self._stack.close()
 
     def close(self) -> None:
         """Close the incomplete file after an error; a streaming write's files are deleted after its next commit."""
@@ -59,7 +62,8 @@ class StagingFile:
 
 def staged(storage: Storage, name: str) -> Iterator[EncodedMessages]:
     """Yield the messages of a staging file, in order."""
-    with storage.filesystem.open(storage.path(name), "rb") as file:
+    path = storage.path(name)
+    with storage_errors(path, "read"), storage.filesystem.open(path, "rb") as file:
         reader = pa.ipc.open_stream(file)
         has = reader.schema.metadata or {}
         for batch in reader:
