@@ -1,46 +1,47 @@
-"""Every error the store raises on purpose, sorted by what the caller does about it.
+"""The errors that the store raises on purpose, by what the caller does about them.
 
 ::
 
     TableStoreError
     ├── InvalidInputError     (ValueError)   fix the input: an option, a schema, a frame
     ├── NotFoundError         (KeyError)     look elsewhere: no such table, snapshot or topic
-    ├── TableReplacedError                   open the table again: it was dropped and recreated
+    ├── TableReplacedError                   open the table again: it was dropped and created again
     ├── AlreadyExistsError    (ValueError)   choose another name or path
-    ├── ConflictError                        retry: somebody else was faster
+    ├── ConflictError                        retry: another writer was faster
     ├── UnavailableError                     retry later: a broker or file system does not answer
-    │   └── PublishPendingError              do not retry: committed, and published later
-    (``tablestore/write/recovery.py``) ├── OutcomeUnknownError                  recover: it may or may not have landed
-    ├── FencedError                          replace: another owner has taken over ├── DataLostError
-    decide: something a reader needs is gone └── CorruptedError                       repair: what is stored contradicts
-    itself
-        └── BadRecordError                   skip or mend: one Kafka record is not what the format says
+    │   └── PublishPendingError              do not retry: committed, and published later (write/recovery.py)
+    ├── OutcomeUnknownError                  recover: the commit may or may not have landed
+    ├── FencedError                          open again: another owner has taken over the log
+    ├── DataLostError                        decide: changes that a reader needs no longer exist
+    └── CorruptedError                       repair: stored data contradicts itself
+        └── BadRecordError                   skip or repair: one Kafka record does not match the format
 
-Messages name who, what was required, what came, and what to do. They never hold a credential.
+A message says which option, table or file it is about, what was expected, what was found, and how to fix it. It never
+contains a credential.
 """
 
 from __future__ import annotations
 
 
 class TableStoreError(Exception):
-    """Base of all errors raised on purpose by this program."""
+    """Base class of all errors that the store raises on purpose."""
 
     kind = "error"
 
 
 class InvalidInputError(TableStoreError, ValueError):
-    """The caller gave something that cannot work; nothing was changed."""
+    """The input is invalid; nothing was changed."""
 
     kind = "invalid-input"
 
 
 class NotFoundError(TableStoreError, KeyError):
-    """The thing named does not exist."""
+    """A table, snapshot, topic or other object does not exist."""
 
     kind = "not-found"
 
     def __str__(self) -> str:
-        """Show the message as it is; ``KeyError`` would quote it."""
+        """Return the message unquoted; ``KeyError`` would quote it."""
         return str(self.args[0]) if self.args else ""
 
 
@@ -51,7 +52,7 @@ class TableReplacedError(TableStoreError):
 
 
 class AlreadyExistsError(TableStoreError, ValueError):
-    """The thing to be made is already there; nothing was changed."""
+    """The object to create exists already; nothing was changed."""
 
     kind = "already-exists"
 
@@ -63,13 +64,13 @@ class ConflictError(TableStoreError):
 
 
 class UnavailableError(TableStoreError):
-    """An outside system did not answer; nothing is known to have been changed."""
+    """A broker or file system did not answer; nothing is known to have changed."""
 
     kind = "unavailable"
 
 
 class OutcomeUnknownError(TableStoreError):
-    """A step may have landed although no answer came; recovery finds out."""
+    """A step may have succeeded although no response arrived; recovery finds out."""
 
     kind = "outcome-unknown"
 
@@ -81,7 +82,7 @@ class FencedError(TableStoreError):
 
 
 class DataLostError(TableStoreError):
-    """Changes that a reader or the publisher needs are gone and nothing can fill the gap."""
+    """Changes that a reader or the publisher needs no longer exist anywhere."""
 
     kind = "data-lost"
 
@@ -93,12 +94,12 @@ class CorruptedError(TableStoreError):
 
 
 class BadRecordError(CorruptedError):
-    """One payload of a list is not a row of the format.
+    """One record of a list does not match the format.
 
     Attributes:
-        position: of the payload in the list it came in.
-        field: the column at fault, where it is known.
-        reason: what was expected and what came, the value cut to a readable length.
+        position: the position of the record in its list.
+        field: the column at fault, if known.
+        reason: what was expected and what was found; the value is shortened.
     """
 
     kind = "bad-record"
@@ -108,7 +109,7 @@ class BadRecordError(CorruptedError):
         self.position, self.reason, self.field = position, reason, field
 
     def __reduce__(self) -> tuple[type[BadRecordError], tuple[int, str, str | None]]:
-        """Pickle by what it was made from, so that it crosses from a worker whole."""
+        """Pickle by the constructor's arguments, so that the error survives the way from a Spark worker."""
         return type(self), (self.position, self.reason, self.field)
 
 
@@ -116,10 +117,10 @@ GONE = (
     "A file of the snapshot is gone: somebody has removed it (bring it back from a copy), or the snapshot has expired "
     "since this read began (read a newer one)."
 )
-"""Said where a listed data file is missing."""
+"""The advice in messages about a missing data file."""
 
 
 def error_of(kind: str, message: str) -> TableStoreError:
-    """Make an error of its ``kind`` again, where it crossed from a task as data."""
+    """Return the error of a ``kind``, which a Spark task returned as data."""
     found = {each.kind: each for each in TableStoreError.__subclasses__()}
     return found.get(kind, TableStoreError)(message)

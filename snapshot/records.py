@@ -1,4 +1,4 @@
-"""Plain records that the layers hand to each other."""
+"""Data classes and protocols that the layers share."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Snapshot:
         rows: changes in the snapshot.
         timestamp_ms: when it was committed, in milliseconds since the epoch.
         commit_id: ``writer:batch`` of the write that made it, empty for a foreign one.
-        fingerprint: identifies its commit. The log names it beside the id, because another commit may get the id when
-            the table is restored from an older copy. Empty if the Delta log entry is not at hand.
+        fingerprint: identifies the commit. The log stores it with the id, because another commit gets the id if the
+            table is restored from an older copy. Empty if the Delta log entry was not read.
     """
 
     id: int
@@ -47,7 +47,7 @@ class SentRange:
     Attributes:
         first: offset of the first record.
         end: offset after the last one.
-        records: how many there are; fewer than ``end - first`` when others wrote in between.
+        records: number of records; fewer than ``end - first`` if other producers wrote in between.
     """
 
     first: int
@@ -56,33 +56,33 @@ class SentRange:
 
 
 class LogSink(Protocol):
-    """Takes changes into the log while they are staged (``log.consistency=eventual``)."""
+    """Sends changes to the log while they are staged (``log.consistency=eventual``)."""
 
     def send(self, bucket: int, changes: pa.RecordBatch) -> None:
-        """Queue changes (the table's columns, then ``_kind``) of a bucket."""
+        """Queue changes of a bucket (the table's columns, then ``_kind``)."""
         ...
 
     def close(self) -> dict[int, SentRange]:
-        """Wait until the log has all of them and say where, by bucket."""
+        """Wait until the log has acknowledged all changes, and return their offsets by bucket."""
         ...
 
 
 class LogSinkFactory(Protocol):
-    """Makes the tap of one task. Picklable."""
+    """Opens the sink of one task. Picklable."""
 
     def open(self) -> LogSink:
-        """Connect."""
+        """Connect to the log."""
         ...
 
 
 class RowCheck(Protocol):
-    """Looks at rows while they are staged. Picklable."""
+    """Checks rows while they are staged. Picklable."""
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """Refuse rows (the table's columns, and ``_kind`` where they are changes) that the log would not take.
+        """Check that the log accepts rows (the table's columns, and ``_kind`` if they are changes).
 
         Raises:
-            InvalidInputError: there is such a row.
+            InvalidInputError: the log would reject a row.
         """
         ...
 
@@ -90,8 +90,8 @@ class RowCheck(Protocol):
 class ChangeSet(Protocol):
     """The changes of one snapshot, as the log publishes them: an ordered list of changes for each bucket.
 
-    The order depends only on what is stored, so that a publisher that repeats the snapshot after a crash sees the same
-    changes at the same positions.
+    The order depends only on the stored files, so a publisher that repeats a snapshot after a crash sends the same
+    changes in the same order.
     """
 
     @property
@@ -106,7 +106,7 @@ class ChangeSet(Protocol):
 
     @property
     def columns(self) -> Columns:
-        """The same columns, by their names and by their stored names."""
+        """The same columns, by name and by physical name."""
         ...
 
     @property
@@ -123,7 +123,7 @@ class ChangeSet(Protocol):
         ...
 
     def batches(self, bucket: int, skip: int, /) -> Iterator[pa.RecordBatch]:
-        """Read a bucket's changes (the table's columns, then ``_kind``), leaving out the first ``skip``."""
+        """Read a bucket's changes (the table's columns, then ``_kind``), skipping the first ``skip``."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Rows of one schema as rows of another one of the same table, matched by stored names, in Arrow arrays."""
+"""Converts Arrow rows between two schemas of the same table; columns are matched by physical name."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from snapshot.schema.system_columns import relabelled
 RESTART = "the table's columns were changed in a way that a running query cannot follow; start it again: "
 """Start of the error message of a stream whose columns are fixed when it starts."""
 _DIGITS = {8: 10, 16: 10, 32: 10, 64: 20}
-"""Digits before the point that a decimal needs to take a whole number's place (Delta's type widening)."""
+"""Digits before the decimal point that a decimal needs to replace an integer of this width (Delta type widening)."""
 
 
 @dataclass(frozen=True)
 class Adapter:
     """Converts rows that were written with one schema to another schema. Picklable.
 
-    A column that the rows lack is NULL, one that the other schema lacks is left out, and a narrower type is cast.
+    A column that the rows lack becomes NULL, a column that the other schema lacks is dropped, and a narrower type is
+    cast.
 
     Attributes:
         came: the columns of the rows.
-        wanted: the columns to give.
-        why: begins the message of what cannot be given.
+        wanted: the columns to return.
+        why: start of the error message for a value that cannot be converted.
     """
 
     came: Columns
@@ -33,11 +34,11 @@ class Adapter:
     why: str = ""
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Adapt a batch; columns that are not the table's, such as ``_kind``, follow as they are.
+        """Convert a batch; columns that are not the table's, such as ``_kind``, follow unchanged.
 
         Raises:
-            InvalidInputError: a value has no place in the wanted columns, which are older: a type was widened, a column
-                that is NOT NULL was dropped or holds NULL.
+            InvalidInputError: a value does not fit the wanted columns, which are older: a type was widened since, or a
+                NOT NULL column was dropped or holds NULL.
         """
         if self.came == self.wanted:
             return batch
@@ -49,10 +50,10 @@ class Adapter:
 
 
 def fit(batch: pa.RecordBatch, wanted: Columns, why: str = "") -> pa.RecordBatch:
-    """Return rows with the wanted columns, from rows with the physical names that a file may have.
+    """Return rows with the wanted columns, given rows with physical names as in files.
 
     Raises:
-        InvalidInputError: a type cannot become the one wanted, or NULL is where none is wanted.
+        InvalidInputError: a type cannot be converted to the wanted one, or a NOT NULL column holds NULL.
     """
     arrays = []
     for field, named in zip(wanted.physical, wanted.named, strict=True):
@@ -71,7 +72,7 @@ def fit(batch: pa.RecordBatch, wanted: Columns, why: str = "") -> pa.RecordBatch
 def widens(came: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether a column's type may change: values keep their meaning, and files with the old type stay readable.
 
-    These are the rules of Delta's type widening, but for dates, which do not become timestamps.
+    These are the rules of Delta's type widening, except that dates do not become timestamps.
     """
     types = pa.types
     if came == wanted:
@@ -114,7 +115,7 @@ def _fit(array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
 
 
 def _is_label(came: pa.DataType, to: pa.DataType) -> bool:
-    """Return whether two types differ only in Arrow's labels, as with writers of the same Delta type."""
+    """Return whether two Arrow types represent the same Delta type."""
     types = pa.types
     if types.is_timestamp(came) and types.is_timestamp(to):
         return (came.tz is None) == (to.tz is None)
@@ -133,5 +134,5 @@ def _like(schema: pa.Schema, names: pa.Schema) -> pa.Schema:
 
 
 def _offsets(array: pa.Array) -> pa.Array:
-    # A copy without an offset of its own: a mask goes with no other.
+    # Copy the array so that it has no offset: Arrow accepts a mask only then.
     return pa.array(array.offsets.to_numpy(), pa.int32())

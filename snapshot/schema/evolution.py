@@ -1,6 +1,6 @@
-"""Schema change: what becomes of a table's columns, decided without touching a file (see ``physical_names.py``).
+"""Schema evolution: computes a table's columns after a change, without touching a file (see ``physical_names.py``).
 
-The schema changes after which rows of other columns have a place in a table (``merge_schema=True``).
+Also derives the changes that let a table hold rows with other columns (``merge_schema=True``).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class AddColumn:
     """Add a column, or a field of a struct; rows written before have NULL there.
 
     Attributes:
-        path: its name; a field's after that of its struct, with dots: ``s.x``, ``list.element.x``, ``map.value.x``.
+        path: the column's name, or the dotted path of a field: ``s.x``, ``list.element.x``, ``map.value.x``.
         type: its type.
         first: put it before all others.
-        after: put it after this one; without either it comes last.
-        comment: says what it is.
+        after: put it after this column; by default it comes last.
+        comment: its comment.
     """
 
     path: str
@@ -65,7 +65,7 @@ class RenameColumn:
 
 @dataclass(frozen=True)
 class MoveColumn:
-    """Put a column or a field elsewhere among its neighbours."""
+    """Moves a column, or a field within its struct."""
 
     path: str
     first: bool = False
@@ -82,7 +82,7 @@ class WidenColumn:
 
 @dataclass(frozen=True)
 class AllowNull:
-    """Let a NOT NULL column or field hold NULL from now on."""
+    """Drops the NOT NULL constraint of a column or a field."""
 
     path: str
 
@@ -107,16 +107,16 @@ _VERBS: Mapping[type, str] = {
 def evolved(
     schema: StructType, changes: Sequence[Change], *, past: Iterable[StructType], bound: Mapping[str, str]
 ) -> StructType:
-    """Apply changes one after the other.
+    """Return the columns after a list of changes, applied in order.
 
     Args:
-        schema: the columns, with their stored names.
-        changes: what to do.
-        past: every schema that the table has had, with stored names.
-        bound: columns that cannot be dropped, renamed or retyped, and why.
+        schema: the columns, with their physical names.
+        changes: the changes.
+        past: all earlier schemas of the table, with physical names.
+        bound: columns that cannot be dropped, renamed or retyped, with the reason.
 
     Returns:
-        The columns afterwards, with their stored names.
+        The new columns, with their physical names.
 
     Raises:
         InvalidInputError: a change cannot be made.
@@ -133,7 +133,7 @@ class _Editor:
     """Applies one change.
 
     Attributes:
-        used: paths of all stored names that the table has ever had, in lower case.
+        used: paths of all physical names that the table has ever had, in lower case.
         bound: see ``evolved``.
     """
 
@@ -160,7 +160,7 @@ class _Editor:
     def _in_struct(
         self, data_type: DataType, path: tuple[str, ...], place: tuple[str, ...], change: Change
     ) -> DataType:
-        """Change the struct that holds the last name of a path; ``place`` is its own path, by stored names."""
+        """Change the struct that contains the last name of a path; ``place`` is the struct's path by physical names."""
         if len(path) > 1:
             return _with_child(
                 data_type,
@@ -232,7 +232,7 @@ def _retyped(data_type: DataType, path: tuple[str, ...], change: WidenColumn) ->
 
 
 def _with_child(data_type: DataType, name: str, text: str, change: Callable[[DataType, str], DataType]) -> DataType:
-    """Replace the type of a field, an element or a value; ``change`` is also told the stored name of the step."""
+    """Replace the type of a field, an element or a value; ``change`` also gets the physical name of that step."""
     if isinstance(data_type, StructType):
         number = _find(data_type, name, text)
         fields = list(data_type.fields)
@@ -275,7 +275,7 @@ def _check_free(struct: StructType, name: str, text: str, *, top: bool) -> None:
 
 
 def _placed(fields: list[StructField], field: StructField, change: AddColumn | MoveColumn) -> StructType:
-    """Put a field among others."""
+    """Insert a field at the position that the change asks for."""
     if change.first and change.after is not None:
         msg = f"column {change.path!r}: first and after exclude each other; give one."
         raise InvalidInputError(msg)
@@ -306,14 +306,14 @@ def can_become(came: DataType, wanted: DataType) -> bool:
 
 
 def merging_changes(came: StructType, there: StructType) -> list[Change]:
-    """Find the columns and fields that a table lacks, and the types that it needs wider.
+    """Return the changes that a table needs to hold rows with other columns: new columns and fields, and wider types.
 
     Args:
         came: the columns of the rows.
         there: the table's columns.
 
     Returns:
-        What to change. A type that cannot become that of the rows is left as it is: the write will say so.
+        The changes. A type that cannot be widened to that of the rows is left unchanged; the write then rejects it.
     """
     found: list[Change] = []
     _merge(came, there, (), found)

@@ -1,4 +1,4 @@
-"""What Spark's schema JSON says of a table's columns, read without Spark."""
+"""Parses Spark's schema JSON without Spark."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 _SPARK_METADATA = b"SPARK::metadata::json"
 _COLLATIONS = "__COLLATIONS"
-"""Where Spark keeps collations in a field's metadata; Arrow has none."""
+"""Spark's key for collations in a field's metadata; Arrow has no collations."""
 
 
 def arrow_columns(schema_json: str) -> pa.Schema:
     """Return the Arrow schema that Spark exchanges with Python for these columns (timestamps with a zone are in UTC).
 
-    The same as PySpark's ``to_arrow_schema(StructType.fromJson(...), timezone="UTC")``, to which a test holds it.
+    Equal to PySpark's ``to_arrow_schema(StructType.fromJson(...), timezone="UTC")``; a test compares them.
 
     Args:
-        schema_json: a Spark schema's own JSON.
+        schema_json: the JSON of a Spark schema.
 
     Raises:
-        ValueError: a type that no table of the store has.
+        ValueError: a column has a type that tables do not support.
     """
     return pa.schema([_field(field) for field in json.loads(schema_json)["fields"]])
 
@@ -49,7 +49,7 @@ def sql_columns(schema_json: str) -> list[tuple[str, str, bool]]:
     """Return the columns as DDL text.
 
     Returns:
-        Of each its name, its type in Spark's SQL, such as ``array<bigint>``, and whether it may be NULL.
+        For each column its name, its type in Spark SQL, such as ``array<bigint>``, and whether it is nullable.
     """
     return [(f["name"], _sql_type(f["type"]), f.get("nullable", True)) for f in json.loads(schema_json)["fields"]]
 

@@ -1,8 +1,8 @@
-"""What a column is called: by users, by its name; in files, by its stored name.
+"""Physical names: the names of columns in files, as in Delta's column mapping.
 
-A stored name is given when the column is added, never changes, and no other column of the table ever has it: so a
-renamed column finds its old values, and a column that is dropped and added again does not. It is kept in the metadata
-of the column where it is another than the column's name. The same holds for the fields of a struct, wherever it is.
+A column gets its physical name when it is added. It never changes, and no other column of the table ever gets the same
+one. So a renamed column keeps its values, and a column that is dropped and added again starts empty. If the physical
+name differs from the column's name, it is stored in the column's metadata. The same applies to fields of structs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from snapshot.schema.json_types import arrow_columns
 
 PHYSICAL_NAME = "tablestore.stored-name"
-"""Key in a field's metadata; absent where the field is stored under its name."""
+"""Key in a field's metadata; absent if the physical name equals the field's name."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Columns:
     """Columns of a table as Arrow types. Picklable.
 
     Attributes:
-        named: by their names.
-        physical: the same, in the same order, by their stored names, of struct fields too.
+        named: the columns by name.
+        physical: the same columns in the same order, by physical name, including struct fields.
     """
 
     named: pa.Schema
@@ -34,7 +34,7 @@ class Columns:
 
     @classmethod
     def of(cls, schema_json: str) -> Columns:
-        """Read Spark's schema JSON, with stored names in its metadata."""
+        """Parse Spark's schema JSON, which has physical names in its metadata."""
         if PHYSICAL_NAME not in schema_json:
             schema = arrow_columns(schema_json)
             return cls(schema, schema)
@@ -53,7 +53,7 @@ def visible_json(schema_json: str) -> str:
 
 
 def compact(schema: object) -> str:
-    """Write a schema as Spark does, so that equal ones have equal texts."""
+    """Return a schema's JSON as Spark writes it, so that equal schemas have equal texts."""
     return json.dumps(schema, separators=(",", ":"), sort_keys=True)
 
 
@@ -67,7 +67,7 @@ def _as_stored(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(schema_json: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
-    """Change each field, also those of structs in it."""
+    """Return the schema with each field changed, including fields of nested structs."""
 
     def mapped(kind: Any) -> Any:
         if isinstance(kind, str):

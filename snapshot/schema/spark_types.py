@@ -1,7 +1,4 @@
-"""The columns of a table as Spark's types: what may be stored, and what can be widened without loss.
-
-Names and stored names (``physical_names.py``) of columns as Spark's types.
-"""
+"""A table's columns as Spark types: which types can be stored, which can be widened, and their physical names."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ _PART = re.compile(r"`((?:[^`]|``)+)`(?:\.|$)|([^.`]+)(?:\.|$)")
 
 
 def with_physical_names(schema_json: str) -> StructType:
-    """Read the columns of a definition, with their stored names in their metadata."""
+    """Parse the columns of a definition, with their physical names in the metadata."""
     return StructType.fromJson(json.loads(schema_json))
 
 
@@ -87,10 +84,10 @@ def physical_paths(schema: StructType) -> set[tuple[str, ...]]:
 
 
 def path_of(text: str, schema: StructType) -> tuple[str, ...]:
-    """Split a dotted path; a name with dots in it stands in backquotes, unless it is a column's whole name.
+    """Return the parts of a dotted path; a name with dots in it is in backquotes unless it is a column name.
 
     Raises:
-        InvalidInputError: it is no path.
+        InvalidInputError: the text is not a path.
     """
     if text.lower() in (name.lower() for name in schema.fieldNames()):
         return (text,)
@@ -110,7 +107,7 @@ def path_of(text: str, schema: StructType) -> tuple[str, ...]:
 
 
 def _fields_mapped(struct: StructType, change: Callable[[StructField], StructField]) -> StructType:
-    """Change every field of a struct and of the structs in it."""
+    """Return a struct with every field changed, including fields of nested structs."""
 
     def mapped(data_type: DataType) -> DataType:
         if isinstance(data_type, StructType):
@@ -140,11 +137,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: Sequence[str]) -> None:
-    """Refuse a table definition the store cannot keep.
+    """Check that a table can have these columns.
 
     Raises:
-        InvalidInputError: no columns, a reserved or repeated name, a type Delta does not store, a key or
-            partition column that does not exist or has a type that cannot be hashed or put in a path.
+        InvalidInputError: there are no columns; a name is reserved or repeated; Delta does not support a type; a key or
+            partition column does not exist, or its type cannot be hashed or used in a path.
     """
     if not schema.fields:
         msg = "schema: a table needs at least one column; this schema has none."
@@ -226,6 +223,6 @@ def _check_columns(schema: StructType, what: str, names: Sequence[str], allowed:
             msg = f"{what}: column {name!r} has type {data_type.simpleString()}; allowed are {words}."
             raise InvalidInputError(msg)
         if isinstance(data_type, StringType) and data_type.collation != "UTF8_BINARY":
-            # Buckets, folders and merging compare bytes; another collation would call two such keys the same.
+            # Buckets, folders and merging compare bytes; another collation could treat two different keys as equal.
             msg_1 = f"{what}: column {name!r} has collation {data_type.collation}; allowed is UTF8_BINARY."
             raise InvalidInputError(msg_1)

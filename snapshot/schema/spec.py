@@ -1,7 +1,8 @@
-"""What a table is: its columns, key, partitions and options, kept in the commit table's Delta properties.
+"""A table's definition: columns, key, partitions and options, stored in the commit table's Delta properties.
 
-A table whose columns were changed also keeps those it had before, each with the snapshot that brought them; so what was
-written under them, and published, can be read for ever. Programs from before schema change refuse such a table.
+A table whose columns were changed also stores its earlier columns, with the snapshot from which each set applied, so
+that files and log records with those columns stay readable. Versions of the program without schema evolution reject
+such a table.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _FORMAT_ALTERED = 2
 
 @dataclass(frozen=True)
 class PastSchema:
-    """Columns that a table had.
+    """Earlier columns of a table.
 
     Attributes:
-        since: the snapshot that brought them.
+        since: the first snapshot with these columns.
         schema_json: the columns, as ``TableSpec.schema_json``.
     """
 
@@ -43,17 +44,17 @@ class TableSpec:
     """The definition of a table.
 
     Attributes:
-        table_id: unique for each ``create``; names the table's transactional id and consumer group.
-        schema_json: the user's columns, as Spark's schema JSON, with their stored names (``physical_names.py``).
+        table_id: unique for each ``create``; part of the log's transactional ids and consumer groups.
+        schema_json: the user's columns, as Spark's schema JSON, with their physical names.
         primary_key: key columns in the order they were declared; empty for an append table.
         partition_by: the user's partition columns.
-        properties: options as stored strings; never a secret.
-        owns_topic: whether ``create`` made the log's topic, so that ``drop`` removes it.
-        topic_id: Kafka's id of the topic that holds the log, as of ``create`` or the last ``repair``; empty in tables
-            from before it was kept, and where the brokers know of none.
-        cluster_id: Kafka's id of the cluster that has the topic; empty likewise.
-        since: the snapshot that brought these columns; 0 where they are those of ``create``.
-        past: the columns before, oldest first.
+        properties: the options as text, without credentials.
+        owns_topic: whether ``create`` created the log's topic, so that ``drop`` deletes it.
+        topic_id: Kafka's id of the log's topic, as of ``create`` or the last ``repair``; empty in older tables, and if
+            the brokers have no topic ids.
+        cluster_id: Kafka's id of the topic's cluster; empty in the same cases.
+        since: the first snapshot with these columns; 0 if they are those of ``create``.
+        past: the earlier columns, oldest first.
     """
 
     table_id: str
@@ -70,13 +71,13 @@ class TableSpec:
     @cached_property
     def schema(self) -> StructType:
         """The user's columns as Spark types."""
-        from pyspark.sql.types import StructType  # noqa: PLC0415 - who reads without Spark never waits for PySpark
+        from pyspark.sql.types import StructType  # noqa: PLC0415 - reading without Spark does not import PySpark
 
         return StructType.fromJson(json.loads(visible_json(self.schema_json)))
 
     @cached_property
     def columns(self) -> Columns:
-        """The user's columns as Arrow types, by their names and as files hold them."""
+        """The user's columns as Arrow types, by name and by physical name."""
         return Columns.of(self.schema_json)
 
     @property
@@ -86,17 +87,17 @@ class TableSpec:
 
     @property
     def physical(self) -> pa.Schema:
-        """The same columns in the same order as files hold them: their stored names, of struct fields too."""
+        """The same columns by physical name, including struct fields."""
         return self.columns.physical
 
     @cached_property
     def change_columns(self) -> Columns:
-        """The same columns as changes have them: a delete may have its key only, so every other one may be NULL."""
+        """The same columns in changes: a delete may have only its key, so all other columns are nullable."""
         return self.columns.loosened(self.primary_key) if self.has_key else self.columns
 
     @cached_property
     def added(self) -> frozenset[str]:
-        """The names of columns that ``create`` did not make: writers from before may leave them out."""
+        """The names of columns added after ``create``; writers that do not know them may leave them out."""
         first = set(self.at(0).physical.names)
         return frozenset(
             name for name, held in zip(self.arrow.names, self.physical.names, strict=True) if held not in first
@@ -122,7 +123,7 @@ class TableSpec:
 
     @property
     def root_partitions(self) -> tuple[str, ...]:
-        """Partition columns of the root Delta table."""
+        """The partition columns of the base table."""
         return (*self.partition_by, BUCKET) if self.has_key else self.partition_by
 
     def to_json(self) -> str:
@@ -145,10 +146,10 @@ class TableSpec:
 
     @classmethod
     def from_json(cls, text: str, path: str) -> TableSpec:
-        """Read a spec.
+        """Parse a definition.
 
         Raises:
-            CorruptedError: the text is not a spec this version can read.
+            CorruptedError: this version cannot parse the text.
         """
         try:
             raw = json.loads(text)

@@ -1,4 +1,4 @@
-"""The columns of a table: the names the store keeps for itself, and Arrow batches put into a schema."""
+"""The reserved column names, and helpers that give Arrow batches a schema."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ SEQ = "_seq"
 SNAPSHOT = "_snapshot"
 """int64 partition value of change files: the snapshot that holds them."""
 BUCKET = "_bucket"
-"""int32 partition value of change files and of a key table's root: the bucket of the primary key."""
+"""int32 partition value of change files and of a key table's base table: the bucket of the primary key."""
 COMMIT_VERSION = "_commit_version"
 COMMIT_TIMESTAMP = "_commit_timestamp"
 RESERVED = (KIND, SEQ, SNAPSHOT, BUCKET, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
-"""Column names the store keeps for itself (the last three are those of Delta's change data feed)."""
+"""Reserved column names; the last three are those of Delta's change data feed."""
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with the columns of ``schema``, by name; columns whose type has another label are cast.
+    """Return the batch with the columns of ``schema``, by name; columns of a different Arrow type are cast.
 
-    Spark hands timestamps to Python in the session's time zone; tables keep UTC.
+    Spark passes timestamps to Python in the session's time zone; tables store UTC.
     """
     if batch.schema.equals(schema):
         return batch
@@ -32,18 +32,18 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Show a batch under another schema of the same buffers: other names, also of struct fields, other nullability."""
+    """Return a batch with another schema over the same buffers: other names and nullability, also of struct fields."""
     return batch if batch.schema.equals(schema) else pa.record_batch(_Relabelled(batch, schema))
 
 
 def truncate_row(schema: pa.Schema) -> pa.RecordBatch:
-    """Make the row that says in a log partition that all of its rows are gone: no value but in ``_kind``."""
+    """Return the row that stands for the truncate record of a log partition: every column but ``_kind`` is NULL."""
     columns = [pa.array([TRUNCATE], pa.int8()) if f.name == KIND else pa.nulls(1, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _Relabelled:
-    """A batch shown under another schema of the same buffers, through Arrow's C data interface."""
+    """A batch exported with another schema over the same buffers, through Arrow's C data interface."""
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self._batch = batch
