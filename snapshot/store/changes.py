@@ -39,7 +39,7 @@ class SnapshotChanges:
         storage: folder of the commit table.
         columns: the columns that the table had in this snapshot.
         files: for each bucket, its files in order.
-        deleted: paths of files whose rows are deletes: the snapshot holds them no more.
+        deleted: paths of files that the snapshot removed, so that all of their rows are deletes.
     """
 
     snapshot: Snapshot
@@ -50,15 +50,15 @@ class SnapshotChanges:
 
     @classmethod
     def of(cls, found: Commit, storage: Storage, spec: TableSpec, buckets: int) -> SnapshotChanges:
-        """Sort a commit's files into buckets; files of an append table go round the buckets.
+        """Return a commit's changes, with its files by bucket; files of an append table are assigned round-robin.
 
-        A commit that replaces files of an append table says itself which files hold its changes: some of those that
-        it adds hold rows that were there before.
+        A commit that replaces files of an append table records which files hold its changes, because some added files
+        contain rows that existed before.
 
         Args:
             found: the commit.
             storage: folder of the commit table.
-            spec: the table as it was in this snapshot.
+            spec: the table's definition in this snapshot.
             buckets: the table's number of buckets.
         """
         snapshot = as_snapshot(found)

@@ -29,15 +29,15 @@ EXPIRED = "expired"
 
 @dataclass(frozen=True)
 class CommitId:
-    """Names a write so that it is committed once however often it is tried.
+    """Identifies a write, so that it is committed once however often it is tried.
 
     Attributes:
         writer: the writer, unique for each handle or streaming query.
-        batch: the writer's own number of the write, increasing.
+        batch: the writer's increasing number of the write.
         durable: the writer may come back after a crash with the same number (a streaming query), so the number is
             kept in the Delta log (``txn``), not only beside the commit.
-        checkpoint_id: names the checkpoint of a streaming query, which outlives the query's own id when its content is
-            deleted; kept in the Delta log too.
+        checkpoint_id: identifies the checkpoint folder of a streaming query; it stays the same if the folder's content,
+            and with it the query's id, is deleted. Also kept in the Delta log.
     """
 
     writer: str
@@ -47,20 +47,20 @@ class CommitId:
 
     @classmethod
     def of_batch(cls, batch: object) -> CommitId:
-        """Return the id of a write that its caller names and numbers.
+        """Return the id of a write that the caller identifies by a name and a number.
 
         Args:
-            batch: a pair: the write's name, and its number, a whole number (also of NumPy).
+            batch: the name and the number, an integer (NumPy integers are accepted).
 
         Raises:
-            InvalidInputError: it is another thing. What Delta's ``txn`` action cannot hold would make the table's log
-                unreadable for other tools.
+            InvalidInputError: ``batch`` is anything else. A value that Delta's ``txn`` action cannot hold makes the
+                table's log unreadable for other tools.
         """
         name, number = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (None, None)
         if not isinstance(name, str) or not name or name == OLDEST or not _is_unicode(name):
             raise _no_batch(batch)
         try:
-            # A truth value has an index, too.
+            # operator.index also accepts booleans.
             index = -1 if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
         except TypeError:
             index = -1
@@ -90,11 +90,11 @@ def _no_batch(batch: object) -> InvalidInputError:
 
 @dataclass(frozen=True)
 class Replacement:
-    """What a commit takes out of an append table.
+    """The files that a commit removes from an append table.
 
     Attributes:
-        files: files that the snapshot holds no more.
-        facts: what the commit says of itself beside that: where its changes are, and how many (``changes.listed``).
+        files: the files.
+        facts: what the commit records about its changes: the files with them, and their number (``changes.listed``).
     """
 
     files: Sequence[DataFile]
@@ -114,26 +114,26 @@ def commit(
 ) -> Snapshot:
     """Commit staged files as the next snapshot.
 
-    1. Look whether this write has landed already (a replayed batch, or a lost answer). A crash here leaves staged
-       files only.
+    1. Check whether this write has already landed (a repeated batch, or a lost response). A crash here leaves only
+       staged files.
     2. Put the next Delta version. A crash after it leaves a snapshot that recovery publishes.
-    3. When another commit has taken the version, or none can be asked for, look again; the files are used as they are
-       under the next id.
+    3. If another commit has taken the version, or the outcome is unknown, start again with the same files and the next
+       version.
 
     Args:
         log: the commit table.
         staged: files of the write, all in the commit table's folder.
-        commit_id: the write's name.
+        commit_id: the id of the write.
         operation: the snapshot's kind.
         by_snapshot: the commit table is partitioned by ``_snapshot`` (a key table's changes).
-        replacement: what the files take the place of; None where they only come in.
-        check: told before each try which snapshot is the newest; raises when the files are no longer right after it.
+        replacement: the files that the staged files replace; None if they replace none.
+        check: called before each try with the newest snapshot; raises if the files are no longer correct after it.
         sleep: waits a number of seconds between tries.
 
     Raises:
         ConflictError: other writers won ``ATTEMPTS_MAX`` times in a row; nothing is committed.
-        UnavailableError: the file system has no room; nothing is committed, and no try is under way.
-        OutcomeUnknownError: the file system gave no answer and cannot be asked; ``recover()`` finds out.
+        UnavailableError: the file system is full; nothing is committed, and no try is in doubt.
+        OutcomeUnknownError: the file system did not respond, so the commit may have landed; ``recover()`` finds out.
     """
     rows = sum(s.changes for s in staged)
     info: dict[str, Any] = {"kind": operation, "rows": rows, "commit": str(commit_id)}
@@ -151,7 +151,7 @@ def commit(
             landed = _landed(log, commit_id, staged, newest, seen, unknown)
         if landed is not None:
             return landed
-        # A version that another commit has taken cannot be made any more by a try that is still under way.
+        # A try that is still in doubt cannot land any more once another commit has taken its version.
         unknown = unknown if newest < tried else None
         seen = -1 if commit_id.durable else newest
         if check is not None:
@@ -185,11 +185,11 @@ def commit(
 
 @contextmanager
 def _keeping(unknown: OutcomeUnknownError | None, *others: type[TableStoreError]) -> Iterator[None]:
-    """Raise the unknown outcome of an earlier try in place of an error: that try may yet land, so its files must stay.
+    """Raise the unknown outcome of an earlier try instead of an error: that try may still land, so its files must stay.
 
     Args:
-        unknown: the earlier try's outcome; None where every try before is known not to have landed.
-        others: errors that are raised as they are.
+        unknown: the earlier try's outcome; None if no earlier try is in doubt.
+        others: errors that are raised unchanged.
     """
     try:
         yield
@@ -207,13 +207,13 @@ def _landed(
     seen: int,
     unknown: OutcomeUnknownError | None,
 ) -> Snapshot | None:
-    """Return the snapshot of a write that has landed; None where it is known that it has not.
+    """Return the snapshot of a write that has landed; None if it certainly has not.
 
     Raises:
-        OutcomeUnknownError: entries in which it could be found have expired.
+        OutcomeUnknownError: Delta log entries that could show it have expired.
     """
     found = find_commit(log, commit_id, newest, after=seen)
-    # The oldest entries expire first, so where the first of them is there, all of them were.
+    # The oldest entries expire first, so if the first one exists, all of them were searched.
     if found is not None or unknown is None or commit_id.durable or newest <= seen or log.has_entry(seen + 1):
         return found
     held = {file.path for file in log.files()}
@@ -234,7 +234,7 @@ def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) 
         if found.info.get("commit") == str(commit_id):
             return as_snapshot(found)
     if commit_id.durable:
-        # The entry of the commit has left the log; that it landed is still on record.
+        # The entry of the commit has expired, but the transaction version shows that it landed.
         return Snapshot(newest, EXPIRED, 0, 0, str(commit_id))
     return None
 

@@ -20,10 +20,10 @@ _ENTRY = re.compile(r"([0-9]{20})\.(json|crc|checkpoint\.parquet)")
 
 @dataclass(frozen=True)
 class Garbage:
-    """Data files that nothing needs.
+    """Data files that no snapshot or tag needs.
 
     Attributes:
-        root: files of the root.
+        root: files of the base table.
         changes: change files of a key table.
     """
 
@@ -41,12 +41,12 @@ class Garbage:
 
 
 def commit_expiry(files: TableFiles, oldest: int) -> int | None:
-    """Record in one commit that every snapshot below ``oldest`` has expired. Their files still exist.
+    """Commit that every snapshot below ``oldest`` has expired. Their files still exist.
 
     The number is in a ``txn`` action of the commit table, so concurrent expiries see it, and it never decreases.
 
     Returns:
-        The snapshot that records it; None if that is recorded already.
+        The snapshot of this commit; None if they had expired already.
 
     Raises:
         ConflictError: other writers committed first too often; nothing has expired.
@@ -66,20 +66,20 @@ def commit_expiry(files: TableFiles, oldest: int) -> int | None:
 
 
 def unneeded(files: TableFiles, oldest: int) -> Garbage:
-    """Find the data files that snapshots below ``oldest`` needed, and no later one and no tag does.
+    """Return the data files that only snapshots below ``oldest`` need, and no tag.
 
-    What a snapshot needs is its layout, and for its changes the files that its own version added. A file is listed
-    once and unlisted once, so what is not in the layout of ``oldest`` and was added before it is in no later one.
+    A snapshot needs the files of its layout, and for its changes the files that its own version added. A file is added
+    once and removed once, so a file that was added before ``oldest`` and is not in its layout is in no later one.
 
     Raises:
-        NotFoundError: ``oldest`` has expired meanwhile.
-        DataLostError: another expiry has removed the log entries this one reads.
+        NotFoundError: ``oldest`` has expired in the meantime.
+        DataLostError: another expiry has removed log entries that this one reads.
     """
     tags = files.tags.all()
     layout = files.layout(oldest)
     tagged = {file.path for tag in tags for file in tag.layout.base}
     if not files.spec.has_key:
-        # A file that a rollback has listed again is in the newest state.
+        # A rollback may have added a file again, which is then in the newest state.
         kept = tagged | _paths(layout.base) | _paths(files.base_table.files())
         kept |= _paths(listed_changes(files.log.commit_at(oldest)))
         return Garbage(_others(known_before(files.base_table, oldest), kept), ())
@@ -108,16 +108,16 @@ def cut_points(files: TableFiles, oldest: int) -> list[tuple[DeltaLog, int]]:
 
 
 def entries_below(log: DeltaLog, version: int) -> list[str]:
-    """List the entries of a Delta log that no version from ``version`` on is read with, the oldest first.
+    """Return the entries of a Delta log that are not needed to read any version from ``version`` on, oldest first.
 
-    A version is read from the last checkpoint at or before it, so the log is cut there.
+    A version is read from the last checkpoint at or before it, so the log is truncated there.
     """
     names = {name: int(found[1]) for name in log.storage.names(LOG) if (found := _ENTRY.fullmatch(name))}
     first = max((v for name, v in names.items() if name.endswith(".parquet") and v <= version), default=0)
     if first < int(log.configuration().get(_PROTECTED, 0)):
         return []
     old = [(v, not name.endswith(".json"), name) for name, v in names.items() if v < first]
-    # Of a version the entry goes first and its checkpoint last: what is left is always readable from its beginning.
+    # Remove the entry of a version before its checkpoint, so that the rest of the log is always readable.
     return [f"{LOG}/{name}" for _, _, name in sorted(old)]
 
 

@@ -9,16 +9,16 @@ from snapshot.delta.log import DataFile
 
 @dataclass(frozen=True)
 class SnapshotFiles:
-    """The files whose rows, merged, are a snapshot: a version of the root and the changes after it.
+    """The files of a snapshot: a base table version and the changes to merge into it.
 
     Attributes:
         snapshot: the snapshot.
-        root_version: the root version with the largest ``merged-through`` at or below it; the snapshot itself in a
-            table without a key.
-        merged_through: that value.
-        base: the root's files.
-        changes: files of the changes in ``(merged_through, snapshot]``; none in a table without a key.
-        tombstones: files of all tombstones that are kept.
+        root_version: the base table version with the largest ``merged-through`` at or below the snapshot; in a table
+            without a key, the snapshot itself.
+        merged_through: the ``merged-through`` of that version.
+        base: the base table's files.
+        changes: change files of the snapshots in ``(merged_through, snapshot]``; none in a table without a key.
+        tombstones: the files of all remaining tombstones.
     """
 
     snapshot: int

@@ -47,7 +47,7 @@ class TableFiles:
         self.base_table = DeltaLog(storage)
         self.log = DeltaLog(storage.child(CHANGES)) if spec.has_key else self.base_table
         self.tags = Tags(storage)
-        # Threads share a handle, so this changes as a whole: a definition, and the version that it is known for.
+        # Threads share a handle, so the definition and the version it belongs to are replaced together.
         self._known = (-1, spec)
         self._own_gaps: set[int] = set()
 
@@ -56,8 +56,8 @@ class TableFiles:
         """Open a table by its folder.
 
         Raises:
-            NotFoundError: there is no table of the store.
-            CorruptedError: its definition cannot be read.
+            NotFoundError: there is no table.
+            CorruptedError: the table's definition cannot be parsed.
         """
         for folder in (storage.child(CHANGES), storage):
             log = DeltaLog(folder)
@@ -72,18 +72,18 @@ class TableFiles:
 
     @classmethod
     def create(cls, storage: Storage, spec: TableSpec) -> TableFiles:
-        """Make an empty table. The commit table comes last: before it there is no table.
+        """Create an empty table. The commit table is created last; until then the table does not exist.
 
         Raises:
-            AlreadyExistsError: somebody else has made one.
+            AlreadyExistsError: a table exists already.
         """
-        # Delta's own clean-up of its log knows nothing of tags and consumers; expiry does it.
+        # Delta's own log cleanup ignores tags and consumers, so expiry cleans up instead.
         keeping = {"delta.checkpointInterval": "20", "delta.enableExpiredLogCleanup": "false"}
         properties = {SPEC_PROPERTY: spec.to_json(), **keeping}
         in_root = {EXACT_BOUNDS: "true"}
         if spec.has_key:
             info = {"kind": "create", MERGED_THROUGH: 0, TABLE: spec.table_id}
-            # Of two who make a table here at once, this decides.
+            # If two processes create a table here at once, this commit decides.
             columns = root_schema(spec)
             DeltaLog.create(
                 storage, columns, partition_by=spec.root_partitions, configuration=keeping | in_root, info=info
@@ -92,7 +92,7 @@ class TableFiles:
                 storage.child(CHANGES),
                 log_schema(spec),
                 partition_by=(SNAPSHOT, BUCKET),
-                # Keeps other Delta writers from removing changes; compaction only takes out files whose rows stay.
+                # Keep other Delta writers from removing changes; a compaction removes no rows.
                 configuration=properties | {"delta.appendOnly": "true"},
                 info={"kind": "create", TABLE: spec.table_id},
             )
@@ -156,16 +156,16 @@ class TableFiles:
         )
 
     def alter(self, spec: TableSpec, snapshot_id: int, commit_id: str) -> Snapshot:
-        """Make a snapshot that changes the table's definition and no row.
+        """Commit a snapshot that changes the table's definition and no rows.
 
         Args:
             spec: the new definition.
-            snapshot_id: the id of the snapshot; the next after the newest.
-            commit_id: the name by which the commit is known again.
+            snapshot_id: the id of the snapshot: the newest plus one.
+            commit_id: identifies the commit.
 
         Raises:
-            ConflictError: another commit has made that snapshot.
-            UnavailableError: the file system refused.
+            ConflictError: another commit has taken that id.
+            UnavailableError: a file system operation failed.
         """
         info = {"kind": "alter", "rows": 0, "commit": commit_id}
         configuration = {SPEC_PROPERTY: spec.to_json()}
@@ -176,10 +176,10 @@ class TableFiles:
         return self.log.version()
 
     def oldest(self, *, fresh: bool = True) -> int:
-        """Return the id of the oldest snapshot that has not expired; 0 while none has.
+        """Return the id of the oldest snapshot that has not expired; 0 if none has.
 
         Args:
-            fresh: look for newer commits first; without it, what was seen last will do.
+            fresh: look for newer commits first; else return the id as of the last look.
         """
         return self.log.transaction_version(OLDEST, fresh=fresh) or 0
 
@@ -213,7 +213,7 @@ class TableFiles:
         """Return the newest snapshot committed at or before a time.
 
         Raises:
-            NotFoundError: all snapshots still in the log are younger.
+            NotFoundError: all remaining snapshots are newer.
         """
         for found in self.snapshots():
             if found.timestamp_ms <= timestamp_ms:
@@ -226,7 +226,7 @@ class TableFiles:
 
         Raises:
             DataLostError: it has expired, or its log entry is gone.
-            CorruptedError: another Delta writer removed rows, and nobody has adopted that.
+            CorruptedError: another Delta writer removed rows, and its commit has not been adopted.
         """
         return self._changes_of(self._commit_of(snapshot_id), buckets)
 
@@ -235,7 +235,7 @@ class TableFiles:
         try:
             found = self.log.commit_at(snapshot_id)
         except DataLostError as error:
-            # A log that lacks an entry in its midst cannot be asked for more.
+            # A log with a missing entry cannot be searched any further.
             with suppress(CorruptedError):
                 self._check_not_expired(snapshot_id, error)
             raise
@@ -252,9 +252,9 @@ class TableFiles:
         return SnapshotChanges.of(found, self.log.storage, self.spec_of(snapshot_id), buckets)
 
     def needs_adoption(self, found: Commit) -> bool:
-        """Return whether a commit says nothing of the changes that it makes: another writer removed rows.
+        """Return whether a commit does not record its changes, because another Delta writer removed rows.
 
-        In a key table it is any change of rows by another writer: in ``_changes`` only this program's make sense.
+        In a key table this is any change of rows by another writer: only the store's commits to ``_changes`` are valid.
         """
         if self.spec.has_key:
             return is_foreign(found)
@@ -312,7 +312,7 @@ class TableFiles:
             raise DataLostError(self._has_expired(snapshot_id, oldest)) from cause
 
     def layout(self, snapshot_id: int) -> SnapshotFiles:
-        """Find what a snapshot is made of.
+        """Return the files of a snapshot.
 
         Raises:
             NotFoundError: the snapshot has expired and has no tag, or its files are no longer known.
@@ -335,28 +335,28 @@ class TableFiles:
         )
 
     def root_for(self, snapshot_id: int) -> tuple[int, int]:
-        """Find the newest root version that holds nothing younger than a snapshot, and what is merged into it.
+        """Find the newest base table version without rows newer than a snapshot, and the last snapshot merged into it.
 
         Versions that another Delta tool made (a vacuum, an optimize) belong to the compaction before them.
 
         Returns:
-            The root version and its ``merged-through``.
+            The base table version and its ``merged-through``.
 
         Raises:
-            NotFoundError: the root's log no longer goes back that far.
+            NotFoundError: the base table's log no longer goes back that far.
         """
         version, _, merged = self.root_entry(snapshot_id)
         return version, merged
 
     def root_entry(self, snapshot_id: int) -> tuple[int, int, int]:
-        """Find the same as ``root_for``, and the compaction that made it.
+        """Find the same as ``root_for``, and the compaction that committed it.
 
         Returns:
-            The root version, the version of its compaction (the same unless another tool was there), and its
-            ``merged-through``.
+            The base table version, the version of its compaction (different if another tool has committed since), and
+            its ``merged-through``.
 
         Raises:
-            NotFoundError: the root's log no longer goes back that far.
+            NotFoundError: the base table's log no longer goes back that far.
         """
         candidate: int | None = None
         others: list[Commit] = []
@@ -374,15 +374,15 @@ class TableFiles:
         raise NotFoundError(msg)
 
     def _check_root(self, others: Sequence[Commit]) -> None:
-        """Refuse a root whose rows another writer has changed since a compaction.
+        """Check that no other writer has changed rows of the base table since a compaction.
 
-        What was undone does no harm: a file that came and went, or went and came back (``RESTORE``).
+        Changes that were undone are harmless: a file added and removed again, or removed and restored (``RESTORE``).
 
         Args:
             others: the other writer's commits, newest first.
 
         Raises:
-            CorruptedError: rows have come or gone.
+            CorruptedError: another writer has added or removed rows.
         """
         first: dict[str, tuple[bool, Commit]] = {}
         last: dict[str, bool] = {}
@@ -405,10 +405,10 @@ class TableFiles:
             raise CorruptedError(msg)
 
     def _check_changes(self, listed: Sequence[DataFile], merged: int, snapshot_id: int) -> None:
-        """Refuse changes of a key table that another writer has added to or taken from.
+        """Check that no other writer has added or removed change files of a key table.
 
-        A commit of ours that changes rows brings files of its own snapshot. So only the other versions are looked at,
-        and each of them once: commits of maintenance, which are few, and those of others.
+        A commit of the store that changes rows adds files of its own snapshot. So only the other versions are checked,
+        each once: commits of maintenance, which are few, and those of other writers.
 
         Raises:
             CorruptedError: another writer has changed rows.
@@ -420,21 +420,21 @@ class TableFiles:
             try:
                 found = self.log.commit_at(version)
             except DataLostError:
-                # It has expired. While its entry was there, nobody could read past a change of another writer.
+                # It has expired. Until then, no reader could pass a change of another writer.
                 continue
             if self.needs_adoption(found) and not self.is_adopted(version):
                 raise self._not_adopted(found)
             self._own_gaps.add(version)
 
     def trim(self, *, add: Sequence[DataFile] = (), remove: Sequence[DataFile] = ()) -> int | None:
-        """Drop change files that the root holds from the newest state; older snapshots still find them.
+        """Remove change files merged into the base table from the newest state; older snapshots still list them.
 
         Args:
-            add: files that take the place of others.
-            remove: those others. If one of them is listed no more, somebody else has replaced it, and these stay.
+            add: files that replace others.
+            remove: the replaced files. If one is no longer listed, another writer has replaced it; nothing is done.
 
         Returns:
-            The version that did it; None when there was nothing to drop.
+            The committed version; None if there was nothing to remove.
         """
         for _ in range(ATTEMPTS_MAX):
             newest = self.log.version()
@@ -452,7 +452,7 @@ class TableFiles:
             except ConflictError:
                 continue
             return newest + 1
-        # The files stay listed and ignored; the next compaction drops them.
+        # The files stay listed and are ignored; the next compaction removes them.
         self.log.storage.delete(*[f.path for f in add])
         return None
 

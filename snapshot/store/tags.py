@@ -1,8 +1,8 @@
 """Tags: names for snapshots. A tag keeps the files of its snapshot when the snapshot itself expires.
 
-A tag is a file that lists its snapshot's files, so reading it needs nothing else of the table. No lock is needed
-between who makes a tag and who expires snapshots: who makes a tag puts it and then looks whether its snapshot has
-expired; expiry says first that snapshots have expired and then looks which tags there are. So one sees the other.
+A tag is a file that lists its snapshot's files, so reading it needs nothing else of the table. Creating a tag and
+expiring snapshots need no lock: the creator writes the tag and then checks whether its snapshot has expired; expiry
+commits first and then lists the tags. So at least one of them sees the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from snapshot.storage import Storage
 from snapshot.store.snapshot_files import SnapshotFiles
 
 TAGS = "_tags"
-# A name that begins with a letter is no id and no timestamp, and one without a slash is a file's.
+# A name that starts with a letter is neither an id nor a timestamp; without a slash it is a valid file name.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -31,7 +31,7 @@ class Tag:
     Attributes:
         name: the name.
         snapshot: the snapshot.
-        created_ms: when the tag was made, milliseconds since the epoch.
+        created_ms: when the tag was created, in milliseconds since the epoch.
         layout: the snapshot's files.
     """
 
@@ -79,7 +79,7 @@ class Tags:
         self._storage = table.child(TAGS)
 
     def put(self, tag: Tag) -> None:
-        """Make a tag.
+        """Create a tag.
 
         Raises:
             AlreadyExistsError: the name is taken.
@@ -92,7 +92,7 @@ class Tags:
         """Read a tag.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: there is no tag of this name.
         """
         text = self._storage.read(_file(name))
         if text is None:
@@ -105,7 +105,7 @@ class Tags:
         """List the tags, by snapshot and name."""
         found: list[Tag] = []
         for file in self._storage.names():
-            # One that is being deleted may be gone by now.
+            # The tag may have been deleted since the listing.
             text = self._storage.read(file) if file.endswith(".json") else None
             if text is not None:
                 found.append(Tag.from_json(text, self._storage.path(file)))
@@ -121,10 +121,10 @@ class Tags:
 
 
 def check_name(name: str, what: str) -> None:
-    """Refuse a name that could pass for a snapshot's id or a timestamp, or is no file name.
+    """Check that a name is a valid file name and cannot be mistaken for a snapshot id or a timestamp.
 
     Raises:
-        InvalidInputError: it is such a name.
+        InvalidInputError: the name is not valid.
     """
     if not _NAME.fullmatch(name):
         msg = (

@@ -28,7 +28,7 @@ def truncating(staged: Sequence[StagedFile], *, has_key: bool) -> dict[str, dict
 
     Args:
         staged: the files of the commit.
-        has_key: without a key, deletes are no rows of files but files that the commit takes out.
+        has_key: whether the table has a key; without one, deletes are removed files, not rows.
     """
     deletes: dict[str, int] = {}
     for each in staged if has_key else ():
@@ -40,11 +40,11 @@ def truncating(staged: Sequence[StagedFile], *, has_key: bool) -> dict[str, dict
 
 @dataclass(frozen=True)
 class TruncatedChanges:
-    """What the log gets of such a snapshot: in each bucket, a row that stands for the record, then what comes in.
+    """The published changes of such a snapshot: in each bucket, a row for the truncate record, then the new rows.
 
     Attributes:
-        held: the changes that the files hold.
-        deletes: by bucket, how many of them are deletes.
+        held: the changes in the files.
+        deletes: the number of deletes among them, by bucket.
     """
 
     held: SnapshotChanges
