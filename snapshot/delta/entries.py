@@ -1,6 +1,7 @@
-"""The entries of a Delta log: one text a version, one action a line.
+"""Delta log entries: one JSON file per version, one action per line.
 
-Rules come from the Delta protocol: paths are URI-encoded, partition values are strings, a schema is JSON in a string.
+The rules are those of the Delta protocol: paths are URI-encoded, partition values are strings, a schema is JSON in a
+string.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class DataFile:
     Attributes:
         path: relative to the table's folder, not encoded.
         size: bytes.
-        rows: number of rows; -1 when the writer kept no statistics.
+        rows: number of rows; -1 if the writer recorded no statistics.
         partition: partition values as Delta stores them (strings, None for NULL).
-        stats: Delta statistics JSON, empty when there are none.
+        stats: Delta statistics JSON; empty if there are none.
     """
 
     path: str
@@ -49,22 +50,22 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Commit:
-    """What one version of a Delta table's log says.
+    """The content of one version of a Delta table's log.
 
     Attributes:
         version: the Delta version.
-        timestamp_ms: the commit's own time.
-        info: our facts about the commit; empty when another writer made it.
+        timestamp_ms: the commit's timestamp, in milliseconds since the epoch.
+        info: the facts that this program recorded; empty for a commit of another writer.
         added: files added as new data.
         removed: paths of files whose data was removed (not merely rewritten).
-        rewritten: paths of files whose rows are in other files now.
-        copied: files added that hold no new data (those a compaction wrote).
-        transactions: the last version that applications have recorded with it (Delta's ``txn``), by their id.
-        only_files: it adds and removes whole files and records transactions; nothing else about the table changes.
-        fingerprint: identifies the commit among all that may ever have this version: a table restored from an older
-            copy gives the version to another commit. Empty if the entry was not read.
-        operation: what made it, as its writer calls it, such as ``DELETE``.
-        deletion_vectors: it adds or removes files of which some rows are deleted.
+        rewritten: paths of removed files whose rows are now in other files.
+        copied: added files without new data, as a compaction writes them.
+        transactions: the versions that applications recorded in it (Delta's ``txn``), by application id.
+        only_files: whether it only adds and removes whole files and records transactions.
+        fingerprint: identifies the commit, because another commit gets the same version if the table is restored from
+            an older copy. Empty if the entry was not read.
+        operation: the operation as its writer names it, such as ``DELETE``.
+        deletion_vectors: whether it adds or removes files with deletion vectors.
     """
 
     version: int
@@ -82,10 +83,10 @@ class Commit:
 
 
 def parse_commit(version: int, text: bytes) -> Commit:
-    """Read an entry.
+    """Parse an entry.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the text is not an entry.
     """
     info: dict[str, Any] = {}
     timestamp_ms = 0
@@ -116,7 +117,7 @@ def parse_commit(version: int, text: bytes) -> Commit:
             taken.append(unquote(action["remove"]["path"]))
             deletion_vectors |= bool(action["remove"].get("deletionVector"))
         elif "txn" in action:
-            # One that is not what the protocol says counts as not recorded; the rest of the entry stands.
+            # Ignore an action that violates the protocol; the rest of the entry is valid.
             transactions.update([pair] if (pair := recorded(action["txn"])) is not None else [])
     return Commit(
         version,
@@ -181,7 +182,7 @@ def commit_info(now_ms: int, operation: str, info: Mapping[str, Any]) -> dict[st
         "operation": operation,
         "operationParameters": parameters,
         "engineInfo": "tablestore",
-        # As Spark's Delta writes it: no two entries are the same text, so an entry that is read back tells whose it is.
+        # As Spark's Delta does: every entry has a unique text, so an entry that is read back shows who wrote it.
         "txnId": str(uuid.uuid4()),
     }
     return {"commitInfo": {**told, INFO_KEY: json.dumps(dict(info))}}
@@ -206,11 +207,11 @@ def metadata(
 
 
 def ntz_protocol(readers: Iterable[str], writers: Iterable[str]) -> dict[str, Any]:
-    """Ask readers and writers to know timestamps without zone; delta-rs writes the same for a table made with one.
+    """Add the ``timestampNtz`` feature to a protocol, as delta-rs does for a table that is created with such a column.
 
     Args:
-        readers: features that readers are asked for anyway.
-        writers: likewise for writers.
+        readers: the other required reader features.
+        writers: the other required writer features.
     """
     return {
         "protocol": {

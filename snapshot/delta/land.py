@@ -20,22 +20,23 @@ _WAIT_SECONDS_MAX = 0.5
 def land(storage: Storage, version: int, text: bytes) -> bool:
     """Put an entry, and find out whether it landed.
 
-    A client that repeats a request whose answer was lost gets "the file exists", although it created the file itself.
-    So the existing entry decides: no two commits write the same text. If there is none, the same entry is put again
-    under the same name, which can only land once.
+    A client that repeats a request whose response was lost gets "the file exists", although it created the file itself.
+    So the existing entry decides: no two commits write the same text. If there is no entry, put the same one again
+    under the same name, where only one can land.
 
     Args:
         storage: folder of the Delta table.
         version: the version.
-        text: the entry; no other commit's has the same text.
+        text: the entry, which is unique.
 
     Returns:
-        Whether the first request made the entry. Else an earlier one may have made it before, and expiry removed it.
+        Whether the first request created the entry. Otherwise an earlier request may have created it, and an expiry may
+        have removed it since.
 
     Raises:
-        ConflictError: another commit has made the version.
-        UnavailableError: the file system has no room; nothing was made.
-        OutcomeUnknownError: the file system cannot be asked.
+        ConflictError: another commit has taken the version.
+        UnavailableError: the file system is full; nothing was committed.
+        OutcomeUnknownError: the file system does not respond.
     """
     name = entry_of(version)
     cause: Exception | None = None
@@ -46,7 +47,8 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
             if storage.put_new(name, text):
                 return not attempt
         except UnavailableError as error:
-            # An entry is whole from the start, so one that found no room is not there. An earlier try may yet land.
+            # Entries appear complete or not at all, so one that found no space does not exist. An earlier try may still
+            # land.
             if _has_no_room(error) and not attempt:
                 msg = (
                     f"{storage.root}: version {version} cannot be committed: {error} Nothing was committed. Make "
@@ -69,16 +71,16 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
 
 
 def withdraw(storage: Storage, version: int, text: bytes) -> None:
-    """Remove an entry that was put where nobody may follow it.
+    """Remove an entry that must not be part of the log.
 
     Raises:
-        OutcomeUnknownError: somebody has followed it, so it stays, and its files must.
+        OutcomeUnknownError: another commit follows it already, so the entry and its files have to stay.
     """
     if storage.read(entry_of(version + 1)) is None:
         storage.delete(entry_of(version))
         if storage.read(entry_of(version + 1)) is None:
             return
-        # Somebody was about to: without this entry, what follows it could not be read.
+        # Another commit has followed in the meantime and could not be read without this entry.
         storage.put_new(entry_of(version), text)
     msg = f"{storage.root}: version {version} was committed to a log that was replaced or cut, and has been followed."
     raise OutcomeUnknownError(msg)
@@ -92,8 +94,8 @@ def was_created(storage: Storage, commit_id: str, cause: Exception) -> bool:
     """Return whether a table was made by the commit of this id, although making it has failed.
 
     Raises:
-        AlreadyExistsError: another commit has made one.
-        OutcomeUnknownError: the file system cannot be asked.
+        AlreadyExistsError: another commit has created a table.
+        OutcomeUnknownError: the file system does not respond.
     """
     try:
         text = storage.read(entry_of(0))

@@ -1,9 +1,9 @@
-"""The one door to Delta Lake: a Delta table's log.
+"""A Delta table's log: the only module through which the store reads and commits Delta versions.
 
-A version is made by putting ``_delta_log/<version>.json`` if it is absent (Delta protocol). delta-rs makes tables,
-reads their state and writes checkpoints. Entries are written and followed here: delta-rs lists the whole log with each
-refresh and each commit, so what these cost would grow with the number of versions (measured: a commit 3 ms at first,
-11 ms after 1,000 versions, and as little as at first once the log was cut).
+A commit puts ``_delta_log/<version>.json`` if it is absent (Delta protocol). delta-rs creates tables, reads their state
+and writes checkpoints. This module itself writes entries and reads new ones, because delta-rs lists the whole log at
+each refresh and commit, which gets slower with the number of versions (measured: 3 ms for a commit at first, 11 ms
+after 1,000 versions).
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class _Base:
 
 @dataclass(frozen=True)
 class _State:
-    """A table's state: one that delta-rs has read, and the entries since, which only add and remove files.
+    """A table's state: a version that delta-rs has read, and the later entries, which only add and remove files.
 
     Attributes:
-        base: what delta-rs has read.
+        base: the version that delta-rs has read.
         since: the entries after it.
-        digest: of the newest entry; None where expiry had removed it before it was read.
+        digest: digest of the newest entry; None if expiry removed that entry before it was read.
     """
 
     base: _Base
@@ -125,12 +125,12 @@ class DeltaLog:
         configuration: Mapping[str, str],
         info: Mapping[str, Any],
     ) -> DeltaLog:
-        """Make an empty table as version 0.
+        """Create an empty table as version 0.
 
         Raises:
-            AlreadyExistsError: there is a Delta table already.
-            UnavailableError: the file system refused; nothing was made.
-            OutcomeUnknownError: the file system cannot be asked; the table may exist or not.
+            AlreadyExistsError: a Delta table exists already.
+            UnavailableError: a file system operation failed; nothing was created.
+            OutcomeUnknownError: the file system does not respond; the table may or may not exist.
         """
         commit_id = uuid.uuid4().hex
         try:
@@ -146,7 +146,7 @@ class DeltaLog:
                 ),
             )
         except (DeltaError, OSError) as error:
-            # delta-rs repeats a request whose answer was lost, and may find what it has made itself.
+            # delta-rs repeats a request whose response was lost, and may then find the entry that it created itself.
             if not was_created(storage, commit_id, error):
                 msg = f"{storage.root}: the Delta table cannot be made: {plain(error)}. Check the file system."
                 raise UnavailableError(msg) from error
@@ -162,7 +162,7 @@ class DeltaLog:
 
         Raises:
             NotFoundError: there is no Delta table.
-            InvalidInputError: it asks its readers for something that this program does not do.
+            InvalidInputError: the table requires a reader feature that this program does not support.
         """
         return self._readable(self._fresh()).version
 
@@ -191,8 +191,8 @@ class DeltaLog:
         """Return the last version that an application has recorded with its commits (Delta's ``txn`` action).
 
         Args:
-            app_id: names the application.
-            fresh: look for newer commits first; without it, the state last seen will do.
+            app_id: the application's id.
+            fresh: look for newer commits first; else use the state as of the last look.
         """
         state = self._state if self._state is not None and not fresh else self._fresh()
         for found in reversed(state.since):
@@ -207,13 +207,13 @@ class DeltaLog:
         try:
             number = state.base.table.transaction_version(app_id)
         except (DeltaError, OSError):
-            # It is looked for in the entries that were there when the state was read; some may have expired since.
+            # Search the entries that existed when the state was read; some may have expired since.
             state = self._load()
             with delta_errors(self.storage.root):
                 try:
                     number = state.base.table.transaction_version(app_id)
                 except DeltaError:
-                    # An action of some application is not what the protocol says.
+                    # An action of some application violates the protocol.
                     return self._transactions(state.base.version).get(app_id)
         return None if number is None else int(number)
 
@@ -225,11 +225,11 @@ class DeltaLog:
         return found
 
     def files(self, version: int | None = None) -> list[DataFile]:
-        """List the active files, as of the newest version or of ``version``.
+        """Return the active files of the newest version or of ``version``.
 
         Raises:
-            NotFoundError: there is no such version any more.
-            InvalidInputError: it asks its readers for something that this program does not do.
+            NotFoundError: the version no longer exists.
+            InvalidInputError: the table requires a reader feature that this program does not support.
         """
         state = self._readable(self._fresh())
         first = state.base.version
@@ -247,7 +247,7 @@ class DeltaLog:
             raise NotFoundError(msg) from error
 
     def commit_at(self, version: int) -> Commit:
-        """Read one version's own actions; the cost does not depend on the size of the table.
+        """Return one version's actions; the cost does not depend on the size of the table.
 
         Raises:
             DataLostError: Delta's log retention has removed the version's file.
@@ -284,17 +284,17 @@ class DeltaLog:
         transactions: Sequence[tuple[str, int]] = (),
         data_change: bool = True,
     ) -> Commit:
-        """Make ``version``, all or nothing, or find that another commit has made it.
+        """Commit ``version`` atomically, unless another commit has taken it.
 
         Returns:
-            The commit, as its entry says it.
+            The commit as recorded in its entry.
 
         Raises:
-            ConflictError: another commit has made the version; this one has not landed.
+            ConflictError: another commit has taken the version; this one has not landed.
             TableReplacedError: the table was dropped and created again.
-            InvalidInputError: the table asks its writers for something that this program does not do.
-            UnavailableError: the file system has no room; the version was not made.
-            OutcomeUnknownError: the file system cannot be asked; the version may exist or not, so its files must stay.
+            InvalidInputError: the table requires a writer feature that this program does not support.
+            UnavailableError: the file system is full; the version was not committed.
+            OutcomeUnknownError: the file system does not respond; the version may exist, so its files must stay.
         """
         state, now_ms = self._at(version - 1), int(time.time() * 1000)
         actions = [entries.commit_info(now_ms, "WRITE", info)]
@@ -313,18 +313,18 @@ class DeltaLog:
         add: Sequence[DataFile] = (),
         remove: Sequence[DataFile] = (),
     ) -> Commit:
-        """Make ``version`` with other columns or properties, and files with them.
+        """Commit ``version`` with other columns or properties, and optionally files.
 
         Args:
             version: the version.
-            schema: all columns, those of partitions too, which stay what they are.
+            schema: all columns, including partition columns, which cannot change.
             configuration: properties to set; others stay.
-            info: our facts about the commit.
-            add: files of new data.
+            info: facts about the commit to record.
+            add: files with new data.
             remove: files whose data is removed.
 
         Returns:
-            The commit, as its entry says it.
+            The commit as recorded in its entry.
 
         Raises:
             TableStoreError: as ``commit``.
@@ -350,12 +350,12 @@ class DeltaLog:
         return self._put(version, actions, state)
 
     def _put(self, version: int, actions: Sequence[Mapping[str, Any]], state: _State) -> Commit:
-        """Put the entry of a version, and now and then a checkpoint after it.
+        """Put the entry of a version, and a checkpoint after it if one is due.
 
-        1. Put the entry unless the version exists, and find out whether it landed (``delta_land``).
-        2. See that the version before is still the one that this entry follows. The entry is void where another process
-           has cut the log past it meanwhile (this one was suspended): nobody reads it, so it is removed.
-        3. Write a checkpoint where one is due. A crash before it leaves that to a later commit.
+        1. Put the entry unless the version exists, and find out whether it landed (``land.py``).
+        2. Check that the previous version is still the one that this entry follows. If this process was suspended and
+           another one truncated the log past the entry, no reader reads the entry, so remove it.
+        3. Write a checkpoint if one is due. After a crash, a later commit writes it.
         """
         removes = any(action.get("remove", {}).get("dataChange") for action in actions)
         check_writable(self.storage.root, state.base.protocol, removes=removes)
@@ -370,15 +370,15 @@ class DeltaLog:
         return parse_commit(version, text)
 
     def _check_follows(self, version: int, text: bytes, state: _State, *, is_first: bool) -> None:
-        """Check that an entry that was put follows the version that its state was read at.
+        """Check that a new entry follows the version at which its state was read.
 
-        It does not where this process was suspended just before it put the entry, and the log was cut meanwhile or the
-        table replaced.
+        It does not if this process was suspended just before it put the entry, and the log was truncated or the table
+        replaced in the meantime.
 
         Raises:
-            ConflictError: it does not, and was removed.
-            TableReplacedError: another table is at the path; likewise.
-            OutcomeUnknownError: likewise, and a request before may have landed in time; or the storage cannot be asked.
+            ConflictError: it does not follow, and was removed.
+            TableReplacedError: another table is at the path; the entry was removed.
+            OutcomeUnknownError: an earlier request may have landed in time, or the file system does not respond.
         """
         if state.digest is None:
             return
@@ -395,7 +395,7 @@ class DeltaLog:
                 return
             withdraw(self.storage, version, text)
         except UnavailableError as error:
-            # The entry is there, so its files have to stay.
+            # The entry exists, so its files have to stay.
             msg = f"{self.storage.root}: commit of version {version} cannot be read back: {error}"
             raise OutcomeUnknownError(msg) from error
         if not is_first:
@@ -409,17 +409,17 @@ class DeltaLog:
         try:
             self._load().base.table.create_checkpoint()
         except (DeltaError, OSError, TableStoreError) as error:
-            # The commit is done, and the log is whole without a checkpoint; the next one makes up for it.
+            # The commit is complete without a checkpoint; a later commit writes one.
             logger.warning("%s: a checkpoint cannot be written: %s", self.storage.root, plain(error))
 
     def _at(self, version: int) -> _State:
         """Return the newest state, which must be this version.
 
         Raises:
-            ConflictError: it is another.
+            ConflictError: it is not.
         """
-        # The state last seen is enough where it is the one before: if it is old by now, putting the version fails. It
-        # must be this table's, or the entry would land in the table that has been created at the path since.
+        # The last state is sufficient if it is the previous version: if it is outdated, putting the version fails. It
+        # must belong to this table; otherwise the entry would land in a table created at the path since.
         state = self._state
         if state is None or state.version != version or not self._is_there(state):
             state = self._fresh()
@@ -440,8 +440,8 @@ class DeltaLog:
             if not is_next or not found.only_files or len(state.since) == _FOLLOWED_MAX:
                 return self._load()
             state = self._state = _State(state.base, (*state.since, found), _digest(text))
-        # Entries expire from the oldest on. So where the last one seen is there, the one that was looked for after it
-        # was never made; where it is gone, there may be newer ones. Where it is another, so is the table, or its past.
+        # Entries expire oldest first. If the last known entry exists, there is no later one. If it is gone, there may
+        # be newer ones. If its content differs, the table was replaced or restored.
         return state if self._is_there(state) else self._load()
 
     def _is_there(self, state: _State) -> bool:
@@ -455,11 +455,11 @@ class DeltaLog:
         return state
 
     def _load(self) -> _State:
-        """Read the newest state with delta-rs.
+        """Load the newest state with delta-rs.
 
         Raises:
             NotFoundError: there is no Delta table.
-            TableReplacedError: it is not the table that this object has read before.
+            TableReplacedError: it is not the table that this object read before.
         """
         with delta_errors(self.storage.root):
             base = _Base(DeltaTable(self.storage.root))

@@ -21,11 +21,11 @@ def plain(error: Exception) -> str:
 
 @contextmanager
 def delta_errors(root: str) -> Iterator[None]:
-    """Raise what delta-rs raises when it reads a table as errors of this program.
+    """Convert the errors that delta-rs raises when it reads a table.
 
     Raises:
         NotFoundError: there is no Delta table.
-        CorruptedError: its log cannot be read, or a file of it is gone.
+        CorruptedError: the log cannot be parsed, or one of its files is missing.
         UnavailableError: the file system does not answer.
     """
     try:

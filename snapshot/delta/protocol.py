@@ -1,8 +1,8 @@
-"""What a Delta table asks of its readers and writers, and what of it this program does.
+"""The Delta features that a table requires, and which of them this program supports.
 
-A table says so in its ``protocol`` action, by feature or, in older protocols, by version; and in its ``metaData``,
-which tells whether a feature that is listed is in use. Another Delta writer can switch a feature on at any time. One
-that this program does not know is refused by name: deleted rows of a table with deletion vectors, say, would come back.
+A table lists required features in its ``protocol`` action, by name or, in older protocols, by version; its ``metaData``
+shows whether a listed feature is in use. Another Delta writer can enable a feature at any time. An unsupported feature
+is rejected by name; otherwise, for example, rows deleted by deletion vectors would reappear.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _UNKNOWN_TO_DELTA_RS = re.compile(r"Feature '([^']+)' is not supported|(catalog-
 
 @dataclass(frozen=True)
 class Protocol:
-    """A Delta table's ``protocol`` action, and what of its ``metaData`` belongs to it.
+    """A Delta table's ``protocol`` action, and the related parts of its ``metaData``.
 
     Attributes:
         reader_version: ``minReaderVersion``.
         writer_version: ``minWriterVersion``.
-        reader_features: ``readerFeatures``; empty where the version says it.
-        writer_features: ``writerFeatures``, likewise.
+        reader_features: ``readerFeatures``; empty in protocols without feature names.
+        writer_features: ``writerFeatures``; empty in protocols without feature names.
         configuration: the table's properties.
         schema_json: the table's columns, as Delta writes them.
     """
@@ -102,25 +102,25 @@ class Protocol:
 
 
 def check_readable(path: str, protocol: Protocol) -> None:
-    """Refuse to read a table that asks for what this program does not do.
+    """Check that this program supports all features required to read a table.
 
     Raises:
-        InvalidInputError: it does.
+        InvalidInputError: it does not support one of them.
     """
     if protocol.unreadable:
         raise refused(path, protocol.unreadable, "readers")
 
 
 def check_writable(path: str, protocol: Protocol, *, removes: bool) -> None:
-    """Refuse to commit to a table that asks for what this program does not do.
+    """Check that this program supports all features required to write to a table.
 
     Args:
         path: the table's folder.
-        protocol: what the table asks for.
-        removes: the commit takes rows away.
+        protocol: the table's protocol.
+        removes: whether the commit removes rows.
 
     Raises:
-        InvalidInputError: it does.
+        InvalidInputError: it does not support one of them.
     """
     if protocol.unwritable:
         raise refused(path, protocol.unwritable, "writers")
@@ -176,15 +176,15 @@ def _has_constraints(protocol: Protocol) -> bool:
 
 
 _KNOWN: Mapping[str, Callable[[Protocol], bool]] = {
-    # Timestamps without a zone are written as the feature says.
+    # Timestamps without a zone are supported.
     "timestampNtz": _never,
     # delta-rs reads and writes the checkpoints.
     "v2Checkpoint": _never,
-    # Vacuum asks for a look at the protocol before files are removed; expiry commits first, and so looks.
+    # The protocol must be checked before files are removed; expiry commits first, which checks it.
     "vacuumProtocolCheck": _never,
-    # Checkpoints of versions with a feature that was dropped stay: expiry leaves them (``entries_below``).
+    # Expiry keeps the checkpoints of versions with dropped features (``entries_below``).
     "checkpointProtection": _never,
-    # Commits that only add files are allowed; ``check_writable`` sees to the others.
+    # Commits that only add files are allowed; ``check_writable`` rejects others.
     "appendOnly": _never,
     # NOT NULL of the table's own columns is checked while staging; an expression is not.
     "invariants": _has_metadata("delta.invariants"),
@@ -198,10 +198,10 @@ _KNOWN: Mapping[str, Callable[[Protocol], bool]] = {
 
 
 def without_invariants(schema: pa.Schema) -> pa.Schema:
-    """Make columns nullable where the table would be one that Spark refuses to open.
+    """Return nullable columns if Spark would otherwise refuse to open the table.
 
     A column of timestamps without zone makes a table of writer version 7, whose protocol must list each feature used.
-    delta-rs lists ``timestampNtz`` and leaves out ``invariants``, which NOT NULL is.
+    delta-rs lists ``timestampNtz`` but not ``invariants``, which NOT NULL requires.
     """
     if not any(map(has_local_time, schema.types)):
         return schema

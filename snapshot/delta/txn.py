@@ -1,8 +1,8 @@
-"""The numbers that applications record with their commits (Delta's ``txn`` actions).
+"""The versions that applications record in their commits (Delta's ``txn`` actions).
 
-delta-rs refuses to return any of them while one action in the log is not what the protocol says (a version that is no
-64-bit integer, say). One application's mistake must not hide what the others have recorded, so the log is read here
-then: the last checkpoint, and the entries after it.
+delta-rs returns none of them if a single action in the log violates the protocol, for example a version that is not a
+64-bit integer. One application's mistake must not hide the versions of others, so this module then reads the log
+itself: the last checkpoint and the entries after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def recorded(action: Mapping[str, Any]) -> tuple[str, int] | None:
     if not isinstance(app_id, str) or isinstance(number, bool):
         return None
     try:
-        # delta-rs takes numbers in quotes, too, and leaves fractions out.
+        # Like delta-rs, accept numbers in quotes and truncate fractions.
         version = int(number)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return None
@@ -35,14 +35,14 @@ def recorded(action: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 def of_checkpoint(storage: Storage, version: int) -> tuple[int, dict[str, int]]:
-    """Read what the last checkpoint at or before a version holds.
+    """Read the transactions in the last checkpoint at or before a version.
 
     Args:
         storage: folder of the Delta table.
         version: the version.
 
     Returns:
-        The checkpoint's version, and the last number of each application; -1 and nothing where there is none.
+        The checkpoint's version and the last version of each application; -1 and nothing if there is no checkpoint.
     """
     by_version: dict[int, list[str]] = {}
     for name in storage.names(_LOG):

@@ -40,9 +40,9 @@ class BucketDifference:
     Attributes:
         storage: the table's root folder.
         spec: the table.
-        now: the state that is.
-        then: the state that is to be.
-        between: change files that hold every key in which the two may differ; None where every row has to be compared.
+        now: the current state.
+        then: the state to restore.
+        between: change files with every key in which the two may differ; None to compare all rows.
     """
 
     storage: Storage
@@ -55,7 +55,7 @@ class BucketDifference:
         """Yield the changes that turn ``now`` into ``then``: updates for new and different rows, and deletes.
 
         Yields:
-            The table's columns (of a delete those of the key only), ``_kind`` and ``_seq``.
+            The table's columns (of a delete, only the key), ``_kind`` and ``_seq``.
         """
         filesystem = None if self.storage.is_local else self.storage.filesystem
         with (
@@ -95,13 +95,13 @@ class BucketDifference:
 
 @dataclass(frozen=True)
 class FilesDifference:
-    """Rows of files that left a table without a key, against those of files that came in their place.
+    """The rows of files removed from a table without a key, and of the files that replaced them.
 
     Attributes:
         storage: the table's folder.
         spec: the table.
-        gone: files that left.
-        come: files that came.
+        gone: the removed files.
+        come: the added files.
     """
 
     storage: Storage
@@ -110,10 +110,10 @@ class FilesDifference:
     come: tuple[BaseFile, ...]
 
     def changes(self) -> Iterator[pa.RecordBatch]:
-        """Compare the two as multisets: a row that is in both as often is no change.
+        """Yield the differences between the two multisets of rows.
 
         Yields:
-            The table's columns and ``_kind``: first what is deleted, then what is inserted.
+            The table's columns and ``_kind``: first the deleted rows, then the inserted ones.
         """
         filesystem = None if self.storage.is_local else self.storage.filesystem
         schema = self.spec.change_columns.named.append(pa.field(KIND, pa.int8()))

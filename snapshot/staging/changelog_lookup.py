@@ -1,11 +1,11 @@
-"""Resolve: a batch of upserts and deletes against the rows it meets in the table, while it is staged.
+"""Changelog lookup: resolves staged upserts and deletes against the existing rows of their keys.
 
-A merge engine (``merge/merge_rules.py``) first folds all rows of a key, and the one in the table, into one change.
-Without one, of each key the batch has one change already, its last. With ``changelog-producer=lookup`` the change
+A merge engine (``merge/merge_rules.py``) first merges all rows of a key, including the existing one, into one change.
+Without a merge engine, the batch has only the last change of each key. With ``changelog-producer=lookup`` the change
 becomes:
 
 ===========  =================  =========================================
-change       row in the table   becomes
+change       existing row       becomes
 ===========  =================  =========================================
 upsert       none               ``INSERT``
 upsert       the same           nothing
@@ -14,8 +14,9 @@ delete       none               nothing
 delete       any                ``DELETE`` with it
 ===========  =================  =========================================
 
-Without lookup, the merged row becomes an ``UPDATE_AFTER`` or a ``DELETE``, or nothing where it is in the table already.
-The rows are those of one snapshot, so the commit has to find that nobody committed since (``store/commit.py``).
+Without lookup, the merged row becomes an ``UPDATE_AFTER`` or a ``DELETE``, or nothing if it equals the existing row.
+The existing rows are those of one snapshot, so the commit must check that no other commit followed
+(``store/commit.py``).
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ _MEMORY = "256MB"
 
 @dataclass(frozen=True)
 class Lookup:
-    """The rows of one snapshot, to be found by key. Picklable.
+    """Looks up rows of one snapshot by key. Picklable.
 
     Attributes:
         snapshot: the snapshot.
         storage: the table's root folder.
         spec: the table.
         base: for each bucket, its base files.
-        changes: for each bucket, the change files that the base does not contain yet.
-        tombstones: for each bucket, paths of the files of tombstones (``bucket_writer.py``).
+        changes: for each bucket, the change files not yet merged into the base.
+        tombstones: for each bucket, the paths of its tombstone files (``bucket_writer.py``).
     """
 
     snapshot: int
@@ -72,19 +73,20 @@ class Lookup:
         keeps_same: bool,
         bury: Callable[[int, pa.RecordBatch], None],
     ) -> Iterator[pa.RecordBatch]:
-        """Turn upserts and deletes into the changes they make.
+        """Yield the changes that upserts and deletes make to the existing rows.
 
         Args:
-            parts: buckets and rows of them: the table's columns, ``_kind``, ``_seq``. Where the rule does not merge,
-                one row a key.
-            schema: of the rows, and of what is given.
+            parts: buckets with their rows: the table's columns, ``_kind``, ``_seq``. If the rule does not merge, one
+                row per key.
+            schema: the schema of the rows and of the result.
             rule: how rows of a key are merged.
-            changelog: what is given holds the rows before the changes.
-            keeps_same: without them, a row that is in the table already is given too.
-            bury: given a bucket and tombstones: key, sequence, and ``_seq``, the time in milliseconds since the epoch.
+            changelog: whether the result contains the rows before the changes.
+            keeps_same: without ``changelog``, whether a row equal to the existing one is yielded too.
+            bury: called with a bucket and tombstones: key, sequence, and ``_seq``, the time in milliseconds since the
+                epoch.
 
         Yields:
-            The changes, bucket by bucket, in the order of the rows, ``_seq`` counts from 0 in each bucket.
+            The changes, bucket by bucket, in the order of the rows; ``_seq`` starts at 0 in each bucket.
 
         Raises:
             InvalidInputError: merged values cannot be stored.
@@ -118,11 +120,11 @@ class Lookup:
                 session.execute("DROP TABLE old")
 
     def rows(self, bucket: int, keys: pa.Table | None) -> Iterator[pa.RecordBatch]:
-        """Find rows of a bucket.
+        """Yield rows of a bucket.
 
         Args:
             bucket: the bucket.
-            keys: the keys whose rows are wanted, in the order of the primary key's columns; None for all.
+            keys: the keys to look up, with columns in the order of the primary key; None for all rows.
 
         Yields:
             The table's columns, in no particular order.

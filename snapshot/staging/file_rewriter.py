@@ -1,6 +1,6 @@
-"""Copy on write: files of an append table are rewritten without the rows that a verb deletes, or with their new values.
+"""Copy on write: rewrites files of an append table without the deleted rows, or with the new values of updated rows.
 
-Runs in Spark tasks, on Arrow batches. The changes go into files of their own, which the commit lists
+Runs in Spark tasks, on Arrow batches. The changes go into separate files, which the commit lists
 (``changes.listed``), because the rewritten files do not show which rows are new.
 """
 
@@ -35,13 +35,13 @@ class Act(IntEnum):
 
 @dataclass(frozen=True)
 class FileRewriter:
-    """Writes rows of files that a verb replaces. Picklable.
+    """Rewrites the rows of files that a DML statement replaces. Picklable.
 
     Attributes:
         storage: the table's folder.
         spec: the table, which has no key.
         target_bytes: size at which a file is finished.
-        check: refuses rows that the log would not take; None without a log.
+        check: rejects rows that the log would not accept; None without a log.
     """
 
     storage: Storage
@@ -53,12 +53,12 @@ class FileRewriter:
         """Write a task's rows.
 
         Args:
-            batches: the columns of a row as it is (NULL for one that comes in), an int8 ``Act`` and, where rows are
-                updated or inserted, the columns of the row that is wanted (NULL for one that is deleted or stays).
+            batches: the columns of the existing row (NULL for an insert), an int8 ``Act`` and, if rows are updated or
+                inserted, the columns of the new row (NULL for a row that is deleted or stays).
             task: the task's number.
 
         Raises:
-            InvalidInputError: a row must not be written, or has NULL in a column that is NOT NULL.
+            InvalidInputError: a row is invalid, or has NULL in a NOT NULL column.
         """
         kept = self._data(task)
         new = self._data(task)

@@ -31,7 +31,7 @@ DAYS = ((date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days)
 class ParquetFiles:
     """Writes batches into files of about ``target_bytes`` in one folder of a Delta table.
 
-    Files of one writer sort by name in the order their rows came: ``<prefix>-<number>-<unique>.parquet``.
+    The names of one writer's files sort in the order of their rows: ``<prefix>-<number>-<unique>.parquet``.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ParquetFiles:
         """Remove all files, also the open one."""
         if self._writer is not None:
             for opened in (self._writer, self._sink):
-                # What is left in its buffers may not fit on the disk either; then pyarrow misses its metadata.
+                # The rest of its buffers may not fit on the disk either; pyarrow then fails.
                 with suppress(OSError, RuntimeError):
                     opened.close()
             self._writer = None
@@ -92,7 +92,7 @@ class ParquetFiles:
         self._waiting, self._waiting_rows = [], 0
         odd = {name for name in self._floats if is_odd(table.column(name))}
         if not odd <= self._odd:
-            # How a column is written is settled when its file is opened, so these rows begin another one.
+            # Statistics and dictionaries of a column are chosen when a file is opened, so these rows start a new file.
             self._finish_file()
         if self._writer is None:
             self._open_file(table, odd)
@@ -114,7 +114,7 @@ class ParquetFiles:
             self._sink,
             self._schema,
             compression="snappy",
-            # What is published is read once more: a page that a disk has damaged must not pass for other values.
+            # Publishing reads the file again, and a damaged page must not be read as other values.
             write_page_checksum=True,
             use_dictionary=[path for path in repetitive_columns(first_rows) if path not in unskippable],
             write_statistics=[path for path in _leaf_paths(self._schema) if path not in unskippable],
@@ -135,17 +135,17 @@ class ParquetFiles:
 
 @contextmanager
 def removed_on_error(writers: Mapping[Any, ParquetFiles], storage: Storage) -> Iterator[None]:
-    """Remove what the writers have written when anything fails.
+    """Remove the files of all writers if anything fails.
 
     Raises:
-        UnavailableError: the file system refused, as a full one does.
+        UnavailableError: a file system operation failed, for example because the disk is full.
     """
     try:
         with storage_errors(storage.root, "written"):
             yield
     except BaseException as error:
         for writer in writers.values():
-            # A file system that refuses to write may refuse this too; then a file is left that nothing points at.
+            # Removing may fail too; then an orphan file is left.
             with suppress(OSError, UnavailableError):
                 writer.remove()
         if isinstance(error, OSError):
@@ -155,11 +155,11 @@ def removed_on_error(writers: Mapping[Any, ParquetFiles], storage: Storage) -> I
 
 
 def repetitive_columns(rows: pa.Table) -> list[str]:
-    """Name the columns, by their Parquet paths, that a dictionary makes smaller.
+    """Return the Parquet paths of the columns that a dictionary makes smaller.
 
-    By default every column gets one, and a column without repeats fills a megabyte of each row group with it before
-    it is given up. Measured with four columns of mostly distinct values: 20 % more bytes, three times the time to write
-    and 1.4 times the time for Spark to read. Nested columns keep theirs.
+    By default every column gets a dictionary, and a column without repeated values fills a megabyte of each row group
+    before Parquet gives it up. Measured with four columns of mostly distinct values: 20 % more bytes, three times the
+    time to write and 1.4 times the time for Spark to read. Nested columns keep theirs.
     """
     sample = rows.slice(0, _SAMPLE_ROWS)
     found = []
@@ -180,9 +180,9 @@ def is_odd(column: pa.ChunkedArray) -> bool:
 def unskippable_columns(schema: pa.Schema, odd: set[str]) -> set[str]:
     """Return the columns, by their Parquet paths, that get neither statistics nor a dictionary.
 
-    Readers skip row groups by both. Arrow leaves NaN out of a column's bounds, while Spark and DuckDB hold that NaN is
-    greater than any other number. And Spark looks a number up in a dictionary by its bits, so ``x = 0`` misses a row
-    group whose only zero is -0.0. Nested columns are not looked at: their floating-point fields are never skipped by.
+    Readers skip row groups by both. Arrow omits NaN from a column's bounds, while for Spark and DuckDB NaN is greater
+    than any other number. And Spark looks up a number in a dictionary by its bits, so ``x = 0`` misses a row group
+    whose only zero is -0.0. Nested columns are ignored, because readers never skip by their floating-point fields.
 
     Args:
         schema: the columns.
@@ -209,18 +209,18 @@ def _leaves_in(schema: pa.Schema) -> list[pq.ColumnSchema]:
 
 
 def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
-    """Sum a Parquet file's statistics up in the form of Delta's per-file statistics.
+    """Return a Parquet file's statistics as Delta's per-file statistics.
 
-    Only columns whose bounds are exact and safe to compare take part: numbers, dates and timestamps of the years 1 to
-    9999, and strings of up to 32 characters. Any other bound leaves its column out, as the Delta protocol allows. So
-    does NaN: the file has no bounds of a column that holds it (``unskippable_columns``).
+    Only columns whose bounds are exact and safe to compare are included: numbers, dates and timestamps of the years 1
+    to 9999, and strings of up to 32 characters. Columns with other bounds are left out, as the Delta protocol allows,
+    and so are columns with NaN (``unskippable_columns``).
     """
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     index = following = 0
     for field in schema:
-        # By number, not by path: a name with a dot in it may be the path of a field of a struct, too.
+        # By position, not by path: a name with a dot may equal the path of a struct field.
         index, following = following, following + _leaves(field.type)
         if pa.types.is_nested(field.type):
             continue
@@ -270,7 +270,7 @@ def _date(days: int, _: pa.DataType) -> str | None:
 
 
 def _timestamp(moment: int, data_type: pa.TimestampType) -> str | None:
-    # Delta keeps milliseconds; a bound with more digits would be wrong by rounding, so it is left out.
+    # Delta statistics have milliseconds; a finer bound would be wrong by rounding, so it is left out.
     if data_type.unit != "us" or moment % 1000 or not DAYS[0] <= moment // 86_400_000_000 <= DAYS[1]:
         return None
     text = (_EPOCH + timedelta(microseconds=moment)).isoformat(timespec="milliseconds")
@@ -281,6 +281,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return value if len(value) <= _STRING_STAT_CHARS else None
     if isinstance(value, float):
-        # 0.0 may stand for -0.0, and infinity has no spelling in JSON.
+        # 0.0 may stand for -0.0, and JSON has no infinity.
         return value if math.isfinite(value) and value else None
     return value

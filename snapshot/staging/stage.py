@@ -1,7 +1,6 @@
-"""Staging: rows become files that no snapshot holds yet.
+"""Staging: writes rows to files that no snapshot contains yet.
 
-Runs inside Spark tasks, on Arrow batches. A crash here leaves files that nothing points at; the next vacuum of the
-root, or expiry of the changes, removes them.
+Runs in Spark tasks, on Arrow batches. A crash here leaves orphan files, which ``remove_orphans`` deletes.
 """
 
 from __future__ import annotations
@@ -84,13 +83,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file written for a commit to come.
+    """A file written for a future commit.
 
     Attributes:
         file: the file; its partition values lack ``_snapshot``, which the commit adds.
-        deletes: how many of its rows are deletes.
-        sent: where the task has put the changes of the file's bucket into an eventual log; told with its first file.
-        role: what it is to the commit.
+        deletes: number of deletes among its rows.
+        sent: the offsets of the bucket's changes in an eventual log; set for the bucket's first file only.
+        role: how the commit uses it.
     """
 
     file: DataFile
@@ -111,7 +110,7 @@ class StagesRows(Protocol):
         """Write a task's rows.
 
         Raises:
-            InvalidInputError: they cannot be stored.
+            InvalidInputError: a row cannot be stored.
         """
         ...
 
@@ -121,10 +120,10 @@ class StagesRows(Protocol):
 
 
 def refuse_rejected(kinds: pa.Array) -> None:
-    """Refuse rows that stand for a reason why they must not be written.
+    """Check that no row carries a reason why it must not be written.
 
     Raises:
-        InvalidInputError: there are such rows.
+        InvalidInputError: a row does.
     """
     lowest = pc.min(kinds).as_py()
     if lowest is not None and lowest < 0:
@@ -133,15 +132,15 @@ def refuse_rejected(kinds: pa.Array) -> None:
 
 
 def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
-    """Refuse NULL in a column that is NOT NULL.
+    """Check that a NOT NULL column has no NULL.
 
     Args:
-        nulls: where NULL is that must not be.
+        nulls: a mask of the rows that are NULL.
         name: the column.
         spec: the table.
 
     Raises:
-        InvalidInputError: there is one.
+        InvalidInputError: it has.
     """
     count = pc.sum(nulls).as_py() or 0
     if count:
@@ -151,18 +150,18 @@ def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
 
 
 def refuse_partitions(batch: pa.RecordBatch, spec: TableSpec, wanted: pa.Array | None = None) -> None:
-    """Refuse values that Delta cannot keep in a partition column.
+    """Check that Delta can store the values of the partition columns.
 
-    Delta keeps a partition's value as text, where the empty string stands for NULL, and readers know dates of the years
-    1 to 9999 there.
+    Delta stores a partition value as text, in which the empty string means NULL, and readers accept only dates of the
+    years 1 to 9999.
 
     Args:
         batch: the rows.
         spec: the table.
-        wanted: which of the rows are to be in the table; None for all.
+        wanted: a mask of the rows to be stored; None for all.
 
     Raises:
-        InvalidInputError: there is one.
+        InvalidInputError: Delta cannot store a value.
     """
     for name in spec.partition_by:
         values = batch.column(batch.schema.get_field_index(name))
@@ -191,16 +190,17 @@ class Stager:
         storage: the table's root folder.
         spec: the table.
         target_bytes: size at which a file is finished.
-        whole_buckets: every row of a bucket reaches the same task, so earlier changes of a key can be dropped.
+        whole_buckets: whether all rows of a bucket are in the same task, so that earlier changes of a key can be
+            dropped.
         buckets: the table's number of buckets.
-        tap: takes the changes into the log at the same time, where the log is an eventual one.
-        lookup: the rows that the changes are resolved against, with ``changelog-producer=lookup`` or a rule that
-            merges; needs whole buckets.
-        changelog: changes hold the rows they replace.
-        keeps_same: a row that is in the table already is a change all the same: the log says that all rows are gone.
-        rule: how rows of a key are merged, where there is a lookup; and what deletes do.
-        base: the snapshot that the rows were made from; None where they do not depend on what the table holds.
-        check: refuses rows that the log would not take; None without a log.
+        tap: sends the changes to an eventual log at the same time; None for other logs.
+        lookup: looks up existing rows, with ``changelog-producer=lookup`` or a rule that merges; requires whole
+            buckets.
+        changelog: whether changes contain the rows they replace.
+        keeps_same: whether a row equal to the existing one is still a change, because a truncate record precedes it.
+        rule: how rows of a key are merged by a lookup, and what deletes do.
+        base: the snapshot that the rows were computed from; None if they do not depend on the table's content.
+        check: rejects rows that the log would not accept; None without a log.
     """
 
     storage: Storage
@@ -224,7 +224,7 @@ class Stager:
             task: the task's number; files of a bucket sort by it, then by row.
 
         Raises:
-            InvalidInputError: rows cannot be stored, such as NULL in a NOT NULL column. What was written is removed.
+            InvalidInputError: a row cannot be stored, such as NULL in a NOT NULL column. The written files are removed.
         """
         checked = map(self._checked, batches)
         if self.spec.has_key:
@@ -321,7 +321,7 @@ class Stager:
             parts, schema, self.rule, changelog=self.changelog, keeps_same=self.keeps_same, bury=files.bury
         ):
             if self.rule.merges:
-                # What is taken back may leave NULL.
+                # A retraction may leave NULL.
                 self._check_values(batch)
             yield batch
 
@@ -338,7 +338,7 @@ class Stager:
                 if tap is not None:
                     tap.send(bucket, part.select(logged))
         sent = {} if tap is None else tap.close()
-        # The count of deletes belongs to the bucket, and so does where it was sent; both are told with its first file.
+        # The number of deletes and the sent offsets belong to the bucket; its first file carries both.
         return [
             StagedFile(file, 0) if deletes is None else StagedFile(file, deletes, sent.get(bucket))
             for bucket, file, deletes in files.close()

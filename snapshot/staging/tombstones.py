@@ -1,7 +1,7 @@
-"""Tombstones: what is remembered of deletes where rows have a sequence, so that late rows stay deleted.
+"""Tombstones: keys of deleted rows with their sequence, so that late rows with a smaller sequence stay deleted.
 
-A write adds a file of tombstones to its own commit; compactions make one file a bucket of several and forget what is
-old. No tombstone says that a key is not there: it only says that rows with a smaller sequence are late.
+A write adds a file of tombstones to its commit; compactions merge the files of a bucket and drop old tombstones. A
+tombstone does not mean that the key has no row, only that rows with a smaller sequence are late.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def load_graves(
 
 @dataclass(frozen=True)
 class GatherTask:
-    """One bucket's tombstones, to be made one file. Picklable.
+    """Merges the tombstone files of one bucket into one. Picklable.
 
     Attributes:
         storage: folder of the changes.
         spec: the table.
         rule: its merge rule.
         bucket: the bucket.
-        files: its files of tombstones.
-        staged_after_ms: tombstones that were staged before are forgotten; in milliseconds since the epoch.
+        files: its tombstone files.
+        staged_after_ms: tombstones staged before this time are dropped; in milliseconds since the epoch.
         target_bytes: size at which a file is finished.
     """
 
