@@ -1,1 +1,1 @@
-"""The table files on Delta Lake, and the words that all layers share."""
+"""The table files on Delta Lake, and the modules that all layers share: errors, records, schema, row kinds, storage."""

@@ -1,4 +1,4 @@
-"""What to do about a file system that refused a write, by its error number."""
+"""The remedy to suggest when a file system refuses a write, by error number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DENIED: Final = (errno.EACCES, errno.EPERM)
 
 
 def advice(error: OSError) -> str:
-    """Return the remedy for a refused write, as a sentence."""
+    """Return a sentence that says how to fix a refused write."""
     if error.errno in NO_ROOM:
         return "Make room, then try again."
     if error.errno == errno.EROFS:

@@ -1,4 +1,4 @@
-"""Ctrl-C in the midst of a DuckDB query."""
+"""Handling of Ctrl-C during a DuckDB query."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _INTERRUPTED = re.compile(r"failed: .*\bKeyboardInterrupt\b", re.DOTALL)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise ``KeyboardInterrupt`` out of a query.
+    """Raise ``KeyboardInterrupt`` when Ctrl-C ends a query.
 
     DuckDB itself raises ``RuntimeError`` when a signal ends a query, and ``InvalidInputException`` when the signal
-    arrives while Python hands it a batch.
+    arrives while Python passes it a batch.
     """
     try:
         yield
@@ -27,7 +27,7 @@ def interruptible() -> Iterator[None]:
 
 
 def is_interrupt(error: Exception) -> bool:
-    """Return whether an error of DuckDB's stands for a signal that ended the query."""
+    """Return whether DuckDB raised an error because a signal ended the query."""
     if isinstance(error, duckdb.InvalidInputException):
         return _INTERRUPTED.search(str(error)) is not None
     return isinstance(error, duckdb.InterruptException) or (

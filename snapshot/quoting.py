@@ -1,4 +1,4 @@
-"""How names and texts are written into the SQL of DuckDB and of Spark."""
+"""Quoting of identifiers and string literals for the SQL of DuckDB and Spark."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def backquoted(name: str) -> str:
 
 
 def text_literal(text: str) -> str:
-    """Quote a string."""
+    """Quote a string as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -6,10 +6,10 @@ from enum import IntEnum
 from typing import Final
 
 KIND = "_kind"
-"""Name of the int8 column that holds a change's row kind in change files and in memory."""
+"""Name of the int8 column with the row kind of a change, in change files and in memory."""
 
 CHANGE_TYPE = "_change_type"
-"""Name of the string column that holds it in what users write and read (Delta change data feed)."""
+"""Name of the string column with the row kind in the rows that users write and read (Delta change data feed)."""
 
 
 class RowKind(IntEnum):
@@ -27,7 +27,7 @@ class RowKind(IntEnum):
 
 
 TRUNCATE: Final = 4
-"""The kind of what says in the log that all rows are gone (``store/truncate_changes.py``); no row of a file has it."""
+"""Kind of the log record that deletes all rows (``store/truncate_changes.py``); no row of a file has it."""
 
 CHANGE_TYPE_NAMES: tuple[str, str, str, str] = ("insert", "update_preimage", "update_postimage", "delete")
-"""``_change_type`` by row kind number."""
+"""The ``_change_type`` of each row kind, indexed by its number."""

@@ -1,4 +1,4 @@
-"""The one door to files: a folder on any fsspec file system."""
+"""All access to files: a folder on any fsspec file system."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fsspec.implementations.local import LocalFileSystem
 from snapshot.errors import InvalidInputError, UnavailableError
 
 _CREATES_ATOMICALLY = frozenset(("memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"))
-"""Protocols whose fsspec file system creates a file only if it is absent, in one request."""
+"""Protocols whose fsspec file system can create a file only if it is absent, in one atomic request."""
 _CLIENTS = frozenset(
     ("botocore", "aiobotocore", "aiohttp", "urllib3", "requests", "gcsfs", "google", "azure", "adlfs", "fsspec")
 )
-"""Libraries whose errors are those of a store."""
+"""Packages whose exceptions are errors of an object store."""
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified")
 
 
@@ -32,9 +32,9 @@ class StoredFile:
     """A file in a folder.
 
     Attributes:
-        name: its path from the folder.
-        size: bytes.
-        modified_ms: when it was last written, milliseconds since the epoch.
+        name: its path relative to the folder.
+        size: size in bytes.
+        modified_ms: when it was last written, in milliseconds since the epoch.
     """
 
     name: str
@@ -44,10 +44,10 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Storage:
-    """A folder and the file system it is on; picklable, so tasks can carry it.
+    """A folder and its file system. Picklable, so that Spark tasks can use it.
 
     Attributes:
-        root: path or URL of the folder, without a slash at its end.
+        root: path or URL of the folder, without a trailing slash.
         options: arguments for the fsspec file system.
     """
 
@@ -56,11 +56,11 @@ class Storage:
     _resolved: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the open file system behind."""
+        """Return the state without the open file system."""
         return {"root": self.root, "options": self.options, "_resolved": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of ``__getstate__``."""
+        """Restore the state of ``__getstate__``."""
         for name, value in state.items():
             object.__setattr__(self, name, value)
 
@@ -77,7 +77,7 @@ class Storage:
     def filesystem(self) -> fsspec.AbstractFileSystem:
         """The fsspec file system of this folder."""
         if not self._resolved:
-            # Other processes write here, too, so no listing may be answered from what was seen before.
+            # Other processes write here too, so a listing must never come from a cache.
             uncached = {} if "://" not in self.root else {"use_listings_cache": False}
             self._resolved.append(fsspec.core.url_to_fs(self.root, **uncached, **dict(self.options)))
         return self._resolved[0][0]
@@ -88,7 +88,7 @@ class Storage:
         return isinstance(self.filesystem, LocalFileSystem)
 
     def path(self, *names: str) -> str:
-        """Return the file system's path of a file in this folder."""
+        """Return the path of a file in this folder as the file system expects it."""
         _ = self.filesystem
         return posixpath.join(self._resolved[0][1], *names)
 
@@ -97,10 +97,10 @@ class Storage:
         return Storage(posixpath.join(self.root, name), self.options)
 
     def read(self, name: str) -> bytes | None:
-        """Read a whole small file; None when it does not exist.
+        """Read a whole small file; return None if it does not exist.
 
         Raises:
-            UnavailableError: the file system does not answer, or refuses.
+            UnavailableError: the file system does not answer or refuses the request.
         """
         with _answering(self.path(name), "read"):
             try:
@@ -109,7 +109,7 @@ class Storage:
                 return None
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a small file so that readers see all of it or nothing, replacing what is there.
+        """Write a small file atomically, replacing an existing one.
 
         Raises:
             UnavailableError: the file system refused.
@@ -130,10 +130,10 @@ class Storage:
                 raise
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """Write a small file unless it is there, so that of several writers at once one wins.
+        """Write a small file if it is absent; of several concurrent writers, exactly one succeeds.
 
         Returns:
-            Whether this call made the file.
+            Whether this call created the file.
 
         Raises:
             UnavailableError: the file system refused.
@@ -154,11 +154,11 @@ class Storage:
                 raise
 
     def check_put_new(self) -> None:
-        """Check that ``put_new`` lets one of several writers win; every commit rests on it.
+        """Check that ``put_new`` is atomic on this file system; every commit depends on it.
 
         Raises:
-            InvalidInputError: the file system cannot create a file only if it is absent, or does not say so.
-            UnavailableError: it does not answer.
+            InvalidInputError: the file system cannot create a file only if it is absent, or is not known to.
+            UnavailableError: the file system does not answer.
         """
         scheme, is_url, _ = self.root.partition("://")
         if not is_url:
@@ -182,17 +182,17 @@ class Storage:
             raise InvalidInputError(msg)
 
     def exists(self, name: str) -> bool:
-        """Return whether a file or folder is there."""
+        """Return whether a file or folder exists."""
         with _answering(self.path(name), "looked up"):
             return bool(self.filesystem.exists(self.path(name)))
 
     def names(self, folder: str = "") -> list[str]:
-        """List the names in a folder, in order; empty when it does not exist."""
+        """Return the sorted names in a folder; empty if it does not exist."""
         found = self._listed(folder, detail=False)
         return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
 
     def files(self, folder: str = "", skip: Callable[[str], bool] = lambda name: False) -> Iterator[StoredFile]:
-        """List the files in a folder and in those within it, leaving out folders whose name ``skip`` refuses."""
+        """Yield the files in a folder, recursively, except in folders for whose name ``skip`` returns true."""
         for info in self._listed(folder, detail=True):
             last = posixpath.basename(str(info["name"]).rstrip("/"))
             name = f"{folder}/{last}" if folder else last
@@ -211,7 +211,7 @@ class Storage:
                 return []
 
     def _modified_ms(self, info: dict[str, Any]) -> int:
-        """Read when a file was written; file systems name and count it differently."""
+        """Return when a file was written; file systems differ in the key and the unit."""
         told = next((info[name] for name in _MODIFIED if info.get(name) is not None), None)
         if told is None:
             told = self.filesystem.modified(info["name"])
@@ -220,10 +220,10 @@ class Storage:
         return int((told.timestamp() if isinstance(told, datetime) else float(told)) * 1000)
 
     def delete(self, *names: str) -> int:
-        """Remove files that may be gone already.
+        """Remove files, ignoring those that do not exist.
 
         Returns:
-            How many were there.
+            The number of files removed.
         """
         removed = 0
         for name in names:
@@ -245,19 +245,19 @@ class Storage:
             self.filesystem.cp_file(self.path(source), self.path(name))
 
     def remove_tree(self, name: str) -> None:
-        """Remove a file or a folder in this folder, which may be gone already."""
+        """Remove a file or a folder tree in this folder, if it exists."""
         self._remove(self.path(name))
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep others out who ask for the same, until the end or the death of this process.
+        """Hold an advisory lock on this folder until the block ends or this process exits.
 
-        Object stores have no such lock; there it does nothing.
+        Object stores have no such lock; there, this does nothing.
         """
         if not self.is_local:
             yield
             return
-        # The lock is on the folder above: this one is made and removed under it.
+        # The lock is on the parent folder, because this one is created and removed while the lock is held.
         above = Path(self.path()).parent
         above.mkdir(parents=True, exist_ok=True)
         held = os.open(above, os.O_RDONLY)
@@ -279,17 +279,17 @@ class Storage:
 
 @contextmanager
 def storage_errors(target: str, doing: str) -> Iterator[None]:
-    """Raise what the client of an object store raises as an error of this program.
+    """Convert exceptions of an object store's client library into errors of this program.
 
-    Such clients raise classes of their own (botocore's ``EndpointConnectionError``, for one), which no handler for
-    ``OSError`` sees. Files that are missing stay ``FileNotFoundError``.
+    Such clients raise classes of their own, such as botocore's ``EndpointConnectionError``, which a handler for
+    ``OSError`` does not catch. A missing file stays a ``FileNotFoundError``.
 
     Args:
         target: the file.
-        doing: what was done with it, as a participle: ``read``, ``written``.
+        doing: the operation, as a participle for the message: ``read``, ``written``.
 
     Raises:
-        UnavailableError: the store does not answer, or refuses.
+        UnavailableError: the store does not answer or refuses the request.
     """
     try:
         yield
@@ -301,7 +301,7 @@ def storage_errors(target: str, doing: str) -> Iterator[None]:
 
 @contextmanager
 def _answering(target: str, doing: str) -> Iterator[None]:
-    """Raise what any file system raises as an error of this program: one door, one kind of failure."""
+    """Convert the exceptions of any file system, local or remote, into ``UnavailableError``."""
     try:
         with storage_errors(target, doing):
             yield
@@ -314,16 +314,17 @@ def _unavailable(target: str, doing: str, error: Exception) -> UnavailableError:
 
 
 def _is_precondition(error: OSError) -> bool:
-    """Return whether a store refused to replace a file; not every S3 server names the condition, as s3fs expects."""
+    """Return whether a store refused to replace a file; s3fs does not recognize the answer of every S3 server."""
     answer = getattr(error.__cause__, "response", None) or {}
     return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
 
 
 def _link_new(target: Path, data: bytes) -> bool:
-    """Make a local file unless it is there: whole from the start, and by one of several processes.
+    """Create a local file with its whole content if it is absent; of several processes, exactly one succeeds.
 
-    Unlike a rename, a link fails where there is a file. Its answer alone is not the outcome: a network file system
-    repeats a request whose answer was lost, and then finds what it has made. So the two names are compared.
+    Unlike a rename, a hard link fails if the target exists. The error alone does not decide: a network file system
+    retries a request whose response was lost, and then fails on the link it has created itself. So on an error, the
+    target is compared with the draft.
     """
     draft = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -335,7 +336,7 @@ def _link_new(target: Path, data: bytes) -> bool:
                 raise
         return True
     finally:
-        # The file is there or not, whatever becomes of its draft; ``remove_orphans`` removes one that stays.
+        # The draft no longer matters for the outcome; ``remove_orphans`` removes one that stays behind.
         with suppress(OSError):
             draft.unlink(missing_ok=True)
 

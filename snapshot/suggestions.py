@@ -9,13 +9,13 @@ _CUTOFF = 0.7
 
 
 def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "", otherwise: str = "") -> str:
-    """Return a sentence that suggests the known name nearest to an unknown one, ignoring case.
+    """Return a sentence that suggests the known name closest to an unknown one, ignoring case.
 
     Args:
         name: The unknown name.
         known: The names that exist.
-        prefix: What users write before a known name.
-        otherwise: What to say when no name is near.
+        prefix: Text that users write before a known name.
+        otherwise: The result if no name is close.
 
     Returns:
         ``Did you mean 'x'?``, or ``otherwise``.

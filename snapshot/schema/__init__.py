@@ -1,1 +1,1 @@
-"""The columns of a table: their definition, evolution and physical names, and their types elsewhere."""
+"""The columns of a table: definition, schema evolution, physical names, and the mapping to other type systems."""
