@@ -1,8 +1,8 @@
-"""The SQL of merge engines: rows of one bucket, and the rows they meet in the table, become one row a key.
+"""The SQL of merge engines: merges the new rows of a bucket and the existing rows of their keys into one row per key.
 
-Tables, whose columns are numbered (``numbered_columns.py``): ``old`` has the table's columns; ``new`` those, the row
-kind and ``_seq``; ``graves`` the key and the sequence of deletes of long ago. A row's place in the order of arrival is
-``ord``: -2 for a grave, -1 for the row in the table, then ``_seq``.
+Tables, whose columns are numbered (``numbered_columns.py``): ``old`` has the table's columns; ``new`` also has the row
+kind and ``_seq``; ``graves`` has the key and sequence of tombstones. A row's position in the order of arrival is
+``ord``: -2 for a tombstone, -1 for the existing row, then ``_seq``.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _NOT_BEFORE = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
 
 
 def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, new: str, settled: str) -> None:
-    """Fold the rows of ``new`` into those of ``old``.
+    """Merge the rows of ``new`` into those of ``old``.
 
-    Makes the table ``settled``, one row for each key of ``new``, with the same columns: the merged row as
-    ``UPDATE_AFTER``, or a ``DELETE`` where none is left. With a rule that buries it makes the table ``buried`` too: key
-    and sequence of each delete.
+    Creates the table ``settled`` with the same columns and one row for each key of ``new``: the merged row as
+    ``UPDATE_AFTER``, or a ``DELETE`` if no row remains. If the rule keeps tombstones, also creates the table
+    ``buried``: key and sequence of each delete.
 
     Raises:
-        InvalidInputError: a merged value is out of the range of its column, or cannot be taken back.
+        InvalidInputError: a merged value is out of its column's range, or a value cannot be retracted.
     """
     keys = ", ".join(keys_of(spec))
-    # Kept only where it is read twice.
+    # Materialize it only if it is read twice.
     arrived = "TABLE" if rule.buries else "VIEW"
     if any(column.function is Function.HLL_SKETCH for column in rule.columns.values()):
         register_sketches(session)
@@ -137,7 +137,7 @@ def _folded(x: str, data_type: pa.DataType, name: str, rule: MergeRule) -> tuple
     column = rule.columns[name]
     own = column.sequence
     if own is not None and name in rule.sequences[own].fields:
-        # A sequence is that of the last row that was not late, also where that takes values back.
+        # The sequence is that of the last row that was not late, even if that row retracts values.
         return {x: _aggregate("arg_max_null", f"{x}, ord", f"a{own}", f"p{own}")}, x
     retracts = rule.deletes is Deletes.RETRACT
     counts = [*(["NOT gone"] if retracts and column.ignore_retract else []), *([] if own is None else [f"a{own}"])]
@@ -184,10 +184,10 @@ def _aggregate(function: str, argument: str, *conditions: str) -> str:
 def _collect(
     x: str, data_type: pa.DataType, counts: list[str], *, distinct: bool, retracts: bool
 ) -> tuple[dict[str, str], str]:
-    """Write what arrays hold one after the other, NULL where none came.
+    """Return the SQL that concatenates arrays; NULL if there are none.
 
-    What is taken back is taken from what is there by then, so the arrays are folded in order. An element that is taken
-    back goes once, the first of equals; one that is not there changes nothing.
+    A retraction removes elements that arrived before it, so the arrays are folded in order. It removes the first of
+    equal elements; an element that is not present is ignored.
     """
     present = [*counts, f"{x} IS NOT NULL"]
     if not retracts:
@@ -195,7 +195,7 @@ def _collect(
         unique = f"list_filter({x}, lambda e, i: list_position({x}, e) = i)"
         return {x: f"flatten({lists})"}, unique if distinct else x
     same = "lambda y: y IS NOT DISTINCT FROM e"
-    # An element stays if more of its equals come up to it than are taken back.
+    # Keep an element if more equal elements precede it, itself included, than are retracted.
     up_to, taken = f"len(list_filter(a.v[1:i], {same}))", f"len(list_filter(b.v, {same}))"
     added = "list_concat(a.v, b.v)"
     if distinct:

@@ -3,7 +3,7 @@
 Spark's ``hash`` is Murmur3_x86_32 with seed 42, chained: the hash of one column is the seed of the next, and a NULL
 leaves the seed as it is (``org.apache.spark.sql.catalyst.expressions.Murmur3Hash``). Its string hash differs from the
 reference Murmur3 in the tail: the bytes after the last whole word are mixed in one by one, each sign-extended.
-Being equal to Spark's, a bucket can be computed on either side and by any Spark user who looks for a key.
+Because it equals Spark's, any Spark user can compute the bucket of a key.
 
 Keys of type float or double are refused by `key_types_allowed`, although `bucket_of` can hash them: NaN has many bit
 patterns and -0.0 equals 0.0, and Spark, DuckDB, JSON and the log's consumers do not agree on when those are one key.

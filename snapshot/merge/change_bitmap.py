@@ -1,8 +1,8 @@
-"""What of a snapshot's changes counts, as bits, for who scans the files as they are: which keys, and which rows.
+"""Bitmaps of the keys that a snapshot changed and of the change rows that are still current.
 
-A scan of a bucket's base and changes together gives the snapshot's rows when it leaves out the base's rows whose key is
-among the changes, and of the changes those that do not stand: deletes, rows from before an update, and what a later
-change of the same key replaces. Only keys, kinds and the order of the changes are read for it.
+A scan of base and change files together yields the snapshot's rows if it skips base rows with a changed key, and
+changes that are not current: deletes, rows before an update, and changes that a later change of the same key replaces.
+Only the keys, kinds and order of the changes are read.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from snapshot.storage import Storage, storage_errors
 
 @dataclass(frozen=True)
 class ChangeBitmap:
-    """What of some changes counts.
+    """Bitmaps of some changes.
 
     Attributes:
         keys: the keys of all changes.
-        rows: the places of the changes that stand, counted through all files in their order; None where all do.
+        rows: the positions of the current changes, counted through all files in order; None if all are current.
     """
 
     keys: KeyBitmap
@@ -37,17 +37,17 @@ class ChangeBitmap:
 
 
 def change_bitmap(storage: Storage, files: Sequence[DataFile], key: str, *, threads: int) -> ChangeBitmap | None:
-    """Find what of a snapshot's changes counts; None where their keys lie too far apart for bits.
+    """Return the bitmaps of a snapshot's changes; None if the range of their keys is too large for a bitmap.
 
     Args:
         storage: folder of the commit table.
-        files: all changes that the base does not contain yet; at least one.
-        key: the table's one key column, as files call it, of a type that ``KeyBitmap`` can hold.
-        threads: how many files are read at a time.
+        files: all change files not yet merged into the base; at least one.
+        key: the physical name of the table's only key column, of a type that ``KeyBitmap`` can hold.
+        threads: number of files to read concurrently.
 
     Raises:
-        DataLostError: a file is gone.
-        CorruptedError: a file does not hold what it should.
+        DataLostError: a file is missing.
+        CorruptedError: a file's content is not what was written.
         UnavailableError: a file cannot be read.
     """
     with ThreadPoolExecutor(max(1, min(threads, len(files)))) as pool:

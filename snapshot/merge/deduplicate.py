@@ -25,7 +25,7 @@ def last_per_key(
         batches: Rows of one schema with the key columns and ``_seq``; others are carried along.
 
     Yields:
-        The rows kept, ordered by ``_seq``, in the schema that came.
+        The remaining rows, ordered by ``_seq``, in the schema of the input.
     """
     rows = iter(batches)
     first = next(rows, None)
@@ -42,7 +42,7 @@ def last_per_key(
     keys = ", ".join(names[name] for name in primary_key)
     last = "max(rowid)" if order.ascends else f"max_by(rowid, {seq})"
     session.execute(f"CREATE TEMP TABLE winners AS SELECT {last} AS row FROM staged GROUP BY {keys}")
-    # Deleting joins row numbers only, and leaves what stays in the order in which it came.
+    # A delete by row number keeps the remaining rows in their order.
     session.execute("DELETE FROM staged WHERE NOT EXISTS (SELECT 1 FROM winners WHERE row = staged.rowid)")
     session.execute("DROP TABLE winners")
     yield from read(session, f"SELECT * FROM staged {'' if order.ascends else f'ORDER BY {seq}'}", [], schema)

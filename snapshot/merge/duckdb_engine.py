@@ -1,4 +1,4 @@
-"""DuckDB as the vectorised engine inside one Python task: its names for Arrow's types, values and files.
+"""DuckDB as the vectorised engine of one Python task: its names for Arrow types, values and files.
 
 Nothing is downloaded: extensions are neither installed nor loaded, and other file systems than the local one are
 those of fsspec, registered in the connection.
@@ -129,7 +129,7 @@ def _unglobbed(path: str) -> str:
 def connect(
     *, memory_limit: str, temp_directory: str, filesystem: fsspec.AbstractFileSystem | None
 ) -> duckdb.DuckDBPyConnection:
-    """Open an engine of one thread and bounded memory that spills into a folder of its own.
+    """Open a connection with one thread and bounded memory that spills to a temporary folder.
 
     Args:
         memory_limit: What DuckDB may hold in memory, as in ``"512MB"``.
@@ -165,7 +165,7 @@ def spilling(
         prefix: Begins the folder's name.
         memory_limit: What DuckDB may hold in memory, as in ``"512MB"``.
         filesystem: Opens paths that are not local; None when all are.
-        parent: Folder in which the new one is made; None for the system's.
+        parent: Folder in which to create the temporary folder; None for the system's.
     """
     spill = tempfile.mkdtemp(prefix=prefix, dir=parent)
     try:
@@ -206,7 +206,7 @@ def errors_mapped(what: str) -> Iterator[None]:
 
 
 def _lost(what: str, error: Exception) -> str:
-    # DuckDB shows the query after a line of its own.
+    # The first line is DuckDB's message; the query follows.
     told = str(error).partition("\n")[0]
     return f"{what}: {told}. {GONE}"
 

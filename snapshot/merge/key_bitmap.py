@@ -9,38 +9,38 @@ import numpy as np
 import pyarrow as pa
 
 _SPAN_MAX = 1 << 28
-"""Numbers between the least key and the greatest: 32 MB of bits."""
+"""Maximum difference between the smallest and the largest key: a bitmap of 32 MB."""
 
 
 class KeyBitmap:
-    """A set of keys of one column of whole numbers or dates.
+    """A set of keys of one integer or date column.
 
     Attributes:
-        low: the least key.
-        high: the greatest.
+        low: the smallest key.
+        high: the largest key.
     """
 
     def __init__(self, low: int, high: int) -> None:
-        """Hold no key yet; those that may come lie between ``low`` and ``high``, not too far apart."""
+        """Create an empty set of keys between ``low`` and ``high``."""
         self.low = low
         self.high = high
         self._bits = np.zeros((((high - low) >> 6) + 1) << 3, np.uint8)
 
     @staticmethod
     def can_hold(data_type: pa.DataType) -> bool:
-        """Return whether keys of a type are whole numbers."""
+        """Return whether the set can hold keys of a type."""
         return bool(pa.types.is_signed_integer(data_type) or pa.types.is_date32(data_type))
 
     @classmethod
     def of(cls, ends: pa.Array, keys: Iterable[pa.Array]) -> Self | None:
-        """Hold keys, however many, in the memory of their bits and of one array.
+        """Return the set of some keys; memory is that of the bitmap and of one array of keys.
 
         Args:
-            ends: the least key and the greatest; both NULL where there is none.
-            keys: the keys, none of them NULL.
+            ends: the smallest and the largest key; both NULL if there are none.
+            keys: the keys, without NULL.
 
         Returns:
-            The set; None where the ends lie too far apart.
+            The set; None if the range of keys is too large.
         """
         low, high = (0, 0) if ends.null_count else map(int, numbers_of(ends))
         if high - low >= _SPAN_MAX:
@@ -52,16 +52,16 @@ class KeyBitmap:
 
     @property
     def words(self) -> np.ndarray:
-        """The bits, from ``low`` on, 64 in an int64, the first in the lowest place."""
+        """The bits, starting at ``low``, 64 per int64, least significant bit first."""
         return self._bits.view("<i8")
 
     def add(self, numbers: np.ndarray) -> None:
-        """Hold more keys, int64."""
+        """Add keys (int64)."""
         places = numbers - self.low
         if len(self._bits) > len(places) << 3:
             np.bitwise_or.at(self._bits, places >> 3, _bit(places))
             return
-        # Where keys lie close, packing truth values takes a quarter of the time of setting bit by bit.
+        # For dense keys, packing booleans takes a quarter of the time of setting single bits.
         are_set = np.zeros(len(self._bits) << 3, bool)
         are_set[places] = True
         self._bits |= np.packbits(are_set, bitorder="little")

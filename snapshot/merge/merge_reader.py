@@ -1,18 +1,17 @@
-"""Merges a bucket's base with its changes, and picks the last change of each key, in DuckDB inside one task.
+"""Merge on read: merges a bucket's base with its changes, in DuckDB inside one task.
 
-A base file holds one row per key; a change file holds changes, several of one key perhaps. Of a key's changes the one
-with the largest (snapshot, ``_seq``) wins: ``DELETE`` takes the row away, ``INSERT`` and ``UPDATE_AFTER`` set it,
-``UPDATE_BEFORE`` counts for nothing. What is merged:
+A base file has one row per key; change files may have several changes of a key. The change with the largest (snapshot,
+``_seq``) wins: ``DELETE`` removes the row, ``INSERT`` and ``UPDATE_AFTER`` set it, ``UPDATE_BEFORE`` is ignored.
 
-1. The changes go into a temporary table, with only the columns that are asked for; the winners are found there.
-2. Each group of base files of one partition is scanned, and the rows whose key was changed are dropped: by an anti join
-   whose hash table holds the changed keys, never the base, or where the key is one whole number, by bits.
-3. The winners that are not deletes follow.
+1. Load the changes into a temporary table, with only the requested columns, and find the winner of each key.
+2. Scan the base files, grouped by partition, and drop the rows with a changed key: by an anti join whose hash table
+   holds the changed keys, never the base, or by a bitmap if the key is one integer.
+3. Emit the winners that are not deletes.
 
-A condition on the base is applied in its Parquet scan. A condition on changes must wait until the winners are known,
-unless it reads key columns only: then it holds for all changes of a key or for none.
+A filter is applied to the base in its Parquet scan. It can be applied to changes only after the winners are known,
+unless it reads only key columns: then it holds for all changes of a key or for none.
 
-Inside DuckDB, the schema's columns are called ``c0``, ``c1``, ... so that no user's column name can hide one of ours.
+In DuckDB, columns are named ``c0``, ``c1``, ... so that a user's column cannot hide an internal one.
 """
 
 from __future__ import annotations
@@ -79,8 +78,8 @@ class MergeReader:
     """Merges and orders the files of one table; one thread, bounded memory, spilling to disk. A context manager.
 
     The iterators it returns read as they are consumed, may be open at the same time, and must be consumed before the
-    engine is closed. They raise `DataLostError` when a file is gone, `CorruptedError` when a file does not hold what
-    the schema says, and `UnavailableError` when the memory limit does not suffice or a file system fails.
+    engine is closed. They raise `DataLostError` if a file is missing, `CorruptedError` if a file does not match the
+    schema, and `UnavailableError` if the memory limit is too low or a file system operation fails.
     """
 
     def __init__(
@@ -93,16 +92,16 @@ class MergeReader:
         filesystem: fsspec.AbstractFileSystem | None = None,
         temp_directory: str | None = None,
     ) -> None:
-        """Describe the table; nothing is opened before the engine is entered.
+        """Create the reader; nothing is opened before the context is entered.
 
         Args:
             schema: The table's columns.
             primary_key: Names of the key columns; empty for a table without a key, which can only be ordered.
-            stored: The same columns in the same order as files hold them; None where they are called alike. A column
-                that a file lacks is NULL, and one of a narrower type is cast.
-            memory_limit: What DuckDB may hold in memory.
-            filesystem: Opens the files; None when they are local.
-            temp_directory: Folder in which a folder for spilled data is made; None for the system's.
+            stored: The same columns with physical names; None if the names are equal. A column that a file lacks is
+                NULL, and a narrower type is cast.
+            memory_limit: DuckDB's memory limit.
+            filesystem: Opens the files; None for local files.
+            temp_directory: Parent of the folder for spilled data; None for the system's temporary folder.
         """
         self._schema = schema
         self._in_files = schema if stored is None else stored
@@ -142,12 +141,12 @@ class MergeReader:
 
         Args:
             base: The base files, or a part of them.
-            changes: All change files of the bucket that the base does not contain yet.
-            columns: The columns wanted; None for all. They come in the order of the schema.
-            predicate: Which rows are wanted; may read columns that are not.
-            emit_changes: Whether the rows set by changes are given too. When a bucket's base is read in parts, one part
-                gives them and the others do not.
-            keys: The keys whose rows are wanted, in the order of the primary key's columns; None for all.
+            changes: All change files of the bucket that are not yet merged into the base.
+            columns: The columns to return, in schema order; None for all.
+            predicate: The rows to return; may read columns that are not returned.
+            emit_changes: Whether to return the rows set by changes too. If several tasks read a bucket's base, only one
+                of them returns these rows.
+            keys: The keys to look up, with columns in the order of the primary key; None for all rows.
 
         Yields:
             The wanted columns, as the schema describes them.
@@ -180,10 +179,10 @@ class MergeReader:
 
         Args:
             files: The change files, in any order.
-            columns: The columns wanted; None for all. They come in the order of the schema.
+            columns: The columns to return, in schema order; None for all.
 
         Yields:
-            The wanted columns, nullable but for the key (a delete may have the key only), ``_kind`` int8 and
+            The columns, nullable except for the key (a delete may have only the key), ``_kind`` int8 and
             ``_snapshot`` int64.
         """
         wanted = self._wanted(columns)
@@ -192,14 +191,14 @@ class MergeReader:
         return self._changes_in_order(files, wanted.names, schema) if files else iter(())
 
     def last_per_key(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Keep of each key the row with the largest ``_seq``, which must differ between rows of one key.
+        """Yield the row with the largest ``_seq`` of each key; ``_seq`` must differ between rows of one key.
 
         Args:
-            batches: Rows of one schema with the key columns and ``_seq``; others are carried along. They are read to
-                the end before the first batch is given; what they raise is raised here.
+            batches: Rows of one schema with the key columns, ``_seq`` and any others. They are read to the end before
+                the first batch is returned; their errors are raised here.
 
         Yields:
-            The rows kept, ordered by ``_seq``, in the schema that came.
+            The remaining rows, ordered by ``_seq``, in the schema of the input.
         """
         with errors_mapped("staged rows"), self._cursor() as cursor:
             yield from last_per_key(cursor, self._primary_key, batches)

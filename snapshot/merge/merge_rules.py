@@ -1,4 +1,4 @@
-"""Merge engines: what several rows of one key become. Decides only; ``aggregate_sql.py`` does it.
+"""Merge engines: the rules by which rows of one key are merged; ``aggregate_sql.py`` executes them.
 
 All engines are one rule. Each column has a function, which folds the values of a key's rows in the order in which they
 arrive, the row in the table first. A *sequence* says which rows are late: a row whose sequence is below the greatest
@@ -39,16 +39,16 @@ class Deletes(Enum):
     RETRACT = "retract"
     """The delete's values are subtracted from the row, which stays. So are those of an UPDATE_BEFORE."""
     REFUSE = "refuse"
-    """The write is refused."""
+    """The write is rejected."""
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """Columns that say in which order rows belong, compared one after the other; NULL is the smallest.
+    """Columns that order the rows of a key, compared in turn; NULL is the smallest value.
 
     Attributes:
         fields: the columns.
-        is_group: it orders its group's columns only, and a row in which all its fields are NULL has nothing for them.
+        is_group: it orders only the columns of its group; a row whose fields are all NULL does not change the group.
     """
 
     fields: tuple[str, ...]
@@ -57,16 +57,16 @@ class Sequence:
 
 @dataclass(frozen=True)
 class ColumnRule:
-    """How one column is folded.
+    """How one column is merged.
 
     Attributes:
-        function: the function.
+        function: the aggregate function.
         sequence: number of the sequence that orders the column; None for the order of arrival.
-        fills: a late value is taken where there is no other (``last_non_null_value`` of partial updates).
-        delimiter: stands between the strings of ``listagg``.
-        distinct: ``collect`` keeps the first of equal elements.
-        retracts: a value can be taken back; ``last_value`` and ``last_non_null_value`` then become NULL.
-        ignore_retract: what would take a value back does nothing here.
+        fills: whether a late value is used if there is no other (``last_non_null_value`` of partial updates).
+        delimiter: the separator of ``listagg``.
+        distinct: whether ``collect`` keeps only the first of equal elements.
+        retracts: whether a value can be retracted; ``last_value`` and ``last_non_null_value`` then become NULL.
+        ignore_retract: whether retractions of this column are ignored.
     """
 
     function: Function
@@ -83,10 +83,10 @@ class MergeRule:
     """How a table merges the rows of a key. Picklable.
 
     Attributes:
-        columns: rules of all columns that are not in the key; empty where the last row of a key just counts.
+        columns: the rules of all columns outside the key; empty if the last row of a key wins.
         sequences: the sequences.
-        deletes: what deletes do.
-        ignore_delete: deletes and UPDATE_BEFORE rows are dropped before anything looks at them.
+        deletes: the effect of deletes.
+        ignore_delete: whether deletes and UPDATE_BEFORE rows are dropped first.
         name: the engine's name, for messages.
     """
 
@@ -98,17 +98,17 @@ class MergeRule:
 
     @property
     def merges(self) -> bool:
-        """Whether what is stored depends on more than the last row of a key."""
+        """Whether the stored row depends on more than the last row of a key."""
         return bool(self.columns)
 
     @property
     def takes_preimages(self) -> bool:
-        """Whether UPDATE_BEFORE rows do something."""
+        """Whether UPDATE_BEFORE rows have an effect."""
         return self.deletes is Deletes.RETRACT and not self.ignore_delete
 
     @property
     def buries(self) -> tuple[str, ...]:
-        """The sequence fields that are remembered of a delete, so that later rows may be found late; or none."""
+        """The sequence fields that tombstones store, so that late rows can be recognized; empty if there are none."""
         whole = [each for each in self.sequences if not each.is_group]
         return whole[0].fields if whole and self.deletes is Deletes.REMOVE and not self.ignore_delete else ()
 
@@ -121,7 +121,7 @@ class MergeRule:
 
     @property
     def why_refused(self) -> str:
-        """Why deletes are refused; empty where they are not."""
+        """Why deletes are rejected; empty if they are not."""
         if self.ignore_delete:
             return ""
         if self.deletes is Deletes.REFUSE:

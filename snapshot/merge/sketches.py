@@ -42,7 +42,7 @@ def _united(sketches: list[bytes] | None) -> bytes | None:
         raise ValueError(msg) from error
     if len(read) == 1:
         return sketches[0]
-    # The coarsest decides, as in DataSketches' own unions, so that the order of uniting does not.
+    # Use the lowest precision, as DataSketches' own unions do, so that the result does not depend on the order.
     union = hll_union(min(each.lg_config_k for each in read))
     for each in read:
         union.update(each)
