@@ -87,7 +87,7 @@ def test_a_handle_goes_on_after_ctrl_c_in_the_midst_of_writes(
         assert process.stdout.readline() == "ready\n"
         # It goes on until its input ends, so each signal finds it at work.
         for _ in range(8):
-            time.sleep(dice.uniform(0.05, 0.4))
+            time.sleep(dice.uniform(0.1, 0.8))
             process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
