@@ -1,4 +1,4 @@
-"""The names of the connectors' options, the check for unknown options, and a typed option reader."""
+"""The names of the connectors' options, and the check for unknown options."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Final, TypeVar
 
 from snapshot.errors import InvalidInputError
 from snapshot.suggestions import did_you_mean
-from tablestore.options.value_types import OptionType
 
-T = TypeVar("T")
 V = TypeVar("V")
 
 
@@ -120,29 +118,6 @@ def refuse_unknown(connector: Connector, given: Collection[str], format_prefixes
         f"Supported options are: {', '.join(sorted(known.values()))}, {families}."
     )
     raise InvalidInputError(msg)
-
-
-class OptionReader:
-    """Reads single options as typed values."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        """Read from ``given``, whose keys are lower-case option names."""
-        self.given = given
-
-    def value(self, name: str, kind: OptionType[T], default: T | None) -> T:
-        """Return the value of one option, or the default if it is not set.
-
-        Raises:
-            InvalidInputError: the option's text is not valid for its type.
-        """
-        text = self.given.get(name.lower())
-        if text is None:
-            return default  # type: ignore[return-value]  # a default of None is the caller's own type
-        try:
-            return kind.parse(text.strip())
-        except ValueError:
-            msg = f"Invalid value for option '{name}'. Expected {kind.expected}, got {text!r}."
-            raise InvalidInputError(msg) from None
 
 
 def options_after(given: Mapping[str, V], prefix: str) -> dict[str, V]:

@@ -24,17 +24,25 @@ from tablestore.connectors.option_names import (
     PROPERTIES,
     ROWS_MAX,
     Connector,
-    OptionReader,
     Side,
     options_after,
     refuse_unknown,
 )
-from tablestore.options.value_types import DIGITS, choice, duration_or_ms, integer
+from tablestore.options.declaration import Group, OptionSpec, option, optional
+from tablestore.options.value_types import DIGITS, VERBATIM, choice, duration_or_ms, integer
 
 _OFFSETS: Final = re.compile(r"partition:([0-9]{1,9}),offset:([0-9]{1,18})")
 
 
-def parse_start(connector: Connector, read: OptionReader, topics: tuple[str, ...], pattern: str | None) -> Start:
+@dataclass(frozen=True, kw_only=True)
+class _Modes(Group):
+    """Where a read starts and ends."""
+
+    startup: StartupMode = option("scan.startup.mode", choice(StartupMode), StartupMode.GROUP)
+    bounded: BoundedMode = option("scan.bounded.mode", choice(BoundedMode), BoundedMode.UNBOUNDED)
+
+
+def parse_start(connector: Connector, given: Mapping[str, str], topics: tuple[str, ...], pattern: str | None) -> Start:
     """Parse where a read starts (``scan.startup.*``).
 
     Raises:
@@ -43,24 +51,29 @@ def parse_start(connector: Connector, read: OptionReader, topics: tuple[str, ...
     if connector is Connector.UPSERT:
         # Only a reader that starts at the beginning sees the row of every key.
         return Start(StartupMode.EARLIEST)
-    mode = read.value("scan.startup.mode", choice(StartupMode), StartupMode.GROUP)
+    mode = _Modes.read(given).startup
     is_timestamp, is_specific = mode is StartupMode.TIMESTAMP, mode is StartupMode.SPECIFIC
-    return Start(mode, *_mode_options(read, "startup", is_timestamp, is_specific, topics, pattern))
+    return Start(mode, *_mode_options(given, "startup", is_timestamp, is_specific, topics, pattern))
 
 
-def parse_bound(read: OptionReader, topics: tuple[str, ...], pattern: str | None) -> Bound:
+def parse_bound(given: Mapping[str, str], topics: tuple[str, ...], pattern: str | None) -> Bound:
     """Parse where a read ends (``scan.bounded.*``).
 
     Raises:
         InvalidInputError: a mode is unknown, or an option that it requires is missing.
     """
-    mode = read.value("scan.bounded.mode", choice(BoundedMode), BoundedMode.UNBOUNDED)
+    mode = _Modes.read(given).bounded
     is_timestamp, is_specific = mode is BoundedMode.TIMESTAMP, mode is BoundedMode.SPECIFIC
-    return Bound(mode, *_mode_options(read, "bounded", is_timestamp, is_specific, topics, pattern))
+    return Bound(mode, *_mode_options(given, "bounded", is_timestamp, is_specific, topics, pattern))
 
 
 def _mode_options(
-    read: OptionReader, which: str, is_timestamp: bool, is_specific: bool, topics: tuple[str, ...], pattern: str | None
+    given: Mapping[str, str],
+    which: str,
+    is_timestamp: bool,
+    is_specific: bool,
+    topics: tuple[str, ...],
+    pattern: str | None,
 ) -> tuple[int | None, Mapping[int, int]]:
     """Return the timestamp and the offsets that the modes ``timestamp`` and ``specific-offsets`` require.
 
@@ -68,18 +81,18 @@ def _mode_options(
     """
     time_name, offsets_name = f"scan.{which}.timestamp-millis", f"scan.{which}.specific-offsets"
     for name, mode, wanted in ((time_name, "timestamp", is_timestamp), (offsets_name, "specific-offsets", is_specific)):
-        if wanted and name not in read.given:
+        if wanted and name not in given:
             msg = f"'{name}' is required in '{mode}' {which} mode but missing."
             raise InvalidInputError(msg)
-        if not wanted and name in read.given:
+        if not wanted and name in given:
             msg = f"Option '{name}' goes with 'scan.{which}.mode' = '{mode}' only. Set that mode, or leave it out."
             raise InvalidInputError(msg)
     if not is_specific:
-        return (read.value(time_name, integer(0), None) if is_timestamp else None), {}
+        return (OptionSpec(time_name, integer(0)).parse(given[time_name]) if is_timestamp else None), {}
     if pattern is not None or len(topics) > 1:
         msg = f"Currently Kafka source only supports specific offset for single topic ('{offsets_name}')."
         raise InvalidInputError(msg)
-    return None, _specific_offsets(offsets_name, read.given[offsets_name])
+    return None, _specific_offsets(offsets_name, given[offsets_name])
 
 
 def _specific_offsets(name: str, text: str) -> Mapping[int, int]:
@@ -134,9 +147,6 @@ def parse_formats(
     return key_choice, value_choice, (*prefixes, f"key.{key}.")
 
 
-_DISCOVERY_MS: Final = 300_000
-
-
 class FieldsInclude(StrEnum):
     """Which columns the message value contains."""
 
@@ -151,8 +161,8 @@ class Guarantee(StrEnum):
     EXACTLY_ONCE = "exactly-once"
 
 
-@dataclass(frozen=True)
-class ConnectorOptions:
+@dataclass(frozen=True, kw_only=True)
+class ConnectorOptions(Group):
     """The parsed options of a table; the connectors' documentation page describes each option.
 
     Attributes:
@@ -164,21 +174,10 @@ class ConnectorOptions:
         key_format: the format of the message key; None for messages without a key.
         value_format: the format of the message value.
         key_fields: names of the key columns; the primary key on an upsert table.
-        key_prefix: prefix of the key columns' names in the table; message fields do not have it.
-        fields_include: which columns the value contains.
         metadata: the metadata key that each metadata column reads, by lower-case column name.
         precisions: the number of fractional-second digits of a timestamp column, by lower-case column name.
         start: where a read starts.
         bound: where a read ends.
-        discovery_ms: interval at which new topics and partitions are discovered; 0 disables discovery.
-        partitioner: ``default``, ``fixed``, ``round-robin`` or ``package.module.Class``.
-        parallelism: the number of writing tasks; None leaves it to Spark.
-        guarantee: the sink's delivery guarantee.
-        transactional_prefix: prefix of the sink's transactional ids.
-        buffer_rows: maximum rows in an upsert sink's buffer; 0 disables the buffer.
-        buffer_ms: flush interval of that buffer.
-        rows_max: maximum records of a micro-batch.
-        checkpoint: ``checkpointLocation`` of a streaming write.
     """
 
     connector: Connector
@@ -189,21 +188,23 @@ class ConnectorOptions:
     key_format: FormatChoice | None
     value_format: FormatChoice
     key_fields: tuple[str, ...]
-    key_prefix: str
-    fields_include: FieldsInclude
     metadata: Mapping[str, str]
     precisions: Mapping[str, int]
     start: Start
     bound: Bound
-    discovery_ms: int
-    partitioner: str
-    parallelism: int | None
-    guarantee: Guarantee
-    transactional_prefix: str | None
-    buffer_rows: int
-    buffer_ms: int
-    rows_max: int | None
-    checkpoint: str | None
+    key_prefix: str = option("key.fields-prefix", VERBATIM, "", "Prefix of key columns that message fields lack.")
+    fields_include: FieldsInclude = option("value.fields-include", choice(FieldsInclude), FieldsInclude.ALL)
+    discovery_ms: int = option("scan.topic-partition-discovery.interval", duration_or_ms(), "5 min", "0: never.")
+    partitioner: str = option(
+        "sink.partitioner", VERBATIM, "default", "`default`, `fixed`, `round-robin` or `package.module.Class`."
+    )
+    parallelism: int | None = optional("sink.parallelism", integer(1), "Writing tasks; None leaves it to Spark.")
+    guarantee: Guarantee = option("sink.delivery-guarantee", choice(Guarantee), Guarantee.AT_LEAST_ONCE)
+    transactional_prefix: str | None = optional("sink.transactional-id-prefix", VERBATIM)
+    buffer_rows: int = option("sink.buffer-flush.max-rows", integer(0), "0", "Rows of the upsert buffer; 0: none.")
+    buffer_ms: int = option("sink.buffer-flush.interval", duration_or_ms(), "0", "When that buffer is flushed.")
+    rows_max: int | None = optional(ROWS_MAX, integer(1), "Maximum records of a micro-batch.")
+    checkpoint: str | None = optional("checkpointLocation", VERBATIM, "Of a streaming write.")
 
     @property
     def is_upsert(self) -> bool:
@@ -242,7 +243,6 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
     """
     options = wrap({name.lower(): value for name, value in options.items()})
     given = {name: str(value) for name, value in options.items()}
-    read = OptionReader(given)
     _check_connector(connector, given)
     key_format, value_format, prefixes = parse_formats(connector, given)
     refuse_unknown(connector, given, prefixes)
@@ -254,7 +254,9 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
         )
         raise InvalidInputError(msg)
     properties = parse_properties(options_after(options, PROPERTIES))
-    parsed = ConnectorOptions(
+    parsed = ConnectorOptions.read(
+        # A table that is only read does not need a valid number of writing tasks.
+        {name: text for name, text in given.items() if name != "sink.parallelism" or side is not Side.SOURCE},
         connector=connector,
         topics=topics,
         pattern=pattern,
@@ -263,21 +265,13 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
         key_format=key_format,
         value_format=value_format,
         key_fields=_key_fields(connector, given),
-        key_prefix=given.get("key.fields-prefix", ""),
-        fields_include=read.value("value.fields-include", choice(FieldsInclude), FieldsInclude.ALL),
         metadata=options_after(given, METADATA),
-        precisions={name: read.value(f"{PRECISION}{name}", DIGITS, 6) for name in options_after(given, PRECISION)},
-        start=parse_start(connector, read, topics, pattern),
-        bound=parse_bound(read, topics, pattern),
-        discovery_ms=read.value("scan.topic-partition-discovery.interval", duration_or_ms(), _DISCOVERY_MS),
-        partitioner=given.get("sink.partitioner", "default"),
-        parallelism=read.value("sink.parallelism", integer(1), None) if side is not Side.SOURCE else None,
-        guarantee=read.value("sink.delivery-guarantee", choice(Guarantee), Guarantee.AT_LEAST_ONCE),
-        transactional_prefix=given.get("sink.transactional-id-prefix") or None,
-        buffer_rows=read.value("sink.buffer-flush.max-rows", integer(0), 0),
-        buffer_ms=read.value("sink.buffer-flush.interval", duration_or_ms(), 0),
-        rows_max=read.value(ROWS_MAX, integer(1), None),
-        checkpoint=given.get("checkpointlocation"),
+        precisions={
+            name: OptionSpec(f"{PRECISION}{name}", DIGITS).parse(text)
+            for name, text in options_after(given, PRECISION).items()
+        },
+        start=parse_start(connector, given, topics, pattern),
+        bound=parse_bound(given, topics, pattern),
     )
     _check_key(parsed)
     if side is Side.SINK:
@@ -373,7 +367,7 @@ def _check_key(options: ConnectorOptions) -> None:
 
 
 def _check_sink(options: ConnectorOptions) -> None:
-    if options.guarantee is Guarantee.EXACTLY_ONCE and options.transactional_prefix is None:
+    if options.guarantee is Guarantee.EXACTLY_ONCE and not options.transactional_prefix:
         msg = (
             "sink.transactional-id-prefix must be specified when 'sink.delivery-guarantee' is 'exactly-once': a name "
             "of its own for each query that writes to this cluster."

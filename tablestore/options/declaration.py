@@ -1,4 +1,8 @@
-"""Declarations of options and option groups, which are parsed from text and written back as text."""
+"""Declarations of options and option groups, which are parsed from text and written back as text.
+
+Tables, reads, connectors, row formats and SQL settings all declare their options here: each option once, with its name,
+its type (which includes the range of its values), its default and its description.
+"""
 
 from __future__ import annotations
 
@@ -21,34 +25,50 @@ class OptionSpec(Generic[T]):
         name: the name that the user writes.
         type: how the option's text is parsed.
         default: the text of the default value; None if there is none.
-        doc: the description in ``docs/reference/options.md``.
+        doc: the description; that of a table's option is in ``docs/reference/options.md``.
         fixed: whether the option describes stored data; then it is stored with the table even if it is the default.
     """
 
     name: str
     type: OptionType[T]
-    default: str | None
-    doc: str
+    default: str | None = None
+    doc: str = ""
     fixed: bool = False
 
-    @property
-    def field(self) -> T:
-        """A new dataclass field for this option; its static type is the value's type, as for ``dataclasses.field``."""
-        default = dataclasses.MISSING if self.default is None else self.parse(self.default)
-        made: Any = dataclasses.field(default=default, metadata={"spec": self})
-        return cast(T, made)
-
-    def parse(self, text: str) -> T:
+    def parse(self, text: str, prefix: str = "", what: str = "option") -> T:
         """Parse the option's text.
+
+        Args:
+            text: the text.
+            prefix: what the user writes before the option's name; for the error message, as ``what``.
+            what: what the option is called.
 
         Raises:
             InvalidInputError: the text is not a valid value of this option.
         """
         try:
-            return self.type.parse(text.strip())
+            return self.type.parse(text)
         except ValueError:
-            msg = f"option '{self.name}': expected {self.type.expected}, got '{text}'. Correct it or leave it out."
+            name = f"{what} '{prefix}{self.name}'"
+            msg = f"{name}: expected {self.type.expected}, got '{text}'. Correct it or leave it out."
             raise InvalidInputError(msg) from None
+
+
+def option(name: str, kind: OptionType[T], default: str | None, doc: str = "", *, fixed: bool = False) -> T:
+    """Return the dataclass field of an option, which is required if its default is None.
+
+    Its static type is that of the value, as for ``dataclasses.field``.
+    """
+    spec = OptionSpec(name, kind, default, doc, fixed)
+    made: Any = dataclasses.field(
+        default=dataclasses.MISSING if default is None else spec.parse(default), metadata={"spec": spec}
+    )
+    return cast(T, made)
+
+
+def optional(name: str, kind: OptionType[T], doc: str = "") -> T | None:
+    """Return the dataclass field of an option that is None if it is not given."""
+    return dataclasses.field(default=None, metadata={"spec": OptionSpec(name, kind, None, doc)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +76,21 @@ class Group:
     """Base class of option groups, which are parsed from text and written back as the text to store."""
 
     @classmethod
-    def read(cls, given: Mapping[str, str], **more: object) -> Self:
-        """Parse the options of this group and ignore the others; ``more`` sets further fields."""
+    def specs(cls) -> tuple[OptionSpec[Any], ...]:
+        """Return the declarations of the group's own options."""
+        return tuple(part.metadata["spec"] for part in dataclasses.fields(cls) if "spec" in part.metadata)
+
+    @classmethod
+    def read(cls, given: Mapping[str, str], *, prefix: str = "", **more: object) -> Self:
+        """Parse the options of this group and ignore the others; ``more`` sets further fields.
+
+        Names that have upper-case letters are in lower case in ``given``. Error messages show names after ``prefix``.
+        """
         values = dict(more)
         for part in dataclasses.fields(cls):
             spec = part.metadata.get("spec")
-            if spec is not None and spec.name in given:
-                values[part.name] = spec.parse(given[spec.name])
+            if spec is not None and part.name not in more and spec.name.lower() in given:
+                values[part.name] = spec.parse(given[spec.name.lower()], prefix)
         return cls(**values)
 
     def to_properties(self) -> dict[str, str]:

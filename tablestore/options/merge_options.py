@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import Function
-from tablestore.options.declaration import Group, OptionSpec
-from tablestore.options.value_types import BOOLEAN, COLUMNS, RETENTION, choice
+from tablestore.options.declaration import Group, OptionSpec, option, optional
+from tablestore.options.value_types import BOOLEAN, COLUMNS, RETENTION, VERBATIM, choice
 
 FIELDS: Final = "fields."
 AGGREGATE: Final = "aggregate-function"
@@ -29,14 +29,6 @@ class Engine(StrEnum):
     AGGREGATION = "aggregation"
 
 
-MERGE_ENGINE: Final = OptionSpec(
-    "merge-engine",
-    choice(Engine),
-    "deduplicate",
-    "What several rows of one key become: the last (`deduplicate`), the first (`first-row`), the last value that is "
-    "not NULL of each column (`partial-update`), or what the aggregate functions make of them (`aggregation`). See "
-    "[merge engines](../guide/merge_engines.md).",
-)
 SEQUENCE_FIELD: Final = OptionSpec(
     "sequence.field",
     COLUMNS,
@@ -44,56 +36,36 @@ SEQUENCE_FIELD: Final = OptionSpec(
     "Columns that say which row of a key is newer, whatever the order of arrival: a row with a smaller sequence is "
     "late and loses. Deletes too.",
 )
-DELETE_RETENTION: Final = OptionSpec(
-    "sequence.delete-retention",
-    RETENTION,
-    "7 d",
-    "With `sequence.field`: how long a delete is remembered at least. A row that is older than the delete and comes "
-    "later than this is taken for a new one; -1 for ever.",
-)
-IGNORE_DELETE: Final = OptionSpec(
-    "ignore-delete", BOOLEAN, "false", "Deletes, and preimages, that are written are dropped."
-)
-PARTIAL_REMOVE: Final = OptionSpec(
-    "partial-update.remove-record-on-delete",
-    BOOLEAN,
-    "false",
-    "With `merge-engine=partial-update`: a delete removes the row. Otherwise it is refused, or with sequence groups "
-    "sets their columns to NULL.",
-)
-AGGREGATION_REMOVE: Final = OptionSpec(
-    "aggregation.remove-record-on-delete",
-    BOOLEAN,
-    "false",
-    "With `merge-engine=aggregation`: a delete removes the row. Otherwise its values are taken back from the row.",
-)
-DEFAULT_FUNCTION: Final = OptionSpec(
-    "fields.default-aggregate-function",
-    choice(Function),
-    None,
-    "The aggregate function of columns that name none; without it `last_non_null_value`.",
-)
-MERGE_OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
-    MERGE_ENGINE,
-    SEQUENCE_FIELD,
-    DELETE_RETENTION,
-    IGNORE_DELETE,
-    PARTIAL_REMOVE,
-    AGGREGATION_REMOVE,
-    DEFAULT_FUNCTION,
-)
-FIELD_OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
-    AGGREGATE: ("word", "How values of the column are folded; see [merge engines](../guide/merge_engines.md)."),
-    SEQUENCE_GROUP: (
-        "columns",
-        "With `merge-engine=partial-update`: the columns named here are ordered by `<column>` (or several, separated "
-        "by commas), and so are written whole: NULL too.",
+PARTIAL_REMOVE: Final = "partial-update.remove-record-on-delete"
+AGGREGATION_REMOVE: Final = "aggregation.remove-record-on-delete"
+DEFAULT_FUNCTION: Final = "fields.default-aggregate-function"
+
+_FIELD_OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
+    OptionSpec(
+        f"{FIELDS}<column>.{AGGREGATE}",
+        choice(Function),
+        doc="How values of the column are folded; see [merge engines](../guide/merge_engines.md).",
     ),
-    DELIMITER: ("text", "Stands between the strings of `listagg`; a comma if it is not given."),
-    DISTINCT: ("boolean", "`collect` keeps the first of equal elements."),
-    IGNORE_RETRACT: ("boolean", "Deletes and preimages take nothing back from this column."),
-}
-"""Per-column options: the last part of the name, with the type and the documentation."""
+    OptionSpec(
+        f"{FIELDS}<column>.{SEQUENCE_GROUP}",
+        COLUMNS,
+        doc="With `merge-engine=partial-update`: the columns named here are ordered by `<column>` (or several, "
+        "separated by commas), and so are written whole: NULL too.",
+    ),
+    OptionSpec(
+        f"{FIELDS}<column>.{DELIMITER}",
+        VERBATIM,
+        doc="Stands between the strings of `listagg`; a comma if it is not given.",
+    ),
+    OptionSpec(f"{FIELDS}<column>.{DISTINCT}", BOOLEAN, doc="`collect` keeps the first of equal elements."),
+    OptionSpec(
+        f"{FIELDS}<column>.{IGNORE_RETRACT}",
+        BOOLEAN,
+        doc="Deletes and preimages take nothing back from this column.",
+    ),
+)
+FIELD_OPTIONS: Final = {spec.name.rpartition(".")[2]: spec for spec in _FIELD_OPTIONS}
+"""The declarations of per-column options, by the last part of the name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,23 +73,48 @@ class MergeOptions(Group):
     """Options that determine how rows with the same key are merged.
 
     Attributes:
-        engine: the merge engine.
         sequence_field: columns that order the rows of a key; empty for the order of arrival.
         delete_retention_ms: how long a delete is remembered, in milliseconds; -1 forever.
-        ignore_delete: whether deletes are dropped.
-        partial_remove: whether a delete removes the row in the ``partial-update`` engine.
-        aggregation_remove: whether a delete removes the row in the ``aggregation`` engine.
-        default_function: the aggregate function of columns without one of their own.
         fields: the other options that begin with ``fields.``, unparsed.
     """
 
-    engine: Engine = MERGE_ENGINE.field
+    engine: Engine = option(
+        "merge-engine",
+        choice(Engine),
+        "deduplicate",
+        "What several rows of one key become: the last (`deduplicate`), the first (`first-row`), the last value that "
+        "is not NULL of each column (`partial-update`), or what the aggregate functions make of them (`aggregation`). "
+        "See [merge engines](../guide/merge_engines.md).",
+    )
     sequence_field: tuple[str, ...] = field(default=(), metadata={"spec": SEQUENCE_FIELD})
-    delete_retention_ms: int = DELETE_RETENTION.field
-    ignore_delete: bool = IGNORE_DELETE.field
-    partial_remove: bool = PARTIAL_REMOVE.field
-    aggregation_remove: bool = AGGREGATION_REMOVE.field
-    default_function: Function | None = field(default=None, metadata={"spec": DEFAULT_FUNCTION})
+    delete_retention_ms: int = option(
+        "sequence.delete-retention",
+        RETENTION,
+        "7 d",
+        "With `sequence.field`: how long a delete is remembered at least. A row that is older than the delete and "
+        "comes later than this is taken for a new one; -1 for ever.",
+    )
+    ignore_delete: bool = option(
+        "ignore-delete", BOOLEAN, "false", "Deletes, and preimages, that are written are dropped."
+    )
+    partial_remove: bool = option(
+        PARTIAL_REMOVE,
+        BOOLEAN,
+        "false",
+        "With `merge-engine=partial-update`: a delete removes the row. Otherwise it is refused, or with sequence "
+        "groups sets their columns to NULL.",
+    )
+    aggregation_remove: bool = option(
+        AGGREGATION_REMOVE,
+        BOOLEAN,
+        "false",
+        "With `merge-engine=aggregation`: a delete removes the row. Otherwise its values are taken back from the row.",
+    )
+    default_function: Function | None = optional(
+        DEFAULT_FUNCTION,
+        choice(Function),
+        "The aggregate function of columns that name none; without it `last_non_null_value`.",
+    )
     fields: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
@@ -130,10 +127,9 @@ class MergeOptions(Group):
         named = {name: text for name, text in given.items() if is_field_option(name)}
         for name, text in named.items():
             _, suffix = split_field_option(name)
-            if suffix in (DISTINCT, IGNORE_RETRACT):
-                OptionSpec(name, BOOLEAN, None, "").parse(text)
-            elif suffix == AGGREGATE:
-                OptionSpec(name, choice(Function), None, "").parse(text)
+            # The columns of a sequence group are parsed when the table's columns are known.
+            if suffix != SEQUENCE_GROUP:
+                OptionSpec(name, FIELD_OPTIONS[suffix].type).parse(text)
         return cls.read(given, fields=named)
 
     def to_properties(self) -> dict[str, str]:
@@ -157,7 +153,7 @@ class MergeOptions(Group):
 
 def is_field_option(name: str) -> bool:
     """Return whether the name is a per-column option."""
-    return name.startswith(FIELDS) and name != DEFAULT_FUNCTION.name and split_field_option(name)[1] in FIELD_OPTIONS
+    return name.startswith(FIELDS) and name != DEFAULT_FUNCTION and split_field_option(name)[1] in FIELD_OPTIONS
 
 
 def split_field_option(name: str) -> tuple[str, str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.errors import InvalidInputError
 from snapshot.suggestions import did_you_mean
+from tablestore.options.declaration import Group, OptionSpec, option, optional
+from tablestore.options.value_types import BOOLEAN, VERBATIM, OptionType, choice, integer
 
 FORMAT = "tablestore"
 NEWEST, OWN = "newest", "own"
@@ -28,85 +31,93 @@ class ScanMode(StrEnum):
     FROM_TAG = "from-tag"
 
 
-@dataclass(frozen=True)
-class ReadOptions:
+def _millis(moment: datetime) -> int:
+    return int(moment.astimezone().timestamp() * 1000)
+
+
+_TIME: Final = OptionType(
+    "time",
+    "ISO-8601 text or milliseconds since the epoch",
+    lambda text: int(text) if text.isdigit() else _millis(datetime.fromisoformat(text)),
+)
+_SCHEMA: Final = choice((NEWEST, OWN))
+_NAMES: Final = OptionType("columns", "names of columns", lambda text: tuple(text.split("\x1f")), "\x1f".join)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(Group):
     """The parsed options of a read or a streaming write.
 
     Attributes:
-        path: the table's folder.
-        columns: the columns of a batch read; None for all.
-        snapshot: the snapshot that a batch read returns, or the first one of a stream (``from-snapshot``).
-        timestamp_ms: the same by time, in milliseconds since the epoch.
-        scan_mode: where a stream starts.
-        change_feed: whether a stream has ``_change_type``, ``_commit_version`` and ``_commit_timestamp``.
-        rows_max: the maximum rows of a micro-batch; a larger snapshot is still read as a whole.
-        snapshots_max: the maximum snapshots of a micro-batch.
-        checkpoint: the checkpoint of a streaming write, which identifies the query across restarts.
-        tasks: how many tasks a read is split into.
-        push_filters: whether the source applies a batch query's filters before rows reach Spark.
-        own_schema: whether a batch read has the snapshot's own columns instead of the table's current ones.
-        normalize: whether the stream's rows are input of the normalize operator: one per key and micro-batch, with
-            ``_seq``.
         runtime: Kafka client options that are not stored with the table.
         allowed: which references the table's stored options may contain.
-        tag: the tag that a batch read returns, or after which a stream starts (``from-tag``).
-        until: the last snapshot that a stream reads.
-        until_ms: the same by time, in milliseconds since the epoch.
-        consumer: the name under which a stream's progress is stored in the table.
-        changes_after: the snapshot after which a batch read returns changes, as a stream does.
-        changes_through: the last snapshot of those changes.
-        state: the folder of a saved state from which a normalized stream continues.
     """
 
-    path: str
-    columns: tuple[str, ...] | None = None
-    snapshot: int | None = None
-    timestamp_ms: int | None = None
-    scan_mode: ScanMode = ScanMode.FULL
-    change_feed: bool = False
-    rows_max: int | None = None
-    snapshots_max: int | None = None
-    checkpoint: str | None = None
-    tasks: int = 2
-    push_filters: bool = False
-    own_schema: bool = False
-    normalize: bool = False
+    path: str = option("path", VERBATIM, None, "The table's folder.")
+    columns: tuple[str, ...] | None = optional("columns", _NAMES, "The columns of a batch read; None for all.")
+    snapshot: int | None = optional(
+        "snapshot", integer(0), "The snapshot of a batch read, or the first one of a stream (`from-snapshot`)."
+    )
+    timestamp_ms: int | None = optional("timestamp", _TIME, "The same by time, in milliseconds since the epoch.")
+    tag: str | None = optional("tag", VERBATIM, "The tag of a batch read, or after which a stream starts (`from-tag`).")
+    scan_mode: ScanMode = option("scan-mode", choice(ScanMode), ScanMode.FULL, "Where a stream starts.")
+    change_feed: bool = option(
+        "readChangeFeed",
+        BOOLEAN,
+        "false",
+        "Whether a stream has `_change_type`, `_commit_version` and `_commit_timestamp`.",
+    )
+    rows_max: int | None = optional(
+        "maxRowsPerTrigger",
+        integer(1),
+        "The maximum rows of a micro-batch; a larger snapshot is still read as a whole.",
+    )
+    snapshots_max: int | None = optional(
+        "maxSnapshotsPerTrigger", integer(1), "The maximum snapshots of a micro-batch."
+    )
+    checkpoint: str | None = optional(
+        "checkpointLocation",
+        VERBATIM,
+        "The checkpoint of a streaming write, which identifies the query across restarts.",
+    )
+    tasks: int = option("tasks", integer(1), "2", "How many tasks a read is split into.")
+    push_filters: bool = option(
+        "pushFilters",
+        BOOLEAN,
+        "false",
+        "Whether the source applies a batch query's filters before rows reach Spark.",
+    )
+    schema: str = option(
+        "schema", _SCHEMA, NEWEST, "Whether a batch read has the table's columns, or the snapshot's own ones."
+    )
+    normalize: bool = option(
+        "normalize",
+        BOOLEAN,
+        "false",
+        "Whether the stream's rows are input of the normalize operator: one per key and micro-batch, with `_seq`.",
+    )
+    until: int | None = optional("until", integer(0), "The last snapshot that a stream reads.")
+    until_ms: int | None = optional("until-timestamp", _TIME, "The same by time, in milliseconds since the epoch.")
+    consumer: str | None = optional(
+        "consumer", VERBATIM, "The name under which a stream's progress is stored in the table."
+    )
+    changes_after: int | None = optional(
+        "changesAfter", integer(0), "The snapshot after which a batch read returns changes, as a stream does."
+    )
+    changes_through: int | None = optional("changesThrough", integer(0), "The last snapshot of those changes.")
+    state: str | None = optional(
+        "state", VERBATIM, "The folder of a saved state from which a normalized stream continues."
+    )
     runtime: Mapping[str, ClientValue] = field(default_factory=dict)
     allowed: Allowed = field(default_factory=Allowed.of)
-    tag: str | None = None
-    until: int | None = None
-    until_ms: int | None = None
-    consumer: str | None = None
-    changes_after: int | None = None
-    changes_through: int | None = None
-    state: str | None = None
+
+    @property
+    def own_schema(self) -> bool:
+        """Whether a batch read has the snapshot's own columns instead of the table's current ones."""
+        return self.schema == OWN
 
 
-_NAMES = {
-    "path": "path",
-    "columns": "columns",
-    "snapshot": "snapshot",
-    "timestamp": "timestamp",
-    "scan-mode": "scan-mode",
-    "readchangefeed": "readChangeFeed",
-    "maxrowspertrigger": "maxRowsPerTrigger",
-    "maxsnapshotspertrigger": "maxSnapshotsPerTrigger",
-    "checkpointlocation": "checkpointLocation",
-    "tasks": "tasks",
-    "pushfilters": "pushFilters",
-    "schema": "schema",
-    "normalize": "normalize",
-    "tag": "tag",
-    "until": "until",
-    "until-timestamp": "until-timestamp",
-    "consumer": "consumer",
-    "changesafter": "changesAfter",
-    "changesthrough": "changesThrough",
-    "state": "state",
-    "allowreferences": "allowReferences",
-}
-
-
+_KNOWN: Final = {spec.name.lower(): spec.name for spec in ReadOptions.specs()} | {"allowreferences": "allowReferences"}
 _OF_SPARK = ("numrows", "queryname", "owner", "provider", "comment", "location", "external", "is_managed_location")
 """Options that Spark adds itself, for the console sink, for queries and for tables of its catalog."""
 
@@ -122,9 +133,9 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     allowed = Allowed.parse(given["allowreferences"], "allowReferences") if "allowreferences" in given else Allowed.of()
     runtime = {name: value for name, value in given.items() if name.startswith("kafka.")}
     for name in given:
-        if name not in _NAMES and name not in runtime and name not in _OF_SPARK:
-            known = f"Known options are {', '.join(_NAMES.values())}."
-            hint = did_you_mean(name, _NAMES.values(), otherwise=known)
+        if name not in _KNOWN and name not in runtime and name not in _OF_SPARK:
+            known = f"Known options are {', '.join(_KNOWN.values())}."
+            hint = did_you_mean(name, _KNOWN.values(), otherwise=known)
             msg = f"unknown option {name!r} for format({FORMAT!r}). {hint}"
             raise InvalidInputError(msg)
     # For a table of Spark's catalog, Spark passes the folder as ``location``.
@@ -132,39 +143,13 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     if not path:
         msg = f"option 'path' is required for format({FORMAT!r}): the table's folder."
         raise InvalidInputError(msg)
-    snapshot, timestamp = _count(given, "snapshot", 0), given.get("timestamp")
-    tag = given.get("tag")
-    if (snapshot is not None) + (timestamp is not None) + (tag is not None) > 1:
-        msg = "options 'snapshot', 'timestamp' and 'tag' exclude each other; give one."
-        raise InvalidInputError(msg)
-    if "until" in given and "until-timestamp" in given:
-        msg = "options 'until' and 'until-timestamp' exclude each other; give one."
-        raise InvalidInputError(msg)
-    until_time = given.get("until-timestamp")
-    return ReadOptions(
-        path=path,
-        columns=tuple(given["columns"].split("\x1f")) if "columns" in given else None,
-        snapshot=snapshot,
-        timestamp_ms=None if timestamp is None else timestamp_millis(timestamp),
-        scan_mode=_scan_mode(given.get("scan-mode"), snapshot, timestamp, tag),
-        change_feed=_flag(given, "readchangefeed"),
-        rows_max=_count(given, "maxrowspertrigger", 1),
-        snapshots_max=_count(given, "maxsnapshotspertrigger", 1),
-        checkpoint=given.get("checkpointlocation"),
-        tasks=_count(given, "tasks", 1) or 2,
-        push_filters=_flag(given, "pushfilters"),
-        own_schema=parse_schema_choice(given.get("schema", NEWEST)),
-        normalize=_flag(given, "normalize"),
-        runtime=wrap(runtime),
-        allowed=allowed,
-        tag=tag,
-        until=_count(given, "until", 0),
-        until_ms=None if until_time is None else timestamp_millis(until_time),
-        consumer=given.get("consumer"),
-        changes_after=_count(given, "changesafter", 0),
-        changes_through=_count(given, "changesthrough", 0),
-        state=given.get("state"),
-    )
+    for names in (("snapshot", "timestamp", "tag"), ("until", "until-timestamp")):
+        if sum(name in given for name in names) > 1:
+            shown = f"{', '.join(map(repr, names[:-1]))} and {names[-1]!r}"
+            msg = f"options {shown} exclude each other; give one."
+            raise InvalidInputError(msg)
+    found = ReadOptions.read(given, path=path, runtime=wrap(runtime), allowed=allowed)
+    return replace(found, scan_mode=_scan_mode(found, is_given="scan-mode" in given))
 
 
 def parse_schema_choice(text: str) -> bool:
@@ -173,10 +158,7 @@ def parse_schema_choice(text: str) -> bool:
     Raises:
         InvalidInputError: the text is neither.
     """
-    if text not in (OWN, NEWEST):
-        msg = f"option 'schema': expected '{NEWEST}' (the table's columns) or '{OWN}' (the snapshot's), got {text!r}."
-        raise InvalidInputError(msg)
-    return text == OWN
+    return OptionSpec("schema", _SCHEMA).parse(text) == OWN
 
 
 def timestamp_millis(value: str | int | datetime) -> int:
@@ -188,33 +170,25 @@ def timestamp_millis(value: str | int | datetime) -> int:
     Raises:
         InvalidInputError: the value is none of these.
     """
-    if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
-        return int(value)
-    try:
-        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-    except ValueError as error:
-        msg = f"option 'timestamp': expected ISO-8601 text or milliseconds since the epoch, got {value!r}."
-        raise InvalidInputError(msg) from error
-    return int(moment.astimezone().timestamp() * 1000)
+    if isinstance(value, datetime):
+        return _millis(value)
+    return OptionSpec("timestamp", _TIME).parse(value) if isinstance(value, str) else value
 
 
-def _scan_mode(text: str | None, snapshot: int | None, timestamp: str | None, tag: str | None) -> ScanMode:
-    if text is None:
-        if snapshot is not None:
-            return ScanMode.FROM_SNAPSHOT
-        if tag is not None:
-            return ScanMode.FROM_TAG
-        return ScanMode.FULL if timestamp is None else ScanMode.FROM_TIMESTAMP
-    try:
-        mode = ScanMode(text.lower())
-    except ValueError as error:
-        msg = f"option 'scan-mode': expected one of {', '.join(ScanMode)}, got {text!r}."
-        raise InvalidInputError(msg) from error
+def _scan_mode(options: ReadOptions, *, is_given: bool) -> ScanMode:
+    """Return where a stream starts, by default where the option for a start says.
+
+    Raises:
+        InvalidInputError: the given mode needs another option, or excludes it.
+    """
     needs: dict[ScanMode, tuple[str, object]] = {
-        ScanMode.FROM_SNAPSHOT: ("snapshot", snapshot),
-        ScanMode.FROM_TIMESTAMP: ("timestamp", timestamp),
-        ScanMode.FROM_TAG: ("tag", tag),
+        ScanMode.FROM_SNAPSHOT: ("snapshot", options.snapshot),
+        ScanMode.FROM_TIMESTAMP: ("timestamp", options.timestamp_ms),
+        ScanMode.FROM_TAG: ("tag", options.tag),
     }
+    mode = options.scan_mode
+    if not is_given:
+        return next((kind for kind, (_, value) in needs.items() if value is not None), mode)
     for kind, (name, value) in needs.items():
         if mode is kind and value is None:
             msg = f"option 'scan-mode'='{mode}' needs option {name!r}; set where to begin."
@@ -223,21 +197,3 @@ def _scan_mode(text: str | None, snapshot: int | None, timestamp: str | None, ta
             msg = f"option {name!r} goes with 'scan-mode'='{kind}', not with '{mode}'; drop one."
             raise InvalidInputError(msg)
     return mode
-
-
-def _count(given: Mapping[str, str], name: str, least: int) -> int | None:
-    text = given.get(name)
-    if text is None:
-        return None
-    if not text.isdigit() or int(text) < least:
-        msg = f"option {_NAMES[name]!r}: expected a whole number of at least {least}, got {text!r}."
-        raise InvalidInputError(msg)
-    return int(text)
-
-
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name, "false").lower()
-    if text not in ("true", "false"):
-        msg = f"option {_NAMES[name]!r}: expected true or false, got {text!r}."
-        raise InvalidInputError(msg)
-    return text == "true"

@@ -11,6 +11,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.merge import merge_rules
 from snapshot.merge.merge_rules import ColumnRule, Deletes, Function, MergeRule
 from snapshot.merge.sketches import has_sketches
+from tablestore.options.declaration import OptionSpec
 from tablestore.options.merge_options import (
     AGGREGATE,
     AGGREGATION_REMOVE,
@@ -116,7 +117,7 @@ class _Maker:
     def _partial_update(self, plain: MergeRule, whole: tuple[merge_rules.Sequence, ...]) -> MergeRule:
         options, groups = self._options, list(self._groups())
         if groups and (whole or options.partial_remove):
-            other = SEQUENCE_FIELD.name if whole else PARTIAL_REMOVE.name
+            other = SEQUENCE_FIELD.name if whole else PARTIAL_REMOVE
             msg = (
                 f"option '{other}' does not go with sequence groups, each of which has its own. Leave one of them out."
             )
@@ -216,11 +217,7 @@ class _Maker:
 
     def _named(self, option: str, text: str, *, single: bool = False) -> tuple[str, ...]:
         """Parse and check the names of columns that are not in the key."""
-        try:
-            names = (text,) if single else COLUMNS.parse(text) if text else ()
-        except ValueError:
-            msg = f"option '{option}': expected {COLUMNS.expected}, got '{text}'. Correct it or leave it out."
-            raise InvalidInputError(msg) from None
+        names = (text,) if single else OptionSpec(option, COLUMNS).parse(text) if text else ()
         for name in names:
             if name in self._key:
                 msg = f"option '{option}': column '{name}' is in the primary key, which does not change. Leave it out."
@@ -246,9 +243,9 @@ class _Maker:
         aggregates = (Engine.AGGREGATION, Engine.PARTIAL_UPDATE)
         known: list[tuple[str, bool, Sequence[Engine]]] = [
             (SEQUENCE_FIELD.name, bool(options.sequence_field), [e for e in Engine if e is not Engine.FIRST_ROW]),
-            (PARTIAL_REMOVE.name, options.partial_remove, [Engine.PARTIAL_UPDATE]),
-            (AGGREGATION_REMOVE.name, options.aggregation_remove, [Engine.AGGREGATION]),
-            (DEFAULT_FUNCTION.name, options.default_function is not None, aggregates),
+            (PARTIAL_REMOVE, options.partial_remove, [Engine.PARTIAL_UPDATE]),
+            (AGGREGATION_REMOVE, options.aggregation_remove, [Engine.AGGREGATION]),
+            (DEFAULT_FUNCTION, options.default_function is not None, aggregates),
         ]
         for name in options.fields:
             is_group = split_field_option(name)[1] == SEQUENCE_GROUP

@@ -1,25 +1,32 @@
-"""Parses a table's options from text into frozen dataclasses, so that other modules do not need option names."""
+"""Parses a table's options by their declarations in ``specification.py``, and checks them against each other."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
-from log_system.formats import FORMATS, Format
+from log_system.formats import FORMATS
 from log_system.kafka.client.client_options import check_client_options, nearest_client_option
 from log_system.kafka.client.secrets import refuse_inline_secrets
 from snapshot.errors import InvalidInputError
 from snapshot.suggestions import did_you_mean
-from tablestore.options import specification as specs
-from tablestore.options.declaration import Group as _Group
 from tablestore.options.merge_options import DELIMITER, MergeOptions, is_field_option
 from tablestore.options.specification import (
+    KAFKA,
+    KAFKA_SERVERS,
+    LOG_SYSTEM,
     OPTIONS,
-    ChangelogProducer,
+    CompactionOptions,
     Consistency,
     ForeignRecords,
     Headers,
+    KafkaOptions,
+    LogOptions,
+    PartitionOptions,
+    PublishOptions,
+    SnapshotOptions,
+    TableOptions,
+    WriteOptions,
 )
 
 __all__ = [
@@ -38,7 +45,6 @@ __all__ = [
     "parse_options",
 ]
 
-_KAFKA: Final = "kafka."
 _REMOVED: Final = frozenset({"log.changelog-mode", "log.key.format"})
 _BY_NAME: Final = {spec.name: spec for spec in OPTIONS}
 
@@ -69,124 +75,6 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "snapshot.num-retained.min": "use snapshot.retain-min",
     "snapshot.num-retained.max": "use snapshot.retain-max",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class KafkaOptions(_Group):
-    """The location of the log.
-
-    Attributes:
-        topic: the table's topic.
-        client: librdkafka options, named without the prefix ``kafka.``; credentials are references.
-    """
-
-    topic: str = specs.KAFKA_TOPIC.field
-    client: Mapping[str, str] = field(hash=False)
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """The addresses of the brokers."""
-        return self.client["bootstrap.servers"]
-
-    def to_properties(self) -> dict[str, str]:
-        """Return the options to store."""
-        return super().to_properties() | {f"{_KAFKA}{name}": value for name, value in self.client.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogOptions(_Group):
-    """Options of the log: consistency, format and retention.
-
-    ``retention_ms`` is None for the broker's default and -1 for unlimited retention.
-    """
-
-    kafka: KafkaOptions
-    consistency: Consistency = specs.LOG_CONSISTENCY.field
-    format: str = specs.LOG_FORMAT.field
-    retention_ms: int | None = field(default=None, metadata={"spec": specs.LOG_RETENTION})
-    compacted: bool = specs.LOG_COMPACTED.field
-    headers: Headers = specs.LOG_HEADERS.field
-    foreign_records: ForeignRecords = specs.LOG_FOREIGN_RECORDS.field
-    truncate_record: bool = specs.LOG_TRUNCATE_RECORD.field
-    transaction_timeout_ms: int = specs.LOG_TRANSACTION_TIMEOUT.field
-    request_timeout_ms: int = specs.LOG_REQUEST_TIMEOUT.field
-    replication_factor: int = specs.LOG_REPLICATION_FACTOR.field
-
-    @property
-    def traits(self) -> Format:
-        """The capabilities of the format."""
-        return FORMATS[self.format]
-
-    def to_properties(self) -> dict[str, str]:
-        """Return the options to store."""
-        return {specs.LOG_SYSTEM.name: "kafka"} | super().to_properties()
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompactionOptions(_Group):
-    """When changes are compacted into the base table; ``ratio`` is changed rows divided by base rows."""
-
-    auto: bool = specs.COMPACTION_AUTO.field
-    commits: int = specs.COMPACTION_COMMITS.field
-    ratio: float = specs.COMPACTION_RATIO.field
-    min_commits: int = specs.COMPACTION_MIN_COMMITS.field
-
-
-@dataclass(frozen=True, kw_only=True)
-class SnapshotOptions(_Group):
-    """Which snapshots are kept; ``retain_max`` is None if there is no such limit."""
-
-    retention_ms: int = specs.SNAPSHOT_RETENTION.field
-    retain_min: int = specs.SNAPSHOT_RETAIN_MIN.field
-    retain_max: int | None = field(default=None, metadata={"spec": specs.SNAPSHOT_RETAIN_MAX})
-    auto: bool = specs.SNAPSHOT_EXPIRE_AUTO.field
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartitionOptions(_Group):
-    """When partitions expire; ``expiration_ms`` is None if they never do."""
-
-    expiration_ms: int | None = field(default=None, metadata={"spec": specs.PARTITION_EXPIRATION_TIME})
-    pattern: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_PATTERN})
-    formatter: str | None = field(default=None, metadata={"spec": specs.PARTITION_TIMESTAMP_FORMATTER})
-    auto: bool = specs.PARTITION_EXPIRE_AUTO.field
-    check_interval_ms: int = specs.PARTITION_EXPIRATION_CHECK_INTERVAL.field
-
-
-@dataclass(frozen=True, kw_only=True)
-class WriteOptions(_Group):
-    """How data files are written."""
-
-    target_file_size_bytes: int = specs.WRITE_TARGET_FILE_SIZE.field
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishOptions(_Group):
-    """Whether the driver or tasks publish a snapshot, and in how many transactions."""
-
-    driver_rows_max: int = specs.PUBLISH_DRIVER_ROWS_MAX.field
-    transaction_rows_max: int = specs.PUBLISH_TRANSACTION_ROWS_MAX.field
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableOptions(_Group):
-    """All options of one table; ``log`` is None if the log is in the table's files (``log.system=files``)."""
-
-    buckets: int = specs.BUCKET.field
-    changelog_producer: ChangelogProducer = specs.CHANGELOG_PRODUCER.field
-    consumer_expiration_ms: int | None = field(default=None, metadata={"spec": specs.CONSUMER_EXPIRATION_TIME})
-    log: LogOptions | None = None
-    merge: MergeOptions = field(default_factory=MergeOptions)
-    compaction: CompactionOptions = CompactionOptions()
-    snapshot: SnapshotOptions = SnapshotOptions()
-    partition: PartitionOptions = PartitionOptions()
-    write: WriteOptions = WriteOptions()
-    publish: PublishOptions = PublishOptions()
-
-    @property
-    def looks_up(self) -> bool:
-        """Whether each write looks up the rows it replaces."""
-        return self.changelog_producer is ChangelogProducer.LOOKUP
 
 
 def parse_stored(properties: Mapping[str, str], primary_key: Sequence[str]) -> TableOptions:
@@ -223,7 +111,7 @@ def parse_options(
     given = {name: _text(name, value) for name, value in options.items()}
     for name in given:
         _check_name(name)
-    system = _log_system(given.pop(specs.LOG_SYSTEM.name, None), log_system)
+    system = _log_system(given.pop(LOG_SYSTEM.name, None), log_system)
     if system != "kafka":
         _refuse_without_log(given)
     table = TableOptions.read(
@@ -302,13 +190,13 @@ def _text(name: str, value: object) -> str:
 
 
 def _check_name(name: str) -> None:
-    if name in _BY_NAME or (name.startswith(_KAFKA) and name not in _ELSEWHERE) or is_field_option(name):
+    if name in _BY_NAME or (name.startswith(KAFKA) and name not in _ELSEWHERE) or is_field_option(name):
         return
     if name in _ELSEWHERE:
         hint = _ELSEWHERE[name]
     elif name.startswith("properties."):
         inner = name.removeprefix("properties.")
-        hint = f"this is the name in a Kafka connector's table; use {_KAFKA}{inner}"
+        hint = f"this is the name in a Kafka connector's table; use {KAFKA}{inner}"
     elif name.startswith("sink."):
         hint = "this is an option of a connector's table; writes of this store are exactly-once by themselves"
     else:
@@ -324,12 +212,12 @@ def _log_system(option: str | None, argument: str | None) -> str:
         msg = f"option 'log.system'='{option}' and the argument log_system='{argument}' have to agree. Leave one out."
         raise InvalidInputError(msg)
     system = option if argument is None else argument
-    return specs.LOG_SYSTEM.parse(system or "files")
+    return LOG_SYSTEM.parse(system or "files")
 
 
 def _refuse_without_log(given: Mapping[str, str]) -> None:
     for name in given:
-        if name.startswith(("log.", _KAFKA, "publish.")):
+        if name.startswith(("log.", KAFKA, "publish.")):
             msg = (
                 f"option '{name}' needs a Kafka log; this table's log is in its files. Set log.system=kafka (or "
                 f"log_system='kafka'), or leave the option out."
@@ -338,14 +226,14 @@ def _refuse_without_log(given: Mapping[str, str]) -> None:
 
 
 def _read_log(given: Mapping[str, str], primary_key: Sequence[str]) -> LogOptions:
-    for spec in (specs.KAFKA_SERVERS, specs.KAFKA_TOPIC):
+    for spec in (KAFKA_SERVERS, *KafkaOptions.specs()):
         if not given.get(spec.name):
             msg = f"option '{spec.name}' is required with log.system=kafka: set {spec.type.expected}; got nothing."
             raise InvalidInputError(msg)
     client = {
-        name.removeprefix(_KAFKA): text
+        name.removeprefix(KAFKA): text
         for name, text in given.items()
-        if name.startswith(_KAFKA) and name != specs.KAFKA_TOPIC.name
+        if name.startswith(KAFKA) and name != "kafka.topic"
     }
     check_client_options(client)
     refuse_inline_secrets(client)

@@ -1,15 +1,17 @@
-"""Types of option values (integers, durations, sizes, words), which parse text and write it back."""
+"""Types of option values (integers, durations, sizes, words), which parse text and write it back.
+
+A type ignores blanks around the text, except for ``VERBATIM`` and types whose values are single characters.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-E = TypeVar("E", bound=StrEnum)
+Word = TypeVar("Word", bound=str)
 
 FOREVER: Final = -1
 
@@ -28,7 +30,7 @@ class OptionType(Generic[T]):
     name: str
     expected: str
     parse: Callable[[str], T]
-    show: Callable[[T], str]
+    show: Callable[[T], str] = str
 
 
 def _units(*groups: tuple[int, str]) -> dict[str, int]:
@@ -47,9 +49,9 @@ _BYTES: Final = _units((1 << 30, "gb g gib"), (1 << 20, "mb m mib"), (1 << 10, "
 }
 
 
-def _measure(text: str, units: Mapping[str, int]) -> int:
-    found = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.lower())
-    if not found or found[2] not in units:
+def _measure(text: str, units: Mapping[str, int], minimum: int = 0) -> int:
+    found = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.strip().lower())
+    if not found or found[2] not in units or int(found[1]) * units[found[2]] < minimum:
         raise ValueError(text)
     return int(found[1]) * units[found[2]]
 
@@ -62,63 +64,48 @@ def _show_measure(value: int, units: Mapping[str, int]) -> str:
     )
 
 
-def _at_least(minimum: int, parse: Callable[[str], int]) -> Callable[[str], int]:
-    def checked(text: str) -> int:
-        value = parse(text)
-        if value < minimum:
+def _show_ms(value: int) -> str:
+    return _show_measure(value, _MILLISECONDS)
+
+
+def _or_special(special: int, other: OptionType[int], expected: str) -> OptionType[int]:
+    """Return a type with one more value, written as a number, that is outside of its range."""
+
+    def parse(text: str) -> int:
+        return special if text.strip() == str(special) else other.parse(text)
+
+    return OptionType(other.name, expected, parse, lambda value: str(value) if value == special else other.show(value))
+
+
+def integer(minimum: int, maximum: int | None = None, expected: str = "") -> OptionType[int]:
+    """Return the type of integers with a lower bound, and maybe an upper one."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
             raise ValueError(text)
-        return value
-
-    return checked
-
-
-def _parse_ratio(text: str) -> float:
-    value = float(text)
-    # Written so that NaN, for which every comparison is false, is rejected too.
-    if not 0 <= value < float("inf"):
-        raise ValueError(text)
-    return value
-
-
-def integer(minimum: int) -> OptionType[int]:
-    """Return the type of integers with a lower bound."""
-    return OptionType("integer", f"a whole number of {minimum} or more", _at_least(minimum, _parse_integer), str)
-
-
-def _parse_integer(text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-        raise ValueError(text)
-    return int(text)
-
-
-def _parse_boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(text)
-    return text.lower() == "true"
-
-
-def choice(words: type[E]) -> OptionType[E]:
-    """Return the type of a word from an enumeration."""
-    names = [f"'{word.value}'" for word in words]
-    return OptionType("word", " or ".join(names), lambda text: words(text.lower()), lambda word: word.value)
-
-
-def word(words: Collection[str]) -> OptionType[str]:
-    """Return the type of a word from a list."""
-
-    def parse(text: str) -> str:
-        if text.lower() not in words:
+        if int(text) < minimum or (maximum is not None and int(text) > maximum):
             raise ValueError(text)
-        return text.lower()
+        return int(text)
 
-    return OptionType("word", " or ".join(f"'{each}'" for each in words), parse, str)
+    return OptionType("integer", expected or f"a whole number of {minimum} or more", parse)
+
+
+def choice(words: Iterable[Word], name: str = "word") -> OptionType[Word]:
+    """Return the type of a word from an enumeration or a list, in upper or lower case."""
+    known = {word.lower(): word for word in words}
+
+    def parse(text: str) -> Word:
+        if text.strip().lower() not in known:
+            raise ValueError(text)
+        return known[text.strip().lower()]
+
+    return OptionType(name, " or ".join(f"'{word}'" for word in known.values()), parse)
 
 
 def duration(minimum_ms: int) -> OptionType[int]:
     """Return the type of durations with a lower bound, in milliseconds."""
-    parse = _at_least(minimum_ms, lambda text: _measure(text, _MILLISECONDS))
     expected = f"a duration with a unit of d, h, min, s or ms such as '7 d', and {_show_ms(minimum_ms)} or more"
-    return OptionType("duration", expected, parse, _show_ms)
+    return OptionType("duration", expected, lambda text: _measure(text, _MILLISECONDS, minimum_ms), _show_ms)
 
 
 def duration_or_ms() -> OptionType[int]:
@@ -128,67 +115,50 @@ def duration_or_ms() -> OptionType[int]:
     return OptionType("duration", expected, lambda text: _measure(text, units), _show_ms)
 
 
-def _show_ms(value: int) -> str:
-    return _show_measure(value, _MILLISECONDS)
+def text(expected: str, pattern: str = "(?s:.+)", name: str = "text") -> OptionType[str]:
+    """Return the type of texts that match a pattern as a whole, by default of all that are not empty."""
+
+    def parse(given: str) -> str:
+        if not re.fullmatch(pattern, given.strip()):
+            raise ValueError(given)
+        return given.strip()
+
+    return OptionType(name, expected, parse)
 
 
-def _parse_retention(text: str) -> int:
-    return FOREVER if text == str(FOREVER) else duration(1).parse(text)
+def _parse_ratio(given: str) -> float:
+    value = float(given)
+    # Written so that NaN, for which every comparison is false, is rejected too.
+    if not 0 <= value < float("inf"):
+        raise ValueError(given)
+    return value
 
 
-BOOLEAN: Final = OptionType("boolean", "'true' or 'false'", _parse_boolean, lambda value: str(value).lower())
-RETENTION: Final = OptionType(
-    "duration",
-    "a duration with a unit of d, h, min, s or ms such as '7 d', or -1 for ever",
-    _parse_retention,
-    lambda value: str(FOREVER) if value == FOREVER else _show_ms(value),
+def _parse_columns(given: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in given.split(","))
+    if not all(names):
+        raise ValueError(given)
+    return names
+
+
+_WORDS: Final = choice(("true", "false"))
+BOOLEAN: Final = OptionType(
+    "boolean", _WORDS.expected, lambda given: _WORDS.parse(given) == "true", lambda value: str(value).lower()
 )
+RETENTION: Final = _or_special(
+    FOREVER, duration(1), "a duration with a unit of d, h, min, s or ms such as '7 d', or -1 for ever"
+)
+REPLICATION: Final = _or_special(-1, integer(1), "a whole number of 1 or more, or -1 for the broker's default")
 RATIO: Final = OptionType("number", "a number of 0 or more", _parse_ratio, repr)
 SIZE: Final = OptionType(
     "size",
     "a size in bytes with an optional unit of b, kb, mb or gb such as '128 mb', and 1 kb or more",
-    _at_least(1 << 10, lambda text: _measure(text, _BYTES)),
+    lambda given: _measure(given, _BYTES, 1 << 10),
     lambda value: _show_measure(value, _BYTES),
 )
-REPLICATION: Final = OptionType(
-    "integer",
-    "a whole number of 1 or more, or -1 for the broker's default",
-    lambda text: -1 if text == "-1" else integer(1).parse(text),
-    str,
-)
-
-
-def _parse_columns(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise ValueError(text)
-    return names
-
-
 COLUMNS: Final = OptionType("columns", "names of columns separated by commas", _parse_columns, ",".join)
-
-
-def _parse_topic(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", text) or text in (".", ".."):
-        raise ValueError(text)
-    return text
-
-
-def _parse_servers(text: str) -> str:
-    if not text:
-        raise ValueError(text)
-    return text
-
-
-TEXT: Final = OptionType("text", "a text that is not empty", _parse_servers, str)
-TOPIC: Final = OptionType("text", "a topic name of 1 to 249 letters, digits, '.', '_' or '-'", _parse_topic, str)
-SERVERS: Final = OptionType("text", "addresses such as 'broker1:9092,broker2:9092'", _parse_servers, str)
-
-
-def _parse_digits(text: str) -> int:
-    if text not in tuple("0123456"):
-        raise ValueError(text)
-    return int(text)
-
-
-DIGITS: Final = OptionType("integer", "a number of digits from 0 to 6", _parse_digits, str)
+VERBATIM: Final = OptionType("text", "a text", str)
+TEXT: Final = text("a text that is not empty")
+TOPIC: Final = text("a topic name of 1 to 249 letters, digits, '.', '_' or '-'", r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+SERVERS: Final = text("addresses such as 'broker1:9092,broker2:9092'")
+DIGITS: Final = integer(0, 6, "a number of digits from 0 to 6")

@@ -87,7 +87,7 @@ CASES: dict[str, Case] = {
     ),
     "bad enum": (
         "kafka", BOTH, {"scan__startup__mode": "first"},
-        ("'scan.startup.mode'", "Expected", "earliest-offset", "latest-offset", "group-offsets", "timestamp",
+        ("'scan.startup.mode'", "expected", "earliest-offset", "latest-offset", "group-offsets", "timestamp",
          "specific-offsets"),
     ),
     "exactly-once without prefix": (

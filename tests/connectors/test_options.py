@@ -218,7 +218,7 @@ def test_c20_durations_take_units_and_a_number_alone_is_milliseconds() -> None:
         assert upsert(sink__buffer_flush__interval=text).buffer_ms == 1000
     assert upsert(sink__buffer_flush__interval="1 min").buffer_ms == 60_000
     assert upsert(sink__buffer_flush__interval="0").buffer_ms == 0
-    with pytest.raises(InvalidInputError, match="Expected a duration"):
+    with pytest.raises(InvalidInputError, match="expected a duration"):
         upsert(sink__buffer_flush__interval="soon")
 
 

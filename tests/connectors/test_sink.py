@@ -445,7 +445,7 @@ def test_o09_more_tasks_than_the_parallelism_is_an_error(lab: Lab, made: Topics)
     lab.write(topic, KV, [(1, "a")], sink__parallelism=1)
     with pytest.raises(InvalidInputError, match=r"sink\.parallelism"):
         write_as_tasks(lab, topic, [[(1, "a")], [(2, "b")]], sink__parallelism=1)
-    with pytest.raises(InvalidInputError, match=r"'sink\.parallelism'. Expected a whole number of 1 or more, got '0'"):
+    with pytest.raises(InvalidInputError, match=r"'sink\.parallelism': expected a whole number of 1 or more, got '0'"):
         lab.write(topic, KV, [(1, "a")], sink__parallelism=0)
 
 

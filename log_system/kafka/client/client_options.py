@@ -9,7 +9,7 @@ the error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -202,31 +202,40 @@ def nearest_client_option(name: str) -> str:
     return did_you_mean(name.removeprefix("kafka."), [*ACCESS, "topic"], prefix="kafka.")
 
 
-def check_client_options(config: Mapping[str, object]) -> None:
+def _owned(name: str) -> str:
+    """Return what to say about an option that the store sets itself; empty for others."""
+    if name not in OWNED:
+        return ""
+    steered = f"Use option '{OWNED[name]}' instead." if OWNED[name] else "Leave it out."
+    return f": the store sets this itself, its guarantees depend on it. {steered}"
+
+
+def check_client_options(
+    config: Mapping[str, object], *, prefix: str = "kafka.", owned: Callable[[str], str] = _owned
+) -> None:
     """Check that client options can be passed to librdkafka.
 
     Args:
-        config: client options, named without the ``kafka.`` prefix.
+        config: client options, named without the prefix.
+        prefix: what users write before the names.
+        owned: returns why an option cannot be set, as the rest of a message; an empty text if it can.
 
     Raises:
         InvalidInputError: a name belongs to the Java client, is set by the store itself, or takes no text value; or a
             Java key store is given. The message shows no values.
     """
     for name, value in config.items():
+        why = owned(name)
         if name in JAVA_ONLY:
-            msg = f"option 'kafka.{name}' is known to the Java client only; this one is librdkafka: {JAVA_ONLY[name]}."
-            raise InvalidInputError(msg)
-        if name == "ssl.keystore.location" and str(value).lower().endswith(".jks"):
-            msg = (
-                f"option 'kafka.{name}': expected a PKCS#12 file, got a Java key store (.jks). Convert it with "
-                "'keytool -importkeystore -deststoretype PKCS12', or use kafka.ssl.certificate.location and "
-                "kafka.ssl.key.location."
+            why = f" is known to the Java client only; this one is librdkafka: {JAVA_ONLY[name]}."
+            why = why.replace("kafka.", prefix)
+        elif name == "ssl.keystore.location" and str(value).lower().endswith(".jks"):
+            why = (
+                ": expected a PKCS#12 file, got a Java key store (.jks). Convert it with 'keytool -importkeystore "
+                f"-deststoretype PKCS12', or use {prefix}ssl.certificate.location and {prefix}ssl.key.location."
             )
-            raise InvalidInputError(msg)
-        if name in OWNED:
-            steered = f" Use option '{OWNED[name]}' instead." if OWNED[name] else " Leave it out."
-            msg = f"option 'kafka.{name}': the store sets this itself, its guarantees depend on it.{steered}"
-            raise InvalidInputError(msg)
-        if name.endswith("_cb") or not name:
-            msg = f"option 'kafka.{name}': this is no option that can be given as text. Leave it out."
+        elif not why and (name.endswith("_cb") or not name):
+            why = ": this is no option that can be given as text. Leave it out."
+        if why:
+            msg = f"option '{prefix}{name}'{why}"
             raise InvalidInputError(msg)

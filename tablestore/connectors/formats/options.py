@@ -1,77 +1,57 @@
-"""Typed access to the options of a row format; error messages show full option names."""
+"""The options of row formats, which are declared as those of tables are; messages show their full names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final, Self
 
 from snapshot.errors import InvalidInputError
 from snapshot.suggestions import did_you_mean
+from tablestore.options.declaration import Group
+from tablestore.options.value_types import OptionType
 
-_ESCAPES = {r"\t": "\t", r"\n": "\n", r"\r": "\r", r"\\": "\\", r"\0": "\0"}
+_ESCAPES: Final = {r"\t": "\t", r"\n": "\n", r"\r": "\r", r"\\": "\\", r"\0": "\0"}
 
 
-class FormatOptionReader:
-    """Checks the names of a format's options and parses their values."""
+def _character(text: str) -> str:
+    character = _ESCAPES.get(text, text)
+    if len(character) != 1:
+        raise ValueError(text)
+    return character
 
-    def __init__(self, name: str, options: Mapping[str, str], known: Sequence[str], *, side: str) -> None:
-        """Check the option names.
+
+CHARACTER: Final = OptionType("character", r"one character, or an escape sequence such as '\t'", _character)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatOptions(Group):
+    """Base class of the options of a row format.
+
+    Attributes:
+        format: the format's name, such as ``json``.
+        option_prefix: what users write before the options' names, such as ``value.json.``.
+    """
+
+    format: ClassVar[str]
+    option_prefix: str
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, side: str) -> Self:
+        """Parse a format's options.
 
         Args:
-            name: the format's name, such as ``json``.
-            options: option values by name, without the prefix (``value.json.``).
-            known: the option names that the format supports.
+            options: option values by name, without the prefix.
             side: ``key``, ``value``, or empty if the option names have no such prefix; used in error messages only.
 
         Raises:
-            InvalidInputError: the format does not support an option.
+            InvalidInputError: the format does not support an option, or a value is invalid.
         """
-        self._prefix = ".".join(part for part in (side, name) if part)
-        self._options = options
-        for key in options:
-            if key not in known:
-                has = f"Format {name!r} has {', '.join(known) if known else 'no options'}."
-                hint = did_you_mean(key, known, prefix=self.full(""), otherwise=has)
-                msg = f"unsupported option {self.full(key)!r}. {hint}"
+        prefix = f"{side}.{cls.format}." if side else f"{cls.format}."
+        known = [spec.name for spec in cls.specs()]
+        for name in options:
+            if name not in known:
+                has = f"Format {cls.format!r} has {', '.join(known)}."
+                msg = f"unsupported option '{prefix}{name}'. {did_you_mean(name, known, prefix=prefix, otherwise=has)}"
                 raise InvalidInputError(msg)
-
-    def full(self, key: str) -> str:
-        """Return an option's full name, as the user wrote it."""
-        return f"{self._prefix}.{key}"
-
-    def given(self, key: str) -> bool:
-        """Return whether an option is set."""
-        return key in self._options
-
-    def flag(self, key: str, *, default: bool) -> bool:
-        """Return a boolean option."""
-        text = self._options.get(key)
-        if text is None:
-            return default
-        if text.strip().lower() not in ("true", "false"):
-            msg = f"{self.full(key)} must be 'true' or 'false', got {text!r}"
-            raise InvalidInputError(msg)
-        return text.strip().lower() == "true"
-
-    def choice(self, key: str, choices: Sequence[str], *, default: str) -> str:
-        """Return an option that is one of a set of words, compared case-insensitively."""
-        text = self._options.get(key, default)
-        for word in choices:
-            if text.strip().lower() == word.lower():
-                return word
-        msg = f"{self.full(key)} must be one of {', '.join(map(repr, choices))}, got {text!r}"
-        raise InvalidInputError(msg)
-
-    def text(self, key: str, *, default: str | None = None) -> str | None:
-        """Return an option's text unchanged."""
-        return self._options.get(key, default)
-
-    def character(self, key: str, *, default: str | None = None) -> str | None:
-        r"""Return a single-character option; as in Flink, it may be an escape sequence such as ``\t``."""
-        text = self._options.get(key)
-        if text is None:
-            return default
-        text = _ESCAPES.get(text, text)
-        if len(text) != 1:
-            msg = f"{self.full(key)} must be one character, got {text!r}"
-            raise InvalidInputError(msg)
-        return text
+        return cls.read(options, prefix=prefix, option_prefix=prefix)

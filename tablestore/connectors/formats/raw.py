@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,12 +14,12 @@ import pyarrow.types as pt
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.formats.base import DecodedRows, Payloads
 from tablestore.connectors.formats.bulk_decode import decoded, read_one_by_one
-from tablestore.connectors.formats.options import FormatOptionReader
+from tablestore.connectors.formats.options import FormatOptions
 from tablestore.connectors.formats.text_format import PortableFormat
 from tablestore.connectors.formats.types import check_rows, check_schema
 from tablestore.connectors.formats.values import UnfitError, shown
-
-OPTIONS = ("charset", "endianness")
+from tablestore.options.declaration import option
+from tablestore.options.value_types import OptionType, choice
 
 _CODES = {
     pa.bool_(): "?",
@@ -29,6 +30,23 @@ _CODES = {
     pa.float32(): "f",
     pa.float64(): "d",
 }
+
+
+def _charset(text: str) -> str:
+    try:
+        "é".encode(text, "replace")
+    except LookupError as error:
+        raise ValueError(text) from error
+    return codecs.lookup(text).name
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawOptions(FormatOptions):
+    """The options of the ``raw`` format."""
+
+    format = "raw"
+    charset: str = option("charset", OptionType("text", "the name of a character set", _charset), "UTF-8")
+    endianness: str = option("endianness", choice(("big-endian", "little-endian")), "big-endian")
 
 
 class RawRowFormat(PortableFormat):
@@ -48,15 +66,8 @@ class RawRowFormat(PortableFormat):
             InvalidInputError: the schema is not supported, or an option is invalid.
         """
         super().__init__(schema, options, side)
-        reader = FormatOptionReader(self.name, options, OPTIONS, side=side)
-        endianness = reader.choice("endianness", ("big-endian", "little-endian"), default="big-endian")
-        order = ">" if endianness == "big-endian" else "<"
-        charset = reader.text("charset", default="UTF-8") or ""
-        try:
-            "é".encode(charset, "replace")
-        except LookupError as error:
-            msg = f"{reader.full('charset')} must be the name of a character set, got {charset!r}"
-            raise InvalidInputError(msg) from error
+        found = RawOptions.of(options, side=side)
+        order = ">" if found.endianness == "big-endian" else "<"
         check_schema(schema, lambda field, path: None)
         kinds = [*_CODES, pa.string(), pa.binary()]
         if len(schema) != 1 or schema.types[0] not in kinds:
@@ -65,7 +76,7 @@ class RawRowFormat(PortableFormat):
                 f"got {', '.join(f'{field.name} {field.type}' for field in schema) or 'no column'}"
             )
             raise InvalidInputError(msg)
-        self._charset = codecs.lookup(charset).name
+        self._charset = found.charset
         self._form = struct.Struct(order + _CODES[schema.types[0]]) if schema.types[0] in _CODES else None
 
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:

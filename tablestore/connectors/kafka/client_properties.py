@@ -12,15 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from log_system.kafka.client.access_policy import Allowed, check_stored
-from log_system.kafka.client.client_options import JAVA_ONLY
+from log_system.kafka.client.client_options import check_client_options
 from log_system.kafka.client.secrets import ClientValue, Secret, wrap
 from snapshot.errors import InvalidInputError
+from tablestore.options.declaration import Group, option, optional
+from tablestore.options.value_types import choice, integer, text
 
 PREFIX = "properties."
 
 READ_COMMITTED = "read_committed"
 _ISOLATION = (READ_COMMITTED, "read_uncommitted")
-_RESETS = ("earliest", "latest", "none")
 
 #: Silently ignored, as in Flink: the table's formats encode and decode messages.
 _OVERRIDDEN = frozenset({"key.deserializer", "value.deserializer", "key.serializer", "value.serializer"})
@@ -72,23 +73,23 @@ _JAAS_MODULES = (
 )
 
 
-@dataclass(frozen=True)
-class Properties:
+@dataclass(frozen=True, kw_only=True)
+class Properties(Group):
     """The parsed ``properties.*`` options.
 
     Attributes:
         config: librdkafka options; credentials are wrapped.
-        group_id: the consumer group; None if it is not set.
-        isolation_level: whether a reader sees records of open and aborted transactions.
-        reset: ``auto.offset.reset``: ``earliest``, ``latest`` or ``none``; None if it is not set.
-        transaction_timeout_ms: ``transaction.timeout.ms`` of the exactly-once sink; None uses the sink's default.
     """
 
     config: Mapping[str, ClientValue]
-    group_id: str | None = None
-    isolation_level: str = READ_COMMITTED
-    reset: str | None = None
-    transaction_timeout_ms: int | None = None
+    group_id: str | None = optional("group.id", text("the name of a consumer group"))
+    isolation_level: str = option(
+        "isolation.level", choice(_ISOLATION), READ_COMMITTED, "Whether records of aborted transactions are read."
+    )
+    reset: str | None = optional("auto.offset.reset", choice(("earliest", "latest", "none")))
+    transaction_timeout_ms: int | None = optional(
+        "transaction.timeout.ms", integer(1), "Of the exactly-once sink; None uses the sink's default."
+    )
 
 
 def check_stored_properties(given: Mapping[str, ClientValue], allowed: Allowed, servers: str) -> None:
@@ -125,37 +126,13 @@ def parse_properties(given: Mapping[str, object]) -> Properties:
         del rest["ssl.truststore.type"]
         rest["ssl.ca.location"] = rest.pop("ssl.truststore.location")
     login = _login(rest.pop("sasl.jaas.config")) if "sasl.jaas.config" in rest else {}
-    for name, value in rest.items():
-        _check(name, value)
-    group = rest.pop("group.id", None)
-    if group == "":
-        msg = f"option '{PREFIX}group.id': expected the name of a consumer group, got an empty text."
-        raise InvalidInputError(msg)
-    isolation = _word(rest, "isolation.level", _ISOLATION)
-    reset = _word(rest, "auto.offset.reset", _RESETS)
-    timeout = _number(rest, "transaction.timeout.ms")
-    group_id = None if group is None else str(group)
-    return Properties({**login, **rest}, group_id, isolation or READ_COMMITTED, reset, timeout)
+    check_client_options(rest, prefix=PREFIX, owned=_owned)
+    own = {spec.name: str(rest.pop(spec.name)) for spec in Properties.specs() if spec.name in rest}
+    return Properties.read(own, prefix=PREFIX, config={**login, **rest})
 
 
-def _check(name: str, value: ClientValue) -> None:
-    if name in JAVA_ONLY:
-        instead = JAVA_ONLY[name].replace("kafka.", PREFIX)
-        msg = f"option '{PREFIX}{name}' is known to the Java client only; this one is librdkafka: {instead}."
-        raise InvalidInputError(msg)
-    if name == "ssl.keystore.location" and str(value).lower().endswith(".jks"):
-        msg = (
-            f"option '{PREFIX}{name}': expected a PKCS#12 file, got a Java key store (.jks). Convert it with "
-            f"'keytool -importkeystore -deststoretype PKCS12', or use {PREFIX}ssl.certificate.location and "
-            f"{PREFIX}ssl.key.location."
-        )
-        raise InvalidInputError(msg)
-    if name in _OWNED:
-        msg = f"option '{PREFIX}{name}' is set by the connector: {_OWNED[name]}. Leave it out."
-        raise InvalidInputError(msg)
-    if name.endswith("_cb") or not name:
-        msg = f"option '{PREFIX}{name}': this is no option that can be given as text. Leave it out."
-        raise InvalidInputError(msg)
+def _owned(name: str) -> str:
+    return f" is set by the connector: {_OWNED[name]}. Leave it out." if name in _OWNED else ""
 
 
 def _login(given: ClientValue) -> dict[str, ClientValue]:
@@ -188,25 +165,3 @@ def _parsed_login(given: ClientValue) -> dict[str, ClientValue] | None:
     if not options.get("username") or "password" not in options:
         return None
     return {"sasl.username": options["username"], "sasl.password": Secret(options["password"])}
-
-
-def _word(rest: dict[str, ClientValue], name: str, words: tuple[str, ...]) -> str | None:
-    given = rest.pop(name, None)
-    if given is None:
-        return None
-    value = str(given)
-    if value.lower() not in words:
-        msg = f"option '{PREFIX}{name}': expected one of {', '.join(words)}, got {value!r}."
-        raise InvalidInputError(msg)
-    return value.lower()
-
-
-def _number(rest: dict[str, ClientValue], name: str) -> int | None:
-    given = rest.pop(name, None)
-    if given is None:
-        return None
-    value = str(given)
-    if not value.isdigit() or int(value) < 1:
-        msg = f"option '{PREFIX}{name}': expected a whole number of milliseconds, got {value!r}."
-        raise InvalidInputError(msg)
-    return int(value)

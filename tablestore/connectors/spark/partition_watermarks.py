@@ -29,10 +29,11 @@ from log_system.kafka.client.secrets import reveal, wrap
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from tablestore.connectors.kafka.scan_planner import Scan, ScanSpec
-from tablestore.connectors.option_names import Connector, OptionReader, Side
+from tablestore.connectors.option_names import Connector, Side
 from tablestore.connectors.spark.split_reader import read_rows
 from tablestore.connectors.spark.stream import Json, KafkaStream
 from tablestore.connectors.table import KafkaTable
+from tablestore.options.declaration import OptionSpec
 from tablestore.options.value_types import duration_or_ms
 
 IDLE: Final = "_idle"
@@ -246,8 +247,7 @@ def read_with_watermark(
             f"{table.options.what}: there is no partition to read yet, and a watermark is the least of those there are."
         )
         raise InvalidInputError(msg)
-    setting = OptionReader({IDLE_TIMEOUT: spark.conf.get(IDLE_TIMEOUT, "0") or "0"})
-    idle_ms = setting.value(IDLE_TIMEOUT, duration_or_ms(), 0)
+    idle_ms = OptionSpec(IDLE_TIMEOUT, duration_or_ms()).parse(spark.conf.get(IDLE_TIMEOUT, "0") or "0")
     zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     marked = StructType([*columns.fields, StructField(IDLE, BooleanType())])
     frames = []

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from log_system.kafka.client.secrets import MASK, holds_secret
 from snapshot.errors import InvalidInputError
 from snapshot.suggestions import did_you_mean
 from tablestore.connectors.spark.partition_watermarks import IDLE_TIMEOUT
-from tablestore.options.value_types import OptionType, choice, duration_or_ms
-
-T = TypeVar("T")
+from tablestore.options.declaration import OptionSpec
+from tablestore.options.value_types import OptionType, choice, duration_or_ms, text
 
 ADDRESSES: Final = "tablestore.addresses"
 MODE: Final = "execution.runtime-mode"
@@ -50,28 +48,11 @@ class Mode(StrEnum):
     BATCH = "batch"
 
 
-@dataclass(frozen=True)
-class _Setting:
-    check: Callable[[str], object]
-    expected: str
-    default: str
-
-
-def _option(kind: OptionType[T]) -> Callable[[str], object]:
-    return lambda text: kind.parse(text.strip())
-
-
 def _addresses(text: str) -> Mapping[str, str]:
     pairs = [pair.strip() for pair in text.split(",") if pair.strip()]
     if not all(_WORD.fullmatch(pair) for pair in pairs):
         raise ValueError(text)
     return dict(pair.split("=", 1) for pair in pairs)
-
-
-def _any(text: str) -> str:
-    if not text.strip():
-        raise ValueError(text)
-    return text
 
 
 def _trigger(text: str) -> Mapping[str, Any]:
@@ -80,14 +61,19 @@ def _trigger(text: str) -> Mapping[str, Any]:
     return {"processingTime": f"{duration_or_ms().parse(text)} milliseconds"}
 
 
-_SETTINGS: Final[Mapping[str, _Setting]] = {
-    MODE: _Setting(_option(choice(Mode)), "'streaming' or 'batch'", Mode.STREAMING),
-    ADDRESSES: _Setting(_addresses, "pairs such as 'localhost:9092=broker:9092, ...=broker:9092'", ""),
-    CHECKPOINTS: _Setting(_any, "a folder", ""),
-    NAME: _Setting(_any, "a name", ""),
-    ZONE: _Setting(_any, "a time zone such as 'Europe/Berlin'", ""),
-    IDLE_TIMEOUT: _Setting(_option(duration_or_ms()), "a duration such as '1 s'", "0"),
-    TRIGGER: _Setting(_trigger, "'available-now', or a duration such as '1 s'", "0"),
+_ADDRESSES: Final = OptionType("pairs", "pairs such as 'localhost:9092=broker:9092, ...=broker:9092'", _addresses)
+_TRIGGER: Final = OptionType("trigger", "'available-now', or a duration such as '1 s'", _trigger)
+_SETTINGS: Final[Mapping[str, OptionSpec[Any]]] = {
+    spec.name: spec
+    for spec in (
+        OptionSpec(MODE, choice(Mode), Mode.STREAMING),
+        OptionSpec(ADDRESSES, _ADDRESSES, ""),
+        OptionSpec(CHECKPOINTS, text("a folder"), ""),
+        OptionSpec(NAME, text("a name"), ""),
+        OptionSpec(ZONE, text("a time zone such as 'Europe/Berlin'"), ""),
+        OptionSpec(IDLE_TIMEOUT, duration_or_ms(), "0"),
+        OptionSpec(TRIGGER, _TRIGGER, "0"),
+    )
 }
 
 
@@ -104,14 +90,8 @@ class Settings:
         Raises:
             InvalidInputError: there is no such setting, or it does not accept this value.
         """
-        if key.startswith(SPARK):
-            return
-        setting = _SETTINGS[self._known(key)]
-        try:
-            setting.check(value)
-        except ValueError:
-            msg = f"SET '{key}': expected {setting.expected}, got {value!r}."
-            raise InvalidInputError(msg) from None
+        if not key.startswith(SPARK):
+            _SETTINGS[self._known(key)].parse(value, what="SET")
 
     def set(self, key: str, value: str) -> None:
         """Set a setting that has been checked."""
@@ -132,7 +112,7 @@ class Settings:
 
     def get(self, key: str) -> str:
         """Return a setting's value as text, or its default."""
-        return self._given.get(key, _SETTINGS[key].default)
+        return self._given.get(key) or _SETTINGS[key].default or ""
 
     def given(self) -> tuple[tuple[str, str], ...]:
         """Return the settings that are set, with their values."""
@@ -140,13 +120,13 @@ class Settings:
 
     def items(self) -> tuple[tuple[str, str], ...]:
         """Return all known or set settings for display, with credentials masked."""
-        found = {**{name: each.default for name, each in _SETTINGS.items()}, **self._given}
+        found = {**{name: each.default or "" for name, each in _SETTINGS.items()}, **self._given}
         return tuple((name, shown(name, found[name])) for name in sorted(found))
 
     @property
     def mode(self) -> Mode:
         """How queries run."""
-        return Mode(self.get(MODE).strip().lower())
+        return choice(Mode).parse(self.get(MODE))
 
     @property
     def trigger(self) -> Mapping[str, Any]:

@@ -151,12 +151,12 @@ def test_null_is_no_row_and_a_comment_is_an_error_unless_ignored() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"field-delimiter": "ab"}, "csv.field-delimiter must be one character, got 'ab'"),
+        ({"field-delimiter": "ab"}, "csv.field-delimiter': expected one character, .*, got 'ab'"),
         ({"quote-character": "'", "disable-quote-character": "true"}, "cannot be set while"),
         ({"quote-character": ","}, "must be different characters"),
         ({"array-element-delimiter": ""}, "must not be empty"),
         ({"null-litteral": "x"}, "Did you mean 'value.csv.null-literal'"),
-        ({"allow-comments": "yes"}, "must be 'true' or 'false', got 'yes'"),
+        ({"allow-comments": "yes"}, "expected 'true' or 'false', got 'yes'"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:

@@ -54,10 +54,10 @@ def test_both_json_flags_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"timestamp-format.standard": "UTC"}, r"value\.json\.timestamp-format\.standard must be one of 'SQL', 'ISO-"),
-        ({"map-null-key.mode": "SKIP"}, r"must be one of 'FAIL', 'DROP', 'LITERAL', got 'SKIP'"),
-        ({"ignore-parse-errors": "1"}, r"must be 'true' or 'false', got '1'"),
-        ({"decode.json-parser.enabled": "no"}, r"must be 'true' or 'false', got 'no'"),
+        ({"timestamp-format.standard": "UTC"}, r"'value\.json\.timestamp-format\.standard': expected 'SQL' or 'ISO-"),
+        ({"map-null-key.mode": "SKIP"}, r"expected 'FAIL' or 'DROP' or 'LITERAL', got 'SKIP'"),
+        ({"ignore-parse-errors": "1"}, r"expected 'true' or 'false', got '1'"),
+        ({"decode.json-parser.enabled": "no"}, r"expected 'true' or 'false', got 'no'"),
     ],
 )
 def test_wrong_values_of_json_options_are_named(options: dict[str, str], message: str) -> None:
@@ -134,7 +134,7 @@ def test_raw_character_sets() -> None:
     assert read("raw", one(pa.string()), b"\xe9", charset="ISO-8859-1") == [("é",)]
     with pytest.raises(InvalidInputError, match="cannot write '€'"):
         written("raw", one(pa.string()), ("€",), charset="ISO-8859-1")
-    with pytest.raises(InvalidInputError, match=r"value\.raw\.charset must be the name of a character set, got 'x'"):
+    with pytest.raises(InvalidInputError, match=r"'value\.raw\.charset': expected the name of a character set, got"):
         open_row_format("raw", one(pa.string()), {"charset": "x"}, side="value")
 
 

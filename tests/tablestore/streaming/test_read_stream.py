@@ -129,9 +129,9 @@ def test_a_micro_batch_holds_whole_snapshots_whatever_the_limits(
     [
         ({"scan_mode": "from-snapshot"}, "needs option 'snapshot'"),
         ({"scan_mode": "latest", "snapshot": 1}, "goes with 'scan-mode'='from-snapshot'"),
-        ({"scan_mode": "newest"}, "full, latest, earliest"),
+        ({"scan_mode": "newest"}, "'full' or 'latest' or 'earliest'"),
         ({"scan_mode": "from-timestamp", "timestamp": "soon"}, "ISO-8601"),
-        ({"max_rows": 0}, "at least 1"),
+        ({"max_rows": 0}, "1 or more"),
     ],
 )
 def test_a_wrong_option_is_refused_when_the_stream_is_made(spark, tmp_path: Path, options, words: str) -> None:

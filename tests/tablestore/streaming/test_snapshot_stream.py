@@ -178,13 +178,13 @@ def test_without_the_columns_of_the_change_feed_a_key_table_is_refused(source: S
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"scan-mode": "newest"}, "expected one of full, latest, earliest, from-snapshot, from-timestamp"),
+        ({"scan-mode": "newest"}, "expected 'full' or 'latest' or 'earliest' or 'from-snapshot' or 'from-timestamp'"),
         ({"scan-mode": "from-snapshot"}, "needs option 'snapshot'"),
         ({"scan-mode": "latest", "snapshot": "3"}, "goes with 'scan-mode'='from-snapshot'"),
         ({"snapshot": "1", "timestamp": "2024-01-01"}, "exclude each other"),
-        ({"maxRowsPerTrigger": "0"}, "at least 1"),
+        ({"maxRowsPerTrigger": "0"}, "expected a whole number of 1 or more, got '0'"),
         ({"maxRowPerTrigger": "5"}, "Did you mean 'maxRowsPerTrigger'"),
-        ({"readChangeFeed": "yes"}, "expected true or false"),
+        ({"readChangeFeed": "yes"}, "expected 'true' or 'false', got 'yes'"),
         ({"timestamp": "yesterday"}, "ISO-8601"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -15,11 +16,20 @@ from tablestore.connectors.formats.avro.schema import record_schema, with_logica
 from tablestore.connectors.formats.avro.writer import encode_row
 from tablestore.connectors.formats.base import DecodedRows, Payloads
 from tablestore.connectors.formats.bulk_decode import BulkRows, decode_in_bulk
-from tablestore.connectors.formats.options import FormatOptionReader
+from tablestore.connectors.formats.options import FormatOptions
 from tablestore.connectors.formats.text_format import PortableFormat, in_slices, repeated
 from tablestore.connectors.formats.types import check_rows, check_schema
+from tablestore.options.declaration import option
+from tablestore.options.value_types import BOOLEAN, choice
 
-OPTIONS = ("encoding", "timestamp_mapping.legacy")
+
+@dataclass(frozen=True, kw_only=True)
+class AvroOptions(FormatOptions):
+    """The options of the ``avro`` format."""
+
+    format = "avro"
+    encoding: str = option("encoding", choice(("binary", "json")), "binary")
+    legacy: bool = option("timestamp_mapping.legacy", BOOLEAN, "true", "See `with_logical_types`.")
 
 
 class AvroRowFormat(PortableFormat):
@@ -43,13 +53,12 @@ class AvroRowFormat(PortableFormat):
             InvalidInputError: Avro does not support a column type or name, or an option is invalid.
         """
         super().__init__(schema, options, side)
-        reader = FormatOptionReader(self.name, options, OPTIONS, side=side)
-        if reader.choice("encoding", ("binary", "json"), default="binary") == "json":
-            msg = f"{reader.full('encoding')}='json' is not supported; use 'binary', or the format 'json'"
+        found = AvroOptions.of(options, side=side)
+        if found.encoding == "json":
+            msg = f"{found.option_prefix}encoding='json' is not supported; use 'binary', or the format 'json'"
             raise InvalidInputError(msg)
-        legacy = reader.flag("timestamp_mapping.legacy", default=True)
         check_schema(schema, _check_name)
-        self._fields = [with_logical_types(field, field.name, legacy=legacy) for field in schema]
+        self._fields = [with_logical_types(field, field.name, legacy=found.legacy) for field in schema]
         self._one = AvroRowReader(self._fields).read
         self._coded = pa.schema(self._fields)
         self._flat = bulk_reader.can_read(schema)

@@ -2,6 +2,9 @@
 
 A payload is a bare record without a header, so it does not identify its schema. The reader checks what it can: each
 union branch exists, each text is UTF-8, each number fits its column, and no bytes follow the last field.
+
+Not fastavro's reader: it takes an integer of more than 64 bits for another number, the union branch -1 for the last one
+and the boolean 2 for true, so it would make rows of damaged payloads.
 """
 
 from __future__ import annotations

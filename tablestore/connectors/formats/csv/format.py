@@ -15,21 +15,8 @@ from tablestore.connectors.formats.column_texts import joined
 from tablestore.connectors.formats.csv.bulk_reader import CsvBulkReader
 from tablestore.connectors.formats.csv.row_reader import CsvOptions, CsvRowReader
 from tablestore.connectors.formats.csv.writer import field_pieces, field_sql
-from tablestore.connectors.formats.options import FormatOptionReader
 from tablestore.connectors.formats.text_format import TextFormat
 from tablestore.connectors.formats.types import check_schema
-
-OPTIONS = (
-    "field-delimiter",
-    "disable-quote-character",
-    "quote-character",
-    "allow-comments",
-    "ignore-parse-errors",
-    "array-element-delimiter",
-    "escape-character",
-    "null-literal",
-    "write-bigdecimal-in-scientific-notation",
-)
 
 
 class CsvRowFormat(TextFormat):
@@ -49,7 +36,7 @@ class CsvRowFormat(TextFormat):
         Raises:
             InvalidInputError: CSV does not support a column type, or an option is invalid.
         """
-        self._options = _read_options(FormatOptionReader(self.name, options, OPTIONS, side=side))
+        self._options = CsvOptions.of(options, side=side)
         check_schema(schema, lambda field, path: None)
         for field in schema:
             _check_column(field)
@@ -72,39 +59,6 @@ class CsvRowFormat(TextFormat):
             BadRecordError: a payload is invalid, and parse errors are not ignored; the error is about the first one.
         """
         return decode_in_bulk(payloads, self._schema, self._bulk, self._one)
-
-
-def _read_options(reader: FormatOptionReader) -> CsvOptions:
-    disabled = reader.flag("disable-quote-character", default=False)
-    if disabled and reader.given("quote-character"):
-        msg = (
-            f"{reader.full('quote-character')} cannot be set while {reader.full('disable-quote-character')} is true: "
-            "a format cannot define a quote character and disable it at the same time"
-        )
-        raise InvalidInputError(msg)
-    delimiter = reader.character("field-delimiter", default=",") or ","
-    quote = None if disabled else reader.character("quote-character", default='"')
-    escape = reader.character("escape-character")
-    if len({delimiter, quote, escape} - {None}) < len([c for c in (delimiter, quote, escape) if c is not None]):
-        msg = (
-            f"{reader.full('field-delimiter')}, {reader.full('quote-character')} and "
-            f"{reader.full('escape-character')} must be different characters, got {delimiter!r}, {quote!r}, {escape!r}"
-        )
-        raise InvalidInputError(msg)
-    elements = reader.text("array-element-delimiter", default=";")
-    if not elements:
-        msg = f"{reader.full('array-element-delimiter')} must not be empty"
-        raise InvalidInputError(msg)
-    return CsvOptions(
-        delimiter=delimiter,
-        quote=quote,
-        escape=escape,
-        element_delimiter=elements,
-        null=reader.text("null-literal"),
-        comments=reader.flag("allow-comments", default=False),
-        ignore_parse_errors=reader.flag("ignore-parse-errors", default=False),
-        scientific=reader.flag("write-bigdecimal-in-scientific-notation", default=True),
-    )
 
 
 def _check_column(field: pa.Field) -> None:

@@ -15,34 +15,61 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from snapshot.errors import InvalidInputError
+from tablestore.connectors.formats.options import CHARACTER, FormatOptions
 from tablestore.connectors.formats.values import UnfitError, shown, value_reader
+from tablestore.options.declaration import option, optional
+from tablestore.options.value_types import BOOLEAN, VERBATIM
 
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
 
 
-@dataclass(frozen=True)
-class CsvOptions:
-    """The options of the ``csv`` format.
+@dataclass(frozen=True, kw_only=True)
+class CsvOptions(FormatOptions):
+    """The options of the ``csv`` format."""
 
-    Attributes:
-        delimiter: the field delimiter, one character.
-        quote: the quote character; None if quoting is disabled.
-        escape: the escape character; None if there is none.
-        element_delimiter: the delimiter of the elements of an array or the fields of a struct.
-        null: the text of NULL; None if NULL is an empty field.
-        comments: whether payloads that start with ``#`` are comments.
-        ignore_parse_errors: whether an invalid field becomes NULL, and an invalid payload is skipped.
-        scientific: whether decimals may be written with an exponent.
-    """
+    format = "csv"
+    delimiter: str = option("field-delimiter", CHARACTER, ",")
+    unquoted: bool = option("disable-quote-character", BOOLEAN, "false")
+    quote_character: str | None = optional("quote-character", CHARACTER, "By default a double quote.")
+    escape: str | None = optional("escape-character", CHARACTER)
+    element_delimiter: str = option("array-element-delimiter", VERBATIM, ";", "Between elements, or a struct's fields.")
+    null: str | None = optional("null-literal", VERBATIM, "The text of NULL; by default an empty field.")
+    comments: bool = option("allow-comments", BOOLEAN, "false", "Whether payloads that start with `#` are comments.")
+    ignore_parse_errors: bool = option(
+        "ignore-parse-errors",
+        BOOLEAN,
+        "false",
+        "Whether an invalid field becomes NULL, and an invalid payload is skipped.",
+    )
+    scientific: bool = option("write-bigdecimal-in-scientific-notation", BOOLEAN, "true")
 
-    delimiter: str
-    quote: str | None
-    escape: str | None
-    element_delimiter: str
-    null: str | None
-    comments: bool
-    ignore_parse_errors: bool
-    scientific: bool
+    def __post_init__(self) -> None:
+        """Check that the options do not exclude each other.
+
+        Raises:
+            InvalidInputError: they do.
+        """
+        before, msg = self.option_prefix, ""
+        if self.unquoted and self.quote_character is not None:
+            msg = (
+                f"{before}quote-character cannot be set while {before}disable-quote-character is true: a format cannot "
+                "define a quote character and disable it at the same time"
+            )
+        elif len(set(self.specials)) < len(self.specials):
+            msg = (
+                f"{before}field-delimiter, {before}quote-character and {before}escape-character must be different "
+                f"characters, got {self.delimiter!r}, {self.quote!r}, {self.escape!r}"
+            )
+        elif not self.element_delimiter:
+            msg = f"{before}array-element-delimiter must not be empty"
+        if msg:
+            raise InvalidInputError(msg)
+
+    @property
+    def quote(self) -> str | None:
+        """The quote character; None if quoting is disabled."""
+        return None if self.unquoted else self.quote_character or '"'
 
     @property
     def specials(self) -> list[str]:

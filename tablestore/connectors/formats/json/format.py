@@ -18,67 +18,51 @@ from tablestore.connectors.formats.column_texts import Pieces, joined, json_piec
 from tablestore.connectors.formats.json.bulk_reader import JsonBulkReader
 from tablestore.connectors.formats.json.row_reader import JsonRowReader
 from tablestore.connectors.formats.json.writer import text_sql
-from tablestore.connectors.formats.options import FormatOptionReader
+from tablestore.connectors.formats.options import FormatOptions
 from tablestore.connectors.formats.text_format import TextFormat
 from tablestore.connectors.formats.types import check_schema
-
-OPTIONS = (
-    "fail-on-missing-field",
-    "ignore-parse-errors",
-    "timestamp-format.standard",
-    "map-null-key.mode",
-    "map-null-key.literal",
-    "encode.decimal-as-plain-number",
-    "encode.ignore-null-fields",
-    "decode.json-parser.enabled",
-)
+from tablestore.options.declaration import option
+from tablestore.options.value_types import BOOLEAN, VERBATIM, choice
 
 
-@dataclass(frozen=True)
-class JsonOptions:
-    """The options of the ``json`` format.
+@dataclass(frozen=True, kw_only=True)
+class JsonOptions(FormatOptions):
+    """The options of the ``json`` format."""
 
-    Attributes:
-        fail_on_missing_field: whether a missing field is an error instead of NULL.
-        ignore_parse_errors: whether an invalid field becomes NULL, and a payload that is not an object is skipped.
-        separator: the separator of date and time.
-        plain_decimals: whether decimals are written without an exponent.
-        without_nulls: whether NULL fields are omitted.
-    """
+    format = "json"
+    fail_on_missing_field: bool = option("fail-on-missing-field", BOOLEAN, "false", "An error instead of NULL.")
+    ignore_parse_errors: bool = option(
+        "ignore-parse-errors",
+        BOOLEAN,
+        "false",
+        "Whether an invalid field becomes NULL, and a payload that is not an object is skipped.",
+    )
+    standard: str = option("timestamp-format.standard", choice(("SQL", "ISO-8601")), "SQL")
+    plain_decimals: bool = option("encode.decimal-as-plain-number", BOOLEAN, "false", "Without an exponent.")
+    without_nulls: bool = option("encode.ignore-null-fields", BOOLEAN, "false", "Whether NULL fields are omitted.")
+    # These options are validated but have no effect: Arrow maps have no NULL keys, and there is only one decoder.
+    null_keys: str = option("map-null-key.mode", choice(("FAIL", "DROP", "LITERAL")), "FAIL")
+    null_key: str = option("map-null-key.literal", VERBATIM, "null")
+    parser: bool = option("decode.json-parser.enabled", BOOLEAN, "true")
 
-    fail_on_missing_field: bool
-    ignore_parse_errors: bool
-    separator: str
-    plain_decimals: bool
-    without_nulls: bool
-
-    @classmethod
-    def read(cls, options: Mapping[str, str], *, side: str) -> JsonOptions:
-        """Parse the options.
+    def __post_init__(self) -> None:
+        """Check that the options do not exclude each other.
 
         Raises:
-            InvalidInputError: an option is unknown or invalid, or two options exclude each other.
+            InvalidInputError: they do.
         """
-        reader = FormatOptionReader("json", options, OPTIONS, side=side)
-        missing = reader.flag("fail-on-missing-field", default=False)
-        ignore = reader.flag("ignore-parse-errors", default=False)
-        if missing and ignore:
+        if self.fail_on_missing_field and self.ignore_parse_errors:
+            before = self.option_prefix
             msg = (
-                f"{reader.full('fail-on-missing-field')} and {reader.full('ignore-parse-errors')} shouldn't both be "
-                "true. Set one of them to 'false'"
+                f"{before}fail-on-missing-field and {before}ignore-parse-errors shouldn't both be true. Set one of "
+                "them to 'false'"
             )
             raise InvalidInputError(msg)
-        # These options are validated but have no effect: Arrow maps have no NULL keys, and there is only one decoder.
-        reader.choice("map-null-key.mode", ("FAIL", "DROP", "LITERAL"), default="FAIL")
-        reader.flag("decode.json-parser.enabled", default=True)
-        standard = reader.choice("timestamp-format.standard", ("SQL", "ISO-8601"), default="SQL")
-        return cls(
-            fail_on_missing_field=missing,
-            ignore_parse_errors=ignore,
-            separator=" " if standard == "SQL" else "T",
-            plain_decimals=reader.flag("encode.decimal-as-plain-number", default=False),
-            without_nulls=reader.flag("encode.ignore-null-fields", default=False),
-        )
+
+    @property
+    def separator(self) -> str:
+        """The separator of date and time."""
+        return " " if self.standard == "SQL" else "T"
 
 
 class JsonRowFormat(TextFormat):
@@ -98,7 +82,7 @@ class JsonRowFormat(TextFormat):
         Raises:
             InvalidInputError: JSON does not support a column type, or an option is invalid.
         """
-        self._options = JsonOptions.read(options, side=side)
+        self._options = JsonOptions.of(options, side=side)
         check_schema(schema, _check_field)
         to_sql = partial(
             text_sql,
