@@ -146,8 +146,12 @@ class LogTail(Protocol):
         """Return an id that changes if the log is deleted and created again."""
         ...
 
-    def is_other(self, generation: str, now: str, /) -> bool:
-        """Return whether two generations are known and differ."""
+    def check(self, generation: str, /) -> None:
+        """Check that the log still is the one of an earlier ``generation``; an empty one is not checked.
+
+        Raises:
+            DataLostError: the log was deleted and created again.
+        """
         ...
 
     def split(self, partition: int, start: int, end: int, *, newest: bool) -> Split:
@@ -168,6 +172,11 @@ class LogSystem(Protocol):
     @property
     def partitions(self) -> int:
         """The number of partitions, which is the table's number of buckets."""
+        ...
+
+    @property
+    def storage(self) -> LogStorage:
+        """Where the log is stored."""
         ...
 
     @property
@@ -360,7 +369,7 @@ FRESH = "_fresh"
 
 @dataclass(frozen=True)
 class LogIdentity:
-    """Which log belongs to a table: the name alone does not tell, because others may create one of the same name.
+    """Which log belongs to a table: others may create one of the same name.
 
     Attributes:
         owned: whether the table's ``create`` created it, so that ``drop`` deletes it.

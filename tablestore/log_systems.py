@@ -43,18 +43,23 @@ def open_log(
     """
     if options.log is None:
         return FilesLog(files, options.buckets)
-    settings = _settings(files, options, options.log, _client(options.log, runtime, allowed))
+    storage = _topic(options, options.log, runtime, allowed)
+    settings = _settings(files, options, options.log, storage)
     system = EventualLog if options.log.consistency is Consistency.EVENTUAL else TransactionalLog
-    return system(settings, files, index, partial(Repairs, files))
+    return system(settings, storage, files, index, partial(Repairs, files))
 
 
 def log_storage(options: TableOptions, runtime: Mapping[str, ClientValue], allowed: Allowed) -> LogStorage:
-    """Return where a table's log is stored; arguments and errors are those of ``open_log``."""
-    log = options.log
-    if log is None:
-        return NoStorage()
+    """Return where the log of a table to be created is stored; arguments and errors are those of ``open_log``."""
+    return NoStorage() if options.log is None else _topic(options, options.log, runtime, allowed)
+
+
+def _topic(
+    options: TableOptions, log: LogOptions, runtime: Mapping[str, ClientValue], allowed: Allowed
+) -> TopicStorage:
+    merged = merge_runtime(log.kafka.client, runtime, allowed)
     return TopicStorage(
-        client=_client(log, runtime, allowed),
+        client=KafkaClient(merged, wait_seconds=log.request_timeout_ms / 1000),
         name=log.kafka.topic,
         partitions=options.buckets,
         retention_ms=log.retention_ms,
@@ -63,18 +68,13 @@ def log_storage(options: TableOptions, runtime: Mapping[str, ClientValue], allow
     )
 
 
-def _client(log: LogOptions, runtime: Mapping[str, ClientValue], allowed: Allowed) -> KafkaClient:
-    merged = merge_runtime(log.kafka.client, runtime, allowed)
-    return KafkaClient(merged, wait_seconds=log.request_timeout_ms / 1000)
-
-
-def _settings(files: TableFiles, options: TableOptions, log: LogOptions, client: KafkaClient) -> KafkaLog:
+def _settings(files: TableFiles, options: TableOptions, log: LogOptions, topic: TopicStorage) -> KafkaLog:
     spec = files.spec
     return KafkaLog(
         table_id=spec.table_id,
-        client=client,
-        topic=log.kafka.topic,
-        partitions=options.buckets,
+        client=topic.client,
+        topic=topic.name,
+        partitions=topic.partitions,
         format=log.format,
         changelog=options.looks_up or not spec.has_key,
         schema=files.change_schema,
@@ -87,7 +87,5 @@ def _settings(files: TableFiles, options: TableOptions, log: LogOptions, client:
         servers=spec.properties.get(SERVERS, ""),
         topic_id=spec.topic_id,
         skips_foreign=log.foreign_records is ForeignRecords.SKIP,
-        compacted=log.compacted,
-        retention_ms=log.retention_ms,
-        replication_factor=log.replication_factor,
+        compacted=topic.compacted,
     )

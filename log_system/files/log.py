@@ -41,6 +41,29 @@ class FilesSplit:
 
 
 @dataclass(frozen=True)
+class NoStorage:
+    """The storage of a log that is in the table's files: it comes and goes with the table."""
+
+    name: str = ""
+
+    def create(self, table_id: str, note: Callable[[LogIdentity], None]) -> LogIdentity:
+        """Create nothing."""
+        return LogIdentity()
+
+    def first_entry(self, table_id: str) -> None:
+        """Return None: there is no index."""
+
+    def identify(self, spec: TableSpec) -> None:
+        """Return None."""
+
+    def remove(
+        self, table_id: str, identity: LogIdentity, *, dropping: bool, deleted: Callable[[], None]
+    ) -> str | None:
+        """Delete nothing."""
+        return None
+
+
+@dataclass(frozen=True)
 class FilesLog:
     """The changes in a table's files, as a log.
 
@@ -51,6 +74,7 @@ class FilesLog:
 
     files: LoggedTable
     partitions: int
+    storage: NoStorage = NoStorage()
     shows_uncommitted: bool = False
 
     def sink(self) -> None:
@@ -120,26 +144,3 @@ class FilesLog:
     ) -> RepairReport:
         """Return a report of no repairs."""
         return RepairReport((), self.verify(progress))
-
-
-@dataclass(frozen=True)
-class NoStorage:
-    """The storage of a log that is in the table's files: it comes and goes with the table."""
-
-    name: str = ""
-
-    def create(self, table_id: str, note: Callable[[LogIdentity], None]) -> LogIdentity:
-        """Create nothing."""
-        return LogIdentity()
-
-    def first_entry(self, table_id: str) -> None:
-        """Return None: there is no index."""
-
-    def identify(self, spec: TableSpec) -> None:
-        """Return None."""
-
-    def remove(
-        self, table_id: str, identity: LogIdentity, *, dropping: bool, deleted: Callable[[], None]
-    ) -> str | None:
-        """Delete nothing."""
-        return None

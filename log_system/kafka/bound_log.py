@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from log_system.base import LoggedTable, RepairSource
 from log_system.index import LogIndex
 from log_system.kafka.log import KafkaLog
+from log_system.kafka.topic_storage import TopicStorage
 from snapshot.schema.spec import TableSpec
 
 
@@ -17,12 +18,14 @@ class BoundLog:
 
     Attributes:
         settings: the log; splits and tasks take only this along.
+        storage: the log's topic.
         files: the table.
         index: the table's log index.
         source: returns what compares an eventual log with the table.
     """
 
     settings: KafkaLog
+    storage: TopicStorage
     files: LoggedTable
     index: LogIndex
     source: Callable[[KafkaLog], RepairSource]

@@ -41,8 +41,6 @@ class KafkaLog:
         servers: the bootstrap servers in the table's definition.
         topic_id: the topic's id when the table was created or last repaired; empty if unknown.
         compacted: whether Kafka compacts the topic, so that records superseded by later ones may be gone.
-        retention_ms: how long the topic keeps records; None for the broker's default, -1 for ever.
-        replication_factor: the topic's replication factor.
         skips_foreign: whether readers skip records that cannot be decoded, as another producer's; else they fail.
     """
 
@@ -64,8 +62,6 @@ class KafkaLog:
     topic_id: str = ""
     skips_foreign: bool = False
     compacted: bool = False
-    retention_ms: int | None = None
-    replication_factor: int = 1
 
     @property
     def traits(self) -> Format:

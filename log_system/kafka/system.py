@@ -26,7 +26,7 @@ from log_system.kafka.reader.log_tail import KafkaTail
 from log_system.kafka.reader.range_planner import REPLACING, plan
 from log_system.kafka.record_limits import RecordCheck
 from log_system.kafka.register import RegisterPosition
-from log_system.report import Progress, RepairReport, Report
+from log_system.report import Mended, Progress, RepairReport, Report
 from snapshot.errors import InvalidInputError
 from snapshot.records import LogSinkFactory, RowCheck, Split
 from snapshot.schema.physical_names import Columns
@@ -98,16 +98,32 @@ class TransactionalLog(BoundLog):
         return [PartitionOffsets(partition, first[partition], ends[partition]) for partition in sorted(ends)]
 
     def verify(self, progress: Progress | None = None) -> Report:
-        """Compare every snapshot in the log with the table, record by record; see ``audit/verify.py``."""
+        """Compare the log with the table; see ``audit/verify.py``.
+
+        Raises:
+            CorruptedError: another Delta writer has changed rows of a table with a key.
+            InvalidInputError: another Delta writer has enabled an unsupported feature.
+        """
+        # Records are compared with the store's own commits only, so the newest snapshot must consist of these.
         self.files.layout(self.files.latest())
-        return verify(self, progress)
+        return self._compare(progress)
 
     def repair(
         self, publisher: LogPublisher | None, recover: Callable[[], list[IndexEntry]], progress: Progress | None = None
     ) -> RepairReport:
-        """Rebuild index, register and the end of the log; see ``audit/repair.py``."""
-        mend = partial(repair_transactional, self, cast(KafkaPublisher, publisher), recover)
-        return repair(self, mend, self.verify, progress)
+        """Repair the topic, the log, its index and its register; see ``audit/repair.py``."""
+        assert publisher is not None
+        return repair(self, self._mend(publisher, recover, progress), self.verify, progress)
+
+    def _compare(self, progress: Progress | None) -> Report:
+        """Compare every snapshot in the log with the table, record by record."""
+        return verify(self, progress)
+
+    def _mend(
+        self, publisher: LogPublisher, recover: Callable[[], list[IndexEntry]], progress: Progress | None
+    ) -> Callable[[Sequence[int]], Mended]:
+        """Return what rebuilds the index, the register and the end of the log."""
+        return partial(repair_transactional, self, cast(KafkaPublisher, publisher), recover, progress)
 
 
 class EventualLog(TransactionalLog):
@@ -129,19 +145,17 @@ class EventualLog(TransactionalLog):
 
     def tail(self) -> KafkaTail:
         """Return the reader of uncommitted records."""
-        return KafkaTail(self.settings)
+        return KafkaTail(self.settings, self.path)
 
-    def verify(self, progress: Progress | None = None) -> Report:
-        """Compare the last record of each key with the table; see ``audit/verify_eventual.py``."""
-        self.files.layout(self.files.latest())
+    def _compare(self, progress: Progress | None) -> Report:
+        """Compare the last record of each key with the table."""
         return verify_eventual(self, progress)
 
-    def repair(
-        self, publisher: LogPublisher | None, recover: Callable[[], list[IndexEntry]], progress: Progress | None = None
-    ) -> RepairReport:
-        """Correct every key whose last record differs from the table, and rebuild the index."""
-        mend = partial(repair_eventual, self, cast(EventualPublisher, publisher))
-        return repair(self, mend, self.verify, progress)
+    def _mend(
+        self, publisher: LogPublisher, recover: Callable[[], list[IndexEntry]], progress: Progress | None
+    ) -> Callable[[Sequence[int]], Mended]:
+        """Return what corrects every key whose last record differs from the table, and rebuilds the index."""
+        return partial(repair_eventual, self, cast(EventualPublisher, publisher))
 
 
 def in_tasks(run_tasks: TaskRunner) -> Callable[[Sequence[PartitionTask]], list[RegisterPosition]]:

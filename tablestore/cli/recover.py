@@ -16,7 +16,7 @@ from tablestore.cli.output import print_json
 from tablestore.context import TableContext
 from tablestore.write.foreign_commits import Adoption, adopt
 from tablestore.write.open_publisher import open_publisher
-from tablestore.write.recovery import recover as recover_table
+from tablestore.write.recovery import publish_all
 
 Path = Annotated[str, Argument(help="Folder of the table.")]
 Client = Annotated[
@@ -74,7 +74,7 @@ def recover(
         return
     try:
         with waiting("Publishing what the log lacks ..."):
-            done = recover_table(table.files, publisher, table.index, buckets=table.options.buckets)
+            done = publish_all(table, publisher)
     finally:
         publisher.discard()
     if as_json:

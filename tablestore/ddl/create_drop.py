@@ -247,8 +247,7 @@ def drop_at(
 
 def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
     """Run the steps of ``drop``."""
-    storage, spec = table.files.storage, table.spec
-    log = log_storage(table.options, table.runtime, table.allowed)
+    storage, log, spec = table.files.storage, table.log.storage, table.spec
     if TableFiles.open(storage).spec.table_id != spec.table_id:
         msg = f"table {table.path!r} was dropped and created again since it was opened. Open it again."
         raise TableReplacedError(msg)

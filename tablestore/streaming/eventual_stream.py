@@ -149,7 +149,7 @@ class EventualStream(SnapshotStream):
         ends = self._ends or self._tail.ends()
         begun = start["offsets"]
         if any(end < old for end, old in zip(ends, begun, strict=True)):
-            self._check_topic(start)
+            self._tail.check(start.get("topic", ""))
         # A transaction marker may become visible later than the records before it, so the end may seem to move back.
         ends = [max(end, old) for end, old in zip(ends, begun, strict=True)]
         if isinstance(limit, ReadMaxRows):
@@ -177,7 +177,7 @@ class EventualStream(SnapshotStream):
         ranges = [(p, *pair) for p, pair in enumerate(zip(start["offsets"], end["offsets"], strict=True))]
         ranges = [each for each in ranges if each[1] < each[2]]
         if ranges:
-            self._check_topic(end)
+            self._tail.check(end.get("topic", ""))
             first = self._tail.starts()
             lost = [p for p, begun, _ in ranges if first[p] > begun]
             if lost:
@@ -192,25 +192,6 @@ class EventualStream(SnapshotStream):
         fold, spec = self._options.normalize, self._table.spec
         records = self._tail.split(partition, start, end, newest=fold)
         return TailSplit(records, self._table.files.change_schema, spec.primary_key, fold)
-
-    def _check_topic(self, offset: Offset) -> None:
-        """Check that the topic is still the one that a query's offsets belong to.
-
-        A topic that was created again restarts its offsets, which also order the changes, at 0. The query would skip
-        all records up to its old offset, and take newer changes for older ones.
-
-        Raises:
-            DataLostError: the topic is another one of the same name.
-        """
-        read, found = offset.get("topic", ""), self._tail.generation()
-        if self._tail.is_other(read, found):
-            msg = (
-                f"table {self._table.path!r}: the log's topic was deleted and recreated since this query "
-                f"read it: expected the topic with id {read}, got one with id {found}. What the query has not read of "
-                "it is gone. Let log.repair() publish the table's rows again, then start a new query, with a new "
-                "checkpoint and scan_mode='full'."
-            )
-            raise DataLostError(msg)
 
     def _ends_of(self, snapshot: int) -> tuple[list[int], str]:
         entry = self._table.index.get(snapshot)

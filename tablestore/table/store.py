@@ -32,7 +32,7 @@ from tablestore.table.readable import ReadableTable
 from tablestore.write.foreign_commits import adopt
 from tablestore.write.metrics import Hook
 from tablestore.write.prepare_input import deletes_of
-from tablestore.write.recovery import recover
+from tablestore.write.recovery import publish_all
 
 _MOVED = {
     "add_column": "alter.add_column",
@@ -384,10 +384,7 @@ class TableStore(ReadableTable):
         handle = self._handle
         handle.renew()
         adopt(handle.refresh(), skip_foreign)
-        if handle.publisher is None:
-            return []
-        table = handle.refresh()
-        return recover(table.files, handle.publisher, table.index, buckets=table.options.buckets)
+        return publish_all(handle.refresh(), handle.publisher)
 
     @exclusive
     def drop(self, *, keep_topic: bool = False) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from pyspark.sql.types import IntegerType
 
+from log_system.base import LogIdentity
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError, TableStoreError
 from snapshot.row_kind import KIND, RowKind
@@ -218,8 +220,19 @@ class LogSystemContract:
         assert all(each.first <= each.end for each in offsets)
         assert table.log.partitions == PARTITIONS
 
-    def test_the_watch_of_an_existing_log_is_silent(self, table: TableContext) -> None:
-        table.log.watch().look()
+    def test_the_watch_notices_that_the_log_was_deleted(
+        self, table: TableContext, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("log_system.kafka.client.topic.LOOK_SECONDS", 0.0)
+        watch, is_apart = table.log.watch(), bool(table.log.offsets())
+        watch.look()
+        assert table.log.storage.remove(
+            table.spec.table_id, table.log.storage.identify(table.spec) or LogIdentity(), dropping=True,
+            deleted=lambda: None,
+        ) == (table.log.storage.name if is_apart else None)  # fmt: skip
+        # A log in the table's files exists as long as the table, which readers check themselves.
+        with pytest.raises(NotFoundError) if is_apart else nullcontext():
+            watch.look()
 
     def test_a_dropped_table_leaves_room_for_another_of_the_same_log(
         self, table: TableContext, writer: Writer, settings: dict[str, Any]

@@ -14,7 +14,7 @@ from log_system.kafka.published_positions import is_another
 from log_system.kafka.reader.log_scan import bounds, positions, scan
 from log_system.kafka.reader.partition_map import PartitionMap, lay_out
 from log_system.kafka.register import RegisterPosition
-from log_system.report import Findings, Progress
+from log_system.report import Difference, DifferenceKind, Findings, Progress, Report
 from snapshot.errors import CorruptedError, DataLostError
 from snapshot.records import Snapshot
 
@@ -212,6 +212,17 @@ def reached(log: KafkaLog, entries: Mapping[int, IndexEntry], register: Sequence
 def stale(entries: Mapping[int, IndexEntry], topic: str) -> list[int]:
     """Return the snapshots whose entries refer to a deleted topic of the same name."""
     return [snapshot for snapshot, entry in entries.items() if is_another(entry.topic, topic)]
+
+
+def unusable_topic(table: BoundLog, why: str) -> Report:
+    """Return the report of a log whose topic cannot be compared with the table at all."""
+    return Report(table.path, (Difference(DifferenceKind.TOPIC, why),))
+
+
+def wrong_partitions(table: BoundLog, count: int) -> Report:
+    """Return the report of a log whose topic does not have one partition per bucket."""
+    log = table.settings
+    return unusable_topic(table, f"topic {log.topic!r} has {count} partitions, the table {log.partitions}.")
 
 
 def note_topic(entries: Mapping[int, IndexEntry], topic: str, findings: Findings) -> None:

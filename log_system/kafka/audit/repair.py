@@ -11,11 +11,9 @@ from log_system.kafka.audit.log_inspection import Inspection, ScanProgress, insp
 from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.admin_requests import missing
 from log_system.kafka.client.topic import TopicIds, describe_topic, topic_id, topic_ids
-from log_system.kafka.log import KafkaLog
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
 from log_system.kafka.topic_claims import claim
-from log_system.kafka.topic_storage import TopicStorage
 from log_system.report import DifferenceKind, Mended, Progress, RepairReport, Report
 from snapshot.errors import ConflictError, CorruptedError, DataLostError
 
@@ -47,7 +45,7 @@ _ANEW = (
 
 def repair(
     table: BoundLog,
-    mend: Callable[[Sequence[int], Progress | None], Mended],
+    mend: Callable[[Sequence[int]], Mended],
     verify: Callable[[Progress | None], Report],
     progress: Progress | None = None,
 ) -> RepairReport:
@@ -64,7 +62,7 @@ def repair(
         table: the log and its table.
         mend: does step 3, given the snapshots whose index entries were unreadable.
         verify: compares log and table.
-        progress: called with the number of offsets read so far and the total; starts over in step 4.
+        progress: called by step 4 with the number of offsets read so far and the total.
 
     Returns:
         What was done, and the differences that remain.
@@ -81,7 +79,7 @@ def repair(
     if describe_topic(log.client, log.topic) is None:
         if not table.spec.owns_topic:
             return _reported(actions, (), verify(None))
-        made = _storage(log).ensure()
+        made = table.storage.ensure()
         actions.append(f"made topic {log.topic!r} again, empty")
     actions += _keep_ids(table, made=made)
     # Step 2.
@@ -91,7 +89,7 @@ def repair(
     if old:
         actions.append("forgot the log index: the topic was recreated, and the index told of the one before")
     # Step 3.
-    mended = mend(broken, progress)
+    mended = mend(broken)
     # Step 4.
     return _reported([*actions, *mended.actions], mended.obstacles, verify(progress))
 
@@ -100,8 +98,8 @@ def repair_transactional(
     table: BoundLog,
     publisher: KafkaPublisher,
     recover: Callable[[], list[IndexEntry]],
+    progress: Progress | None,
     broken: Sequence[int],
-    progress: Progress | None = None,
 ) -> Mended:
     """Rebuild the register, the index and the end of the log from the log's records and the table.
 
@@ -116,8 +114,8 @@ def repair_transactional(
         table: the log and its table.
         publisher: publisher of the table's log.
         recover: publishes what the log lacks, with that publisher.
-        broken: snapshots whose index entries were unreadable and have been removed.
         progress: called with the number of offsets read so far and the total.
+        broken: snapshots whose index entries were unreadable and have been removed.
 
     Raises:
         FencedError: another publisher took the log over; repair again.
@@ -225,10 +223,6 @@ def _first_entry(seen: Inspection, through: int) -> int:
     """Return the oldest snapshot that should have an index entry; the log has no records of older ones."""
     oldest = min((s for s in seen.entries if s), default=through + 1)
     return max(1, seen.oldest, min(oldest, *(found.first for found in seen.maps)))
-
-
-def _storage(log: KafkaLog) -> TopicStorage:
-    return TopicStorage(log.client, log.topic, log.partitions, log.retention_ms, log.compacted, log.replication_factor)
 
 
 def _is_other_history(seen: Inspection) -> bool:

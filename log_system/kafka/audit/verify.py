@@ -10,7 +10,15 @@ import pyarrow as pa
 
 from log_system.index import IndexEntry
 from log_system.kafka.audit.change_diff import Comparison, Parted
-from log_system.kafka.audit.log_inspection import Inspection, ScanProgress, inspect_log, note_topic, read_index
+from log_system.kafka.audit.log_inspection import (
+    Inspection,
+    ScanProgress,
+    inspect_log,
+    note_topic,
+    read_index,
+    unusable_topic,
+    wrong_partitions,
+)
 from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.topic import earliest_offsets
 from log_system.kafka.reader.log_scan import LogReader
@@ -153,13 +161,9 @@ def verify(table: BoundLog, progress: Progress | None = None) -> Report:
         # Step 1.
         seen = inspect_log(table, meter)
     except NotFoundError as error:
-        findings.add(DifferenceKind.TOPIC, str(error))
-        return Report(table.path, tuple(findings.differences))
+        return unusable_topic(table, str(error))
     if len(seen.maps) != log.partitions:
-        findings.add(
-            DifferenceKind.TOPIC, f"topic {log.topic!r} has {len(seen.maps)} partitions, the table {log.partitions}."
-        )
-        return Report(table.path, tuple(findings.differences))
+        return wrong_partitions(table, len(seen.maps))
     # Step 2.
     check_history(seen, findings)
     contents = Contents(table, seen, findings, meter)

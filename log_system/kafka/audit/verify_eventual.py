@@ -14,7 +14,14 @@ import pyarrow.compute as pc
 
 from log_system.base import AT, FRESH, SAID, RepairSource
 from log_system.index import IndexEntry, OffsetRange
-from log_system.kafka.audit.log_inspection import ScanProgress, note_topic, reached, read_index
+from log_system.kafka.audit.log_inspection import (
+    ScanProgress,
+    note_topic,
+    reached,
+    read_index,
+    unusable_topic,
+    wrong_partitions,
+)
 from log_system.kafka.bound_log import BoundLog
 from log_system.kafka.client.topic import topic_id
 from log_system.kafka.log import KafkaLog
@@ -89,13 +96,9 @@ def verify_eventual(table: BoundLog, progress: Progress | None = None) -> Report
     try:
         seen = _look(table, log)
     except NotFoundError as error:
-        findings.add(DifferenceKind.TOPIC, str(error))
-        return Report(table.path, tuple(findings.differences))
+        return unusable_topic(table, str(error))
     if len(seen.bounds) != log.partitions:
-        findings.add(
-            DifferenceKind.TOPIC, f"topic {log.topic!r} has {len(seen.bounds)} partitions, the table {log.partitions}."
-        )
-        return Report(table.path, tuple(findings.differences))
+        return wrong_partitions(table, len(seen.bounds))
     # Step 2.
     meter.total = sum(end - low for low, end in seen.bounds)
     unsettled = [each for each in source.unsettled(seen.settled + 1) if each.snapshot.id <= seen.newest]
@@ -123,9 +126,7 @@ def verify_eventual(table: BoundLog, progress: Progress | None = None) -> Report
     )
 
 
-def repair_eventual(
-    table: BoundLog, publisher: EventualPublisher, broken: Sequence[int], progress: Progress | None = None
-) -> Mended:
+def repair_eventual(table: BoundLog, publisher: EventualPublisher, broken: Sequence[int]) -> Mended:
     """Correct the log wherever it differs from the table, and rebuild the index; the publisher becomes the log's owner.
 
     1. Take the log over. After a crash here or later, the next repair or writer continues.
@@ -137,7 +138,6 @@ def repair_eventual(
         table: the table.
         publisher: publisher of the table's log.
         broken: snapshots whose index entries were unreadable and have been removed.
-        progress: not used: the publisher reads the log by itself.
 
     Raises:
         FencedError: another publisher took the log over; repair again.

@@ -14,6 +14,7 @@ from log_system.kafka.client.topic import topic_id
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import is_another
 from log_system.kafka.reader.tail_reader import read_tail
+from snapshot.errors import DataLostError
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,10 @@ class RecordsSplit:
 class KafkaTail:
     """Reads the tail of one log over one connection, because each micro-batch makes three requests."""
 
-    def __init__(self, log: KafkaLog) -> None:
-        """Create the reader; nothing connects before the first call."""
+    def __init__(self, log: KafkaLog, table: str) -> None:
+        """Create the reader for the table at the path ``table``; nothing connects before the first call."""
         self._log = log
+        self._table = table
         self._cluster = Cluster(log.client)
         self._partitions = [(log.topic, partition) for partition in range(log.partitions)]
 
@@ -58,9 +60,24 @@ class KafkaTail:
         """Return the topic's id."""
         return topic_id(self._log.client, self._log.topic, self._admin)
 
-    def is_other(self, generation: str, now: str, /) -> bool:
-        """Return whether both topic ids are known and differ."""
-        return is_another(generation, now)
+    def check(self, generation: str, /) -> None:
+        """Check that the topic still is the one with this id.
+
+        A topic that was created again restarts its offsets, which also order the changes, at 0. A query would skip all
+        records up to its old offset, and take newer changes for older ones.
+
+        Raises:
+            DataLostError: the topic is another one of the same name.
+        """
+        now = self.generation()
+        if is_another(generation, now):
+            msg = (
+                f"table {self._table!r}: topic {self._log.topic!r} was deleted and recreated since this query read it: "
+                f"expected the topic with id {generation}, got one with id {now}. What the query has not read of it is "
+                "gone. Let log.repair() publish the table's rows again, then start a new query, with a new checkpoint "
+                "and scan_mode='full'."
+            )
+            raise DataLostError(msg)
 
     def split(self, partition: int, start: int, end: int, *, newest: bool) -> RecordsSplit:
         """Return a split of the records between two offsets."""

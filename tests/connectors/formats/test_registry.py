@@ -134,7 +134,9 @@ def test_raw_character_sets() -> None:
     assert read("raw", one(pa.string()), b"\xe9", charset="ISO-8859-1") == [("é",)]
     with pytest.raises(InvalidInputError, match="cannot write '€'"):
         written("raw", one(pa.string()), ("€",), charset="ISO-8859-1")
-    with pytest.raises(InvalidInputError, match=r"'value\.raw\.charset': expected the name of a character set, got"):
+    with pytest.raises(
+        InvalidInputError, match=r"'value\.raw\.charset': expected the name of a character set, got 'x'"
+    ):
         open_row_format("raw", one(pa.string()), {"charset": "x"}, side="value")
 
 
