@@ -14,7 +14,7 @@ def advice(error: OSError) -> str:
     if error.errno in NO_ROOM:
         return "Make room, then try again."
     if error.errno == errno.EROFS:
-        return "The file system is mounted read-only: remount it for writing, or use a table elsewhere."
+        return "The file system is mounted read-only: remount it for writing, or use another location."
     if error.errno in _DENIED:
         return "This process may not write there: change the owner or the permissions of the folder."
     return "Check the file system, then try again."

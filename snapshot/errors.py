@@ -3,7 +3,7 @@
 ::
 
     TableStoreError
-    ├── InvalidInputError     (ValueError)   fix the input: an option, a schema, a frame
+    ├── InvalidInputError     (ValueError)   fix the input: an option, a schema, a data frame
     ├── NotFoundError         (KeyError)     look elsewhere: no such table, snapshot or topic
     ├── TableReplacedError                   open the table again: it was dropped and created again
     ├── AlreadyExistsError    (ValueError)   choose another name or path
@@ -46,7 +46,7 @@ class NotFoundError(TableStoreError, KeyError):
 
 
 class TableReplacedError(TableStoreError):
-    """The table at this path is not the one that was opened: it was dropped and created again."""
+    """The table at this path is no longer the one that was opened: it was dropped and created again."""
 
     kind = "table-replaced"
 
@@ -58,7 +58,7 @@ class AlreadyExistsError(TableStoreError, ValueError):
 
 
 class ConflictError(TableStoreError):
-    """Another writer committed first, more often than the retry budget allows; nothing was committed."""
+    """Other writers committed first until the retries were used up; nothing was committed."""
 
     kind = "conflict"
 
@@ -76,7 +76,7 @@ class OutcomeUnknownError(TableStoreError):
 
 
 class FencedError(TableStoreError):
-    """Another publisher has taken over the log; this one must not write again."""
+    """Another publisher has taken over the log; this one must not write any more."""
 
     kind = "fenced"
 
@@ -88,7 +88,7 @@ class DataLostError(TableStoreError):
 
 
 class CorruptedError(TableStoreError):
-    """Stored data contradicts itself or cannot be decoded."""
+    """Stored data is inconsistent or cannot be decoded."""
 
     kind = "corrupted"
 
@@ -114,8 +114,8 @@ class BadRecordError(CorruptedError):
 
 
 GONE = (
-    "A file of the snapshot is gone: somebody has removed it (bring it back from a copy), or the snapshot has expired "
-    "since this read began (read a newer one)."
+    "A file of the snapshot is missing: it was deleted (restore it from a backup), or the snapshot has expired since "
+    "this read started (read a newer one)."
 )
 """The advice in messages about a missing data file."""
 

@@ -42,7 +42,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class SentRange:
-    """Records that a staging task has put into one log partition, before their snapshot is committed.
+    """Records that a staging task produced to one log partition before their snapshot is committed.
 
     Attributes:
         first: offset of the first record.

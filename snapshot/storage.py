@@ -165,19 +165,19 @@ class Storage:
             return
         probe, why = f".put-if-absent-{uuid.uuid4().hex}", ""
         if scheme not in _CREATES_ATOMICALLY:
-            why = f"that for {scheme}:// looks first and writes then, so two writers can both win"
+            why = f"fsspec checks and then writes for {scheme}://, so two writers can both succeed"
         else:
             try:
                 if not self.put_new(probe, b"1") or self.put_new(probe, b"2"):
-                    why = "the store replaced a file that it was asked to create only if absent (If-None-Match)"
+                    why = "the store ignored If-None-Match and replaced an existing file"
             except (TypeError, NotImplementedError) as error:
-                why = f"its fsspec file system cannot do that ({error}); upgrade it"
+                why = f"its fsspec file system does not support that ({error}); upgrade it"
             finally:
                 self.delete(probe)
         if why:
             msg = (
                 f"{self.root}: expected a file system that creates a file only if it is absent; {why}. Nothing was "
-                "made. Use a local path, s3://, gs:// or abfs://, and a store that supports conditional writes."
+                "created. Use a local path, s3://, gs:// or abfs://, and a store that supports conditional writes."
             )
             raise InvalidInputError(msg)
 
@@ -212,12 +212,12 @@ class Storage:
 
     def _modified_ms(self, info: dict[str, Any]) -> int:
         """Return when a file was written; file systems differ in the key and the unit."""
-        told = next((info[name] for name in _MODIFIED if info.get(name) is not None), None)
-        if told is None:
-            told = self.filesystem.modified(info["name"])
-        if isinstance(told, str):
-            told = datetime.fromisoformat(told)
-        return int((told.timestamp() if isinstance(told, datetime) else float(told)) * 1000)
+        modified = next((info[name] for name in _MODIFIED if info.get(name) is not None), None)
+        if modified is None:
+            modified = self.filesystem.modified(info["name"])
+        if isinstance(modified, str):
+            modified = datetime.fromisoformat(modified)
+        return int((modified.timestamp() if isinstance(modified, datetime) else float(modified)) * 1000)
 
     def delete(self, *names: str) -> int:
         """Remove files, ignoring those that do not exist.
@@ -260,12 +260,12 @@ class Storage:
         # The lock is on the parent folder, because this one is created and removed while the lock is held.
         above = Path(self.path()).parent
         above.mkdir(parents=True, exist_ok=True)
-        held = os.open(above, os.O_RDONLY)
+        descriptor = os.open(above, os.O_RDONLY)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(held)
+            os.close(descriptor)
 
     def delete_tree(self) -> None:
         """Remove the folder and everything in it."""

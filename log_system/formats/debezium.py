@@ -129,5 +129,5 @@ FORMAT = Format(
     name="debezium-json",
     open=_open,
     as_read=_as_read,
-    why_not_compacted="'debezium-json' has no null value, by which the broker would drop a key",
+    why_not_compacted="'debezium-json' has no null value, so the broker drops no key",
 )

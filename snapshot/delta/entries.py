@@ -20,12 +20,12 @@ import pyarrow as pa
 from snapshot.delta.txn import recorded
 
 INFO_KEY = "tablestore"
-"""Key of our own facts in a commit's ``commitInfo``."""
+"""Key in ``commitInfo`` under which this program stores its own facts about a commit."""
 NTZ_FEATURE = "timestampNtz"
 _FEATURES_READER, _FEATURES_WRITER = 3, 7
 FINGERPRINT_DIGITS = 16
 _PATH_SAFE = "/!$&'()+,:;=@"
-"""What delta-rs leaves as it is: it takes a file out of its state only by the very text that brought it in."""
+"""Characters that delta-rs does not encode. It removes a file only by exactly the path text that added it."""
 _FILE_ACTIONS = frozenset(("commitInfo", "add", "remove", "txn"))
 
 
@@ -136,7 +136,7 @@ def parse_commit(version: int, text: bytes) -> Commit:
 
 
 def files_of(actions: pa.Table) -> list[DataFile]:
-    """Read the files of a state as delta-rs lists them (``get_add_actions``), without their statistics."""
+    """Convert the active files listed by delta-rs (``get_add_actions``) to ``DataFile``, without statistics."""
     if actions.num_rows == 0:
         return []
     columns = {name: actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")}
@@ -159,25 +159,25 @@ def _text(value: object) -> str | None:
 
 
 def files_after(files: Iterable[DataFile], commits: Iterable[Commit]) -> list[DataFile]:
-    """Return the files that a table has after some commits, without their statistics, as a state lists them."""
-    held = {file.path: file for file in files}
+    """Return the active files after applying commits to a list of active files, without statistics."""
+    by_path = {file.path: file for file in files}
     for commit in commits:
         for path in (*commit.removed, *commit.rewritten):
-            held.pop(path, None)
+            by_path.pop(path, None)
         for file in (*commit.added, *commit.copied):
-            held[file.path] = replace(file, stats="")
-    return list(held.values())
+            by_path[file.path] = replace(file, stats="")
+    return list(by_path.values())
 
 
 def entry_of(version: int) -> str:
-    """Name the entry of a version in its table's folder."""
+    """Return the path of a version's log entry, relative to the table's folder."""
     return f"_delta_log/{version:020d}.json"
 
 
 def commit_info(now_ms: int, operation: str, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``commitInfo`` action: when a commit was made, and the facts that this program stores about it."""
+    """Return a ``commitInfo`` action with the time of the commit and this program's own facts about it."""
     parameters = {"mode": "Append"} if operation == "WRITE" else {}
-    told = {
+    fields = {
         "timestamp": now_ms,
         "operation": operation,
         "operationParameters": parameters,
@@ -185,13 +185,13 @@ def commit_info(now_ms: int, operation: str, info: Mapping[str, Any]) -> dict[st
         # As Spark's Delta does: every entry has a unique text, so an entry that is read back shows who wrote it.
         "txnId": str(uuid.uuid4()),
     }
-    return {"commitInfo": {**told, INFO_KEY: json.dumps(dict(info))}}
+    return {"commitInfo": {**fields, INFO_KEY: json.dumps(dict(info))}}
 
 
 def metadata(
     *, table_id: str, schema_json: str, partition_by: Sequence[str], configuration: Mapping[str, str], created_ms: int
 ) -> dict[str, Any]:
-    """Return the table's ``metaData`` action: its schema and properties."""
+    """Return a ``metaData`` action with the table's schema and properties."""
     return {
         "metaData": {
             "id": table_id,
@@ -224,12 +224,12 @@ def ntz_protocol(readers: Iterable[str], writers: Iterable[str]) -> dict[str, An
 
 
 def transaction(app_id: str, number: int, now_ms: int) -> dict[str, Any]:
-    """Record the last version of an application."""
+    """Return a ``txn`` action that records an application's version."""
     return {"txn": {"appId": app_id, "version": number, "lastUpdated": now_ms}}
 
 
 def add(file: DataFile, now_ms: int, *, data_change: bool = True) -> dict[str, Any]:
-    """Add a file."""
+    """Return an ``add`` action for a file."""
     return {
         "add": {
             "path": quote(file.path, safe=_PATH_SAFE),
@@ -243,7 +243,7 @@ def add(file: DataFile, now_ms: int, *, data_change: bool = True) -> dict[str, A
 
 
 def remove(file: DataFile, now_ms: int, *, data_change: bool = True) -> dict[str, Any]:
-    """Remove a file; with ``data_change`` also its rows."""
+    """Return a ``remove`` action for a file; without ``data_change``, its rows live on in other files."""
     return {
         "remove": {
             "path": quote(file.path, safe=_PATH_SAFE),
@@ -257,5 +257,5 @@ def remove(file: DataFile, now_ms: int, *, data_change: bool = True) -> dict[str
 
 
 def entry(actions: Iterable[Mapping[str, Any]]) -> bytes:
-    """Write an entry."""
+    """Return a log entry with these actions."""
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()

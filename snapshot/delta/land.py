@@ -1,4 +1,4 @@
-"""Putting an entry of a Delta log, and finding out whether it landed wherever the answer does not tell."""
+"""Puts an entry into a Delta log and finds out whether it was committed when the response does not say."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from snapshot.storage import Storage
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PUTS_MAX = 6
-"""How often an entry is put while no answer tells whether it landed."""
+"""Number of attempts to put an entry while its outcome is unknown."""
 _WAIT_SECONDS_MAX = 0.5
 
 
 def land(storage: Storage, version: int, text: bytes) -> bool:
-    """Put an entry, and find out whether it landed.
+    """Put an entry if its version is absent, and find out whether it was committed.
 
     A client that repeats a request whose response was lost gets "the file exists", although it created the file itself.
     So the existing entry decides: no two commits write the same text. If there is no entry, put the same one again
@@ -64,9 +64,9 @@ def land(storage: Storage, version: int, text: bytes) -> bool:
         if there == text:
             return not attempt
         if there is not None:
-            msg = f"{storage.root}: version {version} was made by another commit."
+            msg = f"{storage.root}: version {version} was committed by another writer."
             raise ConflictError(msg) from cause
-    msg = f"{storage.root}: commit of version {version} gave no answer: {cause}"
+    msg = f"{storage.root}: commit of version {version} got no answer: {cause}"
     raise OutcomeUnknownError(msg) from cause
 
 
@@ -82,7 +82,7 @@ def withdraw(storage: Storage, version: int, text: bytes) -> None:
             return
         # Another commit has followed in the meantime and could not be read without this entry.
         storage.put_new(entry_of(version), text)
-    msg = f"{storage.root}: version {version} was committed to a log that was replaced or cut, and has been followed."
+    msg = f"{storage.root}: version {version} was committed to a log that was replaced or cut, and others followed it."
     raise OutcomeUnknownError(msg)
 
 
@@ -91,7 +91,7 @@ def _has_no_room(error: UnavailableError) -> bool:
 
 
 def was_created(storage: Storage, commit_id: str, cause: Exception) -> bool:
-    """Return whether a table was made by the commit of this id, although making it has failed.
+    """Return whether the commit with this id created the table, although ``create`` raised an error.
 
     Raises:
         AlreadyExistsError: another commit has created a table.
@@ -100,11 +100,11 @@ def was_created(storage: Storage, commit_id: str, cause: Exception) -> bool:
     try:
         text = storage.read(entry_of(0))
     except UnavailableError as error:
-        msg = f"{storage.root}: the Delta table may have been made or not; there was no answer: {plain(cause)}"
+        msg = f"{storage.root}: the Delta table may or may not have been created; there was no answer: {plain(cause)}"
         raise OutcomeUnknownError(msg) from error
     if text is not None and parse_commit(0, text).info.get("commit") == commit_id:
         return True
     if text is not None or "already exists" in str(cause):
-        msg = f"{storage.root}: a Delta table is there already; nothing changed."
+        msg = f"{storage.root}: a Delta table exists already; nothing was changed."
         raise AlreadyExistsError(msg) from cause
     return False

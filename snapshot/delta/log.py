@@ -45,14 +45,14 @@ __all__ = ["Commit", "DataFile", "DeltaLog"]
 logger = logging.getLogger("tablestore")
 
 _FOLLOWED_MAX = 50
-"""Entries that are kept on top of a state of delta-rs; with more of them, a newer state is read."""
+"""Maximum number of entries kept on top of a state read by delta-rs; then delta-rs reads a newer state."""
 _INTERVAL = 100
-"""Versions between checkpoints where the table does not say (``delta.checkpointInterval``), as with delta-rs."""
+"""Versions between checkpoints if the table does not set ``delta.checkpointInterval``; the default of delta-rs."""
 
 
 @dataclass
 class _Base:
-    """A state that delta-rs has read."""
+    """A table state read by delta-rs."""
 
     table: DeltaTable
     transactions: dict[str, int | None] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class _Base:
 
     @cached_property
     def id(self) -> str:
-        """The table's own id, which Delta gives it when it is created."""
+        """The id that Delta assigned to the table when it was created."""
         return str(self.table.metadata().id)
 
     @cached_property
@@ -76,7 +76,7 @@ class _Base:
 
     @cached_property
     def protocol(self) -> Protocol:
-        """What the table asks of its readers and writers."""
+        """The protocol versions and features that the table requires of readers and writers."""
         asked = self.table.protocol()
         return Protocol(
             asked.min_reader_version,
@@ -108,10 +108,10 @@ class _State:
 
 
 class DeltaLog:
-    """One Delta table. Cheap to make; keeps the last state it has seen, and follows the log from there."""
+    """The log of one Delta table. Cheap to create; caches the last state read and follows the log from there."""
 
     def __init__(self, storage: Storage) -> None:
-        """Name the table in ``storage``; nothing is read yet."""
+        """Refer to the table in the folder ``storage``; nothing is read yet."""
         self.storage = storage
         self._state: _State | None = None
 
@@ -148,7 +148,7 @@ class DeltaLog:
         except (DeltaError, OSError) as error:
             # delta-rs repeats a request whose response was lost, and may then find the entry that it created itself.
             if not was_created(storage, commit_id, error):
-                msg = f"{storage.root}: the Delta table cannot be made: {plain(error)}. Check the file system."
+                msg = f"{storage.root}: the Delta table cannot be created: {plain(error)}. Check the file system."
                 raise UnavailableError(msg) from error
         return cls(storage)
 
@@ -171,7 +171,7 @@ class DeltaLog:
         return dict(self._fresh().base.configuration)
 
     def seen(self, least: int) -> tuple[int, dict[str, str]]:
-        """Return a version of at least ``least`` and its properties; look for newer versions only if necessary."""
+        """Return a version of at least ``least`` and its properties, refreshing only if the cached state is older."""
         state = self._state
         if state is None or state.version < least:
             state = self._fresh()
@@ -182,7 +182,7 @@ class DeltaLog:
         return bool(self._fresh().base.table.schema() == Schema.from_arrow(without_invariants(schema)))
 
     def lacks(self, schema: pa.Schema) -> list[str]:
-        """Return the names of columns that the newest version seen does not have, or has with another type."""
+        """Return the names of columns that the last version read lacks or has with another type."""
         state = self._state or self._fresh()
         there = {each.name: each.type for each in state.base.table.schema().fields}
         return [each.name for each in Schema.from_arrow(schema).fields if there.get(each.name) != each.type]
@@ -195,15 +195,15 @@ class DeltaLog:
             fresh: look for newer commits first; else use the state as of the last look.
         """
         state = self._state if self._state is not None and not fresh else self._fresh()
-        for found in reversed(state.since):
-            if app_id in found.transactions:
-                return found.transactions[app_id]
+        for commit in reversed(state.since):
+            if app_id in commit.transactions:
+                return commit.transactions[app_id]
         if app_id not in state.base.transactions:
             state.base.transactions[app_id] = self._recorded(state, app_id)
         return state.base.transactions[app_id]
 
     def _recorded(self, state: _State, app_id: str) -> int | None:
-        """Return what an application has recorded up to the version that delta-rs has read."""
+        """Return the version that an application has recorded as of the state read by delta-rs."""
         try:
             number = state.base.table.transaction_version(app_id)
         except (DeltaError, OSError):
@@ -218,11 +218,11 @@ class DeltaLog:
         return None if number is None else int(number)
 
     def _transactions(self, version: int) -> dict[str, int]:
-        """Read what every application has recorded up to a version, leaving out actions that are none."""
-        first, found = of_checkpoint(self.storage, version)
+        """Return the recorded version of every application as of a version, ignoring invalid actions."""
+        first, transactions = of_checkpoint(self.storage, version)
         for each in range(first + 1, version + 1):
-            found.update(self.commit_at(each).transactions)
-        return found
+            transactions.update(self.commit_at(each).transactions)
+        return transactions
 
     def files(self, version: int | None = None) -> list[DataFile]:
         """Return the active files of the newest version or of ``version``.
@@ -235,8 +235,8 @@ class DeltaLog:
         first = state.base.version
         if version is None or first <= version <= state.version:
             with delta_errors(self.storage.root):
-                held = state.base.files
-            return files_after(held, state.since if version is None else state.since[: version - first])
+                base_files = state.base.files
+            return files_after(base_files, state.since if version is None else state.since[: version - first])
         try:
             with delta_errors(self.storage.root):
                 older = _Base(DeltaTable(self.storage.root, version=version))
@@ -253,26 +253,26 @@ class DeltaLog:
             DataLostError: Delta's log retention has removed the version's file.
             CorruptedError: the version's file is damaged.
         """
-        found = self._entry(version)
-        if found is None:
+        commit = self._entry(version)
+        if commit is None:
             msg = (
                 f"{self.storage.root}: the log entry of version {version} is gone (delta.logRetentionDuration); "
-                "its changes can no longer be read one snapshot at a time."
+                "its changes can no longer be read separately."
             )
             raise DataLostError(msg)
-        return found
+        return commit
 
     def has_entry(self, version: int) -> bool:
-        """Return whether the log still has the entry of a version."""
+        """Return whether the log still contains the entry of a version."""
         return self._entry(version) is not None
 
     def commits(self, newest: int, oldest: int = 0) -> Iterator[Commit]:
-        """Read versions from ``newest`` down to ``oldest``, stopping where Delta's log retention has cut the log."""
+        """Yield commits from ``newest`` down to ``oldest``, stopping where log retention has removed the entries."""
         for version in range(newest, oldest - 1, -1):
-            found = self._entry(version)
-            if found is None:
+            commit = self._entry(version)
+            if commit is None:
                 return
-            yield found
+            yield commit
 
     def commit(
         self,
@@ -327,7 +327,7 @@ class DeltaLog:
             The commit as recorded in its entry.
 
         Raises:
-            TableStoreError: as ``commit``.
+            TableStoreError: as in ``commit``.
         """
         state, now_ms = self._at(version - 1), int(time.time() * 1000)
         before = state.base.table.metadata()
@@ -399,13 +399,13 @@ class DeltaLog:
             msg = f"{self.storage.root}: commit of version {version} cannot be read back: {error}"
             raise OutcomeUnknownError(msg) from error
         if not is_first:
-            msg = f"{self.storage.root}: commit of version {version} gave no answer, and the version has expired since."
+            msg = f"{self.storage.root}: commit of version {version} got no answer, and the version has expired since."
             raise OutcomeUnknownError(msg)
-        msg = f"{self.storage.root}: version {version} was made by another commit, which has expired since."
+        msg = f"{self.storage.root}: version {version} was committed by another writer and has expired since."
         raise ConflictError(msg)
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint of the newest version, so that a state is read without all entries before it."""
+        """Write a checkpoint of the newest version, so that readers need not read all earlier entries."""
         try:
             self._load().base.table.create_checkpoint()
         except (DeltaError, OSError, TableStoreError) as error:
@@ -413,7 +413,7 @@ class DeltaLog:
             logger.warning("%s: a checkpoint cannot be written: %s", self.storage.root, plain(error))
 
     def _at(self, version: int) -> _State:
-        """Return the newest state, which must be this version.
+        """Return the newest state, which must have this version.
 
         Raises:
             ConflictError: it is not.
@@ -424,33 +424,33 @@ class DeltaLog:
         if state is None or state.version != version or not self._is_there(state):
             state = self._fresh()
         if state.version != version:
-            msg = f"{self.storage.root}: version {version + 1} was made by another commit."
+            msg = f"{self.storage.root}: version {version + 1} was committed by another writer."
             raise ConflictError(msg)
         return state
 
     def _fresh(self) -> _State:
-        """Follow the log to its end, an entry at a time; what that costs does not depend on the log's length."""
+        """Follow the log to its end, one entry at a time; the cost does not depend on the length of the log."""
         state = self._state
         if state is None:
             return self._load()
         first = state
         while (text := self.storage.read(entry_of(state.version + 1))) is not None:
-            found = self._parsed(state.version + 1, text)
+            commit = self._parsed(state.version + 1, text)
             is_next = state is not first or self._is_there(state)
-            if not is_next or not found.only_files or len(state.since) == _FOLLOWED_MAX:
+            if not is_next or not commit.only_files or len(state.since) == _FOLLOWED_MAX:
                 return self._load()
-            state = self._state = _State(state.base, (*state.since, found), _digest(text))
+            state = self._state = _State(state.base, (*state.since, commit), _digest(text))
         # Entries expire oldest first. If the last known entry exists, there is no later one. If it is gone, there may
         # be newer ones. If its content differs, the table was replaced or restored.
         return state if self._is_there(state) else self._load()
 
     def _is_there(self, state: _State) -> bool:
-        """Return whether the newest entry of a state is in the log as it was read."""
+        """Return whether the newest entry of a state is still in the log, unchanged."""
         text = self.storage.read(entry_of(state.version))
         return text is not None and _digest(text) == state.digest
 
     def _readable(self, state: _State) -> _State:
-        """Return a state, unless the table asks its readers for what this program does not do."""
+        """Return the state after checking that this program supports the reader features that the table requires."""
         check_readable(self.storage.root, state.base.protocol)
         return state
 

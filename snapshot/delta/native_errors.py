@@ -1,4 +1,4 @@
-"""What delta-rs says of a file system that refuses; its errors hold a tree of causes as text, in colours."""
+"""Converts errors of delta-rs, whose text is a coloured tree of causes, into errors of this program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def plain(error: Exception) -> str:
-    """Put the tree of causes into one line."""
+    """Return the tree of causes in an error's text as one line."""
     return ": ".join(line.strip(" ↳") for line in _COLOURS.sub("", str(error)).splitlines() if line.strip())
 
 

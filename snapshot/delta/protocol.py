@@ -19,7 +19,7 @@ import pyarrow as pa
 from snapshot.errors import InvalidInputError
 
 _FEATURES_READER, _FEATURES_WRITER = 3, 7
-"""Protocol versions that list their features."""
+"""Reader and writer versions from which on the protocol lists its features."""
 _READER_IMPLIES: Mapping[int, tuple[str, ...]] = {2: ("columnMapping",)}
 _WRITER_IMPLIES: Mapping[int, tuple[str, ...]] = {
     2: ("appendOnly", "invariants"),
@@ -50,7 +50,7 @@ class Protocol:
         reader_features: ``readerFeatures``; empty in protocols without feature names.
         writer_features: ``writerFeatures``; empty in protocols without feature names.
         configuration: the table's properties.
-        schema_json: the table's columns, as Delta writes them.
+        schema_json: the table's columns, as Delta's schema JSON.
     """
 
     reader_version: int
@@ -62,7 +62,7 @@ class Protocol:
 
     @cached_property
     def unreadable(self) -> tuple[str, ...]:
-        """What it asks of its readers and this program does not do."""
+        """Required reader features that this program does not support."""
         asked = set(_asked(self.reader_version, self.reader_features, _READER_IMPLIES, _FEATURES_READER))
         if _uses_column_mapping(self):
             asked.add("columnMapping")
@@ -70,23 +70,23 @@ class Protocol:
 
     @cached_property
     def unwritable(self) -> tuple[str, ...]:
-        """What it asks of its writers and this program does not do; what is ``unreadable`` is not writable either."""
+        """Required writer features that this program does not support, including those in ``unreadable``."""
         asked = set(_asked(self.writer_version, self.writer_features, _WRITER_IMPLIES, _FEATURES_WRITER))
         asked |= {name for name, in_use in _KNOWN.items() if in_use(self)}
-        found = self._unknown(asked, "writer", self.writer_version, _FEATURES_WRITER)
-        return tuple(dict.fromkeys([*self.unreadable, *found]))
+        unsupported = self._unknown(asked, "writer", self.writer_version, _FEATURES_WRITER)
+        return tuple(dict.fromkeys([*self.unreadable, *unsupported]))
 
     @property
     def is_append_only(self) -> bool:
-        """Whether no commit may take rows away (``delta.appendOnly``)."""
+        """Whether commits must not remove rows (``delta.appendOnly``)."""
         return self.is_on("delta.appendOnly")
 
     def is_on(self, name: str) -> bool:
-        """Return whether a property is ``true``."""
+        """Return whether a table property is ``true``."""
         return self.configuration.get(name, "").lower() == "true"
 
     def fields(self) -> Iterator[Mapping[str, Any]]:
-        """Yield all columns, and the fields of structs in them."""
+        """Yield all columns and the fields of nested structs."""
         waiting: list[Any] = [json.loads(self.schema_json)]
         while waiting:
             kind = waiting.pop()
@@ -129,21 +129,21 @@ def check_writable(path: str, protocol: Protocol, *, removes: bool) -> None:
 
 
 def refused(path: str, features: tuple[str, ...], role: str) -> InvalidInputError:
-    """Return the error that names features and says how to switch them off."""
+    """Return an error that names unsupported features and says how to disable them."""
     table = f"delta.`{path}`"
     remedies = (_REMEDIES.get(name, f"ALTER TABLE {{0}} DROP FEATURE {name}").format(table) for name in features)
     msg = (
-        f"{path}: the Delta table asks its {role} for {', '.join(features)}, which another Delta writer has switched "
-        f"on and the store does not support; nothing was changed. Switch it off with that writer, in Spark by "
+        f"{path}: the Delta table requires its {role} to support {', '.join(features)}, which another Delta writer has "
+        f"enabled and the store does not support; nothing was changed. Disable it with that writer, in Spark by "
         f"{'; '.join(remedies)}; then try again."
     )
     return InvalidInputError(msg)
 
 
 def unknown_to_delta_rs(error: Exception) -> tuple[str, ...]:
-    """Return the features for which delta-rs refuses to open a table; empty where it failed for another reason."""
-    found = _UNKNOWN_TO_DELTA_RS.search(str(error))
-    return () if found is None else ("catalogManaged" if found[2] else found[1],)
+    """Return the features for which delta-rs refuses to open a table; empty if it failed for another reason."""
+    match = _UNKNOWN_TO_DELTA_RS.search(str(error))
+    return () if match is None else ("catalogManaged" if match[2] else match[1],)
 
 
 def _asked(
@@ -186,7 +186,7 @@ _KNOWN: Mapping[str, Callable[[Protocol], bool]] = {
     "checkpointProtection": _never,
     # Commits that only add files are allowed; ``check_writable`` rejects others.
     "appendOnly": _never,
-    # NOT NULL of the table's own columns is checked while staging; an expression is not.
+    # Staging checks NOT NULL, but not the expression of an invariant.
     "invariants": _has_metadata("delta.invariants"),
     "checkConstraints": _has_constraints,
     "changeDataFeed": lambda protocol: protocol.is_on("delta.enableChangeDataFeed"),
@@ -194,7 +194,7 @@ _KNOWN: Mapping[str, Callable[[Protocol], bool]] = {
     "identityColumns": _has_metadata("delta.identity."),
     "columnMapping": _uses_column_mapping,
 }
-"""Features that may be listed, and whether one is in use in a way that this program does not support."""
+"""Known features, each with a function that returns whether it is in use in an unsupported way."""
 
 
 def without_invariants(schema: pa.Schema) -> pa.Schema:

@@ -22,7 +22,7 @@ _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.[0-9]{10}|\.[0
 
 
 def recorded(action: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return the application and the number of a ``txn`` action; None where it is not what the protocol says."""
+    """Return the application id and the version of a ``txn`` action; None if it violates the protocol."""
     app_id, number = action.get("appId"), action.get("version")
     if not isinstance(app_id, str) or isinstance(number, bool):
         return None
@@ -52,11 +52,13 @@ def of_checkpoint(storage: Storage, version: int) -> tuple[int, dict[str, int]]:
     if not by_version:
         return -1, {}
     newest = max(by_version)
-    found: dict[str, int] = {}
+    versions: dict[str, int] = {}
     for name in by_version[newest]:
         data = storage.read(f"{_LOG}/{name}")
         parquet = pq.ParquetFile(io.BytesIO(data or b""))
         if "txn" in parquet.schema_arrow.names:
             actions = parquet.read(columns=["txn"]).column("txn").to_pylist()
-            found |= dict(pair for action in actions if action is not None and (pair := recorded(action)) is not None)
-    return newest, found
+            versions |= dict(
+                pair for action in actions if action is not None and (pair := recorded(action)) is not None
+            )
+    return newest, versions

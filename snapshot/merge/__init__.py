@@ -1,1 +1,1 @@
-"""Merging of rows in DuckDB and numpy: merge on read, merge rules, deduplication, bitmaps, bucket hash."""
+"""Merging of rows in DuckDB and NumPy: merge on read, merge rules, deduplication, bitmaps, bucket hash."""

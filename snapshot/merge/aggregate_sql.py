@@ -62,18 +62,18 @@ def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, 
 
 
 def _arrived(spec: TableSpec, rule: MergeRule, new: str) -> str:
-    """Write the query of all rows in their order: the table's columns, ``ord``, ``gone`` and what sequences say.
+    """Return a query for all rows: the table's columns, ``ord``, ``gone`` (a retraction), and columns per sequence.
 
-    For sequence i: ``s{i}`` its value, ``a{i}`` whether the row has something for its columns, ``p{i}`` whether it is
-    not late.
+    For sequence i: ``s{i}`` is its value, ``a{i}`` whether the row applies to its columns, ``p{i}`` whether the row is
+    on time (not late).
     """
     columns = columns_of(spec)
     listed, kind, seq = ", ".join(columns), f"c{len(columns)}", f"c{len(columns) + 1}"
     retracts = f"{kind} IN ({RowKind.UPDATE_BEFORE:d}, {RowKind.DELETE:d})"
     rows = f"SELECT {listed}, {_OLD} AS ord, FALSE AS gone FROM old"
     if rule.buries:
-        held = {*keys_of(spec), *names_in(spec, rule.buries)}
-        known = ", ".join(c if c in held else f"NULL AS {c}" for c in columns)
+        in_graves = {*keys_of(spec), *names_in(spec, rule.buries)}
+        known = ", ".join(c if c in in_graves else f"NULL AS {c}" for c in columns)
         rows += f" UNION ALL SELECT {known}, {_GRAVE} AS ord, TRUE AS gone FROM graves"
     rows += f" UNION ALL SELECT {listed}, {seq} AS ord, {retracts} AS gone FROM {new}"
     keys = ", ".join(keys_of(spec))
@@ -91,7 +91,7 @@ def _arrived(spec: TableSpec, rule: MergeRule, new: str) -> str:
 
 
 def _remaining(spec: TableSpec, rule: MergeRule) -> str:
-    """Write the query of the rows that count: with deletes that remove, those that come after the last of them."""
+    """Return a query for the rows to merge; if deletes remove the row, only rows after the last delete."""
     if rule.deletes is not Deletes.REMOVE:
         return "SELECT * FROM arrived"
     removes = "gone AND p0" if rule.sequences else "gone"
@@ -103,7 +103,7 @@ def _remaining(spec: TableSpec, rule: MergeRule) -> str:
 
 
 def _buried(spec: TableSpec, rule: MergeRule) -> str:
-    """Write the query of what is to be remembered: of each key the last delete among the new rows that was not late."""
+    """Return a query for the new tombstones: the last delete of each key in the new rows that is not late."""
     keys = ", ".join(keys_of(spec))
     listed = ", ".join([*keys_of(spec), *names_in(spec, rule.buries)])
     return (
@@ -113,12 +113,12 @@ def _buried(spec: TableSpec, rule: MergeRule) -> str:
 
 
 def _reaches(value: str, least: str) -> str:
-    """Write that a value is not below another; NULL is the smallest."""
+    """Return the condition that a value is at least another one; NULL is the smallest."""
     return f"coalesce({value} >= {least}, {least} IS NULL)"
 
 
 def _merged(spec: TableSpec, rule: MergeRule) -> str:
-    """Write the query of the merged rows: aggregates by key, and what becomes of them."""
+    """Return a query for the merged rows: aggregates by key, and the expressions computed from them."""
     aggregates, results = list(keys_of(spec)), []
     for name, inner in zip(spec.arrow.names, columns_of(spec), strict=True):
         if name in spec.primary_key:
@@ -133,7 +133,7 @@ def _merged(spec: TableSpec, rule: MergeRule) -> str:
 
 
 def _folded(x: str, data_type: pa.DataType, name: str, rule: MergeRule) -> tuple[dict[str, str], str]:
-    """Write how a column is folded: aggregates by their names, and the value made of them."""
+    """Return a column's aggregates by name, and the expression that computes its merged value from them."""
     column = rule.columns[name]
     own = column.sequence
     if own is not None and name in rule.sequences[own].fields:
@@ -153,7 +153,7 @@ def _folded(x: str, data_type: pa.DataType, name: str, rule: MergeRule) -> tuple
 
 
 def _plain(x: str, column: ColumnRule, counts: list[str], *, retracts: bool) -> str:
-    """Write the aggregate of a function that is one of DuckDB's."""
+    """Return the aggregate of a function that DuckDB has."""
     punctual = counts if column.sequence is None else [*counts, f"p{column.sequence}"]
     kept = f"CASE WHEN gone THEN NULL ELSE {x} END" if retracts else x
     match column.function:
@@ -165,7 +165,7 @@ def _plain(x: str, column: ColumnRule, counts: list[str], *, retracts: bool) -> 
         case Function.LAST_NON_NULL_VALUE:
             return _aggregate("arg_max_null", f"{kept}, ord", *punctual, f"{x} IS NOT NULL")
         case Function.FIRST_VALUE:
-            # A row that was only taken back, and so has no value here, is the first too.
+            # A retraction, whose value is NULL here, can be the first row, too.
             return _aggregate("arg_min_null", f"{kept}, ord", *[each for each in counts if each != "NOT gone"])
         case Function.FIRST_NON_NULL_VALUE:
             return _aggregate("arg_min", f"{x}, ord", *counts)
@@ -209,13 +209,13 @@ def _collect(
 def _sum(x: str, counts: list[str], *, retracts: bool) -> tuple[dict[str, str], str]:
     if not retracts:
         return {x: _aggregate("sum", x, *counts)}, x
-    # What is taken back is summed by itself, since the smallest number of a type has no negative in it.
+    # Retracted values have their own sum, because the smallest value of an integer type cannot be negated.
     parts = {f"{x}_in": _aggregate("sum", x, *counts, "NOT gone"), f"{x}_out": _aggregate("sum", x, *counts, "gone")}
     return parts, f"CASE WHEN {x}_out IS NULL THEN {x}_in ELSE coalesce({x}_in, 0) - {x}_out END"
 
 
 def _product(x: str, data_type: pa.DataType, counts: list[str], *, retracts: bool) -> tuple[dict[str, str], str]:
-    """Write a product; exact but for floats. What is taken back has to be among the factors."""
+    """Return the aggregates and the expression of a product, exact except for floats; retractions divide it."""
     present = [*counts, f"{x} IS NOT NULL"]
     if pa.types.is_floating(data_type):
         parts = {f"{x}_in": _aggregate("product", x, *present, "NOT gone")}
@@ -226,11 +226,11 @@ def _product(x: str, data_type: pa.DataType, counts: list[str], *, retracts: boo
         parts = {f"{x}_in": _aggregate("list", f"{x}::{one} ORDER BY ord", *present, "NOT gone")}
         parts[f"{x}_out"] = _aggregate("list", f"{x}::{one} ORDER BY ord", *present, "gone")
         result, back = (f"list_reduce({x}_{side}, lambda a, b: (a * b)::{one})" for side in ("in", "out"))
-        # DuckDB evaluates a branch for the rows that take it, so nothing is divided by zero.
+        # DuckDB evaluates a CASE branch only for the rows that take it, so nothing is divided by zero.
         fits = f"CASE WHEN {back} = 0 THEN FALSE ELSE {result} % {back} = 0 END"
         quotient = f"{result} // {back}"
     if not retracts or pa.types.is_decimal(data_type):
         return {f"{x}_in": parts[f"{x}_in"]}, result
-    refused = "error('product: a delete takes back a value that is 0 or no factor of the product')"
+    refused = "error('product: a delete retracts a value that is 0 or not a factor of the product')"
     has_factor = f"CASE WHEN {x}_in IS NULL THEN FALSE ELSE {fits} END"
     return parts, f"CASE WHEN {x}_out IS NULL THEN {result} WHEN {has_factor} THEN {quotient} ELSE {refused} END"

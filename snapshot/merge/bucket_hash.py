@@ -1,4 +1,4 @@
-"""Which bucket a row belongs to: Spark's ``pmod(hash(key columns), buckets)``, computed on Arrow batches with numpy.
+"""The bucket of a row: Spark's ``pmod(hash(key columns), buckets)``, computed on Arrow batches with NumPy.
 
 Spark's ``hash`` is Murmur3_x86_32 with seed 42, chained: the hash of one column is the seed of the next, and a NULL
 leaves the seed as it is (``org.apache.spark.sql.catalyst.expressions.Murmur3Hash``). Its string hash differs from the
@@ -6,7 +6,7 @@ reference Murmur3 in the tail: the bytes after the last whole word are mixed in 
 Because it equals Spark's, any Spark user can compute the bucket of a key.
 
 Keys of type float or double are refused by `key_types_allowed`, although `bucket_of` can hash them: NaN has many bit
-patterns and -0.0 equals 0.0, and Spark, DuckDB, JSON and the log's consumers do not agree on when those are one key.
+patterns and -0.0 equals 0.0, and Spark, DuckDB, JSON and the log's consumers do not agree on which of them are equal.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def bucket_of(batch: pa.RecordBatch, columns: Sequence[str], buckets: int) -> np
         array = batch.column(name)
         if not _is_hashable(array.type):
             message = (
-                f"key column '{name}': a key needs a boolean, integer, decimal, string, binary, date or timestamp "
-                f"type; this one is {array.type}. Choose another key column"
+                f"key column '{name}': expected a boolean, integer, decimal, string, binary, date or timestamp type, "
+                f"got {array.type}. Choose another key column"
             )
             raise InvalidInputError(message)
         if array.null_count == 0:
@@ -101,7 +101,7 @@ def _is_bytes(data_type: pa.DataType) -> bool:
 
 
 def _hash_column(array: pa.Array, seeds: Hashes) -> Hashes:
-    """Hash one column, each row from its own seed; what stands in NULL rows is arbitrary."""
+    """Hash one column, each row with its own seed; the result of NULL rows is arbitrary."""
     data_type = array.type
     types = pa.types
     if _is_bytes(data_type):
@@ -129,7 +129,7 @@ def _numbers(array: pa.Array) -> npt.NDArray[np.signedinteger]:
 
 
 def _bits(array: pa.Array, as_type: pa.DataType, dtype: type[np.floating]) -> npt.NDArray[np.signedinteger]:
-    """Take the bits of floats as Java's ``floatToIntBits`` does: one NaN only; and -0.0 hashes as 0.0."""
+    """Return the bits of floats as Java's ``floatToIntBits`` does, with a single NaN, and with -0.0 as 0.0."""
     numbers = _numbers(array.view(as_type)).view(dtype)
     numbers = np.where(numbers == 0, dtype(0), np.where(np.isnan(numbers), dtype(np.nan), numbers))
     return np.abs(numbers, where=np.isnan(numbers), out=numbers).view(as_type.to_pandas_dtype())
@@ -156,7 +156,7 @@ def _hash_strings(array: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _hash_decimals(array: pa.Array, seeds: Hashes) -> Hashes:
-    """Hash unscaled values: as longs when Spark keeps them so, else the bytes of Java's ``BigInteger.toByteArray``."""
+    """Hash unscaled values, like Spark as longs if they fit, else as the bytes of Java's ``BigInteger.toByteArray``."""
     rows = len(array)
     raw = np.frombuffer(array.buffers()[1], dtype=np.uint8)[array.offset * 16 : (array.offset + rows) * 16]
     if array.type.precision <= LONG_DIGITS:
@@ -165,7 +165,7 @@ def _hash_decimals(array: pa.Array, seeds: Hashes) -> Hashes:
     sign = np.where(big_endian[:, 0] >= 0x80, np.uint8(0xFF), np.uint8(0))
     differs = big_endian != sign[:, None]
     first = np.where(differs.any(axis=1), differs.argmax(axis=1), 16)
-    # toByteArray keeps one leading byte more when the first bit would otherwise read as the other sign.
+    # toByteArray keeps one more leading byte if the first bit would otherwise have the wrong sign.
     top = big_endian[np.arange(rows), np.minimum(first, 15)]
     keeps_sign_byte = (first == 16) | ((top ^ sign) >= 0x80)
     start = first - keeps_sign_byte
@@ -175,7 +175,7 @@ def _hash_decimals(array: pa.Array, seeds: Hashes) -> Hashes:
 def _hash_bytes(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], seeds: Hashes
 ) -> Hashes:
-    """Mix whole little-endian words, then the remaining bytes one by one, for all rows at once."""
+    """Mix in whole little-endian words, then the remaining bytes one by one, for all rows at once."""
     hashes = seeds.copy()
     words = np.ndarray((max(len(data) - 3, 0),), dtype="<u4", buffer=data, strides=(1,))
     whole = lengths // 4

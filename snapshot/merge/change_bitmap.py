@@ -72,19 +72,19 @@ def change_bitmap(storage: Storage, files: Sequence[DataFile], key: str, *, thre
 
 
 def _read(storage: Storage, file: DataFile, key: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read the keys of a change file as numbers, their kinds and their order."""
+    """Read the keys of a change file as numbers, and its ``_kind`` and ``_seq`` columns."""
     path = storage.path(file.path)
     try:
         with storage_errors(path, "read"), storage.filesystem.open(path, "rb") as source:
             table = pq.ParquetFile(source).read(columns=[key, KIND, SEQ])
         keys, kinds, seqs = (table.column(name).combine_chunks() for name in (key, KIND, SEQ))
     except FileNotFoundError as error:
-        msg = f"{path}: there is no such file. {GONE}"
+        msg = f"{path}: the file does not exist. {GONE}"
         raise DataLostError(msg) from error
     except (pa.ArrowInvalid, KeyError) as error:
-        msg = f"{path}: a file does not hold changes of this table: {error}. Bring it back from a copy."
+        msg = f"{path}: the file does not contain changes of this table: {error}. Restore it from a backup."
         raise CorruptedError(msg) from error
     except OSError as error:
-        msg = f"{path}: a file cannot be read: {error}. Check the file system, then try again."
+        msg = f"{path}: the file cannot be read: {error}. Check the file system, then try again."
         raise UnavailableError(msg) from error
     return numbers_of(keys), kinds.to_numpy(), seqs.to_numpy()

@@ -1,4 +1,4 @@
-"""Keeps the last row of each key of a stream of batches, in DuckDB, spilling to disk rather than growing."""
+"""Deduplication: keeps the last row of each key in a stream of batches, in DuckDB, which spills to disk."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from snapshot.schema.system_columns import SEQ
 def last_per_key(
     session: duckdb.DuckDBPyConnection, primary_key: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Keep of each key the row with the largest ``_seq``.
+    """Yield the row with the largest ``_seq`` of each key.
 
     Args:
-        session: A session of its own, in which the temporary tables ``staged`` and ``winners`` are free.
+        session: A session in which no temporary tables ``staged`` and ``winners`` exist.
         primary_key: Names of the key columns.
-        batches: Rows of one schema with the key columns and ``_seq``; others are carried along.
+        batches: Rows of one schema that has at least the key columns and ``_seq``.
 
     Yields:
         The remaining rows, ordered by ``_seq``, in the schema of the input.
@@ -32,7 +32,7 @@ def last_per_key(
     if first is None:
         return
     schema: pa.Schema = first.schema
-    # Numbered names, so that no user's column can hide DuckDB's ``rowid``.
+    # Numbered names, so that no user column can shadow DuckDB's ``rowid``.
     names = {name: f"c{position}" for position, name in enumerate(schema.names)}
     inner = pa.schema([each.with_name(names[each.name]) for each in schema])
     renamed = (pa.RecordBatch.from_arrays(batch.columns, schema=inner) for batch in chain([first], rows))
@@ -49,7 +49,7 @@ def last_per_key(
 
 
 def last_of_few(primary_key: Sequence[str], rows: pa.Table) -> pa.Table:
-    """Do the same as ``last_per_key`` for rows that fit in memory easily, without the start-up cost of DuckDB."""
+    """Return the same rows as ``last_per_key`` for input that fits in memory, without the start-up cost of DuckDB."""
     last = rows.select([*primary_key, SEQ]).group_by(list(primary_key), use_threads=False).aggregate([(SEQ, "max")])
     if last.num_rows < rows.num_rows:
         rows = rows.filter(pc.is_in(rows.column(SEQ), value_set=last.column(f"{SEQ}_max")))
@@ -58,7 +58,7 @@ def last_of_few(primary_key: Sequence[str], rows: pa.Table) -> pa.Table:
 
 
 class _OrderWatch:
-    """Notices whether batches came in ascending order of a column, which saves sorting them."""
+    """Detects whether batches arrive in ascending order of a column, so that they need not be sorted."""
 
     def __init__(self, column: str) -> None:
         self.ascends = True

@@ -1,7 +1,7 @@
 """DuckDB as the vectorised engine of one Python task: its names for Arrow types, values and files.
 
-Nothing is downloaded: extensions are neither installed nor loaded, and other file systems than the local one are
-those of fsspec, registered in the connection.
+DuckDB downloads nothing: extensions are neither installed nor loaded, and file systems other than the local one are
+fsspec file systems registered in the connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from snapshot.quoting import quoted, text_literal
 from snapshot.schema.system_columns import relabelled
 
 BATCH_ROWS = 65_536
-"""Rows of an Arrow batch that DuckDB gives out."""
+"""Number of rows in the Arrow batches that DuckDB returns."""
 
 _TYPE_NAMES: dict[pa.DataType, str] = {
     pa.bool_(): "BOOLEAN",
@@ -46,10 +46,10 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def type_name(data_type: pa.DataType) -> str:
-    """Name the DuckDB type that holds exactly the values of an Arrow type.
+    """Return the name of the DuckDB type with exactly the values of an Arrow type.
 
     Raises:
-        InvalidInputError: Delta stores no such type.
+        InvalidInputError: Delta does not store such a type.
     """
     types = pa.types
     if types.is_timestamp(data_type) and data_type.unit == "us":
@@ -64,20 +64,20 @@ def type_name(data_type: pa.DataType) -> str:
         return f"STRUCT({', '.join(f'{quoted(field.name)} {type_name(field.type)}' for field in data_type)})"
     name = _TYPE_NAMES.get(data_type)
     if name is None:
-        message = f"type {data_type}: a table column needs a type that Delta Lake stores"
+        message = f"type {data_type}: Delta Lake does not support it in a table column"
         raise InvalidInputError(message)
     return name
 
 
 def microseconds(moment: dt.datetime) -> int:
-    """Count the microseconds from the epoch to a moment; one without a zone is taken as UTC."""
+    """Return the microseconds from the epoch to a moment; a moment without a time zone is in UTC."""
     if moment.tzinfo is not None:
         moment = moment.astimezone(dt.UTC).replace(tzinfo=None)
     return (moment - _EPOCH) // _MICROSECOND
 
 
 def bound(value: Any, data_type: pa.DataType) -> tuple[str, Any]:
-    """Write a value of a non-nested type as an SQL expression with one parameter.
+    """Return an SQL expression with one parameter for a value of a non-nested type.
 
     Args:
         value: A Python value that the type can hold, or None.
@@ -97,13 +97,13 @@ def bound(value: Any, data_type: pa.DataType) -> tuple[str, Any]:
 
 
 def read_parquet(columns: Iterable[tuple[str, str, str]]) -> str:
-    """Write a scan of Parquet files by column name; a column that a file lacks is NULL.
+    """Return a table function that scans Parquet files by column name; a column that a file lacks is NULL.
 
     Args:
-        columns: Of each column its name in the files, its name in the result, and its DuckDB type, to which it is cast.
+        columns: For each column its name in the files, its name in the result, and the DuckDB type to cast it to.
 
     Returns:
-        A table function with one parameter, the list of files.
+        The SQL of a table function with one parameter, the list of files.
     """
     schema = ", ".join(
         f"{text_literal(name)}: {{name: {text_literal(inner)}, type: {text_literal(kind)}, default_value: NULL}}"
@@ -113,7 +113,7 @@ def read_parquet(columns: Iterable[tuple[str, str, str]]) -> str:
 
 
 def file_argument(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
-    """Write a path as DuckDB reads it: one file, never a pattern, with its scheme when fsspec has to open it."""
+    """Return a path for DuckDB: glob characters are escaped, and a path for fsspec keeps its scheme."""
     if filesystem is not None and not isinstance(filesystem, LocalFileSystem):
         scheme, separator, rest = str(filesystem.unstrip_protocol(path)).partition("://")
         return f"{scheme}{separator}{_unglobbed(rest)}"
@@ -132,9 +132,9 @@ def connect(
     """Open a connection with one thread and bounded memory that spills to a temporary folder.
 
     Args:
-        memory_limit: What DuckDB may hold in memory, as in ``"512MB"``.
-        temp_directory: Where it spills; must not be shared with another engine.
-        filesystem: Opens paths that are not local; None when all are.
+        memory_limit: DuckDB's memory limit, such as ``"512MB"``.
+        temp_directory: Folder for spilled data; must not be shared with another connection.
+        filesystem: Opens paths that are not local; None if all paths are local.
     """
     config: dict[str, Any] = {
         "threads": 1,
@@ -142,7 +142,7 @@ def connect(
         "temp_directory": temp_directory,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
-        # A scan with a declared schema is estimated at one row, so the optimizer would hash the base, not the changes.
+        # DuckDB estimates a scan with a declared schema at one row and would hash the base instead of the changes.
         "disabled_optimizers": "build_side_probe_side,join_order",
     }
     connection = duckdb.connect(":memory:", config=config)
@@ -159,7 +159,7 @@ def spilling(
     filesystem: fsspec.AbstractFileSystem | None = None,
     parent: str | None = None,
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open an engine that spills into a new folder, which is removed when it is closed; its time zone is UTC.
+    """Open a DuckDB connection in UTC that spills into a new folder, and remove the folder at the end.
 
     Args:
         prefix: Begins the folder's name.
@@ -182,10 +182,10 @@ def spilling(
 
 @contextmanager
 def errors_mapped(what: str) -> Iterator[None]:
-    """Turn DuckDB's errors into the store's, and interrupts into ``KeyboardInterrupt``.
+    """Convert DuckDB's errors into the store's, and interrupts into ``KeyboardInterrupt``.
 
     Args:
-        what: Whose files are read, for the message.
+        what: What is being read, for the message.
     """
     try:
         with interruptible():
@@ -201,20 +201,20 @@ def errors_mapped(what: str) -> Iterator[None]:
         message = f"{what}: a file cannot be read: {error}. Check the file system, then try again"
         raise UnavailableError(message) from error
     except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
-        message = f"{what}: a file does not hold what the table's schema says: {error}"
+        message = f"{what}: a file does not match the table's schema: {error}"
         raise CorruptedError(message) from error
 
 
 def _lost(what: str, error: Exception) -> str:
     # The first line is DuckDB's message; the query follows.
-    told = str(error).partition("\n")[0]
-    return f"{what}: {told}. {GONE}"
+    reason = str(error).partition("\n")[0]
+    return f"{what}: {reason}. {GONE}"
 
 
 def load(
     connection: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> None:
-    """Fill a new temporary table from batches; an error that the batches raise passes through as it is."""
+    """Load batches into a new temporary table; an exception raised by the iterator of batches propagates unchanged."""
     raised: list[Exception] = []
 
     def watched() -> Iterator[pa.RecordBatch]:
@@ -238,14 +238,14 @@ def load(
 def read(
     session: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Stream the result of a query in batches of exactly this schema."""
+    """Yield the result of a query in batches with exactly this schema."""
     yield from shaped(session.sql(sql, params=parameters).to_arrow_reader(BATCH_ROWS), schema)
 
 
 def shaped(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield batches with exactly this schema, by position: relabelled if only labels differ, else cast."""
+    """Yield batches with exactly this schema, by position: cast, or relabelled if the buffers are the same."""
     types = list(zip(reader.schema.types, schema.types, strict=True))
-    same_buffers = all(_same_buffers(came, wanted) for came, wanted in types)
+    same_buffers = all(_same_buffers(actual, wanted) for actual, wanted in types)
     for batch in reader:
         if same_buffers:
             yield relabelled(batch, schema)
@@ -254,12 +254,12 @@ def shaped(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Recor
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _same_buffers(came: pa.DataType, wanted: pa.DataType) -> bool:
+def _same_buffers(actual: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether two types differ only in names, nullability and time zone."""
-    if pa.types.is_timestamp(came) and pa.types.is_timestamp(wanted):
-        return bool(came.unit == wanted.unit and (came.tz is None) == (wanted.tz is None))
-    if came.id != wanted.id or came.num_fields != wanted.num_fields:
+    if pa.types.is_timestamp(actual) and pa.types.is_timestamp(wanted):
+        return bool(actual.unit == wanted.unit and (actual.tz is None) == (wanted.tz is None))
+    if actual.id != wanted.id or actual.num_fields != wanted.num_fields:
         return False
-    if came.num_fields == 0:
-        return bool(came == wanted)
-    return all(_same_buffers(came.field(i).type, wanted.field(i).type) for i in range(came.num_fields))
+    if actual.num_fields == 0:
+        return bool(actual == wanted)
+    return all(_same_buffers(actual.field(i).type, wanted.field(i).type) for i in range(actual.num_fields))

@@ -45,7 +45,7 @@ from snapshot.schema.system_columns import SEQ, SNAPSHOT
 
 _EVERY_ROW = Predicate()
 RANK = "_rank"
-"""Column of staged changes: the place of their snapshot among those that are merged."""
+"""Column of staged changes: the rank of their snapshot among the merged snapshots."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class BaseFile:
     """A file of a bucket's base.
 
     Attributes:
-        path: Where it is, as its file system names it.
-        partition_values: Values of columns that are the same in all its rows and not in the file, as Python values.
+        path: Its path in the file system.
+        partition_values: Values of the partition columns, which are not in the file, as Python values.
     """
 
     path: str
@@ -66,8 +66,8 @@ class ChangeFile:
     """A file of a bucket's changes.
 
     Attributes:
-        path: Where it is, as its file system names it.
-        snapshot: The snapshot that holds it.
+        path: Its path in the file system.
+        snapshot: The snapshot that it belongs to.
     """
 
     path: str
@@ -75,7 +75,7 @@ class ChangeFile:
 
 
 class MergeReader:
-    """Merges and orders the files of one table; one thread, bounded memory, spilling to disk. A context manager.
+    """Merges and sorts the files of one table, single-threaded, in bounded memory, spilling to disk. A context manager.
 
     The iterators it returns read as they are consumed, may be open at the same time, and must be consumed before the
     engine is closed. They raise `DataLostError` if a file is missing, `CorruptedError` if a file does not match the
@@ -123,7 +123,7 @@ class MergeReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close DuckDB and remove what it spilled."""
+        """Close DuckDB and remove its spilled data."""
         self._connection = None
         self._stack.close()
 
@@ -149,7 +149,7 @@ class MergeReader:
             keys: The keys to look up, with columns in the order of the primary key; None for all rows.
 
         Yields:
-            The wanted columns, as the schema describes them.
+            The requested columns, as the schema describes them.
 
         Raises:
             InvalidInputError: A column is unknown, or there are changes but no primary key.
@@ -157,7 +157,7 @@ class MergeReader:
         predicate = predicate or _EVERY_ROW
         wanted = self._wanted(columns)
         if changes and not self._primary_key:
-            message = "primary_key: changes are merged by key and this table has none. Give the table's key"
+            message = "primary_key: changes are merged by key, but this table has no key. Pass the table's key"
             raise InvalidInputError(message)
         return self._merged(base, changes, wanted, predicate, emit_changes, keys)
 
@@ -242,7 +242,7 @@ class MergeReader:
         *,
         asked: bool = False,
     ) -> None:
-        """Make the table ``winners`` (keys, row) and, when columns are wanted, ``changes``, to which its rows point."""
+        """Create the table ``winners`` (keys, row id) and, if columns are requested, ``changes`` with the rows."""
         keys = self._list(self._primary_key)
         source, parameters = self._scan_changes(files, dict.fromkeys([*self._primary_key, *columns]))
         source = f"{source} AS staged" + (f" SEMI JOIN asked ON {self._same_key('asked', 'staged')}" if asked else "")
@@ -258,12 +258,12 @@ class MergeReader:
     def _base_query(
         self, files: Sequence[BaseFile], wanted: pa.Schema, predicate: Predicate, *, changed: bool, asked: bool = False
     ) -> tuple[str, list[Any]]:
-        """Scan base files of one partition, without the rows whose key is in ``winners``."""
+        """Return the scan of one partition's base files, without the keys in ``winners`` if ``changed``."""
         constants = files[0].partition_values
         needed = dict.fromkeys([*wanted.names, *predicate.columns, *(self._primary_key if changed or asked else ())])
         stored = [name for name in needed if name not in constants]
         if not stored:
-            # Rows have to be counted all the same.
+            # Without any column, the scan would lose the number of rows.
             stored = [name for name in self._schema.names if name not in constants][:1]
         selected = [self._internal(name) for name in stored]
         parameters: list[Any] = []
@@ -316,7 +316,7 @@ class MergeReader:
             yield from read(cursor, sql, [snapshots, *parameters], schema)
 
     def _scan_changes(self, files: Sequence[ChangeFile], columns: Iterable[str]) -> tuple[str, list[Any]]:
-        """Scan columns of change files, ``_kind``, ``_seq`` and the rank of each file's snapshot among all."""
+        """Return a scan of change files with some columns, ``_kind``, ``_seq`` and the rank of each file's snapshot."""
         columns = list(columns)
         ranks = {snapshot: rank for rank, snapshot in enumerate(sorted({file.snapshot for file in files}))}
         rank = f"list_extract(?::INTEGER[], file_index::INTEGER + 1) AS {RANK}"
@@ -330,7 +330,7 @@ class MergeReader:
         return [(field.name, self._internal(name), type_name(field.type)) for name, field in fields]
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
-        """Open a session of its own, so that its temporary tables and results are those of one call."""
+        """Open a separate session, so that temporary tables and results belong to one call."""
         assert self._connection is not None, "a MergeReader is used inside its with statement"
         cursor = self._connection.cursor()
         cursor.execute("SET TimeZone = 'UTC'")

@@ -1,8 +1,8 @@
 """Merge engines: the rules by which rows of one key are merged; ``aggregate_sql.py`` executes them.
 
-All engines are one rule. Each column has a function, which folds the values of a key's rows in the order in which they
-arrive, the row in the table first. A *sequence* says which rows are late: a row whose sequence is below the greatest
-that arrived before it. Functions that ask for the last value pass over late rows.
+All engines share one model. Each column has a function that aggregates the values of a key's rows in order of arrival,
+starting with the existing row of the table. A *sequence* decides which rows are late: those whose sequence is below the
+greatest one that arrived before. Functions for the last value ignore late rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum, StrEnum
 
 
 class Function(StrEnum):
-    """How the values of a column are folded; the names are Paimon's."""
+    """Aggregate functions of columns; the names are Paimon's."""
 
     SUM = "sum"
     PRODUCT = "product"
@@ -32,7 +32,7 @@ class Function(StrEnum):
 
 
 class Deletes(Enum):
-    """What a delete does."""
+    """The effect of a delete."""
 
     REMOVE = "remove"
     """The row is removed; later changes start a new row."""
@@ -113,9 +113,9 @@ class MergeRule:
         return whole[0].fields if whole and self.deletes is Deletes.REMOVE and not self.ignore_delete else ()
 
     def as_set(self) -> MergeRule:
-        """Return the rule for changes that are final, such as those of ``update``: nothing is merged.
+        """Return the rule for changes that are final, such as those of ``update``, and are not merged.
 
-        Tombstones of their deletes keep the sequence that the row had.
+        Tombstones of their deletes store the sequence of the deleted row.
         """
         return MergeRule(sequences=self.sequences if self.buries else (), name=self.name)
 
@@ -125,7 +125,7 @@ class MergeRule:
         if self.ignore_delete:
             return ""
         if self.deletes is Deletes.REFUSE:
-            return f"merge-engine='{self.name}' takes none; set ignore-delete=true to drop them"
+            return f"merge-engine='{self.name}' does not accept deletes; set ignore-delete=true to drop them"
         if self.deletes is Deletes.REMOVE:
             return ""
         lacking = [name for name, rule in self.columns.items() if not (rule.retracts or rule.ignore_retract)]
@@ -133,10 +133,10 @@ class MergeRule:
             return ""
         name = lacking[0]
         return (
-            f"column '{name}' has aggregate-function '{self.columns[name].function}', from which nothing can be taken "
-            f"back; set fields.{name}.ignore-retract=true, or ignore-delete=true to drop all deletes"
+            f"column '{name}' has aggregate-function '{self.columns[name].function}', which does not support "
+            f"retraction; set fields.{name}.ignore-retract=true, or ignore-delete=true to drop all deletes"
         )
 
 
 LAST_ROW = MergeRule()
-"""Of a key's rows the last counts, and a delete removes it."""
+"""The default rule: the last row of a key replaces the others, and a delete removes it."""

@@ -1,4 +1,4 @@
-"""Rows inside DuckDB: columns are called ``c0``, ``c1``, ... so that no user's column name can hide one of ours."""
+"""Numbered column names in DuckDB (``c0``, ``c1``, ...), so that no user column can shadow an internal one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from snapshot.schema.spec import TableSpec
 
 
 def numbered_schema(schema: pa.Schema) -> pa.Schema:
-    """Rename columns to their numbers; all may be NULL."""
+    """Return a schema with numbered names, all columns nullable."""
     return pa.schema([field.with_name(f"c{i}").with_nullable(True) for i, field in enumerate(schema)])
 
 
 def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rename a batch's columns to their numbers."""
+    """Return a batch with numbered column names."""
     return pa.RecordBatch.from_arrays(batch.columns, schema=numbered_schema(batch.schema))
 
 
 def load_numbered(
     session: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> None:
-    """Fill a new temporary table from batches of a schema."""
+    """Load batches into a new temporary table with numbered column names."""
     load(session, table, numbered_schema(schema), map(numbered, batches))
 
 
@@ -44,23 +44,23 @@ def keys_of(spec: TableSpec) -> list[str]:
 
 
 def same_key(keys: Sequence[str], left: str, right: str) -> str:
-    """Write the condition that rows of two tables have the same key."""
+    """Return the SQL condition that rows of two tables have the same key."""
     return " AND ".join(f"{left}.{key} = {right}.{key}" for key in keys)
 
 
 def same_row(spec: TableSpec, left: str, right: str) -> str:
-    """Write the condition that rows of two tables hold the same values."""
+    """Return the SQL condition that rows of two tables have the same values."""
     same = []
     for column, field in zip(columns_of(spec), spec.arrow, strict=True):
         same.append(f"{left}.{column} IS NOT DISTINCT FROM {right}.{column}")
         if _has_floats(field.type):
-            # As text too, since -0.0 equals 0.0 and is another value.
+            # Also compare the text, because -0.0 equals 0.0 but is a different value.
             same.append(f"{left}.{column}::VARCHAR IS NOT DISTINCT FROM {right}.{column}::VARCHAR")
     return " AND ".join(same)
 
 
 def exactly(spec: TableSpec) -> list[str]:
-    """Return a table's columns, and those of floats as text too, by which -0.0 and 0.0 are told apart."""
+    """Return SQL for a table's columns, plus those with floats as text, which distinguishes -0.0 from 0.0."""
     fields = zip(columns_of(spec), spec.arrow, strict=True)
     return [*columns_of(spec), *(f"{column}::VARCHAR AS {column}t" for column, f in fields if _has_floats(f.type))]
 

@@ -1,4 +1,4 @@
-"""Conditions on rows, as the merge engine applies them in DuckDB."""
+"""Conditions on rows as DuckDB SQL, for merge on read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from snapshot.quoting import quoted
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition on one column, which its SQL names once.
+    """One condition on one column, whose name appears once in the SQL.
 
     Attributes:
         column: The top-level column it reads.
@@ -28,13 +28,13 @@ class Condition:
 
 @dataclass(frozen=True)
 class Predicate:
-    """Conditions that must all be true of a row; none at all is true of every row. Picklable."""
+    """A conjunction of conditions; without conditions, it is true for every row. Picklable."""
 
     conditions: tuple[Condition, ...] = ()
 
     @property
     def sql(self) -> str:
-        """The conditions joined by AND, in DuckDB's SQL, with the table's column names."""
+        """The conditions joined by AND, as DuckDB SQL with the table's column names."""
         return self.sql_with(quoted)
 
     @property
@@ -48,10 +48,10 @@ class Predicate:
         return frozenset(condition.column for condition in self.conditions)
 
     def sql_with(self, name: Callable[[str], str]) -> str:
-        """Write the conditions joined by AND, each column as ``name`` writes it."""
+        """Return the conditions joined by AND, with column names mapped by ``name``."""
         return " AND ".join(f"({each.before}{name(each.column)}{each.after})" for each in self.conditions) or "TRUE"
 
     def on(self, columns: Iterable[str]) -> Predicate:
-        """Keep only the conditions that read these columns."""
+        """Return the predicate with only the conditions that read these columns."""
         wanted = set(columns)
         return Predicate(tuple(condition for condition in self.conditions if condition.column in wanted))

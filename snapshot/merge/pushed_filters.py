@@ -1,8 +1,8 @@
-"""Filters that Spark pushes into a scan, as DuckDB conditions that keep exactly the rows Spark would keep.
+"""Translates filters that Spark pushes into a scan to DuckDB conditions that keep exactly the same rows.
 
-Both treat NaN as equal to itself and greater than all else, 0.0 as equal to -0.0, compare strings and binaries by
-their bytes, and let a row pass only where a condition is true, not where it is NULL. A filter whose
-meaning is not certain to be the same is left to Spark.
+Both engines treat NaN as equal to itself and greater than all else, treat 0.0 as equal to -0.0, compare strings and
+binaries by their bytes, and keep a row only if a condition is true, not if it is NULL. A filter whose meaning may
+differ is left to Spark.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def split_filters(filters: Sequence[Filter], schema: pa.Schema) -> tuple[Predica
         schema: The table's columns, as Arrow types.
 
     Returns:
-        The translated ones as one predicate, and the others, the same objects in their order, for Spark to evaluate.
+        The translated filters as one predicate, and the other filter objects, in order, for Spark to evaluate.
     """
     conditions: list[Condition] = []
     unsupported: list[Filter] = []
@@ -77,10 +77,10 @@ def _condition(each: Filter, schema: pa.Schema) -> Condition | None:
     if isinstance(each, Not):
         child = _condition(each.child, schema)
         return child and replace(child, before=f"NOT ({child.before}", after=f"{child.after})")
-    found = _resolve(getattr(each, "attribute", ()), schema)
-    if found is None:
+    resolved = _resolve(getattr(each, "attribute", ()), schema)
+    if resolved is None:
         return None
-    subject, data_type = found
+    subject, data_type = resolved
     if isinstance(each, IsNull | IsNotNull):
         return replace(subject, after=f"{subject.after} IS {'NOT ' if isinstance(each, IsNotNull) else ''}NULL")
     if isinstance(each, In):
@@ -112,7 +112,7 @@ def _membership(subject: Condition, data_type: pa.DataType, values: list[Any]) -
 
 
 def _resolve(path: tuple[str, ...], schema: pa.Schema) -> tuple[Condition, pa.DataType] | None:
-    """Find a column or a field in nested structs, and its type."""
+    """Return the expression and the type of a column or nested struct field; None if it does not exist."""
     if not path or schema.get_field_index(path[0]) < 0:
         return None
     subject, data_type = Condition(path[0], "", ""), schema.field(path[0]).type
@@ -126,14 +126,14 @@ def _resolve(path: tuple[str, ...], schema: pa.Schema) -> tuple[Condition, pa.Da
 
 
 def _shielded(subject: Condition, data_type: pa.DataType) -> Condition:
-    """Keep a comparison of floats away from Parquet's statistics, which leave NaN out and would hide its rows."""
+    """Prevent a float comparison from using Parquet statistics, which ignore NaN and would skip matching rows."""
     if pa.types.is_floating(data_type):
         return replace(subject, before=f"({subject.before}", after=f"{subject.after} + CAST(0 AS DOUBLE))")
     return subject
 
 
 def _holds(data_type: pa.DataType, value: Any) -> bool:
-    """Return whether a value belongs to the type exactly, so that binding it does not change it."""
+    """Return whether the type can represent a value exactly, so that binding does not change it."""
     types = pa.types
     if types.is_boolean(data_type):
         return isinstance(value, bool)
@@ -163,7 +163,7 @@ def _is_float32(value: float) -> bool:
 
 
 def _is_utf8(text: str) -> bool:
-    """Refuse lone surrogates, which have no bytes to compare."""
+    """Return whether a text has a UTF-8 encoding, that is, no lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -1,4 +1,4 @@
-"""Unites HyperLogLog sketches of Apache DataSketches, as Spark's ``hll_sketch_agg`` makes them.
+"""Union of the HyperLogLog sketches that Spark's ``hll_sketch_agg`` creates (Apache DataSketches).
 
 The library is an optional dependency: only tables with ``aggregate-function=hll_sketch`` need it.
 """
@@ -12,11 +12,11 @@ import pyarrow as pa
 from duckdb.func import PythonUDFType
 
 UNITE = "unite_sketches"
-"""Name of the function within DuckDB: of a list of sketches, one."""
+"""Name of the DuckDB function that returns the union of a list of sketches."""
 
 
 def has_sketches() -> bool:
-    """Return whether the library is installed."""
+    """Return whether the DataSketches library is installed."""
     return find_spec("datasketches") is not None
 
 
@@ -26,7 +26,7 @@ def register_sketches(session: duckdb.DuckDBPyConnection) -> None:
 
 
 def _unite(lists: pa.ChunkedArray) -> pa.Array:
-    """Unite the sketches of each list; the library works on one at a time."""
+    """Return the union of the sketches in each list; the library handles one list at a time."""
     return pa.array([_united(sketches) for sketches in lists.to_pylist()], pa.binary())
 
 
@@ -38,7 +38,7 @@ def _united(sketches: list[bytes] | None) -> bytes | None:
     try:
         read = [hll_sketch.deserialize(each) for each in sketches]
     except (RuntimeError, ValueError, IndexError) as error:
-        msg = f"hll_sketch: a value of {max(map(len, sketches))} bytes or fewer is no HLL sketch ({error})"
+        msg = f"hll_sketch: a value of {max(map(len, sketches))} bytes or fewer is not an HLL sketch ({error})"
         raise ValueError(msg) from error
     if len(read) == 1:
         return sketches[0]

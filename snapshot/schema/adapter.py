@@ -63,14 +63,14 @@ def fit(batch: pa.RecordBatch, wanted: Columns, why: str = "") -> pa.RecordBatch
         else:
             array = _fit(batch.column(number), field.type, f"{why}column {named.name!r}")
         if not named.nullable and array.null_count:
-            msg = f"{why}column {named.name!r} is NOT NULL here, and was dropped or may hold NULL since."
+            msg = f"{why}column {named.name!r} is NOT NULL here, but was dropped or made nullable later."
             raise InvalidInputError(msg)
         arrays.append(array)
     return relabelled(pa.RecordBatch.from_arrays(arrays, schema=wanted.physical), wanted.named)
 
 
 def widens(came: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a column's type may change: values keep their meaning, and files with the old type stay readable.
+    """Return whether a column's type may change: all values are kept, and files with the old type stay readable.
 
     These are the rules of Delta's type widening, except that dates do not become timestamps.
     """
@@ -92,42 +92,42 @@ def widens(came: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _fit(array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
-    """Return an array cast to a type; struct fields are matched by name, and missing ones are NULL."""
-    came = array.type
-    if came == to:
+    """Cast an array to a type; struct fields are matched by name, and missing ones become NULL."""
+    source = array.type
+    if source == to:
         return array
-    if pa.types.is_struct(came) and pa.types.is_struct(to):
-        children = dict(zip((field.name for field in came), array.flatten(), strict=True))
+    if pa.types.is_struct(source) and pa.types.is_struct(to):
+        children = dict(zip((field.name for field in source), array.flatten(), strict=True))
         arrays = [
             _fit(children[f.name], f.type, what) if f.name in children else pa.nulls(len(array), f.type) for f in to
         ]
         return pa.StructArray.from_arrays(arrays, fields=list(to), mask=array.is_null())
-    if pa.types.is_list(came) and pa.types.is_list(to):
+    if pa.types.is_list(source) and pa.types.is_list(to):
         values = _fit(array.values, to.value_type, what)
         return pa.ListArray.from_arrays(_offsets(array), values, type=to, mask=array.is_null())
-    if pa.types.is_map(came) and pa.types.is_map(to):
+    if pa.types.is_map(source) and pa.types.is_map(to):
         keys, items = _fit(array.keys, to.key_type, what), _fit(array.items, to.item_type, what)
         return pa.MapArray.from_arrays(_offsets(array), keys, items, type=to, mask=array.is_null())
-    if widens(came, to) or _is_label(came, to):
+    if widens(source, to) or _is_label(source, to):
         return array.cast(to)
-    msg = f"{what} is {came} now, and {to} here."
+    msg = f"{what}: expected type {to}, got {source}."
     raise InvalidInputError(msg)
 
 
-def _is_label(came: pa.DataType, to: pa.DataType) -> bool:
+def _is_label(source: pa.DataType, to: pa.DataType) -> bool:
     """Return whether two Arrow types represent the same Delta type."""
     types = pa.types
-    if types.is_timestamp(came) and types.is_timestamp(to):
-        return (came.tz is None) == (to.tz is None)
+    if types.is_timestamp(source) and types.is_timestamp(to):
+        return (source.tz is None) == (to.tz is None)
     texts = types.is_string, types.is_large_string, types.is_string_view
     blobs = types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
-    return types.is_null(came) or any(
-        any(is_one(came) for is_one in kinds) and any(is_one(to) for is_one in kinds) for kinds in (texts, blobs)
+    return types.is_null(source) or any(
+        any(is_one(source) for is_one in kinds) and any(is_one(to) for is_one in kinds) for kinds in (texts, blobs)
     )
 
 
 def _like(schema: pa.Schema, names: pa.Schema) -> pa.Schema:
-    """Return columns with other names, struct fields included."""
+    """Return a schema with the field names and types of another one."""
     return pa.schema(
         [field.with_name(name.name).with_type(name.type) for field, name in zip(schema, names, strict=True)]
     )

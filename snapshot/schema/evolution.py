@@ -31,7 +31,7 @@ _COMMENT = "comment"
 
 @dataclass(frozen=True)
 class AddColumn:
-    """Add a column, or a field of a struct; rows written before have NULL there.
+    """Adds a column or a struct field; existing rows have NULL there.
 
     Attributes:
         path: the column's name, or the dotted path of a field: ``s.x``, ``list.element.x``, ``map.value.x``.
@@ -50,14 +50,14 @@ class AddColumn:
 
 @dataclass(frozen=True)
 class DropColumn:
-    """Remove a column or a field; old snapshots keep it under their own schema."""
+    """Removes a column or a field; old snapshots keep it in their own schema."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class RenameColumn:
-    """Renames a column or a field; ``to`` is only the last part of the path."""
+    """Renames a column or a field; ``to`` is the new name without the path."""
 
     path: str
     to: str
@@ -100,7 +100,7 @@ _VERBS: Mapping[type, str] = {
     DropColumn: "dropped",
     RenameColumn: "renamed",
     WidenColumn: "widened",
-    AllowNull: "made to hold NULL",
+    AllowNull: "made nullable",
 }
 
 
@@ -119,7 +119,7 @@ def evolved(
         The new columns, with their physical names.
 
     Raises:
-        InvalidInputError: a change cannot be made.
+        InvalidInputError: a change is not possible.
     """
     used = {path for each in (*past, schema) for path in physical_paths(each)}
     for change in changes:
@@ -145,11 +145,11 @@ class _Editor:
         if len(path) == 1 and type(change) in _VERBS:
             self._check_bound(path[0], change)
         if isinstance(change, WidenColumn):
-            found = _retyped(schema, path, change)
+            result = _retyped(schema, path, change)
         else:
-            found = self._in_struct(schema, path, (), change)
-        assert isinstance(found, StructType)
-        return found
+            result = self._in_struct(schema, path, (), change)
+        assert isinstance(result, StructType)
+        return result
 
     def _check_bound(self, name: str, change: Change) -> None:
         why = {column.lower(): reason for column, reason in self.bound.items()}.get(name.lower())
@@ -158,7 +158,7 @@ class _Editor:
             raise InvalidInputError(msg)
 
     def _in_struct(
-        self, data_type: DataType, path: tuple[str, ...], place: tuple[str, ...], change: Change
+        self, data_type: DataType, path: tuple[str, ...], parent: tuple[str, ...], change: Change
     ) -> DataType:
         """Change the struct that contains the last name of a path; ``place`` is the struct's path by physical names."""
         if len(path) > 1:
@@ -166,30 +166,30 @@ class _Editor:
                 data_type,
                 path[0],
                 change.path,
-                lambda child, step: self._in_struct(child, path[1:], (*place, step), change),
+                lambda child, step: self._in_struct(child, path[1:], (*parent, step), change),
             )
         if not isinstance(data_type, StructType):
             raise _no_field(data_type, path[0], change.path)
-        return self._changed(data_type, path[0], place, change)
+        return self._changed(data_type, path[0], parent, change)
 
-    def _changed(self, struct: StructType, name: str, place: tuple[str, ...], change: Change) -> StructType:
+    def _changed(self, struct: StructType, name: str, parent: tuple[str, ...], change: Change) -> StructType:
         if isinstance(change, AddColumn):
-            return self._added(struct, name, place, change)
+            return self._added(struct, name, parent, change)
         number = _find(struct, name, change.path)
         field, others = struct.fields[number], [*struct.fields[:number], *struct.fields[number + 1 :]]
         match change:
             case DropColumn():
                 if not others:
-                    msg = f"column {change.path!r} cannot be dropped: it is the only one there. Drop what holds it."
+                    msg = f"column {change.path!r} cannot be dropped: it is the only one. Drop its struct or table."
                     raise InvalidInputError(msg)
                 return StructType(others)
             case MoveColumn():
                 if change.first is (change.after is not None):
-                    msg = f"column {change.path!r}: say where it goes: first=True, or after= another column."
+                    msg = f"column {change.path!r}: expected a position: either first=True or after=<another column>."
                     raise InvalidInputError(msg)
                 return _placed(others, field, change)
             case RenameColumn():
-                _check_free(StructType(others), change.to, change.to, top=not place)
+                _check_free(StructType(others), change.to, change.to, top=not parent)
                 field = _renamed(field, change.to)
             case AllowNull():
                 field = StructField(field.name, field.dataType, True, field.metadata)
@@ -197,11 +197,11 @@ class _Editor:
                 field = _commented(field, change.comment)
         return StructType([*struct.fields[:number], field, *struct.fields[number + 1 :]])
 
-    def _added(self, struct: StructType, name: str, place: tuple[str, ...], change: AddColumn) -> StructType:
-        _check_free(struct, name, change.path, top=not place)
+    def _added(self, struct: StructType, name: str, parent: tuple[str, ...], change: AddColumn) -> StructType:
+        _check_free(struct, name, change.path, top=not parent)
         data_type = visible(StructType([StructField(name, change.type)])).fields[0].dataType
         stored_as, number = name, 1
-        while (*place, stored_as.lower()) in self.used or (not place and stored_as.lower() in RESERVED):
+        while (*parent, stored_as.lower()) in self.used or (not parent and stored_as.lower() in RESERVED):
             number += 1
             stored_as = f"{name}_{number}"
         metadata = {} if stored_as == name else {PHYSICAL_NAME: stored_as}
@@ -215,17 +215,16 @@ def _retyped(data_type: DataType, path: tuple[str, ...], change: WidenColumn) ->
     nested = StructType, ArrayType, MapType
     if isinstance(data_type, nested) or isinstance(change.type, nested):
         msg = (
-            f"column {change.path!r} is {data_type.simpleString()}: widen what is in it by its path ('struct.field', "
+            f"column {change.path!r} is {data_type.simpleString()}: widen a nested type by its path ('struct.field', "
             "'list.element', 'map.value'), or add fields to it."
         )
         raise InvalidInputError(msg)
     if not can_become(data_type, change.type):
         msg = (
             f"column {change.path!r} cannot change from {data_type.simpleString()} to "
-            f"{change.type.simpleString()}: a type "
-            "can become one that holds all its values (byte to short to int to bigint, these to decimal, all but "
-            "bigint to double, float to double, decimal to one with no fewer digits before and after the point). Add "
-            "a column instead."
+            f"{change.type.simpleString()}: a type can only be widened (byte to short to int to bigint, these to "
+            "decimal, all but bigint to double, float to double, decimal to one with no fewer digits before and after "
+            "the point). Add a column instead."
         )
         raise InvalidInputError(msg)
     return change.type
@@ -244,16 +243,16 @@ def _with_child(data_type: DataType, name: str, text: str, change: Callable[[Dat
     if isinstance(data_type, MapType) and name.lower() == "value":
         return MapType(data_type.keyType, change(data_type.valueType, "value"), data_type.valueContainsNull)
     if isinstance(data_type, MapType) and name.lower() == "key":
-        msg = f"column {text!r}: the keys of a map stay as they are; only its 'value' can change."
+        msg = f"column {text!r}: the key type of a map cannot change, only its 'value'."
         raise InvalidInputError(msg)
     raise _no_field(data_type, name, text)
 
 
 def _no_field(data_type: DataType, name: str, text: str) -> InvalidInputError:
     inner = {ArrayType: "'element'", MapType: "'value'"}.get(type(data_type))
-    hint = f"what is in it is called {inner}" if inner else "it has nothing in it"
+    hint = f"use {inner} for its content" if inner else "it has no fields"
     return InvalidInputError(
-        f"column {text!r}: {name!r} is no field of a struct, but of {data_type.simpleString()}; {hint}."
+        f"column {text!r}: {name!r} is not a struct field: its parent is {data_type.simpleString()}; {hint}."
     )
 
 
@@ -261,7 +260,7 @@ def _find(struct: StructType, name: str, text: str) -> int:
     for number, field in enumerate(struct.fields):
         if field.name.lower() == name.lower():
             return number
-    msg = f"column {text!r}: there is no {name!r}; there are {struct.fieldNames()}."
+    msg = f"column {text!r}: {name!r} does not exist; existing fields are {struct.fieldNames()}."
     raise InvalidInputError(msg)
 
 
@@ -270,14 +269,14 @@ def _check_free(struct: StructType, name: str, text: str, *, top: bool) -> None:
         msg = f"column {text!r}: the name is reserved by the store ({', '.join(RESERVED)}); choose another."
         raise InvalidInputError(msg)
     if name.lower() in (each.lower() for each in struct.fieldNames()):
-        msg = f"column {text!r}: there is a column of that name; there are {struct.fieldNames()}."
+        msg = f"column {text!r}: the name is already used; existing fields are {struct.fieldNames()}."
         raise InvalidInputError(msg)
 
 
 def _placed(fields: list[StructField], field: StructField, change: AddColumn | MoveColumn) -> StructType:
     """Insert a field at the position that the change asks for."""
     if change.first and change.after is not None:
-        msg = f"column {change.path!r}: first and after exclude each other; give one."
+        msg = f"column {change.path!r}: first and after exclude each other; set one of them."
         raise InvalidInputError(msg)
     number = 0 if change.first else len(fields)
     if change.after is not None:
@@ -300,7 +299,7 @@ def _commented(field: StructField, comment: str | None) -> StructField:
 
 
 def can_become(came: DataType, wanted: DataType) -> bool:
-    """Return whether a column's type may change; see ``adapter``."""
+    """Return whether a column's type may change; ``adapter.widens`` has the rules."""
     one, other = (arrow_schema(StructType([StructField("c", kind)])).field(0).type for kind in (came, wanted))
     return came == wanted or (one != other and widens(one, other))
 
@@ -315,27 +314,27 @@ def merging_changes(came: StructType, there: StructType) -> list[Change]:
     Returns:
         The changes. A type that cannot be widened to that of the rows is left unchanged; the write then rejects it.
     """
-    found: list[Change] = []
-    _merge(came, there, (), found)
-    return found
+    changes: list[Change] = []
+    _merge(came, there, (), changes)
+    return changes
 
 
-def _merge(came: DataType, there: DataType, place: tuple[str, ...], found: list[Change]) -> None:
+def _merge(came: DataType, there: DataType, parent: tuple[str, ...], changes: list[Change]) -> None:
     if isinstance(came, StructType) and isinstance(there, StructType):
         known = {field.name.lower(): field for field in there.fields}
         for field in came.fields:
-            path = (*place, field.name)
-            held = known.get(field.name.lower())
-            if held is not None:
-                _merge(field.dataType, held.dataType, (*place, held.name), found)
-            elif place or field.name.lower() not in RESERVED:
-                found.append(AddColumn(_text(path), field.dataType, comment=(field.metadata or {}).get("comment")))
+            path = (*parent, field.name)
+            existing = known.get(field.name.lower())
+            if existing is not None:
+                _merge(field.dataType, existing.dataType, (*parent, existing.name), changes)
+            elif parent or field.name.lower() not in RESERVED:
+                changes.append(AddColumn(_text(path), field.dataType, comment=(field.metadata or {}).get("comment")))
     elif isinstance(came, ArrayType) and isinstance(there, ArrayType):
-        _merge(came.elementType, there.elementType, (*place, "element"), found)
+        _merge(came.elementType, there.elementType, (*parent, "element"), changes)
     elif isinstance(came, MapType) and isinstance(there, MapType):
-        _merge(came.valueType, there.valueType, (*place, "value"), found)
+        _merge(came.valueType, there.valueType, (*parent, "value"), changes)
     elif not can_widen(came, there) and can_widen(there, came):
-        found.append(WidenColumn(_text(place), came))
+        changes.append(WidenColumn(_text(parent), came))
 
 
 def _text(path: tuple[str, ...]) -> str:

@@ -75,8 +75,8 @@ def _type(kind: str | Mapping[str, Any]) -> pa.DataType:
     if isinstance(kind, str):
         if kind in _ATOMIC:
             return _ATOMIC[kind]
-        if found := _DECIMAL.fullmatch(kind):
-            return pa.decimal128(int(found[1]), int(found[2]))
+        if match := _DECIMAL.fullmatch(kind):
+            return pa.decimal128(int(match[1]), int(match[2]))
     elif kind["type"] == "array":
         return pa.list_(pa.field("element", _type(kind["elementType"]), nullable=kind["containsNull"]))
     elif kind["type"] == "map":
@@ -84,5 +84,5 @@ def _type(kind: str | Mapping[str, Any]) -> pa.DataType:
         return pa.map_(key, pa.field("value", _type(kind["valueType"]), nullable=kind["valueContainsNull"]))
     elif kind["type"] == "struct":
         return pa.struct([_field(field) for field in kind["fields"]])
-    msg = f"type {kind!r} is not one that a table of the store has"
+    msg = f"type {kind!r} is not supported in tables of the store"
     raise ValueError(msg)

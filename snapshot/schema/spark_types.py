@@ -59,28 +59,28 @@ def stored(schema: StructType) -> StructType:
 
 
 def without_physical_names(field: StructField) -> dict[str, object]:
-    """Return a field's metadata as users see it."""
+    """Return a field's metadata without the physical name."""
     return {key: value for key, value in (field.metadata or {}).items() if key != PHYSICAL_NAME}
 
 
 def physical_paths(schema: StructType) -> set[tuple[str, ...]]:
     """Return the paths of all fields by physical name, in lower case."""
-    found: set[tuple[str, ...]] = set()
+    paths: set[tuple[str, ...]] = set()
 
-    def walk(data_type: DataType, place: tuple[str, ...]) -> None:
+    def walk(data_type: DataType, parent: tuple[str, ...]) -> None:
         if isinstance(data_type, StructType):
             for field in data_type.fields:
-                path = (*place, physical_name(field).lower())
-                found.add(path)
+                path = (*parent, physical_name(field).lower())
+                paths.add(path)
                 walk(field.dataType, path)
         elif isinstance(data_type, ArrayType):
-            walk(data_type.elementType, (*place, "element"))
+            walk(data_type.elementType, (*parent, "element"))
         elif isinstance(data_type, MapType):
-            walk(data_type.keyType, (*place, "key"))
-            walk(data_type.valueType, (*place, "value"))
+            walk(data_type.keyType, (*parent, "key"))
+            walk(data_type.valueType, (*parent, "value"))
 
     walk(schema, ())
-    return found
+    return paths
 
 
 def path_of(text: str, schema: StructType) -> tuple[str, ...]:
@@ -92,16 +92,16 @@ def path_of(text: str, schema: StructType) -> tuple[str, ...]:
     if text.lower() in (name.lower() for name in schema.fieldNames()):
         return (text,)
     parts: list[str] = []
-    place = 0
-    while place < len(text) or not parts:
-        found = _PART.match(text, place)
-        if found is None:
-            msg = f"column {text!r}: expected a name, or names with dots between them such as 'struct.field'."
+    position = 0
+    while position < len(text) or not parts:
+        match = _PART.match(text, position)
+        if match is None:
+            msg = f"column {text!r}: expected a name, or names separated by dots such as 'struct.field'."
             raise InvalidInputError(msg)
-        parts.append(found[2] if found[1] is None else found[1].replace("``", "`"))
-        place = found.end()
+        parts.append(match[2] if match[1] is None else match[1].replace("``", "`"))
+        position = match.end()
     if text.endswith("."):
-        msg = f"column {text!r}: a name has to follow the last dot."
+        msg = f"column {text!r}: expected a name after the last dot."
         raise InvalidInputError(msg)
     return tuple(parts)
 
@@ -159,7 +159,7 @@ def check_schema(schema: StructType, primary_key: Sequence[str], partition_by: S
     _check_columns(schema, "primary_key", primary_key, _KEY_TYPES)
     _check_columns(schema, "partition_by", partition_by, _PARTITION_TYPES)
     if len(partition_by) == len(schema.fields):
-        msg = "partition_by: names every column of the table; leave at least one out."
+        msg = "partition_by: every column of the table is a partition column; leave at least one out."
         raise InvalidInputError(msg)
 
 
@@ -203,8 +203,8 @@ def _check_type(path: str, data_type: DataType) -> None:
         _check_type(f"{path}.value", data_type.valueType)
     elif not isinstance(data_type, _ATOMIC_TYPES):
         msg = (
-            f"schema: column {path!r} has type {data_type.simpleString()}, which Delta tables of this store cannot "
-            "hold."
+            f"schema: column {path!r} has type {data_type.simpleString()}, which Delta tables of this store do "
+            "not support."
         )
         raise InvalidInputError(msg)
 

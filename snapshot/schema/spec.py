@@ -100,7 +100,9 @@ class TableSpec:
         """The names of columns added after ``create``; writers that do not know them may leave them out."""
         first = set(self.at(0).physical.names)
         return frozenset(
-            name for name, held in zip(self.arrow.names, self.physical.names, strict=True) if held not in first
+            name
+            for name, physical_name in zip(self.arrow.names, self.physical.names, strict=True)
+            if physical_name not in first
         )
 
     def at(self, snapshot: int) -> TableSpec:
@@ -108,11 +110,11 @@ class TableSpec:
         if snapshot >= self.since:
             return self
         number = max((n for n, past in enumerate(self.past) if past.since <= snapshot), default=0)
-        found = self.past[number]
-        return replace(self, schema_json=found.schema_json, since=found.since, past=self.past[:number])
+        earlier = self.past[number]
+        return replace(self, schema_json=earlier.schema_json, since=earlier.since, past=self.past[:number])
 
     def with_columns(self, schema_json: str, since: int) -> TableSpec:
-        """Return the definition with other columns from a snapshot on."""
+        """Return the definition with new columns as of a snapshot."""
         past = (*self.past, PastSchema(self.since, self.schema_json))
         return replace(self, schema_json=schema_json, since=since, past=past)
 
@@ -127,7 +129,7 @@ class TableSpec:
         return (*self.partition_by, BUCKET) if self.has_key else self.partition_by
 
     def to_json(self) -> str:
-        """Return the JSON that ``from_json`` reads."""
+        """Return the definition as JSON, which ``from_json`` parses."""
         content = {
             "format": _FORMAT_ALTERED if self.past else _FORMAT,
             "table_id": self.table_id,
@@ -155,7 +157,7 @@ class TableSpec:
             raw = json.loads(text)
             if raw["format"] not in (_FORMAT, _FORMAT_ALTERED):
                 known = f"{_FORMAT} or {_FORMAT_ALTERED}"
-                msg = f"{path}: table format {raw['format']} is not {known}; open it with the version that wrote it."
+                msg = f"{path}: expected table format {known}, got {raw['format']}. Open it with a newer version."
                 raise CorruptedError(msg)
             return cls(
                 table_id=raw["table_id"],
@@ -170,5 +172,5 @@ class TableSpec:
                 cluster_id=str(raw.get("cluster_id", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
-            msg_0 = f"{path}: Delta property {SPEC_PROPERTY!r} is not a table spec: {error}."
+            msg_0 = f"{path}: Delta property {SPEC_PROPERTY!r} is not a table definition: {error}."
             raise CorruptedError(msg_0) from error

@@ -7,9 +7,9 @@ import pyarrow as pa
 from snapshot.row_kind import CHANGE_TYPE, KIND, TRUNCATE
 
 SEQ = "_seq"
-"""int64 column of change files: the order of changes within their commit."""
+"""int64 column of change files: the position of a change within its commit."""
 SNAPSHOT = "_snapshot"
-"""int64 partition value of change files: the snapshot that holds them."""
+"""int64 partition column of change files: the snapshot that they belong to."""
 BUCKET = "_bucket"
 """int32 partition value of change files and of a key table's base table: the bucket of the primary key."""
 COMMIT_VERSION = "_commit_version"
@@ -62,5 +62,5 @@ def stamped(batch: pa.RecordBatch, version: int, timestamp_ms: int) -> pa.Record
 
 
 def with_kind(columns: pa.Schema) -> pa.Schema:
-    """Return a table's columns followed by ``_kind``: the schema of published changes."""
+    """Return a table's columns followed by ``_kind``, which is the schema of published changes."""
     return columns.append(pa.field(KIND, pa.int8()))

@@ -1,1 +1,1 @@
-"""Rows become files that no snapshot holds yet."""
+"""Staging: writes rows to files that no snapshot contains yet."""

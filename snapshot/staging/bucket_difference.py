@@ -26,7 +26,7 @@ class State:
 
     Attributes:
         base: its base files.
-        changes: the change files that the base does not contain.
+        changes: the change files that the base does not contain yet.
     """
 
     base: tuple[BaseFile, ...] = ()
@@ -35,7 +35,7 @@ class State:
 
 @dataclass(frozen=True)
 class BucketDifference:
-    """Two states of a bucket. Picklable.
+    """Computes the changes between two states of a bucket. Picklable.
 
     Attributes:
         storage: the table's root folder.
@@ -52,7 +52,7 @@ class BucketDifference:
     between: tuple[ChangeFile, ...] | None
 
     def changes(self) -> Iterator[pa.RecordBatch]:
-        """Yield the changes that turn ``now`` into ``then``: updates for new and different rows, and deletes.
+        """Yield the changes that turn ``now`` into ``then``: upserts for new and different rows, and deletes.
 
         Yields:
             The table's columns (of a delete, only the key), ``_kind`` and ``_seq``.
@@ -71,11 +71,11 @@ class BucketDifference:
             yield from read(session, self._query(), [], change_file_schema(self.spec))
 
     def _keys(self, session: duckdb.DuckDBPyConnection, engine: MergeReader, between: Sequence[ChangeFile]) -> pa.Table:
-        """Collect the keys that changed; there are at most as many as changes."""
+        """Return the distinct keys of change files; at most one per change."""
         names = list(self.spec.primary_key)
         schema = pa.schema([self.spec.arrow.field(name) for name in names])
-        found = (batch.select(names) for batch in engine.changes_in_order(between, columns=names))
-        load_numbered(session, "changed", schema, found)
+        batches = (batch.select(names) for batch in engine.changes_in_order(between, columns=names))
+        load_numbered(session, "changed", schema, batches)
         return session.sql("SELECT DISTINCT * FROM changed").to_arrow_table()
 
     def _query(self) -> str:

@@ -1,4 +1,4 @@
-"""Writes a task's changes by bucket, and beside them what is remembered of deletes."""
+"""Writes a task's changes and tombstones by bucket."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from snapshot.staging.parquet_writer import ParquetFiles
 from snapshot.storage import Storage
 
 TOMBSTONES = "tombstones"
-"""Folder in that of the changes. Its files are part of a commit and of no snapshot's changes: they hold the key and the
-sequence of deletes, so that a row that comes later and is older stays deleted."""
+"""Subfolder of the changes folder. Its files belong to a commit but not to the changes of a snapshot: they contain the
+key and the sequence of deletes, so that a late row with a smaller sequence does not restore a deleted row."""
 
 
 def is_tombstones(path: str) -> bool:
@@ -22,10 +22,10 @@ def is_tombstones(path: str) -> bool:
 
 
 class BucketedChanges:
-    """Writes changes, and tombstones, into files of their bucket."""
+    """Writes changes and tombstones to files of their bucket."""
 
     def __init__(self, storage: Storage, schema: pa.Schema, *, task: int, target_bytes: int) -> None:
-        """Write changes into the folder of the changes; the schema has the names that files have."""
+        """Prepare to write into the changes folder ``storage``; ``schema`` has physical names."""
         self._storage = storage
         self._schema = schema
         self._task = task
@@ -37,8 +37,8 @@ class BucketedChanges:
         """Add changes of a bucket."""
         self._writer("", bucket, self._schema).write(relabelled(changes, self._schema))
         kinds = changes.column(changes.schema.get_field_index(KIND))
-        found = pc.sum(pc.equal(kinds, int(RowKind.DELETE))).as_py() or 0
-        self._deletes[bucket] = self._deletes.get(bucket, 0) + found
+        deletes = pc.sum(pc.equal(kinds, int(RowKind.DELETE))).as_py() or 0
+        self._deletes[bucket] = self._deletes.get(bucket, 0) + deletes
 
     def bury(self, bucket: int, tombstones: pa.RecordBatch) -> None:
         """Add tombstones of a bucket."""
@@ -48,7 +48,8 @@ class BucketedChanges:
         """Finish all files.
 
         Returns:
-            The bucket, the file, and with the bucket's first file of changes how many deletes the bucket has.
+            For each file its bucket, the file, and the bucket's number of deletes with the bucket's first change file,
+            else None.
         """
         files: list[tuple[int, DataFile, int | None]] = []
         for (folder, bucket), writer in self.writers.items():

@@ -9,9 +9,9 @@ change       existing row       becomes
 ===========  =================  =========================================
 upsert       none               ``INSERT``
 upsert       the same           nothing
-upsert       another            ``UPDATE_BEFORE`` with it, ``UPDATE_AFTER``
+upsert       another            ``UPDATE_BEFORE`` (old), ``UPDATE_AFTER``
 delete       none               nothing
-delete       any                ``DELETE`` with it
+delete       any                ``DELETE`` with all columns of the old row
 ===========  =================  =========================================
 
 Without lookup, the merged row becomes an ``UPDATE_AFTER`` or a ``DELETE``, or nothing if it equals the existing row.
@@ -89,7 +89,7 @@ class Lookup:
             The changes, bucket by bucket, in the order of the rows; ``_seq`` starts at 0 in each bucket.
 
         Raises:
-            InvalidInputError: merged values cannot be stored.
+            InvalidInputError: a merged value cannot be stored.
         """
         opened = spilling("resolve-", memory_limit=_MEMORY, filesystem=self._filesystem)
         with opened as session, self._engine() as engine, errors_mapped("look up replaced rows"):
@@ -136,7 +136,7 @@ class Lookup:
         return engine.merged(self.base.get(bucket, ()), self.changes.get(bucket, ()), keys=keys)
 
     def _look_up(self, session: duckdb.DuckDBPyConnection, engine: MergeReader, bucket: int, rule: MergeRule) -> None:
-        """Make the tables of what the bucket's new rows meet: ``old``, and ``graves`` where the rule buries."""
+        """Create the table ``old`` of existing rows with new keys and, if the rule merges tombstones, ``graves``."""
         old: Iterator[pa.RecordBatch] = iter(())
         if self.base.get(bucket) or self.changes.get(bucket):
             keys = ", ".join(keys_of(self.spec))
@@ -156,22 +156,22 @@ class Lookup:
 
 
 def _deleted(new: str, spec: TableSpec, rule: MergeRule) -> str:
-    """Write the query of the key and the sequence of rows that are deleted without a sequence of the delete's own."""
+    """Return a query for the tombstones of deletes that are not merged: key and sequence of the deleted rows."""
     keys = keys_of(spec)
-    held = ", ".join(f"old.{c}" for c in [*keys, *names_in(spec, rule.buries)])
+    columns = ", ".join(f"old.{c}" for c in [*keys, *names_in(spec, rule.buries)])
     joined = f"{new} AS new JOIN old ON {same_key(keys, 'old', 'new')}"
-    return f"SELECT {held} FROM {joined} WHERE new.c{len(spec.arrow)} = {RowKind.DELETE:d}"
+    return f"SELECT {columns} FROM {joined} WHERE new.c{len(spec.arrow)} = {RowKind.DELETE:d}"
 
 
 def _tombstones(spec: TableSpec, rule: MergeRule) -> tuple[str, list[int], pa.Schema]:
-    """Write the query of the tombstones to be kept."""
+    """Return a query for the tombstones to store, with its parameters and schema."""
     names = ", ".join(names_in(spec, [*spec.primary_key, *rule.buries]))
     now_ms = time.time_ns() // 1_000_000
     return f"SELECT {names}, ?::BIGINT FROM buried", [now_ms], tombstone_schema(spec, rule)
 
 
 def _upserts(new: str, spec: TableSpec, *, keeps_same: bool) -> str:
-    """Write the query of the merged rows, without those that are in the table, and the deletes of rows that are."""
+    """Return a query for the merged rows that differ from existing rows, and the deletes of existing rows."""
     columns, keys = columns_of(spec), keys_of(spec)
     kind, seq = f"new.c{len(columns)}", f"new.c{len(columns) + 1}"
     existed = f"old.{keys[0]} IS NOT NULL"
@@ -186,7 +186,7 @@ def _upserts(new: str, spec: TableSpec, *, keeps_same: bool) -> str:
 
 
 def _changelog(new: str, spec: TableSpec) -> str:
-    """Write the query of the changes that upserts and deletes make."""
+    """Return a query for the changes that upserts and deletes make, with the previous rows."""
     columns, keys = columns_of(spec), keys_of(spec)
     on_key, unchanged = same_key(keys, "old", "new"), same_row(spec, "old", "new")
     kind, seq, row = f"new.c{len(columns)}", f"new.c{len(columns) + 1}", ", ".join(f"{{0}}.{c} AS {c}" for c in columns)

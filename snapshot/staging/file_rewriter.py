@@ -25,7 +25,7 @@ from snapshot.storage import Storage
 
 
 class Act(IntEnum):
-    """What is done to a row; a number below zero is a reason to refuse it (``stage.py``)."""
+    """The action on a row; a negative number is a reason to refuse the row instead (``stage.py``)."""
 
     KEEP = 0
     DELETE = 1
@@ -113,7 +113,7 @@ class FileRewriter:
         return pa.RecordBatch.from_arrays(columns, names=self.spec.arrow.names)
 
     def _checked(self, columns: list[pa.Array], acts: pa.Array) -> pa.RecordBatch:
-        """See that the rows wanted can be stored."""
+        """Return the new rows after checking that they can be stored."""
         after = self._named(columns)
         wanted = pc.greater_equal(acts, int(Act.UPDATE))
         refuse_partitions(after, self.spec, wanted)
@@ -131,7 +131,7 @@ class FileRewriter:
         return relabelled(changes, with_kind(self.spec.physical))
 
     def _pairs(self, before: pa.RecordBatch, after: pa.RecordBatch) -> pa.RecordBatch:
-        """Put each row before an update next to the row after it."""
+        """Return the preimage and the postimage of each update, one after the other."""
         sides = [self._as_changes(before, RowKind.UPDATE_BEFORE), self._as_changes(after, RowKind.UPDATE_AFTER)]
         order = np.arange(2 * before.num_rows).reshape(2, -1).T.ravel()
         return pa.concat_batches(sides).take(pa.array(order))

@@ -1,4 +1,4 @@
-"""Writes rolling Parquet files and describes them as Delta wants them described."""
+"""Writes rolling Parquet files and computes their Delta statistics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SAMPLE_ROWS = 8_192
 _STRING_STAT_CHARS = 32
 _EPOCH = datetime(1970, 1, 1)
 DAYS = ((date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days)
-"""The dates of the years 1 to 9999, in days since the epoch: those that every reader of the Delta log can parse."""
+"""First and last date of the years 1 to 9999, in days since the epoch; every Delta reader can parse these dates."""
 
 
 class ParquetFiles:
@@ -44,7 +44,7 @@ class ParquetFiles:
         partition: Mapping[str, str | None] | None = None,
         target_bytes: int,
     ) -> None:
-        """Prepare to write; no file is opened before the first row."""
+        """Prepare to write; the first file is opened when its first rows are written."""
         self._storage = storage
         self._schema = schema
         self._prefix = f"{folder}/{prefix}" if folder else prefix
@@ -60,7 +60,7 @@ class ParquetFiles:
         self.files: list[DataFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows; they reach a file when a row group is full or at ``close``."""
+        """Add rows; they are written when a row group is full or at ``close``."""
         if batch.num_rows == 0:
             return
         self._waiting.append(batch)
@@ -69,13 +69,13 @@ class ParquetFiles:
             self._flush()
 
     def close(self) -> list[DataFile]:
-        """Finish the open file and describe all of them, in row order."""
+        """Finish the open file and return all files in row order."""
         self._flush()
         self._finish_file()
         return self.files
 
     def remove(self) -> None:
-        """Remove all files, also the open one."""
+        """Remove all files, including the open one."""
         if self._writer is not None:
             for opened in (self._writer, self._sink):
                 # The rest of its buffers may not fit on the disk either; pyarrow then fails.
@@ -162,23 +162,23 @@ def repetitive_columns(rows: pa.Table) -> list[str]:
     time to write and 1.4 times the time for Spark to read. Nested columns keep theirs.
     """
     sample = rows.slice(0, _SAMPLE_ROWS)
-    found = []
+    paths = []
     for path in _leaf_paths(rows.schema):
         column = sample.column(path) if path in rows.schema.names else None
         nested = column is None or pa.types.is_nested(column.type)
         if nested or pc.count_distinct(column).as_py() * 2 <= sample.num_rows:
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def is_odd(column: pa.ChunkedArray) -> bool:
-    """Return whether a floating-point column holds NaN or -0.0, by which readers of Parquet skip rows wrongly."""
+    """Return whether a floating-point column contains NaN or -0.0, with which readers skip row groups wrongly."""
     values = column.drop_null().to_numpy()
     return bool(np.isnan(values).any() or np.signbit(values[values == 0]).any())
 
 
 def unskippable_columns(schema: pa.Schema, odd: set[str]) -> set[str]:
-    """Return the columns, by their Parquet paths, that get neither statistics nor a dictionary.
+    """Return the Parquet paths of the columns that must have neither statistics nor a dictionary.
 
     Readers skip row groups by both. Arrow omits NaN from a column's bounds, while for Spark and DuckDB NaN is greater
     than any other number. And Spark looks up a number in a dictionary by its bits, so ``x = 0`` misses a row group
@@ -186,7 +186,7 @@ def unskippable_columns(schema: pa.Schema, odd: set[str]) -> set[str]:
 
     Args:
         schema: the columns.
-        odd: names of the columns that hold NaN or -0.0.
+        odd: names of the columns that contain NaN or -0.0.
     """
     if not any(pa.types.is_nested(kind) for kind in schema.types):
         return odd
@@ -237,7 +237,7 @@ def delta_stats(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _leaves(data_type: pa.DataType) -> int:
-    """Count the Parquet columns of a type."""
+    """Return the number of Parquet columns of a type."""
     if not pa.types.is_nested(data_type):
         return 1
     return sum(_leaves(data_type.field(number).type) for number in range(data_type.num_fields))
@@ -248,19 +248,19 @@ def _not_all_null(groups: Iterable[Any]) -> list[Any]:
 
 
 def _bounds(groups: list[pq.Statistics], data_type: pa.DataType) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value as Delta writes them; None where one cannot be compared safely."""
+    """Return the min and max value as Delta writes them; None if one is not safe to compare."""
     if pa.types.is_date32(data_type) or pa.types.is_timestamp(data_type):
-        # Python has no dates beyond the years 1 to 9999, so the statistics are read as the numbers that they are.
+        # Python has no dates outside the years 1 to 9999, so use the raw numbers.
         text = _date if pa.types.is_date32(data_type) else _timestamp
-        found: list[Any] = [
+        bounds: list[Any] = [
             text(min(s.min_raw for s in groups), data_type),
             text(max(s.max_raw for s in groups), data_type),
         ]
     elif pa.types.is_integer(data_type) or pa.types.is_floating(data_type) or pa.types.is_string(data_type):
-        found = [_plain(min(s.min for s in groups)), _plain(max(s.max for s in groups))]
+        bounds = [_plain(min(s.min for s in groups)), _plain(max(s.max for s in groups))]
     else:
         return None
-    return None if None in found else (found[0], found[1])
+    return None if None in bounds else (bounds[0], bounds[1])
 
 
 def _date(days: int, _: pa.DataType) -> str | None:

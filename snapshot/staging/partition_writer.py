@@ -1,4 +1,4 @@
-"""Parts batches of rows by bucket and by partition values, and writes each part where it belongs."""
+"""Splits batches by bucket and by partition values, and writes each part to its partition folder."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from snapshot.storage import Storage
 
 
 class PartitionedFiles:
-    """Writes the table's columns into the root, one folder for each combination of partition values."""
+    """Writes rows to the base table, one folder for each combination of partition values."""
 
     def __init__(
         self, storage: Storage, spec: TableSpec, *, prefix: str, target_bytes: int, bucket: int | None = None
     ) -> None:
-        """Prepare to write; ``bucket`` is the ``_bucket`` partition value in the root of a key table."""
+        """Prepare to write; ``bucket`` is the ``_bucket`` partition value of a key table."""
         self._storage = storage
         self._spec = spec
         self._prefix = prefix
@@ -38,7 +38,7 @@ class PartitionedFiles:
             self._writer(values).write(relabelled(part, self._spec.physical).select(self._schema.names))
 
     def close(self) -> list[DataFile]:
-        """Finish all files and describe them."""
+        """Finish all files and return them."""
         return [file for writer in self.writers.values() for file in writer.close()]
 
     def _writer(self, values: tuple[str | None, ...]) -> ParquetFiles:
@@ -56,25 +56,25 @@ class PartitionedFiles:
 
 
 def split_by_bucket(batch: pa.RecordBatch, spec: TableSpec, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Part a batch by the bucket of its keys, keeping the order of rows within each."""
+    """Yield the parts of a batch by bucket, preserving the order of rows within each."""
     if batch.num_rows == 0:
         return
     if buckets == 1:
         yield 0, batch
         return
     bucket = bucket_of(batch, spec.primary_key, buckets)
-    found = np.unique(bucket)
-    if len(found) == 1:
-        yield int(found[0]), batch
+    distinct = np.unique(bucket)
+    if len(distinct) == 1:
+        yield int(distinct[0]), batch
         return
-    for number in found:
+    for number in distinct:
         yield int(number), batch.take(pa.array(np.flatnonzero(bucket == number)))
 
 
 def split_by_values(
     batch: pa.RecordBatch, columns: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """Part a batch by its partition values, given as Delta writes them."""
+    """Yield the parts of a batch by partition values, which are formatted as in the Delta log."""
     if batch.num_rows == 0:
         return
     if not columns:
@@ -88,7 +88,7 @@ def split_by_values(
 
 
 def partition_text(value: object) -> str | None:
-    """Write a partition value as the Delta protocol says."""
+    """Return a partition value as the Delta protocol serializes it."""
     if value is None or value == "":
         return None
     if isinstance(value, Decimal):

@@ -40,7 +40,7 @@ def load_graves(
     storage: Storage,
     new: str,
 ) -> None:
-    """Make the table ``graves`` of the tombstones whose keys are in the table ``new``: key and sequence, numbered."""
+    """Create the table ``graves`` (numbered key and sequence columns) of the tombstones with keys in ``new``."""
     if not paths:
         kinds = [f"NULL::{kind} AS {inner}" for _, inner, kind in _columns(spec, rule)]
         session.execute(f"CREATE OR REPLACE TEMP TABLE graves AS SELECT {', '.join(kinds)} WHERE FALSE")
@@ -76,7 +76,7 @@ class GatherTask:
 
 
 def gather(task: GatherTask) -> list[DataFile]:
-    """Write the newest tombstone of each key into new files, but for those that are old; runs in a Spark task."""
+    """Write the newest tombstone of each key to new files, except expired ones; runs in a Spark task."""
     spec, rule = task.spec, task.rule
     columns = [*_columns(spec, rule), (SEQ, SEQ, "BIGINT")]
     names, keys = [inner for _, inner, _ in columns], ", ".join(keys_of(spec))

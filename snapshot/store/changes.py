@@ -1,4 +1,4 @@
-"""The changes of one snapshot, read from the table's files."""
+"""Reads the changes of one snapshot from the table's files."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from snapshot.storage import Storage, storage_errors
 from snapshot.store.commit import as_snapshot
 
 MAINTENANCE = ("create", "compact", "expire", "alter")
-"""Kinds of snapshots without changes."""
+"""Operations of snapshots without changes."""
 LISTED = "changes"
-"""Fact of a commit that replaces files of an append table: where its changes are, in order (``listed``)."""
+"""Key of a commit that replaces files of an append table: the files with its changes, in order (``listed``)."""
 _BATCH_ROWS = 65_536
-_REMEDY = "until it is back, nothing after it can be published. Bring it back from a copy, then call recover()."
+_REMEDY = "until it is restored, no later change can be published. Restore it from a backup, then call recover()."
 
 
 @dataclass(frozen=True)
 class SnapshotChanges:
-    """The changes of one snapshot by bucket, in the order of their files' names and rows. Picklable.
+    """The changes of one snapshot by bucket, ordered by file name and row. Picklable.
 
     Attributes:
         snapshot: the snapshot.
@@ -63,15 +63,15 @@ class SnapshotChanges:
         """
         snapshot = as_snapshot(found)
         files: dict[int, list[DataFile]] = {}
-        told = found.info.get(LISTED)
+        entries = found.info.get(LISTED)
         changed = [f for f in found.added if not is_tombstones(f.path)]
-        in_order = sorted(changed, key=lambda f: f.path.rpartition("/")[2]) if told is None else _files(told)
+        in_order = sorted(changed, key=lambda f: f.path.rpartition("/")[2]) if entries is None else _files(entries)
         for number, file in enumerate(in_order if snapshot.operation not in MAINTENANCE else ()):
             bucket = int(file.partition[BUCKET] or 0) if spec.has_key else (snapshot.id + number) % buckets
             files.setdefault(bucket, []).append(file)
-        deleted = frozenset(each["path"] for each in told or () if each.get("deleted"))
-        dealt = {bucket: tuple(held) for bucket, held in files.items()}
-        return cls(snapshot, storage, spec.change_columns, dealt, deleted)
+        deleted = frozenset(each["path"] for each in entries or () if each.get("deleted"))
+        by_bucket = {bucket: tuple(bucket_files) for bucket, bucket_files in files.items()}
+        return cls(snapshot, storage, spec.change_columns, by_bucket, deleted)
 
     @property
     def schema(self) -> pa.Schema:
@@ -84,7 +84,7 @@ class SnapshotChanges:
         return self.files
 
     def rows(self, bucket: int) -> int:
-        """Return the number of changes in a bucket; files of other writers without statistics are opened.
+        """Return the number of changes in a bucket; opens files that another Delta writer wrote without statistics.
 
         Raises:
             DataLostError: a file without statistics is missing.
@@ -98,7 +98,7 @@ class SnapshotChanges:
         return [self.storage.path(path) for path in paths if not self.storage.exists(path)]
 
     def batches(self, bucket: int, skip: int = 0) -> Iterator[pa.RecordBatch]:
-        """Read a bucket's changes, leaving out the first ``skip``.
+        """Yield a bucket's changes without the first ``skip``.
 
         Raises:
             DataLostError: a file is missing.
@@ -120,7 +120,7 @@ class SnapshotChanges:
         with self._opened(file) as source:
             parquet = pq.ParquetFile(source, page_checksum_verification=True)
             if 0 <= file.rows != parquet.metadata.num_rows:
-                msg = f"it should have {file.rows} rows, it has {parquet.metadata.num_rows}"
+                msg = f"expected {file.rows} rows, got {parquet.metadata.num_rows}"
                 raise pa.ArrowInvalid(msg)
             names = [n for n in (*self.columns.physical.names, KIND) if n in parquet.schema_arrow.names]
             yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False)
@@ -143,7 +143,7 @@ class SnapshotChanges:
             raise CorruptedError(msg) from error
 
     def _complete(self, batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
-        """Add the columns that are not in the file: partition values, and ``_kind`` in an append table."""
+        """Add the columns that are not in the file: partition columns, and ``_kind`` in an append table."""
         for name, value in file.partition.items():
             if name in self.columns.physical.names and name not in batch.schema.names:
                 kind = self.columns.physical.field(name).type
@@ -168,12 +168,12 @@ def listed(
     """Return the commit's record of the files that contain its changes, in publishing order.
 
     Args:
-        deleted: files that the commit removes and all of whose rows are deleted.
-        changed: files of changes, which hold ``_kind``.
-        inserted: files that the commit adds and all of whose rows are new.
+        deleted: files that the commit removes; all of their rows are deletes.
+        changed: files of changes, with a column ``_kind``.
+        inserted: files that the commit adds; all of their rows are inserts.
 
     Returns:
-        The facts ``changes`` and ``rows`` of the commit.
+        The facts ``changes`` and ``rows`` for the commit.
     """
 
     def told(file: DataFile, **more: bool) -> dict[str, Any]:
@@ -183,5 +183,5 @@ def listed(
     return {LISTED: entries, "rows": sum(max(each["rows"], 0) for each in entries)}
 
 
-def _files(told: Sequence[dict[str, Any]]) -> list[DataFile]:
-    return [DataFile(each["path"], each["size"], each["rows"], each["partition"]) for each in told]
+def _files(entries: Sequence[dict[str, Any]]) -> list[DataFile]:
+    return [DataFile(each["path"], each["size"], each["rows"], each["partition"]) for each in entries]

@@ -1,4 +1,4 @@
-"""The commit: the one atomic step that makes a snapshot of staged files."""
+"""The commit: the atomic step that turns staged files into a snapshot."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from snapshot.staging.stage import StagedFile
 
 ATTEMPTS_MAX = 200
 OLDEST = "tablestore-oldest"
-"""Names the number, kept in Delta's ``txn`` actions, that says which snapshot is the oldest that has not expired."""
+"""Delta ``txn`` id that records the id of the oldest snapshot that has not expired."""
 _WAIT_SECONDS_MAX = 0.2
 _UNKNOWN_MAX = 3
-"""How many tries may end without an outcome."""
+"""Number of attempts in doubt after which ``commit`` gives up."""
 EXPIRED = "expired"
-"""Kind of a snapshot whose commit has left the log."""
+"""Operation of a snapshot whose log entry has expired."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _is_unicode(text: str) -> bool:
 
 def _no_batch(batch: object) -> InvalidInputError:
     return InvalidInputError(
-        f"batch: expected a pair (name, number): a text that is not empty (nor {OLDEST!r}, which the store uses) and a "
+        f"batch: expected a pair (name, number) of a non-empty text (not {OLDEST!r}, which is reserved) and a "
         f"whole number from 0 to 2**63 - 1, such as ('job', 7); got {batch!r:.200}. Nothing was written."
     )
 
@@ -165,8 +165,8 @@ def commit(
         transactions = [(name, commit_id.batch) for name in names if name]
         try:
             with _keeping(unknown, ConflictError, OutcomeUnknownError):
-                made = log.commit(newest + 1, add=files, remove=remove, info=info, transactions=transactions)
-            return as_snapshot(made)
+                committed = log.commit(newest + 1, add=files, remove=remove, info=info, transactions=transactions)
+            return as_snapshot(committed)
         # Step 3.
         except ConflictError as error:
             lost = error
@@ -223,16 +223,16 @@ def _landed(
 
 
 def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) -> Snapshot | None:
-    """Find the snapshot a write has made, looking at versions above ``after`` or, for a durable id, at all."""
+    """Return a write's snapshot, if any; searches versions above ``after`` (a durable id is recorded in ``txn``)."""
     if commit_id.durable:
         recorded = log.transaction_version(commit_id.writer)
         if recorded is None or recorded < commit_id.batch:
             return None
-        # It may have landed after the caller looked for the newest version.
+        # The write may have been committed after the caller read the newest version.
         newest = log.version()
-    for found in log.commits(newest, after + 1):
-        if found.info.get("commit") == str(commit_id):
-            return as_snapshot(found)
+    for entry in log.commits(newest, after + 1):
+        if entry.info.get("commit") == str(commit_id):
+            return as_snapshot(entry)
     if commit_id.durable:
         # The entry of the commit has expired, but the transaction version shows that it landed.
         return Snapshot(newest, EXPIRED, 0, 0, str(commit_id))
@@ -240,7 +240,7 @@ def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) 
 
 
 def as_snapshot(found: Commit) -> Snapshot:
-    """Read a snapshot's facts from its log entry; a commit of another Delta writer has kind ``foreign``."""
+    """Return the snapshot of a log entry; a commit of another Delta writer has the operation ``foreign``."""
     rows = found.info.get("rows", sum(max(f.rows, 0) for f in found.added))
     return Snapshot(
         found.version,

@@ -1,4 +1,4 @@
-"""Which files no snapshot needs any more once those below one have expired, and how Delta's logs are cut."""
+"""Expiry of snapshots: records it, finds the data files that nothing needs any more, and where to cut Delta logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from snapshot.store.tags import Tag
 
 LOG = "_delta_log"
 _PROTECTED = "delta.requireCheckpointProtectionBeforeVersion"
-"""Property of a table from which a feature was dropped: its log is cut at this version or later, or not at all."""
+"""Property of a table after a feature was dropped: its log must not be cut below this version."""
 _ENTRY = re.compile(r"([0-9]{20})\.(json|crc|checkpoint\.parquet)")
 
 
@@ -32,18 +32,19 @@ class Garbage:
 
     @property
     def bytes(self) -> int:
-        """Their size."""
+        """Total size in bytes."""
         return sum(file.size for file in (*self.root, *self.changes))
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of files."""
         return len(self.root) + len(self.changes)
 
 
 def commit_expiry(files: TableFiles, oldest: int) -> int | None:
     """Commit that every snapshot below ``oldest`` has expired. Their files still exist.
 
-    The number is in a ``txn`` action of the commit table, so concurrent expiries see it, and it never decreases.
+    ``oldest`` is recorded in a ``txn`` action of the commit table, so concurrent expiries see it, and it never
+    decreases.
 
     Returns:
         The snapshot of this commit; None if they had expired already.
@@ -90,7 +91,7 @@ def unneeded(files: TableFiles, oldest: int) -> Garbage:
 
 
 def unneeded_of(files: TableFiles, tag: Tag) -> Garbage:
-    """Find the files that only a tag keeps, of a snapshot that has expired. The tag itself is gone already."""
+    """Return the files of an expired snapshot that only a tag kept. The tag itself is deleted already."""
     oldest = files.layout(files.oldest())
     others = [other.layout for other in files.tags.all()] + [oldest]
     base = {file.path for layout in others for file in layout.base}
@@ -101,7 +102,7 @@ def unneeded_of(files: TableFiles, tag: Tag) -> Garbage:
 
 
 def cut_points(files: TableFiles, oldest: int) -> list[tuple[DeltaLog, int]]:
-    """Return each Delta log of a table with the first version that snapshots from ``oldest`` on need."""
+    """Return each Delta log of a table with the first version that ``oldest`` and later snapshots need."""
     if not files.spec.has_key:
         return [(files.base_table, oldest)]
     return [(files.log, oldest), (files.base_table, files.root_entry(oldest)[1])]
@@ -112,7 +113,7 @@ def entries_below(log: DeltaLog, version: int) -> list[str]:
 
     A version is read from the last checkpoint at or before it, so the log is truncated there.
     """
-    names = {name: int(found[1]) for name in log.storage.names(LOG) if (found := _ENTRY.fullmatch(name))}
+    names = {name: int(match[1]) for name in log.storage.names(LOG) if (match := _ENTRY.fullmatch(name))}
     first = max((v for name, v in names.items() if name.endswith(".parquet") and v <= version), default=0)
     if first < int(log.configuration().get(_PROTECTED, 0)):
         return []
@@ -122,7 +123,7 @@ def entries_below(log: DeltaLog, version: int) -> list[str]:
 
 
 def known_before(log: DeltaLog, version: int) -> Iterable[DataFile]:
-    """Return every data file that versions below ``version`` list, as far back as the log goes."""
+    """Yield every data file that versions below ``version`` list, as far back as the log goes."""
     names = set(log.storage.names(LOG))
     first = 0
     if f"{0:020d}.json" not in names:
@@ -133,16 +134,16 @@ def known_before(log: DeltaLog, version: int) -> Iterable[DataFile]:
         return
     yield from log.files(first)
     for each in range(first + 1, version):
-        found = log.commit_at(each)
-        yield from found.added
-        yield from found.copied
-        yield from listed_changes(found)
+        commit = log.commit_at(each)
+        yield from commit.added
+        yield from commit.copied
+        yield from listed_changes(commit)
 
 
 def listed_changes(found: Commit) -> list[DataFile]:
-    """Return the files that a commit to an append table names as its changes; it may not add them itself."""
-    told = found.info.get("changes") or ()
-    return [DataFile(each["path"], each["size"], each["rows"], each["partition"]) for each in told]
+    """Return the files that a commit to an append table lists as its changes; other commits may have added them."""
+    entries = found.info.get("changes") or ()
+    return [DataFile(each["path"], each["size"], each["rows"], each["partition"]) for each in entries]
 
 
 def _paths(files: Iterable[DataFile]) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a snapshot is made of."""
+"""The files that make up a snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of one table: its Delta tables, its definition, its snapshots and their changes."""
+"""Access to the files of one table: its Delta tables, definition, snapshots and changes."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ __all__ = ["MERGED_THROUGH", "OLDEST", "SnapshotFiles", "TableFiles"]
 
 MERGED_THROUGH = "merged-through"
 TABLE = "table"
-"""Key in a Delta table's first commit: the id of the table that it belongs to."""
+"""Key in the first commit of a Delta table: the id of the table that it belongs to."""
 
 ADOPTED = "tablestore-adopted"
-"""Delta ``txn`` id of the last version of another writer that was adopted: its changes are in a later snapshot, or were
-left out on request (``tablestore/write/foreign_commits.py``)."""
+"""Delta ``txn`` id that records up to which version commits of other Delta writers are adopted: their changes are in a
+later snapshot, or were skipped on request (``tablestore/write/foreign_commits.py``)."""
 EXACT_BOUNDS = "tablestore.exact-bounds"
-"""Delta property of a base table none of whose own files have bounds that ignore NaN."""
+"""Delta property of a base table whose files, as written by this program, have no min/max bounds that ignore NaN."""
 
 
 class TableFiles:
-    """The files of a table that exists."""
+    """The files of an existing table."""
 
     def __init__(self, storage: Storage, spec: TableSpec) -> None:
-        """Use ``open`` or ``create``."""
+        """Refer to a table; callers use ``open`` or ``create``."""
         self.storage = storage
         self.spec = spec
         self.base_table = DeltaLog(storage)
@@ -53,7 +53,7 @@ class TableFiles:
 
     @classmethod
     def open(cls, storage: Storage) -> TableFiles:
-        """Open a table by its folder.
+        """Open the table in a folder.
 
         Raises:
             NotFoundError: there is no table.
@@ -64,10 +64,10 @@ class TableFiles:
             if log.exists():
                 text = log.seen(0)[1].get(SPEC_PROPERTY)
                 if text is not None:
-                    found = cls(storage, TableSpec.from_json(text, storage.root))
-                    found.log, found.base_table = log, found.base_table if found.spec.has_key else log
-                    return found
-        msg = f"{storage.root}: there is no table of the store here. Make one with TableStore.create(spark, path, ...)."
+                    table = cls(storage, TableSpec.from_json(text, storage.root))
+                    table.log, table.base_table = log, table.base_table if table.spec.has_key else log
+                    return table
+        msg = f"{storage.root}: there is no table of the store. Create one with TableStore.create(spark, path, ...)."
         raise NotFoundError(msg)
 
     @classmethod
@@ -107,21 +107,21 @@ class TableFiles:
         return cls(storage, spec)
 
     def has_exact_bounds(self) -> bool:
-        """Return whether Spark may skip files and row groups by the bounds of floating-point columns."""
+        """Return whether Spark may skip files and row groups by min/max bounds of floating-point columns."""
         return self.base_table.configuration().get(EXACT_BOUNDS) == "true"
 
     def refreshed(self) -> TableFiles:
-        """Return the table as it is defined now: this object itself if its columns and options are unchanged."""
+        """Return the table with its current definition; this object itself if the definition is unchanged."""
         newest = self.spec_at_least(self.latest())
         if newest == self.spec:
             return self
-        found = TableFiles(self.storage, newest)
-        found.base_table, found.log = self.base_table, self.log
-        found._known = self._known
-        return found
+        table = TableFiles(self.storage, newest)
+        table.base_table, table.log = self.base_table, self.log
+        table._known = self._known
+        return table
 
     def spec_of(self, snapshot_id: int) -> TableSpec:
-        """Return the definition with the columns that the table had in a snapshot, which may be newer than ``spec``."""
+        """Return the definition with the columns as of a snapshot, which may be newer than ``spec``."""
         return self.spec_at_least(snapshot_id).at(snapshot_id)
 
     def spec_at_least(self, snapshot_id: int) -> TableSpec:
@@ -131,7 +131,7 @@ class TableFiles:
             version, properties = self.log.seen(snapshot_id)
             text = properties.get(SPEC_PROPERTY)
             if text is None:
-                what = f"its definition, property {SPEC_PROPERTY!r}, is gone"
+                what = f"its definition, property {SPEC_PROPERTY!r}, is missing"
                 raise self._replaced(what)
             if text != spec.to_json():
                 spec = TableSpec.from_json(text, self.storage.root)
@@ -142,7 +142,7 @@ class TableFiles:
                     )
                     raise TableReplacedError(msg)
             if lacking := self.log.lacks(log_schema(spec)):
-                what = f"it lacks columns {lacking}, or has them with another type"
+                what = f"columns {lacking} are missing or have another type"
                 raise self._replaced(what)
             self._known = (version, spec)
         return spec
@@ -150,7 +150,7 @@ class TableFiles:
     def _replaced(self, what: str) -> CorruptedError:
         root = self.log.storage.root
         return CorruptedError(
-            f"{root}: another Delta writer has replaced the table: {what}. Nothing was read or changed. Bring it back "
+            f"{root}: another Delta writer has replaced the table: {what}. Nothing was read or changed. Undo that "
             f"in Spark by RESTORE TABLE delta.`{root}` TO VERSION AS OF <the version before>; DESCRIBE HISTORY lists "
             "the versions."
         )
@@ -201,13 +201,13 @@ class TableFiles:
         try:
             return as_snapshot(self.log.commit_at(snapshot_id))
         except DataLostError as error:
-            msg_0 = f"{self.storage.root}: snapshot {snapshot_id} has left the log: {error}"
+            msg_0 = f"{self.storage.root}: snapshot {snapshot_id} has expired: {error}"
             raise NotFoundError(msg_0) from error
 
     def snapshots(self) -> Iterator[Snapshot]:
         """Yield the snapshots that have not expired, newest first."""
-        for found in self.log.commits(self.latest(), self.oldest(fresh=False)):
-            yield as_snapshot(found)
+        for commit in self.log.commits(self.latest(), self.oldest(fresh=False)):
+            yield as_snapshot(commit)
 
     def snapshot_as_of(self, timestamp_ms: int) -> Snapshot:
         """Return the newest snapshot committed at or before a time.
@@ -215,9 +215,9 @@ class TableFiles:
         Raises:
             NotFoundError: all remaining snapshots are newer.
         """
-        for found in self.snapshots():
-            if found.timestamp_ms <= timestamp_ms:
-                return found
+        for snapshot in self.snapshots():
+            if snapshot.timestamp_ms <= timestamp_ms:
+                return snapshot
         msg = f"{self.storage.root}: no snapshot is as old as {timestamp_ms} ms since the epoch; see snapshots()."
         raise NotFoundError(msg)
 
@@ -231,25 +231,25 @@ class TableFiles:
         return self._changes_of(self._commit_of(snapshot_id), buckets)
 
     def _commit_of(self, snapshot_id: int) -> Commit:
-        """Return the log entry of a snapshot that has not expired; raises what ``changes`` does."""
+        """Return the log entry of a snapshot that has not expired; raises the same errors as ``changes``."""
         try:
-            found = self.log.commit_at(snapshot_id)
+            commit = self.log.commit_at(snapshot_id)
         except DataLostError as error:
             # A log with a missing entry cannot be searched any further.
             with suppress(CorruptedError):
                 self._check_not_expired(snapshot_id, error)
             raise
         self._check_not_expired(snapshot_id)
-        return found
+        return commit
 
-    def _changes_of(self, found: Commit, buckets: int) -> SnapshotChanges:
-        snapshot_id = found.version
-        if self.needs_adoption(found):
+    def _changes_of(self, commit: Commit, buckets: int) -> SnapshotChanges:
+        snapshot_id = commit.version
+        if self.needs_adoption(commit):
             if not self.is_adopted(snapshot_id):
-                raise self._not_adopted(found)
-            nothing = replace(as_snapshot(found), rows=0)
+                raise self._not_adopted(commit)
+            nothing = replace(as_snapshot(commit), rows=0)
             return SnapshotChanges(nothing, self.log.storage, self.spec_of(snapshot_id).change_columns)
-        return SnapshotChanges.of(found, self.log.storage, self.spec_of(snapshot_id), buckets)
+        return SnapshotChanges.of(commit, self.log.storage, self.spec_of(snapshot_id), buckets)
 
     def needs_adoption(self, found: Commit) -> bool:
         """Return whether a commit does not record its changes, because another Delta writer removed rows.
@@ -261,48 +261,48 @@ class TableFiles:
         return bool(found.removed) and found.info.get("kind") not in MAINTENANCE and LISTED not in found.info
 
     def is_adopted(self, version: int) -> bool:
-        """Return whether what another writer did up to a version counts as no changes of its own."""
+        """Return whether commits of other Delta writers up to a version are adopted, so that they have no changes."""
         through = self.log.transaction_version(ADOPTED, fresh=False)
         if through is None or through < version:
             through = self.log.transaction_version(ADOPTED)
         return through is not None and version <= through
 
-    def _not_adopted(self, found: Commit) -> CorruptedError:
-        told = (
-            f"{self.log.storage.root}: version {found.version} ({found.operation or 'no operation given'}) was made by "
-            f"another Delta writer, which adds {len(found.added)} files and removes {len(found.removed)}"
+    def _not_adopted(self, commit: Commit) -> CorruptedError:
+        reason = (
+            f"{self.log.storage.root}: version {commit.version} ({commit.operation or 'no operation given'}) was made "
+            f"by another Delta writer and adds {len(commit.added)} files and removes {len(commit.removed)}"
         )
-        skip = f"recover(skip_foreign=[{found.version}]), or 'tablestore recover --skip-version {found.version}',"
+        skip = f"recover(skip_foreign=[{commit.version}]), or 'tablestore recover --skip-version {commit.version}'"
         if self.spec.has_key:
             table = f"delta.`{self.log.storage.root}`"
             return CorruptedError(
-                f"{told}; nobody but the store may change the rows of this table. Undo it in Spark by ALTER TABLE "
+                f"{reason}; nobody but the store may change the rows of this table. Undo it in Spark by ALTER TABLE "
                 f"{table} SET TBLPROPERTIES ('delta.appendOnly' = 'false') and RESTORE TABLE {table} TO VERSION AS OF "
-                f"{found.version - 1}. Then {skip} and likewise for the version that RESTORE makes, leaves both out."
+                f"{commit.version - 1}. Then skip both that version and the one that RESTORE commits: {skip}."
             )
         return CorruptedError(
-            f"{told}, and what that changed is not published yet. recover() publishes it; {skip} leaves it out of the "
-            "log for good."
+            f"{reason}; its changes are not published yet. recover() publishes them; to leave them out of the log "
+            f"permanently: {skip}."
         )
 
     def published(self, snapshot_id: int, buckets: int) -> ChangeSet:
-        """Return the changes of one snapshot as they are published; raises the errors of ``changes``."""
-        found = self._commit_of(snapshot_id)
-        held, told = self._changes_of(found, buckets), found.info.get(TRUNCATES)
-        return held if told is None else TruncatedChanges.of(held, told)
+        """Return the changes of one snapshot as they are published; raises the same errors as ``changes``."""
+        commit = self._commit_of(snapshot_id)
+        changes, deletes = self._changes_of(commit, buckets), commit.info.get(TRUNCATES)
+        return changes if deletes is None else TruncatedChanges.of(changes, deletes)
 
     def fingerprint(self, snapshot_id: int) -> str:
-        """Return what identifies the commit of a snapshot; empty where its log entry has expired."""
+        """Return the fingerprint of a snapshot's commit; empty if its log entry has expired."""
         try:
             return self.log.commit_at(snapshot_id).fingerprint
         except DataLostError:
             return ""
 
     def truncates(self, snapshot_id: int) -> bool:
-        """Return whether the log has one truncate record in a partition for all rows that a snapshot deletes there.
+        """Return whether a snapshot's deletes are published as one truncate record per log partition.
 
         Raises:
-            DataLostError: it has expired.
+            DataLostError: the snapshot has expired.
         """
         return TRUNCATES in self.log.commit_at(snapshot_id).info
 
@@ -337,7 +337,7 @@ class TableFiles:
     def root_for(self, snapshot_id: int) -> tuple[int, int]:
         """Find the newest base table version without rows newer than a snapshot, and the last snapshot merged into it.
 
-        Versions that another Delta tool made (a vacuum, an optimize) belong to the compaction before them.
+        Versions that another Delta tool committed (vacuum, optimize) belong to the preceding compaction.
 
         Returns:
             The base table version and its ``merged-through``.
@@ -360,17 +360,17 @@ class TableFiles:
         """
         candidate: int | None = None
         others: list[Commit] = []
-        for found in self.base_table.commits(self.base_table.version()):
-            candidate = found.version if candidate is None else candidate
-            merged = found.info.get(MERGED_THROUGH)
+        for commit in self.base_table.commits(self.base_table.version()):
+            candidate = commit.version if candidate is None else candidate
+            merged = commit.info.get(MERGED_THROUGH)
             if merged is None:
-                others.append(found)
+                others.append(commit)
                 continue
             if merged <= snapshot_id:
                 self._check_root(others)
-                return candidate, found.version, int(merged)
+                return candidate, commit.version, int(merged)
             candidate, others = None, []
-        msg = f"{self.storage.root}: snapshot {snapshot_id} is older than the root's log; read a newer one."
+        msg = f"{self.storage.root}: snapshot {snapshot_id} is older than the log of the base table; read a newer one."
         raise NotFoundError(msg)
 
     def _check_root(self, others: Sequence[Commit]) -> None:
@@ -379,28 +379,28 @@ class TableFiles:
         Changes that were undone are harmless: a file added and removed again, or removed and restored (``RESTORE``).
 
         Args:
-            others: the other writer's commits, newest first.
+            others: the commits of other writers since the compaction, newest first.
 
         Raises:
             CorruptedError: another writer has added or removed rows.
         """
         first: dict[str, tuple[bool, Commit]] = {}
         last: dict[str, bool] = {}
-        for found in reversed(others):
-            went = ((path, False) for path in (*found.removed, *found.rewritten))
-            came = ((file.path, True) for file in (*found.added, *found.copied))
-            for path, comes in (*went, *came):
-                first.setdefault(path, (comes, found))
-                last[path] = comes
-        changed = {p: found for p, (comes, found) in first.items() if comes == last[p] and _changes_rows(found)}
+        for commit in reversed(others):
+            removed = ((path, False) for path in (*commit.removed, *commit.rewritten))
+            added = ((file.path, True) for file in (*commit.added, *commit.copied))
+            for path, adds in (*removed, *added):
+                first.setdefault(path, (adds, commit))
+                last[path] = adds
+        changed = {p: commit for p, (adds, commit) in first.items() if adds == last[p] and _changes_rows(commit)}
         if changed:
-            found = min(changed.values(), key=lambda each: each.version)
+            commit = min(changed.values(), key=lambda each: each.version)
             root = self.base_table.storage.root
             msg = (
-                f"{root}: version {found.version} ({found.operation or 'no operation given'}) was made by another "
-                "Delta writer and changes rows, which the changes and the log of this table know nothing of. Nothing "
+                f"{root}: version {commit.version} ({commit.operation or 'no operation given'}) was made by another "
+                "Delta writer and changes rows, which the changes and the log of this table do not contain. Nothing "
                 f"was read or changed. Undo it in Spark by RESTORE TABLE delta.`{root}` TO VERSION AS OF "
-                f"{found.version - 1}."
+                f"{commit.version - 1}."
             )
             raise CorruptedError(msg)
 
@@ -411,19 +411,19 @@ class TableFiles:
         each once: commits of maintenance, which are few, and those of other writers.
 
         Raises:
-            CorruptedError: another writer has changed rows.
+            CorruptedError: another writer has changed rows, and its commit is not adopted.
         """
         filled = {int(file.partition[SNAPSHOT] or 0) for file in listed}
         for version in range(merged + 1, snapshot_id + 1):
             if version in filled or version in self._own_gaps:
                 continue
             try:
-                found = self.log.commit_at(version)
+                commit = self.log.commit_at(version)
             except DataLostError:
                 # It has expired. Until then, no reader could pass a change of another writer.
                 continue
-            if self.needs_adoption(found) and not self.is_adopted(version):
-                raise self._not_adopted(found)
+            if self.needs_adoption(commit) and not self.is_adopted(version):
+                raise self._not_adopted(commit)
             self._own_gaps.add(version)
 
     def trim(self, *, add: Sequence[DataFile] = (), remove: Sequence[DataFile] = ()) -> int | None:
@@ -458,28 +458,28 @@ class TableFiles:
 
     def _has_expired(self, snapshot_id: int, oldest: int) -> str:
         return (
-            f"{self.storage.root}: snapshot {snapshot_id} has expired; the oldest is {oldest}. Read a newer one. Tags "
-            "keep single snapshots, consumers the changes after what they have read."
+            f"{self.storage.root}: snapshot {snapshot_id} has expired; the oldest is {oldest}. Read a newer one. To "
+            "keep a snapshot, tag it; to keep the changes that a reader still needs, register a consumer."
         )
 
     def change_file(self, file: DataFile) -> ChangeFile:
-        """Name a change file as the merge engine wants it."""
+        """Return a change file in the form that ``MergeReader`` reads."""
         return ChangeFile(self.log.storage.path(file.path), int(file.partition[SNAPSHOT] or 0))
 
     @cached_property
     def change_schema(self) -> pa.Schema:
-        """The table's columns, then ``_kind``: what is published and what streams read."""
+        """The schema of published changes and of streams: the table's columns, then ``_kind``."""
         return with_kind(self.spec.change_columns.named)
 
 
 def is_of_another(storage: Storage, table_id: str) -> bool:
-    """Return whether a Delta table is in a folder that a table's own ``create`` has not made."""
+    """Return whether a folder contains a Delta table that was not created for the table with this id."""
     log = DeltaLog(storage)
     return log.has_entry(0) and log.commit_at(0).info.get(TABLE) != table_id
 
 
-def _changes_rows(found: Commit) -> bool:
-    return bool(found.added or found.removed)
+def _changes_rows(commit: Commit) -> bool:
+    return bool(commit.added or commit.removed)
 
 
 def root_schema(spec: TableSpec) -> pa.Schema:

@@ -41,7 +41,7 @@ class Tag:
     layout: SnapshotFiles = field(repr=False)
 
     def to_json(self) -> bytes:
-        """Return the JSON that ``from_json`` reads, without the files' statistics."""
+        """Return the tag as JSON, which ``from_json`` parses, without file statistics."""
         layout = replace(self.layout, base=_plain(self.layout.base), changes=_plain(self.layout.changes), tombstones=())
         facts = asdict(replace(self, layout=layout))
         facts["snapshot"]["kind"] = facts["snapshot"].pop("operation")
@@ -49,33 +49,33 @@ class Tag:
 
     @classmethod
     def from_json(cls, text: bytes, path: str) -> Tag:
-        """Read a tag.
+        """Parse a tag.
 
         Raises:
             CorruptedError: the text is not a tag.
         """
         try:
             raw = json.loads(text)
-            found: Mapping[str, Any] = raw["layout"]
+            raw_layout: Mapping[str, Any] = raw["layout"]
             facts = {"operation" if name == "kind" else name: value for name, value in raw["snapshot"].items()}
             layout = SnapshotFiles(
-                int(found["snapshot"]),
-                int(found["root_version"]),
-                int(found["merged_through"]),
-                tuple(DataFile(**file) for file in found["base"]),
-                tuple(DataFile(**file) for file in found["changes"]),
+                int(raw_layout["snapshot"]),
+                int(raw_layout["root_version"]),
+                int(raw_layout["merged_through"]),
+                tuple(DataFile(**file) for file in raw_layout["base"]),
+                tuple(DataFile(**file) for file in raw_layout["changes"]),
             )
             return cls(str(raw["name"]), Snapshot(**facts), int(raw["created_ms"]), layout)
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"{path}: not a tag ({error}). Delete the file and make the tag again, or restore it."
+            msg = f"{path}: not a tag ({error}). Delete the file and create the tag again, or restore the file."
             raise CorruptedError(msg) from error
 
 
 class Tags:
-    """The tags of one table, a file each."""
+    """The tags of one table, one file each."""
 
     def __init__(self, table: Storage) -> None:
-        """Use the tags of the table in folder ``table``."""
+        """Refer to the tags of the table in the folder ``table``."""
         self._storage = table.child(TAGS)
 
     def put(self, tag: Tag) -> None:
@@ -85,7 +85,7 @@ class Tags:
             AlreadyExistsError: the name is taken.
         """
         if not self._storage.put_new(_file(tag.name), tag.to_json()):
-            msg = f"tag {tag.name!r}: there is one already; delete it first, or choose another name."
+            msg = f"tag {tag.name!r} exists already; delete it first, or choose another name."
             raise AlreadyExistsError(msg)
 
     def get(self, name: str) -> Tag:
@@ -97,26 +97,26 @@ class Tags:
         text = self._storage.read(_file(name))
         if text is None:
             names = [tag.name for tag in self.all()]
-            msg = f"tag {name!r}: there is none; the table has {', '.join(names) or 'no tags'}."
+            msg = f"tag {name!r} does not exist; the table has {', '.join(names) or 'no tags'}."
             raise NotFoundError(msg)
         return Tag.from_json(text, self._storage.path(_file(name)))
 
     def all(self) -> list[Tag]:
-        """List the tags, by snapshot and name."""
-        found: list[Tag] = []
+        """Return all tags, sorted by snapshot and name."""
+        tags: list[Tag] = []
         for file in self._storage.names():
             # The tag may have been deleted since the listing.
             text = self._storage.read(file) if file.endswith(".json") else None
             if text is not None:
-                found.append(Tag.from_json(text, self._storage.path(file)))
-        return sorted(found, key=lambda tag: (tag.snapshot.id, tag.name))
+                tags.append(Tag.from_json(text, self._storage.path(file)))
+        return sorted(tags, key=lambda tag: (tag.snapshot.id, tag.name))
 
     def at(self, snapshot: int) -> Tag | None:
-        """Find a tag of a snapshot."""
+        """Return a tag of a snapshot, if it has one."""
         return next((tag for tag in self.all() if tag.snapshot.id == snapshot), None)
 
     def delete(self, name: str) -> None:
-        """Remove a tag, which may be gone already; its files stay."""
+        """Remove a tag if it exists; the snapshot's files stay."""
         self._storage.delete(_file(name))
 
 
@@ -129,7 +129,7 @@ def check_name(name: str, what: str) -> None:
     if not _NAME.fullmatch(name):
         msg = (
             f"{what} {name!r}: expected a letter or '_', then up to 127 letters, digits, '.', '_' or '-'. "
-            "Choose such a name."
+            "Choose another name."
         )
         raise InvalidInputError(msg)
 

@@ -1,7 +1,8 @@
-"""Published changes of a snapshot that replaces all rows: one truncate record for each partition, then the new rows.
+"""Published changes of a snapshot that replaces all rows: one truncate record per partition, then the new rows.
 
-The table's files still contain a delete for each row, which this program's readers of the log return in place of the
-record. The published changes depend only on those files and the commit, so every attempt to publish sends the same.
+The table's files still contain a delete for each row; readers of this program return those deletes instead of the
+truncate record. The published changes depend only on the files and the commit, so every attempt to publish sends the
+same records.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from snapshot.staging.stage import StagedFile
 from snapshot.store.changes import SnapshotChanges
 
 TRUNCATES = "truncate-record"
-"""Fact of a commit whose deletes are one record of each log partition: by bucket, how many deletes its files hold."""
+"""Key of a commit whose deletes are published as truncate records: the number of deletes in its files, by bucket."""
 
 
 def truncating(staged: Sequence[StagedFile], *, has_key: bool) -> dict[str, dict[str, int]]:
@@ -52,7 +53,7 @@ class TruncatedChanges:
 
     @classmethod
     def of(cls, held: SnapshotChanges, told: Mapping[str, int]) -> TruncatedChanges:
-        """Leave the deletes out; ``told`` is what the commit says of them."""
+        """Return the changes without the deletes; ``told`` is the value of ``TRUNCATES`` in the commit."""
         coming = {
             bucket: tuple(file for file in files if file.path not in held.deleted)
             for bucket, files in held.files.items()
@@ -71,7 +72,7 @@ class TruncatedChanges:
 
     @property
     def columns(self) -> Columns:
-        """The same columns, by their names and by their stored names."""
+        """The same columns with their names and with their physical names."""
         return self.held.columns
 
     @property
@@ -88,7 +89,7 @@ class TruncatedChanges:
         return self.held.missing()
 
     def batches(self, bucket: int, skip: int = 0) -> Iterator[pa.RecordBatch]:
-        """Read a bucket's changes, leaving out the first ``skip``."""
+        """Yield a bucket's changes without the first ``skip``."""
         if skip == 0:
             yield truncate_row(self.schema)
         skip = max(skip - 1, 0)

@@ -31,7 +31,7 @@ app.add_typer(kafka.app, name="kafka")
 
 @app.callback()
 def main(
-    debug: Annotated[bool, Option("--debug", help="Show where an error comes from.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Apply the options that precede every command."""
     set_debug(debug)

@@ -35,7 +35,7 @@ def verify(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     else:
         _show(report)
     if not report.ok and not as_json:
-        console.print("'tablestore repair' mends what can be mended.", highlight=False)
+        console.print("Run 'tablestore repair' to fix what can be fixed.", highlight=False)
     if not report.ok:
         raise Exit(DIFFERENT)
 
@@ -65,7 +65,7 @@ def _show_repair(done: RepairReport) -> None:
             view.add_row(Text(action))
         console.print(view)
     else:
-        console.print("Nothing was to be mended.", highlight=False)
+        console.print("Nothing to repair.", highlight=False)
     _show(done.report)
     for text in done.advice:
         console.print(Text(text), soft_wrap=True)
@@ -81,10 +81,10 @@ def _show(report: Report) -> None:
     """Print a table of differences and a one-line summary of what was compared."""
     if not report.ok:
         view = Table("what", "snapshot", "partition", "offset", "key", "difference")
-        for found in report.differences:
-            place = (found.snapshot, found.partition, found.offset, found.key)
+        for difference in report.differences:
+            place = (difference.snapshot, difference.partition, difference.offset, difference.key)
             cells = ["" if value is None else str(value) for value in place]
-            view.add_row(Text(found.kind.value, style="red"), *map(Text, cells), Text(found.text))
+            view.add_row(Text(difference.kind.value, style="red"), *map(Text, cells), Text(difference.text))
         console.print(view)
     if report.more:
         console.print(f"{report.more:,} more differences are not shown.", highlight=False)
@@ -92,7 +92,7 @@ def _show(report: Report) -> None:
     verdict = "Log and table [green]agree[/]" if report.ok else "Log and table [red]differ[/]"
     console.print(f"{verdict}: {counts}.", highlight=False)
     if report.pending:
-        text = "committed and not yet published; 'tablestore recover' does that."
+        text = "committed but not yet published; 'tablestore recover' publishes them."
         console.print(f"{len(report.pending):,} snapshots are {text}", highlight=False, soft_wrap=True)
     for note in report.notes:
         console.print(Text(f"Note: {note}"), soft_wrap=True)
@@ -100,8 +100,8 @@ def _show(report: Report) -> None:
 
 def _show_json(report: Report, more: Mapping[str, object] | None = None) -> None:
     """Print one JSON line per difference, then a summary line."""
-    for found in report.differences:
-        print_json(console, asdict(found))
+    for difference in report.differences:
+        print_json(console, asdict(difference))
     facts = asdict(replace(report, differences=()))
     count = len(report.differences) + report.more
     print_json(console, {"ok": report.ok, **facts, "differences": count, **(more or {})})

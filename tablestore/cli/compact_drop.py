@@ -26,19 +26,21 @@ def compact(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     console = Console(highlight=False)
     table = TableContext.open(path, client_options(option))
     with waiting("Compacting ..."):
-        made = compact_table(table, run_in_threads)
-    done = made is not None
+        snapshot = compact_table(table, run_in_threads)
+    done = snapshot is not None
     if as_json:
         print_json(console, {"compacted": done, "snapshot": table.files.latest()})
         return
-    what = "All changes are folded into the root" if done else "There was nothing to fold"
+    what = "All changes are merged into the base table" if done else "There was nothing to compact"
     console.print(f"{what}; the newest snapshot is {table.files.latest()}.", soft_wrap=True)
 
 
 def drop(
     path: Path,
-    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
-    keep_topic: Annotated[bool, Option("--keep-topic", help="Leave the topic; the broker need not answer.")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    keep_topic: Annotated[
+        bool, Option("--keep-topic", help="Keep the topic; the broker need not be available.")
+    ] = False,
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,7 +51,7 @@ def drop(
     given = client_options(option)
     name, topic = _asked(path, given, keep_topic=keep_topic)
     if not yes and (as_json or not confirm(f"Remove table {name!r}{topic}?")):
-        msg = f"table {name!r} stays. To remove it, say --yes."
+        msg = f"table {name!r} was not removed. To remove it, pass --yes."
         raise InvalidInputError(msg)
     deleted = drop_at(path, given, keep_topic=keep_topic)
     if as_json:

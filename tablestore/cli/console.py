@@ -25,7 +25,7 @@ FAILED = 1
 MISTAKE = 70
 """An internal error: a bug in the program."""
 
-AsJson = Annotated[bool, Option("--json", help="One JSON object a line instead of tables.")]
+AsJson = Annotated[bool, Option("--json", help="Print one JSON object per line instead of tables.")]
 
 
 def name_values(given: list[str] | None) -> dict[str, str]:
@@ -71,7 +71,7 @@ def show_error(error: Exception) -> int:
     if _Shown.origin:
         traceback.print_exception(error)
     known = isinstance(error, TableStoreError)
-    text = str(error) if known else f"{_in_one_line(error)} (a mistake in this program; --debug shows where)"
+    text = str(error) if known else f"{_in_one_line(error)} (a bug in this program; --debug shows the traceback)"
     # ``Text`` is not parsed as markup; a message may contain brackets.
     Console(stderr=True).print(Text(f"Error: {text}", style="bold red"), soft_wrap=True)
     return FAILED if known else MISTAKE

@@ -61,19 +61,19 @@ class LiveTable:
         """Return the current rows: the last ones of an append-only query, otherwise all, sorted by value."""
         if self._appends:
             return list(self._last)
-        held = [row for rows in self._rows.values() for row in rows]
+        unsorted = [row for rows in self._rows.values() for row in rows]
         try:
-            return sorted(held, key=lambda row: [(value is None, value) for value in row])
+            return sorted(unsorted, key=lambda row: [(value is None, value) for value in row])
         except TypeError:
             # Some values, such as maps, cannot be ordered.
-            return sorted(held, key=repr)
+            return sorted(unsorted, key=repr)
 
     def view(self, lines: int) -> Table:
         """Return a table of the rows that fit into ``lines`` of the screen: the last appended or the first sorted."""
         room = max(1, lines - _FRAME_LINES)
-        held = self.rows()
-        shown = held[-room:] if self._appends else held[:room]
-        left = (self._count if self._appends else len(held)) - len(shown)
+        all_rows = self.rows()
+        shown = all_rows[-room:] if self._appends else all_rows[:room]
+        left = (self._count if self._appends else len(all_rows)) - len(shown)
         caption = f"and {left:,} rows {'before' if self._appends else 'more'}" if left else None
         table = Table(caption=caption, caption_justify="left")
         for name in self._names:
@@ -85,15 +85,15 @@ class LiveTable:
     def _put(self, row: tuple[object, ...]) -> None:
         self._rows.setdefault(repr(row), []).append(row)
         if len(self._rows) > ROWS_MAX:
-            msg = f"--live keeps at most {ROWS_MAX:,} rows; this result has more. Leave it out to see the changes."
+            msg = f"--live keeps at most {ROWS_MAX:,} rows; this result has more. Leave --live out to see the changes."
             raise InvalidInputError(msg)
 
     def _take_back(self, row: tuple[object, ...]) -> None:
         key = repr(row)
-        held = self._rows.get(key)
-        if not held:
-            msg = "--live: the changes take back a row that they did not bring. Leave it out to see the changes."
+        same_rows = self._rows.get(key)
+        if not same_rows:
+            msg = "--live: a change retracts a row that is not in the result. Leave --live out to see the changes."
             raise InvalidInputError(msg)
-        held.pop()
-        if not held:
+        same_rows.pop()
+        if not same_rows:
             del self._rows[key]

@@ -22,7 +22,7 @@ from tablestore.inspect.metadata_tables import lag
 
 def log(
     path: Path,
-    limit: Annotated[int, Option(help="How many snapshots, newest first.", min=1)] = 20,
+    limit: Annotated[int, Option(help="Maximum number of snapshots, newest first.", min=1)] = 20,
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
@@ -33,8 +33,8 @@ def log(
     if log is None:
         msg = f"table {table.path!r} has no log: its streams read the table's files. 'tablestore snapshots' lists them."
         raise InvalidInputError(msg)
-    made = list(islice(table.files.snapshots(), limit))
-    entries = [(each, table.index.get(each.id)) for each in made]
+    latest = list(islice(table.files.snapshots(), limit))
+    entries = [(each, table.index.get(each.id)) for each in latest]
     newest, published = table.files.latest(), table.newest_visible()
     behind = lag(table.files, published, newest)
     offsets = table.log.offsets()
@@ -58,7 +58,7 @@ def log(
     where = "  ".join(f"{each.partition}: {each.first}-{each.end}" for each in offsets)
     console.print(Text(f"Topic {log.kafka.topic!r} ({log.format}) has offsets {where}."), soft_wrap=True)
     if not behind.snapshots:
-        console.print(Text(f"The log holds every snapshot up to {newest}."))
+        console.print(Text(f"The log contains every snapshot up to {newest}."))
         return
     what = f"{behind.snapshots:,} snapshots, {behind.rows:,} changes, {behind.seconds:,.0f} s"
     console.print(
@@ -66,7 +66,7 @@ def log(
         style="yellow",
         soft_wrap=True,
     )
-    console.print("A writer that is at work publishes them; else 'tablestore recover' does.", soft_wrap=True)
+    console.print("A running writer publishes them; otherwise run 'tablestore recover'.", soft_wrap=True)
 
 
 def _fields(snapshot: Snapshot, entry: IndexEntry | None) -> dict[str, object]:

@@ -25,14 +25,18 @@ from tablestore.maintenance.expire_snapshots import rules_of
 from tablestore.maintenance.remove_orphans import AGE
 from tablestore.streaming.consumers import reset_consumer as reset
 
-DryRun = Annotated[bool, Option("--dry-run", help="Only say what would be done.")]
-Point = Annotated[str | None, Option("--snapshot", "-s", help="A snapshot's id, a tag or a time; else the newest.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Only show what would be done.")]
+Point = Annotated[
+    str | None, Option("--snapshot", "-s", help="A snapshot id, a tag or a time. Default: the newest snapshot.")
+]
 
 
 def expire(
     path: Path,
-    older_than: Annotated[str | None, Option(help="Replaced so long ago ('7 d') or before this time.")] = None,
-    keep_last: Annotated[int | None, Option(help="So many of the newest snapshots stay.", min=1)] = None,
+    older_than: Annotated[
+        str | None, Option(help="Expire snapshots that were replaced this long ago ('7 d') or before this time.")
+    ] = None,
+    keep_last: Annotated[int | None, Option(help="Number of newest snapshots to keep.", min=1)] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     option: Client = None,
@@ -47,7 +51,7 @@ def expire(
 
 def remove_orphans(
     path: Path,
-    older_than: Annotated[str, Option(help="Only files written so long ago; an hour at least.")] = AGE,
+    older_than: Annotated[str, Option(help="Minimum age of the files; at least 1 h.")] = AGE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,7 +63,7 @@ def remove_orphans(
 
 def rollback(
     path: Path,
-    to: Annotated[str, Argument(help="A snapshot's id, a tag or a time.")],
+    to: Annotated[str, Argument(help="A snapshot id, a tag or a time.")],
     as_json: AsJson = False,
     option: Client = None,
 ) -> None:
@@ -72,16 +76,19 @@ def rollback(
     table = TableContext.open(path, client_options(option))
     publisher = open_publisher(table, None)
     try:
-        made = rollback_table(table, Writer(table, publisher), run_in_threads, to)
+        snapshot = rollback_table(table, Writer(table, publisher), run_in_threads, to)
     finally:
         if publisher is not None:
             publisher.discard()
     if as_json:
-        print_json(console, {"snapshot": None if made is None else made.id, "rows": 0 if made is None else made.rows})
-    elif made is None:
+        print_json(
+            console,
+            {"snapshot": None if snapshot is None else snapshot.id, "rows": 0 if snapshot is None else snapshot.rows},
+        )
+    elif snapshot is None:
         console.print("Nothing differs.", highlight=False)
     else:
-        console.print(f"Snapshot {made.id} takes {made.rows:,} changes back.", highlight=False)
+        console.print(f"Snapshot {snapshot.id} reverts {snapshot.rows:,} changes.", highlight=False)
 
 
 def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = False, option: Client = None) -> None:
@@ -89,7 +96,7 @@ def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = Fal
     from tablestore.session import session  # noqa: PLC0415 - PySpark takes a second to import
     from tablestore.table import TableStore  # noqa: PLC0415
 
-    with waiting("Looking at partitions ..."):
+    with waiting("Reading partitions ..."):
         table = TableStore.open(session(), path, options=client_options(option))
         report = table.maintenance.expire_partitions(dry_run=dry_run)
     tell(report, as_json)
@@ -97,11 +104,11 @@ def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = Fal
 
 def tag(path: Path, name: str, snapshot: Point = None, as_json: AsJson = False) -> None:
     """Tag a snapshot, so that it can still be read after it expires."""
-    made = make_tag(TableContext.open(path), name, snapshot)
+    created = make_tag(TableContext.open(path), name, snapshot)
     if as_json:
-        print_json(console, {"tag": made.name, "snapshot": made.snapshot.id})
+        print_json(console, {"tag": created.name, "snapshot": created.snapshot.id})
     else:
-        console.print(f"Tag {made.name} is snapshot {made.snapshot.id}.", highlight=False)
+        console.print(f"Tag {created.name} is snapshot {created.snapshot.id}.", highlight=False)
 
 
 def tags(path: Path, as_json: AsJson = False) -> None:
@@ -115,7 +122,7 @@ def delete_tag(path: Path, name: str, as_json: AsJson = False) -> None:
     if as_json:
         print_json(console, {"tag": gone.name, "snapshot": gone.snapshot.id})
     else:
-        console.print(f"Tag {gone.name} (snapshot {gone.snapshot.id}) is gone.", highlight=False)
+        console.print(f"Deleted tag {gone.name} (snapshot {gone.snapshot.id}).", highlight=False)
 
 
 def consumers(path: Path, as_json: AsJson = False, option: Client = None) -> None:
@@ -126,7 +133,7 @@ def consumers(path: Path, as_json: AsJson = False, option: Client = None) -> Non
 def reset_consumer(path: Path, name: str, snapshot: Point = None) -> None:
     """Delete a named consumer or, with --snapshot, mark everything up to that snapshot as read."""
     reset(TableContext.open(path), name, snapshot)
-    what = "is forgotten" if snapshot is None else f"begins after {snapshot}"
+    what = "is deleted" if snapshot is None else f"starts after {snapshot}"
     console.print(f"Consumer {name} {what}.", highlight=False)
 
 

@@ -40,11 +40,11 @@ KEYWORDS: Final = tuple(
     for word in line.split()
 )
 _HELP: Final = (
-    ("SELECT ...;", "show rows; of tables without end until Ctrl-C"),
-    ("INSERT INTO ...;", "start a query that goes on in the background"),
-    ("jobs", "how the queries in the background do"),
-    ("stop N", "stop one of them"),
-    ("quit", "stop all, and leave; so does Ctrl-D"),
+    ("SELECT ...;", "show rows; a continuous query runs until Ctrl-C"),
+    ("INSERT INTO ...;", "start a query that keeps running in the background"),
+    ("jobs", "show the state of the background queries"),
+    ("stop N", "stop a background query"),
+    ("quit", "stop all queries and exit; same as Ctrl-D"),
 )
 _STOP: Final = re.compile(r"stop\s+(\d+)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[\w`]+$")
@@ -61,7 +61,7 @@ def converse(runner: Runner, source: Input | None = None, sink: Output | None = 
         sink: where the prompt is drawn; None for the terminal.
     """
     session = prompt_session(runner.catalog, source, sink)
-    runner.console.print("Statements end with ';'. 'help' says more, Ctrl-D leaves.", style="dim")
+    runner.console.print("Statements end with ';'. Type 'help' for help, Ctrl-D to exit.", style="dim")
     try:
         while True:
             try:
@@ -241,7 +241,7 @@ def _state(query: StreamingQuery) -> str:
 
 def _stop(runner: Runner, number: int) -> None:
     if not 1 <= number <= len(runner.queries):
-        msg = f"stop {number}: there are jobs 1 to {len(runner.queries)}; 'jobs' lists them."
+        msg = f"stop {number}: expected a job from 1 to {len(runner.queries)}; 'jobs' lists them."
         raise NotFoundError(msg)
     runner.stop([runner.queries[number - 1]])
-    runner.console.print(f"Job {number} is stopped. The same INSERT goes on where it was.", style="dim")
+    runner.console.print(f"Job {number} is stopped. The same INSERT continues from its checkpoint.", style="dim")

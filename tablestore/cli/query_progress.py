@@ -89,15 +89,15 @@ def lag_of(progress: Mapping[str, Any]) -> dict[str, int]:
         The number of ``snapshots`` of store tables and of ``records`` of Kafka topics. Sources that do not report their
         latest offset are left out.
     """
-    found: dict[str, int] = {}
+    lag: dict[str, int] = {}
     for source in progress.get("sources") or []:
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         if not end or not latest:
             continue
         unit = "snapshots" if set(latest) == {("snapshot",)} else "records"
         behind = sum(max(0, latest[place] - end.get(place, 0)) for place in latest)
-        found[unit] = found.get(unit, 0) + behind
-    return found
+        lag[unit] = lag.get(unit, 0) + behind
+    return lag
 
 
 def _offsets(given: Any) -> dict[tuple[str, ...], int]:

@@ -55,11 +55,13 @@ def describe(path: Path, option: Client = None, as_json: AsJson = False) -> None
 
 def read(
     path: Path,
-    column: Annotated[list[str] | None, Option("--column", "-c", help="A column that is wanted; all without.")] = None,
-    where: Annotated[str | None, Option("--where", help="Which rows: a condition in DuckDB's SQL.")] = None,
+    column: Annotated[
+        list[str] | None, Option("--column", "-c", help="A column to read; repeatable. Default: all columns.")
+    ] = None,
+    where: Annotated[str | None, Option("--where", help="Condition on the rows, in DuckDB SQL.")] = None,
     snapshot: Point = None,
-    limit: Annotated[int | None, Option(help="How many rows, in no particular order.", min=1)] = None,
-    count: Annotated[bool, Option("--count", help="Only how many rows there are.")] = False,
+    limit: Annotated[int | None, Option(help="Maximum number of rows; their order is not defined.", min=1)] = None,
+    count: Annotated[bool, Option("--count", help="Print only the number of rows.")] = False,
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
@@ -83,8 +85,8 @@ def read(
 
 def changes(
     path: Path,
-    first: Annotated[str, Option("--from", help="The changes after this: a snapshot's id, a tag or a time.")] = "0",
-    last: Annotated[str | None, Option("--to", help="Up to this one; the newest without.")] = None,
+    first: Annotated[str, Option("--from", help="Print changes after this snapshot id, tag or time.")] = "0",
+    last: Annotated[str | None, Option("--to", help="Last snapshot to include. Default: the newest.")] = None,
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
@@ -97,9 +99,9 @@ def tail(
     path: Path,
     start: Annotated[
         str,
-        Option("--from", help="latest, earliest, full (all rows first), a snapshot's id, a tag, or a time."),
+        Option("--from", help="latest, earliest, full (all rows first), a snapshot id, a tag, or a time."),
     ] = "latest",
-    follow: Annotated[bool, Option(help="Wait for more, until Ctrl-C.")] = True,
+    follow: Annotated[bool, Option(help="Wait for more changes until Ctrl-C.")] = True,
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:

@@ -26,25 +26,35 @@ Client = Annotated[
 
 def snapshots(
     path: Path,
-    limit: Annotated[int, Option(help="How many, newest first.", min=1)] = 20,
+    limit: Annotated[int, Option(help="Maximum number of snapshots, newest first.", min=1)] = 20,
     option: Client = None,
     as_json: AsJson = False,
 ) -> None:
     """List a table's snapshots and whether each is in the log."""
     table = TableContext.open(path, client_options(option))
     if as_json:
-        for made in islice(table.files.snapshots(), limit):
-            known = {"snapshot": made.id, "kind": made.operation, "rows": made.rows, "committed": made.time}
-            in_log = None if table.options.log is None else table.index.get(made.id) is not None
+        for snapshot in islice(table.files.snapshots(), limit):
+            known = {
+                "snapshot": snapshot.id,
+                "kind": snapshot.operation,
+                "rows": snapshot.rows,
+                "committed": snapshot.time,
+            }
+            in_log = None if table.options.log is None else table.index.get(snapshot.id) is not None
             print_json(console, known | {"published": in_log})
         return
     view = Table("snapshot", "kind", "rows", "committed (UTC)", "in the log", "offsets")
-    for made in islice(table.files.snapshots(), limit):
-        entry = table.index.get(made.id)
+    for snapshot in islice(table.files.snapshots(), limit):
+        entry = table.index.get(snapshot.id)
         ranges = "  ".join(f"{p}: {r.start}-{r.end}" for p, r in enumerate(entry.partitions) if r.rows) if entry else ""
         published = "-" if table.options.log is None else "[green]yes[/]" if entry else "[yellow]not yet[/]"
         view.add_row(
-            str(made.id), made.operation, f"{made.rows:,}", f"{made.time:%Y-%m-%d %H:%M:%S}", published, ranges
+            str(snapshot.id),
+            snapshot.operation,
+            f"{snapshot.rows:,}",
+            f"{snapshot.time:%Y-%m-%d %H:%M:%S}",
+            published,
+            ranges,
         )
     console.print(view)
 
@@ -53,7 +63,7 @@ def recover(
     path: Path,
     skip_version: Annotated[
         list[int] | None,
-        Option(help="Leave a version of another Delta writer out of the log for good; may be given several times."),
+        Option(help="Leave a version of another Delta writer out of the log permanently; repeatable."),
     ] = None,
     option: Client = None,
     as_json: AsJson = False,
@@ -61,12 +71,12 @@ def recover(
     """Publish committed snapshots that are missing from the log, including changes made by other Delta writers."""
     table = TableContext.open(path, client_options(option))
     adopted = adopt(table, skip_version or ())
-    told = {} if adopted is None else {"adopted": asdict(adopted)}
+    adoption = {} if adopted is None else {"adopted": asdict(adopted)}
     if adopted is not None and not as_json:
         _show(adopted)
     publisher = open_publisher(table, None)
     if publisher is None and as_json:
-        print_json(console, {"published": [], **told})
+        print_json(console, {"published": [], **adoption})
         return
     if publisher is None:
         if adopted is None:
@@ -79,21 +89,21 @@ def recover(
         publisher.discard()
     if as_json:
         published = [{"snapshot": entry.snapshot, "rows": entry.rows} for entry in done]
-        print_json(console, {"published": published, "newest": table.files.latest(), **told})
+        print_json(console, {"published": published, "newest": table.files.latest(), **adoption})
         return
     rows = sum(entry.rows for entry in done)
     what = f"{len(done)} snapshots with {rows:,} changes were published" if done else "nothing was missing"
-    console.print(f"The log holds every snapshot up to {table.files.latest()}; {what}.", highlight=False)
+    console.print(f"The log contains every snapshot up to {table.files.latest()}; {what}.", highlight=False)
 
 
 def _show(adopted: Adoption) -> None:
     """Print which versions of other Delta writers were published or skipped."""
     if adopted.published:
         versions = ", ".join(map(str, adopted.published))
-        what = f"snapshot {adopted.snapshot} has what other Delta writers changed in versions {versions}"
+        what = f"snapshot {adopted.snapshot} contains the changes of other Delta writers in versions {versions}"
         console.print(f"Adopted: {what}, {adopted.rows:,} changes.", highlight=False, soft_wrap=True)
     for skipped in adopted.skipped:
-        console.print(f"Left out for good: {skipped}.", highlight=False, soft_wrap=True)
+        console.print(f"Left out of the log permanently: {skipped}.", highlight=False, soft_wrap=True)
 
 
 def add_to(app: Typer) -> None:

@@ -24,7 +24,7 @@ def sql(
     text: Annotated[list[str] | None, Option("--execute", "-e", help="Run these statements.")] = None,
     warehouse: Warehouse = "warehouse",
     setting: Annotated[
-        list[str] | None, Option("--set", "-s", help="A setting before all statements: KEY=VALUE.")
+        list[str] | None, Option("--set", "-s", help="A setting made before all statements: KEY=VALUE.")
     ] = None,
     option: Annotated[
         list[str] | None,
@@ -34,9 +34,7 @@ def sql(
             help="Kafka client option for all tables, not stored: kafka.NAME=VALUE, or properties.N=V.",
         ),
     ] = None,
-    live: Annotated[
-        bool, Option("--live", help="Show the result of a continuous SELECT as a table that changes.")
-    ] = False,
+    live: Annotated[bool, Option("--live", help="Show the result of a continuous SELECT as a live table.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run SQL: first files, then -e texts. With neither, read standard input or, in a terminal, open a prompt."""

@@ -98,7 +98,7 @@ def statements_in(file: Path) -> list[Statement]:
     try:
         return statements_of([file.read_text(encoding="utf-8-sig")])
     except UnicodeDecodeError as error:
-        msg = f"{file}: expected text in UTF-8, got byte {error.object[error.start]:#04x} at {error.start}."
+        msg = f"{file}: expected UTF-8 text, got byte {error.object[error.start]:#04x} at {error.start}."
         raise InvalidInputError(msg) from error
     except SqlError as error:
         msg = f"{file}: {error}"
@@ -133,7 +133,7 @@ class Runner:
             InvalidInputError: a setting is invalid, or both ``--live`` and ``--json`` are given.
         """
         if as_json and live:
-            msg = "--live and --json exclude each other: a table that changes is for people. Leave one out."
+            msg = "--live and --json exclude each other. Leave one out."
             raise InvalidInputError(msg)
         console = Console(highlight=False, soft_wrap=as_json)
         for logger in _SPARK_LOGGERS:
@@ -160,7 +160,7 @@ class Runner:
         except KeyboardInterrupt:
             # Ctrl-C is the normal way to end running queries; during a statement it is a failure.
             if not self._as_json:
-                self.console.print(f"Stopped.{' The same INSERT goes on where it was.' * has_inserts}")
+                self.console.print(f"Stopped.{' The same INSERT continues from its checkpoint.' * has_inserts}")
 
     def run(self, statement: Statement) -> StreamingQuery | None:
         """Run a statement and print its result. Queries that keep running are added to ``queries``.
@@ -189,7 +189,7 @@ class Runner:
         if not queries:
             return
         if not self._as_json:
-            self.console.print("Running. Ctrl-C ends it.", style="dim")
+            self.console.print("Running. Press Ctrl-C to stop.", style="dim")
         with interrupts_noted() as interrupted, self._screen, _spark_errors():
             while any(query.isActive for query in queries):
                 for query in queries:

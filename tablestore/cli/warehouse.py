@@ -13,7 +13,7 @@ from snapshot.store.table_files import TableFiles
 from tablestore.cli.console import AsJson
 from tablestore.cli.output import show_rows
 
-Warehouse = Annotated[str, Option("--warehouse", "-w", help="Folder of tables and their definitions.")]
+Warehouse = Annotated[str, Option("--warehouse", "-w", help="Folder of the tables and their definitions.")]
 
 
 def tables(warehouse: Warehouse = "warehouse", as_json: AsJson = False) -> None:

@@ -39,15 +39,17 @@ CHANGEABLE: Final = (
 )  # fmt: skip
 """Options, and prefixes of options, that may change after ``create``."""
 _FIXED_WHY: Final[Mapping[str, str]] = {
-    "bucket": "rows and log partitions are where a hash modulo this number has put them",
+    "bucket": "the bucket of each row and log record is a hash modulo this number",
     "log.retention": "it is a setting of the topic; change it there (kafka-configs --alter)",
     "log.replication-factor": "it is a setting of the topic; change it there (kafka-reassign-partitions)",
-    "kafka.topic": "the log's records are in the topic it was made with",
+    "kafka.topic": "the log's records are in the topic that was created with the table",
 }
-_ANEW: Final = "what is stored and published depends on it. Make a new table with it, and write this one's rows into it"
+_ANEW: Final = (
+    "stored and published data depends on it. Create a new table with it, and write this table's rows into it"
+)
 _EVENTUAL: Final = (
-    "table {path!r}: log.consistency='eventual': {what}, since records of the log do not say with which columns they "
-    "were sent. Columns can be added under new names, dropped, moved and let be NULL, and whole numbers widened."
+    "table {path!r}: log.consistency='eventual': {what}, since log records do not name their schema. "
+    "Columns can be added under new names, dropped, moved and made nullable, and integers widened."
 )
 
 
@@ -146,7 +148,7 @@ def _bound(spec: TableSpec) -> dict[str, str]:
     for name in spec.schema.fieldNames():
         option = _option_naming(spec.properties, name)
         if option is not None and name not in bound:
-            bound[name] = f"option {option!r} names it; reset that first, or make a new table"
+            bound[name] = f"option {option!r} names it; reset that first, or create a new table"
     return bound
 
 
@@ -173,14 +175,14 @@ def _check_eventual(path: str, spec: TableSpec, changes: Sequence[Change]) -> No
         what = None
         if isinstance(change, AddColumn):
             if change.path.lower() in names:
-                what = f"a column {change.path!r} was there before"
+                what = f"a column {change.path!r} existed before"
         elif isinstance(change, WidenColumn):
             if change.type.typeName() not in ("byte", "short", "integer", "long"):
                 what = f"column {change.path!r} cannot become {change.type.simpleString()}"
         elif not isinstance(change, DropColumn | MoveColumn | AllowNull | CommentColumn):
             what = f"column {change.path!r} cannot be renamed"
         if "." in change.path and what is None and isinstance(change, AddColumn | DropColumn):
-            what = f"{change.path!r} is a field in a column, which stays as it is"
+            what = f"{change.path!r} is a struct field, which cannot change"
         if what is not None:
             raise InvalidInputError(_EVENTUAL.format(path=path, what=what))
 

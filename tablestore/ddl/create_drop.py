@@ -46,8 +46,8 @@ from tablestore.options.table_options import (
 logger = logging.getLogger("tablestore")
 _STRANGERS_PASS = (
     "table %s: log.compacted=true with log.headers='last': readers cannot tell another producer's records from the "
-    "table's, as they can where Kafka removes nothing or each record names its snapshot. Set log.headers='all', or "
-    "allow the topic to the table's writers alone (Kafka ACLs); verify() finds such records in any case."
+    "table's; that requires a topic without compaction, or a snapshot id in each record. Set log.headers='all', or "
+    "restrict writes to the topic to the table's writers (Kafka ACLs); verify() finds such records in any case."
 )
 
 
@@ -179,7 +179,9 @@ class _Making:
             _finish(self._storage, self._intent, self._log)
         except TableStoreError as error:
             # Only log this error: the caller raises the one that made ``create`` fail.
-            logger.warning("%s: the next create here, or drop, removes what is left: %s", self._storage.root, error)
+            logger.warning(
+                "%s: cleaning up failed; the next create or drop here removes the rest: %s", self._storage.root, error
+            )
 
 
 def drop(table: TableContext, *, keep_topic: bool = False) -> str | None:
@@ -297,14 +299,14 @@ def _clear_way(storage: Storage, log: LogOptions | None, runtime: Mapping[str, C
     """
     intent = read_intent(storage)
     if _is_table(storage, intent):
-        msg = f"{storage.root}: there is a table already; open it, or drop it first."
+        msg = f"{storage.root}: a table exists already; open it, or drop it first."
         raise AlreadyExistsError(msg)
     if intent is None:
         if DeltaLog(storage).exists():
-            msg = f"{storage.root}: there is a Delta table that is not of this store; choose another path."
+            msg = f"{storage.root}: a Delta table that does not belong to the store exists; choose another path."
             raise AlreadyExistsError(msg)
         if found := _strangers(storage):
-            msg = f"{storage.root}: a table needs an empty folder; this one has {found[:3]}. Choose another path."
+            msg = f"{storage.root}: expected an empty folder, got one with {found[:3]}. Choose another path."
             raise AlreadyExistsError(msg)
         return
     if intent.topic:
@@ -314,8 +316,8 @@ def _clear_way(storage: Storage, log: LogOptions | None, runtime: Mapping[str, C
             _finish(storage, intent, storage_of(intent, given, allowed))
         except UnavailableError as error:
             msg = (
-                f"{storage.root}: a {intent.verb} of a table with topic {intent.topic!r} did not end here, and its "
-                f"broker does not answer: {error} To leave that topic as it is, run 'tablestore drop --keep-topic "
+                f"{storage.root}: a {intent.verb} of a table with topic {intent.topic!r} was interrupted, and its "
+                f"broker does not answer: {error} To keep that topic, run 'tablestore drop --keep-topic "
                 f"{storage.root}' first."
             )
             raise UnavailableError(msg) from error

@@ -86,25 +86,25 @@ def checked_values(values: Mapping[str, Value], schema: StructType, on: DataFram
     """
     given: object = values
     if not isinstance(given, Mapping) or not given:
-        msg = f"{what}: expected columns and what they are set to, such as {{'price': 'price * 2'}}; got {values!r}."
+        msg = f"{what}: expected a mapping of columns to new values, such as {{'price': 'price * 2'}}; got {values!r}."
         raise InvalidInputError(msg)
     fields = {field.name.lower(): field for field in schema.fields}
-    found: dict[str, Column] = {}
+    assignments: dict[str, Column] = {}
     for name, value in values.items():
         field = fields.get(name.lower())
-        if field is None or field.name in found:
-            why = "is no column" if field is None else "is set twice"
+        if field is None or field.name in assignments:
+            why = "is not a column" if field is None else "is set twice"
             msg = f"{what}: {name!r} {why}; the table has {schema.fieldNames()}."
             raise InvalidInputError(msg)
-        column, came = evaluated(value, on, f"{what}: column {field.name!r}")
-        if not can_widen(came, field.dataType):
+        column, actual = evaluated(value, on, f"{what}: column {field.name!r}")
+        if not can_widen(actual, field.dataType):
             msg = (
-                f"{what}: column {field.name!r} is {field.dataType.simpleString()}, got {came.simpleString()}; say "
+                f"{what}: column {field.name!r} is {field.dataType.simpleString()}, got {actual.simpleString()}; say "
                 f"cast(... as {field.dataType.simpleString()})."
             )
             raise InvalidInputError(msg)
-        found[field.name] = column if came == field.dataType else column.cast(field.dataType)
-    return found
+        assignments[field.name] = column if actual == field.dataType else column.cast(field.dataType)
+    return assignments
 
 
 def evaluated(value: Value, on: DataFrame, what: str) -> tuple[Column, DataType]:

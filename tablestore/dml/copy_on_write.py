@@ -62,39 +62,39 @@ class Found:
 
 def delete(spark: SparkSession, table: TableContext, where: Column, base: int) -> Staging:
     """Stage a delete of the rows that a condition selects."""
-    found = found_by(places(base_rows(spark, table, base).where(where)), table, base)
-    return _rewritten(_deletes(spark, table, found, where) if found.some else None, table, found)
+    touched = found_by(places(base_rows(spark, table, base).where(where)), table, base)
+    return _rewritten(_deletes(spark, table, touched, where) if touched.some else None, table, touched)
 
 
 def update(spark: SparkSession, table: TableContext, where: Column, values: Mapping[str, Column], base: int) -> Staging:
     """Stage an update of the rows that a condition selects."""
-    found = found_by(places(base_rows(spark, table, base).where(where)), table, base)
+    touched = found_by(places(base_rows(spark, table, base).where(where)), table, base)
     # An update also rewrites files all of whose rows are affected.
-    found = Found(base, (), (*found.whole, *found.some))
-    if not found.some:
+    touched = Found(base, (), (*touched.whole, *touched.some))
+    if not touched.some:
         return [], Replaced((), (), base)
     names = table.spec.schema.fieldNames()
-    rows = rows_of(spark, table, found.some, base).withColumn(SEQ, holds(where))
+    rows = rows_of(spark, table, touched.some, base).withColumn(SEQ, holds(where))
     act = F.when(F.col(SEQ), int(Act.UPDATE)).otherwise(int(Act.KEEP))
     after = [
         F.when(F.col(SEQ), values.get(name, F.col(backquoted(name)))).alias(f"n{number}")
         for number, name in enumerate(names)
     ]
-    return _rewritten(rows.select(*_before(table.spec), _act(act), *after), table, found)
+    return _rewritten(rows.select(*_before(table.spec), _act(act), *after), table, touched)
 
 
 def overwrite(spark: SparkSession, table: TableContext, rows: DataFrame, where: Column | None, base: int) -> Staging:
     """Stage an overwrite, which replaces the rows that a condition selects, or all rows, by new ones."""
     if where is None:
-        found = Found(base, tuple(table.files.base_table.files(base)), ())
-        return _rewritten(_inserts(rows, table.spec, None), table, found)
-    found = found_by(places(base_rows(spark, table, base).where(where)), table, base)
+        touched = Found(base, tuple(table.files.base_table.files(base)), ())
+        return _rewritten(_inserts(rows, table.spec, None), table, touched)
+    touched = found_by(places(base_rows(spark, table, base).where(where)), table, base)
     inserts = _inserts(rows, table.spec, where)
-    if found.some:
-        gone = _deletes(spark, table, found, where)
+    if touched.some:
+        gone = _deletes(spark, table, touched, where)
         absent = [F.lit(None).cast(f.dataType).alias(f"n{number}") for number, f in enumerate(table.spec.schema.fields)]
         inserts = gone.select("*", *absent).unionByName(inserts)
-    return _rewritten(inserts, table, found)
+    return _rewritten(inserts, table, touched)
 
 
 def overwrite_partitions(table: TableContext, rows: DataFrame, base: int) -> Staging:
@@ -183,13 +183,13 @@ def found_by(concerned: DataFrame, table: TableContext, base: int) -> Found:
         named.setdefault(file.path.rpartition("/")[2], []).append(file)
     # Spark returns a file's address as a URL with percent-encoded characters.
     decoded = {unquote(place): rows for place, rows in sorted(counts.items())}
-    held = [
+    files = [
         (file, rows)
         for place, rows in decoded.items()
         for file in named[place.rpartition("/")[2]]
         if place.endswith(f"/{file.path}")
     ]
-    return Found(base, tuple(f for f, n in held if f.rows == n), tuple(f for f, n in held if f.rows != n))
+    return Found(base, tuple(f for f, n in files if f.rows == n), tuple(f for f, n in files if f.rows != n))
 
 
 def rows_of(
@@ -201,7 +201,7 @@ def rows_of(
         A frame of the table's columns and, with ``places``, of the address of each row's file.
     """
     snapshot, names = table.files.snapshot(base), table.spec.schema.fieldNames()
-    held = SnapshotChanges(
+    changes = SnapshotChanges(
         snapshot, table.files.storage, table.spec.columns, {number: (file,) for number, file in enumerate(files)}
     )
     addresses = [f"/{quote(file.path)}" for file in files]
@@ -213,7 +213,7 @@ def rows_of(
         begin_task()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for part in held.batches(number):
+                for part in changes.batches(number):
                     found = part.select(names).rename_columns(inner.names)
                     address = pa.repeat(pa.scalar(addresses[number]), found.num_rows)
                     yield found.append_column(PLACE, address) if places else found
@@ -223,9 +223,9 @@ def rows_of(
     return read.toDF(*names, *given.names[len(names) :])
 
 
-def _deletes(spark: SparkSession, table: TableContext, found: Found, where: Column) -> DataFrame:
+def _deletes(spark: SparkSession, table: TableContext, touched: Found, where: Column) -> DataFrame:
     act = F.when(holds(where), int(Act.DELETE)).otherwise(int(Act.KEEP))
-    return rows_of(spark, table, found.some, found.base).select(*_before(table.spec), _act(act))
+    return rows_of(spark, table, touched.some, touched.base).select(*_before(table.spec), _act(act))
 
 
 def _inserts(rows: DataFrame, spec: TableSpec, where: Column | None) -> DataFrame:
@@ -259,6 +259,6 @@ def _rewriter(table: TableContext) -> FileRewriter:
     )
 
 
-def _rewritten(frame: DataFrame | None, table: TableContext, found: Found) -> Staging:
+def _rewritten(frame: DataFrame | None, table: TableContext, touched: Found) -> Staging:
     staged = [] if frame is None else run_staging(frame, _rewriter(table))
-    return staged, Replaced(found.whole, found.some, found.base)
+    return staged, Replaced(touched.whole, touched.some, touched.base)

@@ -147,7 +147,9 @@ def check_clauses(clauses: Sequence[Clause]) -> None:
     closed: dict[Match, Clause] = {}
     for each in clauses:
         if each.match in closed:
-            msg = f"merge: '{each}' is never reached: '{closed[each.match]}' before it takes all such rows."
+            msg = (
+                f"merge: '{each}' is never reached: the clause '{closed[each.match]}' before it matches all such rows."
+            )
             raise InvalidInputError(msg)
         if each.condition is None:
             closed[each.match] = each

@@ -61,12 +61,12 @@ class MergeJoin:
         """
         source = self.source.withColumn(BUCKET, F.lit(1)).alias(SOURCE)
         both = target.alias(TARGET).join(source, on=self.on, how=how)
-        told = both.withColumn(SEQ, self._clause())
+        matched = both.withColumn(SEQ, self._clause())
         names = spec.schema.fieldNames()
         old = [F.col(f"{TARGET}.{backquoted(name)}").alias(f"o{number}") for number, name in enumerate(names)]
         new = [self._value(name).alias(f"n{number}") for number, name in enumerate(names)]
         kept = [F.col(f"{TARGET}.{backquoted(name)}") for name in (KIND, *extra)]
-        return told.select(*old, *new, F.col(SEQ), *kept)
+        return matched.select(*old, *new, F.col(SEQ), *kept)
 
     def actions(self, *wanted: Action) -> Column:
         """Return a column that is true where a row's clause does one of these actions."""
@@ -74,28 +74,28 @@ class MergeJoin:
 
     def _clause(self) -> Column:
         """Return the number of the first clause that applies; NULL if none does."""
-        there, came = F.col(f"{TARGET}.{KIND}").isNotNull(), F.col(f"{SOURCE}.{BUCKET}").isNotNull()
+        in_target, in_source = F.col(f"{TARGET}.{KIND}").isNotNull(), F.col(f"{SOURCE}.{BUCKET}").isNotNull()
         of = {
-            Match.MATCHED: there & came,
-            Match.NOT_MATCHED: ~there,
-            Match.NOT_MATCHED_BY_SOURCE: ~came,
+            Match.MATCHED: in_target & in_source,
+            Match.NOT_MATCHED: ~in_target,
+            Match.NOT_MATCHED_BY_SOURCE: ~in_source,
         }
-        found = F.when(F.lit(False), F.lit(-1))
+        clause = F.when(F.lit(False), F.lit(-1))
         for number, each in enumerate(self.clauses):
             condition = self.conditions[number]
             fits = of[each.match] if condition is None else of[each.match] & holds(condition)
-            found = found.when(fits, F.lit(number))
-        return found
+            clause = clause.when(fits, F.lit(number))
+        return clause
 
     def _value(self, name: str) -> Column:
         """Return a column's value after the clause; the table's value if the clause does not set it."""
-        found = F.when(F.lit(False), F.col(f"{TARGET}.{backquoted(name)}"))
+        value = F.when(F.lit(False), F.col(f"{TARGET}.{backquoted(name)}"))
         for number, each in enumerate(self.clauses):
             if name in self.values[number]:
-                found = found.when(F.col(SEQ) == number, self.values[number][name])
+                value = value.when(F.col(SEQ) == number, self.values[number][name])
             elif each.action is Action.INSERT:
-                found = found.when(F.col(SEQ) == number, F.lit(None))
-        return found.otherwise(F.col(f"{TARGET}.{backquoted(name)}"))
+                value = value.when(F.col(SEQ) == number, F.lit(None))
+        return value.otherwise(F.col(f"{TARGET}.{backquoted(name)}"))
 
 
 def checked_merge(spark: SparkSession, spec: TableSpec, source: DataFrame, on: On, when: Sequence[Clause]) -> MergeJoin:
@@ -108,7 +108,7 @@ def checked_merge(spark: SparkSession, spec: TableSpec, source: DataFrame, on: O
     check_clauses(when)
     taken = {KIND, BUCKET, SEQ} & {name.lower() for name in source.columns}
     if taken:
-        msg = f"merge: the source has columns {sorted(taken)}, names that the store keeps for itself; rename them."
+        msg = f"merge: the source has columns {sorted(taken)}, names that the store reserves; rename them."
         raise InvalidInputError(msg)
     here = empty(spark, spec.schema).alias(TARGET)
     there = empty(spark, source.schema).alias(SOURCE)
@@ -137,11 +137,11 @@ def _on(on: On, spec: TableSpec, source: DataFrame, both: DataFrame) -> tuple[Co
         The condition and, if names were given, the names of the table's columns; otherwise None.
     """
     fields = {name.lower(): name for name in spec.schema.fieldNames()}
-    came = {name.lower(): name for name in source.columns}
+    source_names = {name.lower(): name for name in source.columns}
     names = [on] if isinstance(on, str) and on.lower() in fields else on
     if isinstance(names, Column | str):
         return checked_condition(names, both, "merge: on"), None
-    unknown = [name for name in names if str(name).lower() not in fields or str(name).lower() not in came]
+    unknown = [name for name in names if str(name).lower() not in fields or str(name).lower() not in source_names]
     if unknown or not names:
         msg = (
             f"merge: on expects columns of both table and source, or a condition over target. and source. columns; "
@@ -150,7 +150,7 @@ def _on(on: On, spec: TableSpec, source: DataFrame, both: DataFrame) -> tuple[Co
         raise InvalidInputError(msg)
     condition = F.lit(True)
     for name in names:
-        mine, theirs = backquoted(fields[name.lower()]), backquoted(came[name.lower()])
+        mine, theirs = backquoted(fields[name.lower()]), backquoted(source_names[name.lower()])
         condition = condition & (F.col(f"{TARGET}.{mine}") == F.col(f"{SOURCE}.{theirs}"))
     return condition, {fields[name.lower()] for name in names}
 
@@ -161,25 +161,25 @@ def _values(clause: Clause, spec: TableSpec, source: DataFrame, on: DataFrame) -
         return {}
     if clause.values is not None:
         return checked_values(clause.values, spec.schema, on, f"merge: {clause.match} then {clause.action}")
-    came = {field.name.lower(): field for field in source.schema.fields}
-    missing = [field.name for field in spec.schema.fields if field.name.lower() not in came]
+    source_fields = {field.name.lower(): field for field in source.schema.fields}
+    missing = [field.name for field in spec.schema.fields if field.name.lower() not in source_fields]
     if missing:
         msg = (
-            f"merge: '{clause}' sets all columns, and the source lacks {missing}; it has {source.columns}. Name the "
-            "columns that are set."
+            f"merge: '{clause}' sets all columns, but the source lacks {missing}; it has {source.columns}. Name the "
+            "columns to set."
         )
         raise InvalidInputError(msg)
-    found: dict[str, Column] = {}
+    assignments: dict[str, Column] = {}
     for field in spec.schema.fields:
-        theirs = came[field.name.lower()]
+        theirs = source_fields[field.name.lower()]
         if not can_widen(theirs.dataType, field.dataType):
             msg = (
                 f"merge: column {field.name!r} is {field.dataType.simpleString()}, the source's is "
                 f"{theirs.dataType.simpleString()}; cast it."
             )
             raise InvalidInputError(msg)
-        found[field.name] = F.col(f"{SOURCE}.{backquoted(theirs.name)}").cast(field.dataType)
-    return found
+        assignments[field.name] = F.col(f"{SOURCE}.{backquoted(theirs.name)}").cast(field.dataType)
+    return assignments
 
 
 def _keeps_key(clause: Clause, spec: TableSpec) -> bool:
@@ -189,5 +189,5 @@ def _keeps_key(clause: Clause, spec: TableSpec) -> bool:
     named = {name.lower(): value for name, value in clause.values.items()}
     if clause.action is Action.UPDATE:
         return not any(name.lower() in named for name in spec.primary_key)
-    told = {name: str(named.get(name.lower(), "")).replace("`", "").lower() for name in spec.primary_key}
-    return all(text == f"{SOURCE}.{name.lower()}" for name, text in told.items())
+    assigned = {name: str(named.get(name.lower(), "")).replace("`", "").lower() for name in spec.primary_key}
+    return all(text == f"{SOURCE}.{name.lower()}" for name, text in assigned.items())

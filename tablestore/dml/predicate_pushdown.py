@@ -37,8 +37,8 @@ def pushed_predicate(text: str, schema: StructType) -> Predicate:
     except SqlglotError:
         return Predicate()
     parts = tree.flatten() if isinstance(tree, exp.And) else [tree]
-    found = (_condition(part.unnest(), schema) for part in parts)
-    return Predicate(tuple(each for each in found if each is not None))
+    conditions = (_condition(part.unnest(), schema) for part in parts)
+    return Predicate(tuple(each for each in conditions if each is not None))
 
 
 def _condition(part: exp.Expr, schema: StructType) -> Condition | None:

@@ -113,8 +113,8 @@ class Verbs:
         merge = checked_merge(self._spark, self._table.spec, source, on, when)
         if self._table.spec.has_key:
             return self._change("merge", batch, lambda base: merge_on_read.merge(self._spark, self._table, base, merge))
-        with read_once(source) as held:
-            merge = replace(merge, source=held)
+        with read_once(source) as persisted:
+            merge = replace(merge, source=persisted)
             return self._replace("merge", batch, partial(copy_on_write.merge, self._spark, self._table, merge))
 
     def _overwrite_partitions(self, frame: DataFrame, where: Condition | None, batch: Batch) -> Snapshot | None:
@@ -124,20 +124,20 @@ class Verbs:
             raise InvalidInputError(msg)
         if not spec.partition_by:
             msg = (
-                "overwrite: dynamic=True replaces the partitions that occur in the rows, and this table has none. "
-                "Give where, or leave dynamic out to replace all rows."
+                "overwrite: dynamic=True replaces the partitions of the rows, and this table has none. "
+                "Set where, or leave dynamic out to replace all rows."
             )
             raise InvalidInputError(msg)
         if not spec.has_key:
             return self._replace(
                 "overwrite", batch, lambda base: copy_on_write.overwrite_partitions(self._table, frame, base)
             )
-        with read_once(frame) as held:
+        with read_once(frame) as persisted:
             return self._change(
                 "overwrite",
                 batch,
                 lambda base: merge_on_read.overwrite(
-                    held, merge_on_read.of_partitions(self._spark, self._table, base, held), spec, None
+                    persisted, merge_on_read.of_partitions(self._spark, self._table, base, persisted), spec, None
                 ),
             )
 
@@ -204,7 +204,7 @@ class Verbs:
             InvalidInputError: columns are missing, unknown or of another type, or the frame has ``_change_type``.
         """
         if any(name.lower() == CHANGE_TYPE for name in frame.columns):
-            msg = f"{verb}: the rows come in whatever {CHANGE_TYPE!r} says; drop the column, or write() the changes."
+            msg = f"{verb}: expected no column {CHANGE_TYPE!r}: all rows are new. Drop it, or write() the changes."
             raise InvalidInputError(msg)
         check_columns(frame.schema, self._table.spec)
 
@@ -225,8 +225,8 @@ def check_says_deletes(table: TableContext, verb: str, *, all_rows: bool = False
         return
     if not table.spec.has_key and log.traits.deletes_need_key:
         msg = (
-            f"{verb}: log.format={log.format!r} names a row that is gone by its primary key, and table {table.path!r} "
-            "has none. Nothing was written. Make such a table with log.format='arrow' or 'debezium-json', or with a "
+            f"{verb}: log.format={log.format!r} identifies a deleted row by its primary key, and table {table.path!r} "
+            "has none. Nothing was written. Create such a table with log.format='arrow' or 'debezium-json', or with a "
             "primary key."
         )
         raise InvalidInputError(msg)
@@ -238,8 +238,8 @@ def read_once(frame: DataFrame) -> Iterator[DataFrame]:
     if frame.isLocal():
         yield frame
         return
-    held = frame.persist()
+    persisted = frame.persist()
     try:
-        yield held
+        yield persisted
     finally:
-        held.unpersist()
+        persisted.unpersist()

@@ -140,7 +140,7 @@ def compact(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
     try:
         _commit_root(files, spec, layout.root_version + 1, info, add=added, remove=removed)
     except ConflictError:
-        logger.info("table %s: another compaction was faster; this one's files are dropped", table.path)
+        logger.info("table %s: another compaction committed first; the files of this one are deleted", table.path)
         files.storage.delete(*[f.path for f in added])
         return None
     except (UnavailableError, TableReplacedError):
@@ -178,7 +178,9 @@ def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles)
         info = {"kind": "alter", MERGED_THROUGH: layout.merged_through}
         _commit_root(files, spec, layout.root_version + 1, info)
     except ConflictError:
-        logger.info("table %s: another compaction was faster, and has given the root its columns", table.path)
+        logger.info(
+            "table %s: another compaction committed first and has updated the columns of the base table", table.path
+        )
 
 
 def compact_if_due(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
@@ -230,7 +232,7 @@ def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
         files.storage.delete(*[f.path for f in added])
         raise
     if version is None:
-        logger.info("table %s: somebody has taken out files; this compaction's are dropped", table.path)
+        logger.info("table %s: another process has removed files; the files of this compaction are deleted", table.path)
         files.storage.delete(*[f.path for f in added])
         return None
     return files.snapshot(version)
@@ -282,18 +284,18 @@ def _gather_tombstones(
             spec=table.spec,
             rule=table.rule,
             bucket=bucket,
-            files=tuple(held),
+            files=tuple(files),
             staged_after_ms=0 if kept_ms == FOREVER else time.time_ns() // 1_000_000 - kept_ms,
             target_bytes=table.options.write.target_file_size_bytes,
         )
-        for bucket, held in sorted(by_bucket.items())
-        if len(held) > 1
+        for bucket, files in sorted(by_bucket.items())
+        if len(files) > 1
     ]
     results = run_tasks(tasks, _gather) if tasks else []
     scattered = [file for task in tasks for file in task.files]
     newest = str(layout.snapshot)
-    made = [DataFile(**each) for result in results for each in json.loads(result)]
-    return [replace(file, partition={**file.partition, SNAPSHOT: newest}) for file in made], scattered
+    gathered = [DataFile(**each) for result in results for each in json.loads(result)]
+    return [replace(file, partition={**file.partition, SNAPSHOT: newest}) for file in gathered], scattered
 
 
 def _gather(task: GatherTask) -> str:

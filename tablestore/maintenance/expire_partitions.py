@@ -41,7 +41,7 @@ class PartitionsReport:
     def __str__(self) -> str:
         """Return the report as one line."""
         what = "would delete" if self.dry_run else "deleted"
-        timeless = f" {len(self.timeless):,} partitions say no time and stay." if self.timeless else ""
+        timeless = f" {len(self.timeless):,} partitions have no time and are kept." if self.timeless else ""
         return f"{self.path}: {what} {len(self.partitions):,} partitions, {self.rows:,} rows.{timeless}"
 
 
@@ -72,19 +72,19 @@ def expire_partitions(
     if options.expiration_ms is None or not names:
         msg = (
             f"expire_partitions: table {table.path!r} needs option 'partition.expiration-time' and partition columns; "
-            f"it has {'no such option' if names else 'no partitions'}. Make the table with both."
+            f"it has {'no such option' if names else 'no partitions'}. Create the table with both."
         )
         raise InvalidInputError(msg)
     pattern, before = _rule(table, options.expiration_ms)
     # Step 1.
-    found = [row.asDict() for row in read().select(*map(backquoted, names)).distinct().collect()]
-    times = [(values, pattern.of(values)) for values in found]
+    partitions = [row.asDict() for row in read().select(*map(backquoted, names)).distinct().collect()]
+    times = [(values, pattern.of(values)) for values in partitions]
     old = [values for values, time in times if time is not None and time < before]
     timeless = tuple(sorted(_named(values) for values, time in times if time is None))
-    made = None
+    snapshot = None
     # Step 2.
     if old and not dry_run:
-        made = delete(reduce(Column.__or__, map(_condition, old)))
+        snapshot = delete(reduce(Column.__or__, map(_condition, old)))
         if progress is not None:
             progress(len(old), len(old))
     return PartitionsReport(
@@ -92,8 +92,8 @@ def expire_partitions(
         dry_run,
         tuple(sorted(map(_named, old))),
         timeless,
-        None if made is None else made.id,
-        0 if made is None else made.rows,
+        None if snapshot is None else snapshot.id,
+        0 if snapshot is None else snapshot.rows,
     )
 
 
@@ -107,8 +107,8 @@ def has_old_partitions(table: TableContext) -> bool:
     if expiration_ms is None or not names:
         return False
     pattern, before = _rule(table, expiration_ms)
-    found = {tuple(file.partition.get(name) for name in names) for file in table.files.base_table.files()}
-    times = (pattern.of(dict(zip(names, values, strict=True))) for values in found)
+    partitions = {tuple(file.partition.get(name) for name in names) for file in table.files.base_table.files()}
+    times = (pattern.of(dict(zip(names, values, strict=True))) for values in partitions)
     return any(time is not None and time < before for time in times)
 
 

@@ -69,7 +69,7 @@ class ExpireReport:
             f"{self.data_files:,} data files of {self.data_bytes:,} bytes, {self.log_entries:,} entries of Delta logs, "
             f"{self.index_entries:,} of the log index."
         )
-        forgotten = f" Forgotten consumers: {', '.join(self.consumers)}." if self.consumers else ""
+        forgotten = f" Expired consumers: {', '.join(self.consumers)}." if self.consumers else ""
         return text + forgotten + (f" Held by {self.held_by}." if self.held_by else "")
 
 
@@ -100,14 +100,14 @@ def rules_of(
     """
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
     if keep_last is not None and keep_last < 1:
-        msg = f"expire: keep_last={keep_last}: expected a number of 1 or more; the newest snapshot always stays."
+        msg = f"expire: keep_last={keep_last}: expected a number of 1 or more; the newest snapshot never expires."
         raise InvalidInputError(msg)
     if older_than is None and keep_last is None:
         options = table.options.snapshot
-        found = [Rule(now_ms - options.retention_ms, options.retain_min)]
+        rules = [Rule(now_ms - options.retention_ms, options.retain_min)]
         if options.retain_max is not None:
-            found.append(Rule(now_ms - min(GRACE_MS, options.retention_ms), options.retain_max))
-        return tuple(found)
+            rules.append(Rule(now_ms - min(GRACE_MS, options.retention_ms), options.retain_max))
+        return tuple(rules)
     before = now_ms - GRACE_MS if older_than is None else before_ms(older_than, now_ms, "expire: older_than")
     return (Rule(before, keep_last or 1),)
 
@@ -169,8 +169,8 @@ def expire(
     if not dry_run:
         for consumer in stale:
             consumers.delete(consumer.name)
-    held = [consumer for consumer in consumers.all() if consumer not in stale]
-    oldest, held_by = _decide(table, before, rules, held)
+    active = [consumer for consumer in consumers.all() if consumer not in stale]
+    oldest, held_by = _decide(table, before, rules, active)
     # Step 2.
     if oldest > before and not dry_run:
         commit_expiry(files, oldest)
@@ -236,7 +236,7 @@ def _pin(table: TableContext, consumers: Sequence[Consumer]) -> tuple[int, str]:
     pins = [(consumer.snapshot, f"consumer {consumer.name!r}") for consumer in ours]
     if table.options.log is not None:
         published = table.index.latest()
-        pins.append((0 if published is None else published.snapshot, "what the log lacks; recover() publishes it"))
+        pins.append((0 if published is None else published.snapshot, "unpublished snapshots; recover() publishes them"))
     return min(pins, default=(table.files.latest(), ""))
 
 
@@ -276,8 +276,10 @@ def _sweep(table: TableContext, report: ExpireReport, progress: Progress | None)
     entries = sum(len(names) for _, names in logs)
     meter = _Meter(progress, len(garbage) + len(index) + entries)
     if report.dry_run:
-        found = [f for storage, held in _by_folder(files, garbage) for f in held if storage.exists(f.path)]
-        return _counted(report, len(found), sum(file.size for file in found), entries, len(index))
+        existing = [
+            f for storage, folder_files in _by_folder(files, garbage) for f in folder_files if storage.exists(f.path)
+        ]
+        return _counted(report, len(existing), sum(file.size for file in existing), entries, len(index))
     # Step 3.
     removed, size = remove_garbage(files, garbage, meter)
     # Step 4.
@@ -294,8 +296,8 @@ def _sweep(table: TableContext, report: ExpireReport, progress: Progress | None)
 def remove_garbage(files: TableFiles, garbage: Garbage, told: Callable[[int], None]) -> tuple[int, int]:
     """Remove data files, some of which may no longer exist; return the number removed and their total size."""
     count = size = 0
-    for storage, held in _by_folder(files, garbage):
-        for file in held:
+    for storage, folder_files in _by_folder(files, garbage):
+        for file in folder_files:
             if storage.delete(file.path):
                 count, size = count + 1, size + file.size
             told(1)

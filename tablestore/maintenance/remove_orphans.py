@@ -42,8 +42,8 @@ class OrphanReport:
     def __str__(self) -> str:
         """Return the report as one line."""
         what = "found" if self.dry_run else "removed"
-        young = f"; {self.young:,} are too young to be told from a slow writer's" if self.young else ""
-        return f"{self.path}: {what} {len(self.files):,} files of {self.bytes:,} bytes that nothing points at{young}."
+        young = f"; {self.young:,} are too young to distinguish from those of a slow writer" if self.young else ""
+        return f"{self.path}: {what} {len(self.files):,} files of {self.bytes:,} bytes that are not referenced{young}."
 
 
 def remove_orphans(
@@ -69,7 +69,7 @@ def remove_orphans(
     before = before_ms(older_than, now_ms, "remove_orphans: older_than")
     if before > now_ms - AGE_MS_MIN:
         msg = (
-            f"remove_orphans: older_than={older_than!r}: expected an hour or more: a younger file may be one that a "
+            f"remove_orphans: older_than={older_than!r}: expected an hour or more: a newer file may be one that a "
             "writer is about to commit."
         )
         raise InvalidInputError(msg)
@@ -96,10 +96,10 @@ def remove_orphans(
 def _stored(table: TableContext) -> list[StoredFile]:
     """Return the stored data files, and temporary files left by writers that failed."""
     storage = table.files.storage
-    found = [file for folder in ("", CHANGES) for file in storage.files(folder, _is_own) if _is_data(file)]
+    files = [file for folder in ("", CHANGES) for file in storage.files(folder, _is_own) if _is_data(file)]
     for folder in (INDEX, TAGS, CONSUMERS, LOG, f"{CHANGES}/{LOG}"):
-        found += [file for file in storage.files(folder) if file.name.endswith(".tmp")]
-    return found
+        files += [file for file in storage.files(folder) if file.name.endswith(".tmp")]
+    return files
 
 
 def _is_own(folder: str) -> bool:

@@ -119,12 +119,12 @@ def _tasks(files: TableFiles, stager: Stager, now: int, then: int) -> list[Rollb
 
 def _changed_after(files: TableFiles, then: int, now: int) -> dict[int, tuple[ChangeFile, ...]]:
     """Return the change files of the snapshots after ``then``, by bucket, including those compacted since."""
-    found: dict[int, tuple[ChangeFile, ...]] = {}
+    by_bucket: dict[int, tuple[ChangeFile, ...]] = {}
     for snapshot in range(then + 1, now + 1):
         for file in files.log.commit_at(snapshot).added:
             bucket = int(file.partition[BUCKET] or 0)
-            found[bucket] = (*found.get(bucket, ()), files.change_file(file))
-    return found
+            by_bucket[bucket] = (*by_bucket.get(bucket, ()), files.change_file(file))
+    return by_bucket
 
 
 def _state(files: TableFiles, layout: SnapshotFiles, bucket: int) -> State:

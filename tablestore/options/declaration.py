@@ -60,10 +60,10 @@ def option(name: str, kind: OptionType[T], default: str | None, doc: str = "", *
     Its static type is that of the value, as for ``dataclasses.field``.
     """
     spec = OptionSpec(name, kind, default, doc, fixed)
-    made: Any = dataclasses.field(
+    result: Any = dataclasses.field(
         default=dataclasses.MISSING if default is None else spec.parse(default), metadata={"spec": spec}
     )
-    return cast(T, made)
+    return cast(T, result)
 
 
 def optional(name: str, kind: OptionType[T], doc: str = "") -> T | None:

@@ -33,8 +33,8 @@ SEQUENCE_FIELD: Final = OptionSpec(
     "sequence.field",
     COLUMNS,
     None,
-    "Columns that say which row of a key is newer, whatever the order of arrival: a row with a smaller sequence is "
-    "late and loses. Deletes too.",
+    "Columns that decide which row of a key is newer, regardless of the order of arrival: a row or delete with a "
+    "smaller sequence is late and ignored.",
 )
 PARTIAL_REMOVE: Final = "partial-update.remove-record-on-delete"
 AGGREGATION_REMOVE: Final = "aggregation.remove-record-on-delete"
@@ -82,21 +82,19 @@ class MergeOptions(Group):
         "merge-engine",
         choice(Engine),
         "deduplicate",
-        "What several rows of one key become: the last (`deduplicate`), the first (`first-row`), the last value that "
-        "is not NULL of each column (`partial-update`), or what the aggregate functions make of them (`aggregation`). "
-        "See [merge engines](../guide/merge_engines.md).",
+        "How several rows of one key are merged: keep the last (`deduplicate`), the first (`first-row`), the last "
+        "value of each column that is not NULL (`partial-update`), or apply aggregate functions (`aggregation`). See "
+        "[merge engines](../guide/merge_engines.md).",
     )
     sequence_field: tuple[str, ...] = field(default=(), metadata={"spec": SEQUENCE_FIELD})
     delete_retention_ms: int = option(
         "sequence.delete-retention",
         RETENTION,
         "7 d",
-        "With `sequence.field`: how long a delete is remembered at least. A row that is older than the delete and "
-        "comes later than this is taken for a new one; -1 for ever.",
+        "With `sequence.field`: minimum time for which a delete is remembered; -1 for unlimited. A row with a smaller "
+        "sequence that arrives later than this is treated as new.",
     )
-    ignore_delete: bool = option(
-        "ignore-delete", BOOLEAN, "false", "Deletes, and preimages, that are written are dropped."
-    )
+    ignore_delete: bool = option("ignore-delete", BOOLEAN, "false", "Ignore deletes and preimages in writes.")
     partial_remove: bool = option(
         PARTIAL_REMOVE,
         BOOLEAN,

@@ -73,8 +73,8 @@ def strptime_of(formatter: str) -> str:
     for letters, quoted, plain in _PARTS.findall(formatter):
         if letters and not _split(letters):
             msg = (
-                f"option 'partition.timestamp-formatter': expected a format of {', '.join(_FIELDS)} and other signs, "
-                f"got '{formatter}'. Put letters that stand for themselves in single quotes."
+                f"option 'partition.timestamp-formatter': expected a format of {', '.join(_FIELDS)} and other "
+                f"characters, got '{formatter}'. Put literal letters in single quotes."
             )
             raise InvalidInputError(msg)
         said += "".join(_FIELDS[each] for each in _split(letters)) if letters else (quoted or plain).replace("%", "%%")

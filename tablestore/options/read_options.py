@@ -191,9 +191,9 @@ def _scan_mode(options: ReadOptions, *, is_given: bool) -> ScanMode:
         return next((kind for kind, (_, value) in needs.items() if value is not None), mode)
     for kind, (name, value) in needs.items():
         if mode is kind and value is None:
-            msg = f"option 'scan-mode'='{mode}' needs option {name!r}; set where to begin."
+            msg = f"option 'scan-mode'='{mode}' needs option {name!r}, the position to start from."
             raise InvalidInputError(msg)
         if mode is not kind and value is not None:
-            msg = f"option {name!r} goes with 'scan-mode'='{kind}', not with '{mode}'; drop one."
+            msg = f"option {name!r} goes with 'scan-mode'='{kind}', not with '{mode}'. Remove one of them."
             raise InvalidInputError(msg)
     return mode

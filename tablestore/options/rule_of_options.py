@@ -167,7 +167,7 @@ class _Maker:
         for number, sequence in enumerate(sequences):
             for name in sequence.fields:
                 if name in self._given.get(AGGREGATE, {}):
-                    msg = f"column '{name}' says in which order rows belong; it takes no {AGGREGATE}. Leave it out."
+                    msg = f"column '{name}' defines the order of rows and cannot have an {AGGREGATE}. Leave it out."
                     raise InvalidInputError(msg)
                 columns[name] = ColumnRule(Function.LAST_VALUE, sequence=number)
         return columns
@@ -220,7 +220,7 @@ class _Maker:
         names = (text,) if single else OptionSpec(option, COLUMNS).parse(text) if text else ()
         for name in names:
             if name in self._key:
-                msg = f"option '{option}': column '{name}' is in the primary key, which does not change. Leave it out."
+                msg = f"option '{option}': column '{name}' is in the primary key, which is not merged. Leave it out."
                 raise InvalidInputError(msg)
             if name not in self._values:
                 msg = f"option '{option}': there is no column '{name}'; the table has {self._values} besides its key."
@@ -234,7 +234,7 @@ class _Maker:
         for name in names:
             data_type = self._schema.field(name).type
             if not _is_ordered(data_type):
-                msg = f"option '{option}': column '{name}' has type {data_type}; {_FITS[Function.MAX][1]} is needed."
+                msg = f"option '{option}': column '{name}' has type {data_type}; expected {_FITS[Function.MAX][1]}."
                 raise InvalidInputError(msg)
 
     def _check_engine(self) -> None:

@@ -89,7 +89,7 @@ class KafkaOptions(Group):
         "kafka.topic",
         TOPIC,
         None,
-        "The topic of this table, made with it. Required with `log.system=kafka`.",
+        "The table's own topic, created with the table. Required with `log.system=kafka`.",
         fixed=True,
     )
     client: Mapping[str, str] = field(hash=False)
@@ -116,31 +116,32 @@ class LogOptions(Group):
         "log.consistency",
         choice(Consistency),
         "transactional",
-        "`transactional`: a change is seen in the log only after its snapshot is committed, once. `eventual`: it is "
-        "seen at once, with repeats after failures, and readers normalize, which keeps the values of each key in "
-        "state and is costly. Needs a primary key.",
+        "`transactional`: a change is visible in the log exactly once, after its snapshot is committed. `eventual`: "
+        "it is visible immediately, with duplicates after failures, and readers normalize, which keeps the values of "
+        "each key in state and is costly. Needs a primary key.",
         fixed=True,
     )
     format: str = option(
         "log.format",
         choice(FORMATS),
         "json",
-        "`json`: one record a change, a null value for a delete. `arrow`: one record a batch of changes, for this "
-        "program's own readers, many times faster. `debezium-json`: before, after and op, as Flink writes it; an "
-        "update is a record that takes the old row away and one that brings the new one.",
+        "`json`: one record per change, with a null value for a delete. `arrow`: one record per batch of changes, "
+        "only for this program's readers, many times faster. `debezium-json`: before, after and op, as Flink writes "
+        "it; an update is a record that removes the old row and one that adds the new row.",
         fixed=True,
     )
     retention_ms: int | None = optional(
         "log.retention",
         RETENTION,
-        "How long the topic keeps records; -1 for ever. Left out: the broker's default, or what an existing topic has.",
+        "How long the topic keeps records; -1 for unlimited. Default: the broker's default, or that of an existing "
+        "topic.",
     )
     compacted: bool = option(
         "log.compacted",
         BOOLEAN,
         "false",
-        "Make a compacted topic: the broker may drop all but the last change of a key. Needs a primary key and "
-        "`json`. Set `log.headers` to `all` with it, or readers cannot tell another producer's records from the "
+        "Create a compacted topic: the broker may drop all but the last change of a key. Needs a primary key and "
+        "`json`. Also set `log.headers` to `all`; otherwise readers cannot tell another producer's records from the "
         "table's.",
         fixed=True,
     )
@@ -148,47 +149,46 @@ class LogOptions(Group):
         "log.headers",
         choice(Headers),
         "last",
-        "Which records carry the snapshot id in a header: `last`, that of each partition and transaction, or `all` "
-        "(half as fast).",
+        "Which records have the snapshot id in a header: `last`, only the last one of each partition and transaction, "
+        "or `all` (half as fast).",
     )
     foreign_records: ForeignRecords = option(
         "log.foreign-records",
         choice(ForeignRecords),
         "fail",
-        "What the table's own streams do about records that another producer has written into the topic. `fail`: they "
-        "stop with an error that names the first one. `skip`: they read committed snapshots from the table's files "
-        "instead of the log. Of an `eventual` log they leave out the records that cannot be decoded; those that look "
-        "like the table's are undone by the next write or `recover()`. Plain consumers get such records in any case.",
+        "What the table's own streams do if another producer has written records into the topic. `fail`: they stop "
+        "with an error that names the first such record. `skip`: they read committed snapshots from the table's files "
+        "instead of the log. In an `eventual` log they skip records that cannot be decoded; records that look like "
+        "the table's are reverted by the next write or `recover()`. Plain consumers see such records in any case.",
     )
     truncate_record: bool = option(
         "log.truncate-record",
         BOOLEAN,
         "false",
-        "`truncate()` and `overwrite()` of all rows publish one record in each partition, which says that all of its "
-        "rows are gone, in place of a delete for each row. The table's own readers give the deletes all the same. Not "
-        "with an `eventual` log, `log.compacted` or `changelog-producer=lookup`.",
+        "`truncate()` and `overwrite()` of all rows publish one truncate record to each partition instead of a delete "
+        "for each row. The table's own readers still return the deletes. Not with an `eventual` log, `log.compacted` "
+        "or `changelog-producer=lookup`.",
     )
     transaction_timeout_ms: int = option(
         "log.transaction-timeout",
         duration(1_000),
         "60 s",
-        "After how long the broker ends an open transaction by itself; at most the broker's "
-        "`transaction.max.timeout.ms`. So long at most (and up to 10 s more, in which the broker looks) a killed "
-        "writer holds readers of the topic back; `recover()` or the next writer ends it at once. Publishing a "
-        "snapshot must not take longer.",
+        "Time after which the broker aborts an open transaction; at most the broker's `transaction.max.timeout.ms`. A "
+        "killed writer can block readers of the topic for this time (plus up to 10 s until the broker checks); "
+        "`recover()` or the next writer aborts it immediately. Publishing a snapshot must not take longer.",
     )
     request_timeout_ms: int = option(
         "log.request-timeout",
         duration(100),
         "20 s",
-        "How long a broker may leave a request unanswered, or a flush without progress, before `create`, a write or "
-        "`recover()` gives up. Within it they try again, so a broker that restarts in this time goes unnoticed.",
+        "Time without a response to a request, or without progress of a flush, after which `create`, a write or "
+        "`recover()` gives up. Until then they retry, so a broker that restarts within this time causes no error.",
     )
     replication_factor: int = option(
         "log.replication-factor",
         REPLICATION,
         "-1",
-        "Copies of each partition of a topic made with the table; -1 is the broker's default.",
+        "Replication factor of a topic created with the table; -1 is the broker's default.",
     )
 
     @property
@@ -205,13 +205,18 @@ class LogOptions(Group):
 class CompactionOptions(Group):
     """When changes are compacted into the base table; ``ratio`` is changed rows divided by base rows."""
 
-    auto: bool = option("compaction.auto", BOOLEAN, "true", "Compact by itself, by the rules below.")
-    commits: int = option("compaction.commits", integer(1), "100", "Compact after so many commits; 1 is every commit.")
+    auto: bool = option("compaction.auto", BOOLEAN, "true", "Compact automatically, by the rules below.")
+    commits: int = option(
+        "compaction.commits", integer(1), "100", "Number of commits after which to compact; 1 is every commit."
+    )
     ratio: float = option(
-        "compaction.ratio", RATIO, "0.25", "Compact when the changed rows are more than this part of the base rows."
+        "compaction.ratio",
+        RATIO,
+        "0.25",
+        "Compact when the ratio of changed rows to rows of the base table exceeds this.",
     )
     min_commits: int = option(
-        "compaction.min-commits", integer(1), "10", "The ratio is not looked at before so many commits."
+        "compaction.min-commits", integer(1), "10", "Minimum number of commits before the ratio is checked."
     )
 
 
@@ -223,19 +228,17 @@ class SnapshotOptions(Group):
         "snapshot.retention",
         duration(0),
         "7 d",
-        "How long a snapshot can be read after the next one was committed; then it expires, by itself.",
+        "How long a snapshot can be read after the next one was committed; then it expires automatically.",
     )
-    retain_min: int = option(
-        "snapshot.retain-min", integer(1), "10", "So many of the newest snapshots are never expired."
-    )
+    retain_min: int = option("snapshot.retain-min", integer(1), "10", "Number of newest snapshots that never expire.")
     retain_max: int | None = optional(
         "snapshot.retain-max",
         integer(1),
-        "More snapshots than this expire even if they are younger than `snapshot.retention`, but none that was the "
-        "newest within the last ten minutes.",
+        "Maximum number of snapshots to keep. Older ones expire even before `snapshot.retention`, except those that "
+        "were the newest within the last ten minutes.",
     )
     auto: bool = option(
-        "snapshot.expire-auto", BOOLEAN, "true", "Expire snapshots by itself after a write, by the rules above."
+        "snapshot.expire-auto", BOOLEAN, "true", "Expire snapshots automatically after a write, by the rules above."
     )
 
 
@@ -247,25 +250,25 @@ class PartitionOptions(Group):
         "partition.expiration-time",
         duration(1),
         "Partitions older than this are deleted, by `maintenance.expire_partitions()` and automatically. Default: "
-        "none.",
+        "never.",
     )
-    auto: bool = option("partition.expire-auto", BOOLEAN, "true", "Delete such partitions by itself after a write.")
+    auto: bool = option("partition.expire-auto", BOOLEAN, "true", "Delete such partitions automatically after a write.")
     check_interval_ms: int = option(
         "partition.expiration-check-interval",
         duration(0),
         "1 h",
-        "How often a handle looks for them: after its first write, and then after so long.",
+        "Minimum time between two checks of a table handle; the first check is after its first write.",
     )
     pattern: str | None = optional(
         "partition.timestamp-pattern",
         TEXT,
-        "How a partition's values say its time: text in which `$name` stands for the value of a column, such as `$day "
-        "$hour:00:00`. Left out: the first partition column's value. Times are in UTC.",
+        "How to form a partition's time from its values: text in which `$name` is replaced by the value of a column, "
+        "such as `$day $hour:00:00`. Default: the first partition column's value. Times are in UTC.",
     )
     formatter: str | None = optional(
         "partition.timestamp-formatter",
         TEXT,
-        "How that text writes a time, in `yyyy`, `MM`, `dd`, `HH`, `mm`, `ss`, such as `yyyyMMdd`. Left out: ISO-8601.",
+        "Format of that text, with `yyyy`, `MM`, `dd`, `HH`, `mm`, `ss`, such as `yyyyMMdd`. Default: ISO-8601.",
     )
 
 
@@ -274,7 +277,10 @@ class WriteOptions(Group):
     """How data files are written."""
 
     target_file_size_bytes: int = option(
-        "write.target-file-size", SIZE, "128 mb", "About how large a data file grows before the next is begun."
+        "write.target-file-size",
+        SIZE,
+        "128 mb",
+        "Approximate size at which a data file is finished and the next one is started.",
     )
 
 
@@ -286,10 +292,10 @@ class PublishOptions(Group):
         "publish.driver-rows-max",
         integer(0),
         "100000",
-        "Snapshots of up to so many changes are published by the driver in one transaction, larger ones by tasks.",
+        "Snapshots with up to this many changes are published by the driver in one transaction, larger ones by tasks.",
     )
     transaction_rows_max: int = option(
-        "publish.transaction-rows-max", integer(1), "500000", "How many changes one transaction holds at most."
+        "publish.transaction-rows-max", integer(1), "500000", "Maximum number of changes in one Kafka transaction."
     )
 
 
@@ -301,22 +307,22 @@ class TableOptions(Group):
         "bucket",
         integer(1),
         "1",
-        "How many buckets the table has. A row's bucket is a hash of its primary key, and a partition of the topic.",
+        "Number of buckets. A row's bucket is a hash of its primary key and is also its partition in the topic.",
         fixed=True,
     )
     changelog_producer: ChangelogProducer = option(
         "changelog-producer",
         choice(ChangelogProducer),
         "none",
-        "`lookup`: each write looks up the rows it replaces, so change files and log hold inserts, updates with the "
-        "row before, and deletes with the row; a write that changes nothing makes no snapshot. Writers at the same "
-        "time wait for each other. `none`: upserts and deletes as they were written.",
+        "`lookup`: each write looks up the rows it replaces, so change files and log contain inserts, updates with the "
+        "previous row, and deletes with the deleted row; a write that changes nothing commits no snapshot. Concurrent "
+        "writers wait for each other. `none`: upserts and deletes as they were written.",
     )
     consumer_expiration_ms: int | None = optional(
         "consumer.expiration-time",
         duration(1),
-        "A named consumer that has not been heard of for so long is forgotten, and keeps nothing from expiring any "
-        "more. Left out: never.",
+        "Time without activity after which a named consumer is deleted and no longer prevents snapshots from expiring. "
+        "Default: never.",
     )
     log: LogOptions | None = None
     merge: MergeOptions = field(default_factory=MergeOptions)
@@ -362,54 +368,54 @@ and booleans of Python work too. An unknown name or a wrong value is an error th
 
 ## Options of the Kafka client
 
-Every other `kafka.*` option is passed on to the client with the prefix cut; the names are those of
+Every other `kafka.*` option is passed to the client without the prefix; the names are those of
 [librdkafka](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md), such as
-`kafka.security.protocol` or `kafka.client.id`. Those on which the store's guarantees hang (`transactional.id`,
+`kafka.security.protocol` or `kafka.client.id`. Those on which the store's guarantees depend (`transactional.id`,
 `group.id`, `isolation.level`, `auto.offset.reset`, `acks`, ...) are set by the store and refused, and so are names that
 only Kafka's Java client knows; the error names the one to use.
 
-Whoever can write to a table's folder chooses its stored options, so not everything is taken from there. The same holds
-for `properties.*` in definitions of the SQL catalog, temporary ones too:
+Anyone who can write to a table's folder can change its stored options, so not all of them are trusted. The same applies
+to `properties.*` in definitions of the SQL catalog, including temporary ones:
 
 | what the option does | examples | stored |
 |---|---|---|
-| says how the client talks to brokers | `client.id`, `security.protocol`, `ssl.ca.pem` | yes |
+| configures the connection to the brokers | `client.id`, `security.protocol`, `ssl.ca.pem` | yes |
 | is a credential | {credentials} | as a reference that the opening program allows |
 | names a file | {files} | if the opening program allows `file:` and that path |
-| runs code, writes files, or sends what is the opener's | {program} | never |
+| runs code, writes files, or sends data of the opening program | {program} | never |
 | is unknown to this version | | never |
 
-The program that opens the table may give all of them, with values that are not checked: `options=` of
+The program that opens the table may set all of them, with values that are not checked: `options=` of
 `TableStore.open` and `open_local`, `client_options=` of `TableStore.create`, `options=` of `Catalog` (for all tables:
 `properties.*` and `kafka.*`) and of `Catalog.table`, `.option(...)` of Spark's readers and writers, and `-o` of the
-command line. They win over stored ones, and an empty value leaves a stored one out. A table that was stored with such
-an option before it was refused opens again when the program gives the option, or an empty value for it;
+command line. They override stored ones, and an empty value removes a stored one. A table that was stored with such
+an option before it was refused can be opened if the program sets the option, or an empty value for it;
 `table.alter.reset_options("kafka.NAME")` removes it.
 
 ## Credentials
 
-A credential is never stored. In place of a password, a private key or a token give a reference:
+A credential is never stored. Instead of a password, a private key or a token, set a reference:
 
 - `env:NAME`: the environment variable `NAME` of the driver and the executors;
 - `file:PATH`: the content of a file that the driver and the executors can read.
 
-Or leave it out and give it each time the table is opened:
+Or omit it and pass it each time the table is opened:
 `TableStore.open(spark, path, options={{"kafka.sasl.password": "..."}})`.
 
 A stored reference is resolved in credentials, user names and certificates only (also {references}), and only if the
-**opening** program allows it. By default it allows `{allowed}`. Another list takes the place of this one: by the
+**opening** program allows it. By default it allows `{allowed}`. To replace this list, set the
 environment variable `{variable}` of the process that opens the table, or, for one handle, by `allow_references=[...]`
-of `TableStore.open`, `TableStore.create`, `open_local` and `Catalog`. For `format("tablestore")` it is the option
-`allowReferences`, one text with commas.
+of `TableStore.open`, `TableStore.create`, `open_local` and `Catalog`. For `format("tablestore")` use the option
+`allowReferences`, a comma-separated text.
 
 ```sh
 export {variable}="env:ORDERS_*,file:/etc/kafka/*,env:AUDIT_PASSWORD@broker1:9092;broker2:9092"
 ```
 
-- `*` is any characters but `/`. A path with `..` is never allowed.
+- `*` matches any characters except `/`. A path with `..` is never allowed.
 - `@host:port;host:port` binds an entry to brokers: it counts only where every address of `bootstrap.servers` is one of
   them. `class:package.module.Class` allows a definition's `sink.partitioner`.
-- An empty list allows nothing. References that the program gives itself are always resolved.
+- An empty list allows nothing. References that the program passes itself are always resolved.
 
 **What remains.** The stored options also name the brokers and the mechanism. A password that is allowed without `@`, or
 given by the program, goes to the brokers that the table names: PLAIN shows it to them, and whether it is PLAIN or

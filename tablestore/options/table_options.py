@@ -59,7 +59,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "log.key.format": "leave it out: the key of a record is always JSON",
     "scan.startup.mode": "this is the name in a Kafka connector's table; use scan_mode of read_stream()",
     "log.scan": "use scan_mode of read_stream()",
-    "log.changelog-mode": "leave it out: the log holds every change that the table stores",
+    "log.changelog-mode": "leave it out: the log contains every change that the table stores",
     "log.topic": "use kafka.topic",
     "log.kafka.topic": "use kafka.topic",
     "log.kafka.bootstrap.servers": "use kafka.bootstrap.servers",
@@ -68,9 +68,9 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "partial-update.ignore-delete": "use ignore-delete",
     "first-row.ignore-delete": "use ignore-delete",
     "deduplicate.ignore-delete": "use ignore-delete",
-    "partial-update.remove-record-on-sequence-group": "there is no such option here; a delete empties the columns of "
-    "its sequence groups, or ignore-delete=true drops it",
-    "sequence.field.sort-order": "the greatest sequence is the newest row here",
+    "partial-update.remove-record-on-sequence-group": "not supported; a delete sets the columns of its sequence "
+    "groups to NULL, or is ignored with ignore-delete=true",
+    "sequence.field.sort-order": "the row with the greatest sequence is always the newest",
     "snapshot.time-retained": "use snapshot.retention",
     "snapshot.num-retained.min": "use snapshot.retain-min",
     "snapshot.num-retained.max": "use snapshot.retain-max",
@@ -130,7 +130,7 @@ def parse_options(
     if kept.retain_max is not None and kept.retain_max < kept.retain_min:
         msg = (
             f"option 'snapshot.retain-max'={kept.retain_max}: expected at least snapshot.retain-min, which is "
-            f"{kept.retain_min}. Raise the one, or lower the other."
+            f"{kept.retain_min}. Raise snapshot.retain-max, or lower snapshot.retain-min."
         )
         raise InvalidInputError(msg)
     return table
@@ -150,8 +150,8 @@ def _check_changelog(table: TableOptions, primary_key: Sequence[str]) -> None:
         return
     elif looks_up and log.consistency is Consistency.EVENTUAL:
         msg = (
-            "changelog-producer='lookup' needs log.consistency='transactional': what is sent before the commit cannot "
-            "know the rows it will replace. A reader of an 'eventual' log normalizes instead."
+            "changelog-producer='lookup' needs log.consistency='transactional': records sent before the commit cannot "
+            "contain the rows that they will replace. A reader of an 'eventual' log normalizes instead."
         )
     elif looks_up and not log.traits.keeps_replaced_rows:
         formats = " or ".join(f"'{each.name}'" for each in FORMATS.values() if each.keeps_replaced_rows)
@@ -169,11 +169,11 @@ def _why_no_truncate_record(log: LogOptions, *, looks_up: bool) -> str:
     """Return why ``log.truncate-record`` cannot be used with the other options; empty if it can."""
     why = ""
     if log.consistency is Consistency.EVENTUAL:
-        why = "an 'eventual' log is sent before the commit, and a record for all rows could not be taken back"
+        why = "an 'eventual' log is sent before the commit, and a truncate record cannot be reverted"
     elif log.compacted:
-        why = "with log.compacted the broker drops a key by its own null value, and would keep all that are gone"
+        why = "with log.compacted, the broker needs a null value for each deleted key"
     elif looks_up:
-        why = "changelog-producer='lookup' says of each row what it was"
+        why = "changelog-producer='lookup' publishes each deleted row"
     return f"log.truncate-record=true: {why}. Leave one of the two out." if why else ""
 
 
@@ -209,7 +209,9 @@ def _check_name(name: str) -> None:
 
 def _log_system(option: str | None, argument: str | None) -> str:
     if option is not None and argument is not None and option != argument:
-        msg = f"option 'log.system'='{option}' and the argument log_system='{argument}' have to agree. Leave one out."
+        msg = (
+            f"option 'log.system'='{option}' and the argument log_system='{argument}' must be the same. Leave one out."
+        )
         raise InvalidInputError(msg)
     system = option if argument is None else argument
     return LOG_SYSTEM.parse(system or "files")
@@ -252,7 +254,7 @@ def _read_log(given: Mapping[str, str], primary_key: Sequence[str]) -> LogOption
     if log.compacted and log.traits.why_not_compacted:
         formats = " or ".join(f"'{each.name}'" for each in FORMATS.values() if not each.why_not_compacted)
         msg = (
-            f"log.compacted=true needs log.format={formats}, one record a key; {log.traits.why_not_compacted}. Use "
+            f"log.compacted=true needs log.format={formats}, one record per key; {log.traits.why_not_compacted}. Use "
             f"{formats}, or leave log.compacted out."
         )
         raise InvalidInputError(msg)

@@ -50,10 +50,10 @@ _BYTES: Final = _units((1 << 30, "gb g gib"), (1 << 20, "mb m mib"), (1 << 10, "
 
 
 def _measure(text: str, units: Mapping[str, int], minimum: int = 0) -> int:
-    found = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.strip().lower())
-    if not found or found[2] not in units or int(found[1]) * units[found[2]] < minimum:
+    match = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.strip().lower())
+    if not match or match[2] not in units or int(match[1]) * units[match[2]] < minimum:
         raise ValueError(text)
-    return int(found[1]) * units[found[2]]
+    return int(match[1]) * units[match[2]]
 
 
 def _show_measure(value: int, units: Mapping[str, int]) -> str:
@@ -158,7 +158,7 @@ SIZE: Final = OptionType(
 )
 COLUMNS: Final = OptionType("columns", "names of columns separated by commas", _parse_columns, ",".join)
 VERBATIM: Final = OptionType("text", "a text", str)
-TEXT: Final = text("a text that is not empty")
+TEXT: Final = text("a non-empty text")
 TOPIC: Final = text("a topic name of 1 to 249 letters, digits, '.', '_' or '-'", r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 SERVERS: Final = text("addresses such as 'broker1:9092,broker2:9092'")
 DIGITS: Final = integer(0, 6, "a number of digits from 0 to 6")

@@ -85,7 +85,7 @@ def _store_table(scope: Scope, name: str, statement: Verb) -> TableStore:
     connector = connector_of(made) if isinstance(made, CreateTable) else None
     if not isinstance(made, CreateTable) or connector is not None:
         what = f"a '{connector.value}' table" if connector is not None else "a view"
-        reason = f"rows of a store table can be changed; '{name}' is {what}"
+        reason = f"only rows of a store table can be changed; '{name}' is {what}"
         if not statement.place.source:
             raise InvalidInputError(reason)
         raise error_at(statement.place.source, statement.place.start, statement.place.end, reason)
@@ -106,12 +106,12 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
     fixed = {name: value for name, value in statement.partition if value is not None}
     unknown = [name for name, _ in statement.partition if name not in table.partition_by]
     if unknown:
-        msg = f"INSERT OVERWRITE '{made.name}': {unknown} are no partition columns; it has {list(table.partition_by)}."
+        msg = f"INSERT OVERWRITE '{made.name}': {unknown} are not partition columns; it has {list(table.partition_by)}."
         raise InvalidInputError(msg)
     there = {column.name: column for column in insertable_columns(made) if column.name not in fixed}
     missing = [name for name in statement.columns if name not in there]
     if missing:
-        msg = f"INSERT OVERWRITE '{made.name}': {missing} are no columns to be filled; there are {list(there)}."
+        msg = f"INSERT OVERWRITE '{made.name}': {missing} are not columns to insert; expected {list(there)}."
         raise InvalidInputError(msg)
     columns = tuple(there[name] for name in statement.columns) if statement.columns else tuple(there.values())
     told = _values(tuple(fixed.items()), table.schema, empty(scope.spark, StructType()), {}, made.name)
@@ -178,25 +178,25 @@ def _values(
         InvalidInputError: a value's type needs an explicit CAST, or a column is set twice.
     """
     fields = {field.name.lower(): field for field in schema.fields}
-    found: dict[str, str | Column] = {}
+    values: dict[str, str | Column] = {}
     for name, value in assignments:
         text = _said(value, names)
-        if name in found:
+        if name in values:
             msg = f"table '{table}': column '{name}' is set twice."
             raise InvalidInputError(msg)
-        found[name] = text
+        values[name] = text
         field = fields.get(name.lower())
         if field is None:
             continue
-        column, came = evaluated(text, on, f"table '{table}': column '{name}'")
-        if can_widen(came, as_nullable(field.dataType)):
+        column, actual = evaluated(text, on, f"table '{table}': column '{name}'")
+        if can_widen(actual, as_nullable(field.dataType)):
             continue
-        if not goes_into(came, field.dataType):
+        if not goes_into(actual, field.dataType):
             kind = field.dataType.simpleString()
-            msg = f"table '{table}': column '{name}' is {kind}, got {came.simpleString()}. Say CAST(... AS {kind})."
+            msg = f"table '{table}': column '{name}' is {kind}, got {actual.simpleString()}. Say CAST(... AS {kind})."
             raise InvalidInputError(msg)
-        found[name] = column.cast(field.dataType)
-    return found
+        values[name] = column.cast(field.dataType)
+    return values
 
 
 def _said(expression: Expression, names: Mapping[str, str]) -> str:

@@ -112,19 +112,19 @@ def aligned(planned: Plan, made: CreateTable, columns: Columns) -> DataFrame:
     given = frame.columns[: len(frame.columns) - len(changes)]
     if len(given) != len(columns):
         msg = (
-            f"INSERT INTO '{made.name}': Different number of columns: {len(columns)} are to be filled "
-            f"({', '.join(column.name for column in columns)}), the query gives {len(given)} ({', '.join(given)}). "
-            f"Name those that it gives: INSERT INTO {backquoted(made.name)} (...) ..."
+            f"INSERT INTO '{made.name}': Different number of columns: the table expects {len(columns)} "
+            f"({', '.join(column.name for column in columns)}), the query has {len(given)} ({', '.join(given)}). "
+            f"Name the columns of the query: INSERT INTO {backquoted(made.name)} (...) ..."
         )
         raise InvalidInputError(msg)
     frame = frame.toDF(*(f"_{number}" for number in range(len(given))), *changes)
     filled: dict[str, Column] = {}
     for number, column in enumerate(columns):
-        came = frame.schema[number].dataType
-        if not goes_into(came, column.type.spark):
+        actual = frame.schema[number].dataType
+        if not goes_into(actual, column.type.spark):
             msg = (
                 f"INSERT INTO '{made.name}': column '{column.name}' is {column.type.text}, the query's column "
-                f"{number + 1} is {came.simpleString()}. Say CAST(... AS {column.type.text})."
+                f"{number + 1} is {actual.simpleString()}. Say CAST(... AS {column.type.text})."
             )
             raise InvalidInputError(msg)
         filled[column.name] = _cut(F.col(f"_{number}").cast(as_nullable(column.type.spark)), column.type)
@@ -147,7 +147,7 @@ def _wanted(made: CreateTable, statement: Insert) -> Columns:
     declared = {column.name for column in made.columns}
     for name in statement.columns:
         if name not in there:
-            why = "is computed or virtual, so that nothing can be put into it" if name in declared else "is no column"
+            why = "is computed or virtual and cannot be written" if name in declared else "is not a column"
             msg = f"INSERT INTO '{made.name}': '{name}' {why}; there are {', '.join(there)}."
             raise InvalidInputError(msg)
     if len(set(statement.columns)) != len(statement.columns):
@@ -155,7 +155,7 @@ def _wanted(made: CreateTable, statement: Insert) -> Columns:
         raise InvalidInputError(msg)
     for name in made.primary_key:
         if name not in statement.columns:
-            msg = f"INSERT INTO '{made.name}': column '{name}' is in the PRIMARY KEY, and is not given."
+            msg = f"INSERT INTO '{made.name}': column '{name}' is in the PRIMARY KEY, but is not given."
             raise InvalidInputError(msg)
     return tuple(there[name] for name in statement.columns)
 
@@ -177,13 +177,13 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns) -> Plan:
     key = tuple(place for place in places if place < len(found.names))
     planned = plan_into(found, key)
     if planned is None:
-        known = "are not known to be so" if found.key is None else "are not all of it"
+        known = "are not known to do so" if found.key is None else "do not"
         msg = (
-            f"INSERT INTO '{made.name}': its PRIMARY KEY ({', '.join(made.primary_key)}) has to hold all columns that "
-            f"tell the query's rows apart (what it groups by, or the key of the table it reads); those that go into it "
-            f"{known}, so that several rows would replace each other in no order (Flink would keep them all in an "
-            "operator before the sink, upsertMaterialize, and write the last one). Put them INTO the key, or "
-            "make a table with the key that the query has."
+            f"INSERT INTO '{made.name}': its PRIMARY KEY ({', '.join(made.primary_key)}) must contain all columns that "
+            f"identify the query's rows (those it groups by, or the key of the table it reads); the inserted columns "
+            f"{known}, so several rows could replace each other in undefined order (Flink would keep them all in an "
+            "operator before the sink, upsertMaterialize, and write the last one). INSERT those columns INTO the key, "
+            "or create a table with the key of the query."
         )
         raise InvalidInputError(msg)
     return planned

@@ -98,7 +98,7 @@ class Catalog:
         for result in self.run(text):  # noqa: B007 - the last one is wanted
             pass
         if result is None:
-            msg = "expected a statement, got a text without any."
+            msg = "expected a statement, got an empty text."
             raise InvalidInputError(msg)
         return result
 
@@ -148,15 +148,15 @@ class Catalog:
         match statement:
             case CreateTable():
                 done = execute_ddl.create_table(scope, statement)
-                return Result(statement, _done(done, f"table '{statement.name}' was made", "it is there already"))
+                return Result(statement, _done(done, f"table '{statement.name}' was created", "it exists already"))
             case CreateView():
                 done = execute_ddl.create_view(scope, statement)
-                return Result(statement, _done(done, f"view '{statement.name}' was made", "it is there already"))
+                return Result(statement, _done(done, f"view '{statement.name}' was created", "it exists already"))
             case Drop():
                 return Result(statement, _done(execute_ddl.drop(scope, statement), f"'{statement.name}' was dropped"))
             case AlterRename():
                 done = execute_ddl.rename(scope, statement)
-                return Result(statement, _done(done, f"'{statement.name}' is called '{statement.to}' now"))
+                return Result(statement, _done(done, f"'{statement.name}' was renamed to '{statement.to}'"))
             case AlterSet() | AlterReset() | AlterAdd() | AlterModify() | AlterDrop() | AlterRenameColumn():
                 return Result(
                     statement, _done(execute_ddl.alter(scope, statement), f"table '{statement.name}' was changed")
@@ -200,7 +200,7 @@ class Catalog:
             InvalidInputError: the result has no streaming frame.
         """
         if result.frame is None or not result.frame.isStreaming:
-            msg = "follow: expected the result of a SELECT that has no end; collect the frame of others."
+            msg = "follow: expected the result of a continuous SELECT; collect the frame of other queries."
             raise InvalidInputError(msg)
         each = result.each
 
@@ -241,8 +241,8 @@ class Catalog:
 
     def _reset(self, statement: ResetOption) -> Result:
         names = self._scope.reset(statement.key)
-        return Result(statement, f"taken back: {', '.join(names) or 'nothing'}")
+        return Result(statement, f"reset: {', '.join(names) or 'nothing'}")
 
 
-def _done(done: bool, what: str, otherwise: str = "there is none") -> str:
+def _done(done: bool, what: str, otherwise: str = "it does not exist") -> str:
     return what if done else otherwise

@@ -154,7 +154,7 @@ def test_an_eventual_log_takes_the_changes_that_its_old_records_allow(
         with pytest.raises(InvalidInputError, match=words):
             table.alter(refused)
     table.alter(DropColumn("b"), AddColumn("c", StringType(), first=True), WidenColumn("a", LongType()))
-    with pytest.raises(InvalidInputError, match="was there before"):
+    with pytest.raises(InvalidInputError, match="existed before"):
         table.alter(AddColumn("b", StringType()))
     table.write([{"id": 1, "a": 1 << 40, "c": "x"}, {"id": 9, "a": None, "c": None}])
     table.compact()

@@ -52,7 +52,7 @@ def test_a_file_that_somebody_removed_is_named_and_not_called_expired_alone(bare
     for path in Path(bare.path).rglob("*.parquet"):
         if "_delta_log" not in path.parts:
             path.unlink()
-    with pytest.raises(DataLostError, match=r'\.parquet"\. A file of the snapshot is gone: somebody has removed it'):
+    with pytest.raises(DataLostError, match=r'\.parquet"\. A file of the snapshot is missing: it was deleted'):
         open_local(bare.path).to_arrow()
 
 

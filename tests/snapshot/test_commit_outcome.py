@@ -288,5 +288,5 @@ def test_another_commit_of_the_version_is_a_conflict(tmp_path: Path) -> None:
     other = TableContext.open(table.path)
     assert table.files.latest() == other.files.latest() == 3
     other.files.log.commit(4, add=[], info={"kind": "append", "rows": 0})
-    with pytest.raises(ConflictError, match="version 4 was made by another commit"):
+    with pytest.raises(ConflictError, match="version 4 was committed by another writer"):
         table.files.log.commit(4, add=[], info={"kind": "append", "rows": 0})

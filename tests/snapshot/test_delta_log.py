@@ -116,7 +116,7 @@ def test_commits_of_other_tools_are_followed_too(tmp_path: Path) -> None:
     DeltaTable(path).alter.add_feature([TableFeatures.ChangeDataFeed], allow_protocol_versions_increase=True)
     log.commit(8, add=[], info={})
     DeltaTable(path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
-    with pytest.raises(InvalidInputError, match=r"asks its writers for changeDataFeed.*nothing was changed"):
+    with pytest.raises(InvalidInputError, match=r"requires its writers to support changeDataFeed.*nothing was changed"):
         log.commit(10, add=[], info={})
     assert log.version() == 9
 

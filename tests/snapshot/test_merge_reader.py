@@ -317,7 +317,7 @@ def test_a_lost_file_and_a_broken_file_are_told_apart(tmp_path: Path) -> None:
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"this is not Parquet")
     with MergeReader(SCHEMA, ["id"]) as engine:
-        with pytest.raises(DataLostError, match="gone"):
+        with pytest.raises(DataLostError, match="is missing"):
             list(engine.merged([BaseFile(str(tmp_path / "missing.parquet"))], []))
         with pytest.raises(CorruptedError):
             list(engine.merged([BaseFile(str(broken))], []))

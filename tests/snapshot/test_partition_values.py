@@ -17,7 +17,7 @@ from tablestore.ddl import create_drop
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import SCHEMA, rewriting, write
 
-EMPTY = r"partition column 'v' must not hold the empty string, which Delta cannot tell from NULL; 1 of 2 rows"
+EMPTY = r"partition column 'v' must not contain the empty string, which Delta cannot distinguish from NULL; 1 of 2 rows"
 
 
 def make(path: Path, schema: StructType, partition: str, *, key: bool, **options: object) -> TableContext:
@@ -62,6 +62,6 @@ def test_a_date_beyond_the_years_that_readers_know_is_refused(tmp_path: Path, ke
     table = make(tmp_path / "t", StructType().add("id", "long").add("d", "date"), "d", key=key)
     columns = {"id": pa.array([1]), "d": pa.array([day], pa.date32())}
     more = {KIND: pa.array([int(RowKind.INSERT)], pa.int8()), SEQ: pa.array([0])} if key else {}
-    with pytest.raises(InvalidInputError, match="partition column 'd' must not hold dates outside the years 1 to 9999"):
+    with pytest.raises(InvalidInputError, match="column 'd' must not contain dates outside the years 1 to 9999"):
         Writer(table, None).write_by(lambda stager: stager.stage([pa.record_batch({**columns, **more})], 0))
     assert table.files.latest() == 0

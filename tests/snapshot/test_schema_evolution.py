@@ -119,29 +119,29 @@ def test_a_stored_name_is_never_used_again() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (AddColumn("V", StringType()), "there is a column of that name"),
+        (AddColumn("V", StringType()), "the name is already used"),
         (AddColumn("_kind", StringType()), "reserved"),
-        (AddColumn("s.X", StringType()), "there is a column of that name"),
+        (AddColumn("s.X", StringType()), "the name is already used"),
         (AddColumn("v.x", StringType()), "int"),
         (AddColumn("w", StringType(), first=True, after="v"), "exclude each other"),
-        (AddColumn("w", StringType(), after="nix"), "there is no 'nix'"),
+        (AddColumn("w", StringType(), after="nix"), "'nix' does not exist"),
         (AddColumn("list.x", StringType()), "'element'"),
-        (DropColumn("nix"), "there is no 'nix'; there are"),
+        (DropColumn("nix"), "'nix' does not exist; existing fields are"),
         (DropColumn("id"), "primary key"),
         (DropColumn("s..x"), "expected a name"),
-        (RenameColumn("v", "ID"), "there is a column of that name"),
+        (RenameColumn("v", "ID"), "the name is already used"),
         (RenameColumn("v", "_seq"), "reserved"),
         (RenameColumn("ID", "key"), "primary key"),
-        (RenameColumn("list.element", "x"), "no field of a struct"),
+        (RenameColumn("list.element", "x"), "not a struct field"),
         (MoveColumn("v"), "first=True"),
-        (MoveColumn("v", after="v"), "there is no 'v'"),
+        (MoveColumn("v", after="v"), "'v' does not exist"),
         (WidenColumn("id", DecimalType(20, 0)), "primary key"),
         (WidenColumn("v", ShortType()), "from int to smallint"),
         (WidenColumn("v", FloatType()), "from int to float"),
         (WidenColumn("v", DecimalType(10, 1)), r"from int to decimal\(10,1\)"),
         (WidenColumn("s", INNER), "by its path"),
-        (WidenColumn("map.key", StringType()), "keys of a map"),
-        (AllowNull("nix"), "there is no"),
+        (WidenColumn("map.key", StringType()), "key type of a map"),
+        (AllowNull("nix"), "does not exist"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(wrong: Change, words: str) -> None:
@@ -234,7 +234,7 @@ def test_rows_of_one_schema_become_rows_of_another() -> None:
 def test_rows_have_no_place_in_an_older_schema_that_is_narrower() -> None:
     past = StructType().add("id", "long", False).add("v", "integer", False)
     for now, words in (
-        (change(WidenColumn("v", LongType()), schema=past), "is int64 now, and int32 here"),
+        (change(WidenColumn("v", LongType()), schema=past), "expected type int32, got int64"),
         (change(DropColumn("v"), schema=past), "NOT NULL here"),
         (change(AllowNull("v"), schema=past), "NOT NULL here"),
     ):

@@ -97,7 +97,7 @@ CREATE TABLE KafkaTable (
 )
 
 ---- error
-line 9, column 3: '...' stands for something that the text leaves out; write it there
+line 9, column 3: '...' is a placeholder; replace it
 
 ---- Q05 pageviews_per_region (damaged Q01)
 CREATE TABLE pageviews_per_region (
@@ -166,7 +166,7 @@ WITH (
 );
 
 ---- error
-line 1, column 17: '...' stands for something that the text leaves out; write it there
+line 1, column 17: '...' is a placeholder; replace it
 
 ---- Q10 user_events
 CREATE TABLE user_events (
@@ -493,7 +493,7 @@ WITH (
 CREATE TABLE t (id BIGINT) WITH ('' = 'false')
 
 ---- error
-line 1, column 34: an option's name is empty; its name has been left out
+line 1, column 34: expected an option's name, got an empty text
 
 ---- I03
 CREATE TABLE t (id BIGINT) WITH ('log.consistency' = 'eventual')

@@ -354,7 +354,7 @@ line 1, column 19: TIMESTAMP WITH TIME ZONE is not supported: use TIMESTAMP_LTZ,
 CREATE TABLE t (a INT, PRIMARY KEY (a))
 
 ---- error
-line 1, column 24: a PRIMARY KEY has to say NOT ENFORCED: nobody checks rows that others write
+line 1, column 24: a PRIMARY KEY must be NOT ENFORCED: rows that other programs write are not checked
 
 ---- two keys
 CREATE TABLE t (a INT PRIMARY KEY NOT ENFORCED, PRIMARY KEY (a) NOT ENFORCED)
@@ -408,13 +408,13 @@ line 1, column 14: a warehouse is one database: give the name of the table witho
 SELECT "a" FROM t
 
 ---- error
-line 1, column 8: a double quote means nothing here: strings stand in single quotes, names in backquotes
+line 1, column 8: double quotes are not supported: put strings in single quotes, names in backquotes
 
 ---- a string in double quotes
 SELECT a FROM t WHERE b = "x"
 
 ---- error
-line 1, column 27: a double quote means nothing here: strings stand in single quotes, names in backquotes
+line 1, column 27: double quotes are not supported: put strings in single quotes, names in backquotes
 
 ---- a quote that is open
 SELECT 'it''s
@@ -458,7 +458,7 @@ line 1, column 14: unexpected end of statement: expected table name
 SELECT FROM t
 
 ---- error
-line 1, column 1: a SELECT without columns: name them, or say *
+line 1, column 1: a SELECT without columns: name them, or use *
 
 ---- hints
 SELECT * FROM t /*+ OPTIONS('a' = 'b') */
@@ -573,7 +573,7 @@ line 1, column 36: unexpected end of statement: expected WHEN MATCHED or WHEN NO
 MERGE INTO t USING u ON t.id = u.id WHEN NOT MATCHED THEN INSERT (a, b) VALUES (1)
 
 ---- error
-line 1, column 80: 2 columns are named, and 1 values given
+line 1, column 80: 2 columns are named, but 1 values given
 
 ---- LIKE with every part
 CREATE TABLE b (a AS x + 1, PRIMARY KEY (x) NOT ENFORCED) PARTITIONED BY (y) LIKE a (INCLUDING ALL EXCLUDING CONSTRAINTS EXCLUDING PARTITIONS OVERWRITING GENERATED OVERWRITING METADATA OVERWRITING WATERMARKS EXCLUDING OPTIONS)
@@ -646,13 +646,13 @@ line 1, column 24: DISTRIBUTED is not supported: set option 'bucket'
 ALTER TABLE t ADD WATERMARK FOR ts AS ts
 
 ---- error
-line 1, column 19: ALTER TABLE cannot change the WATERMARK: make a new table LIKE this one
+line 1, column 19: ALTER TABLE cannot change the WATERMARK: create a new table LIKE this one
 
 ---- ALTER of a key
 ALTER TABLE t DROP PRIMARY KEY
 
 ---- error
-line 1, column 20: ALTER TABLE cannot change the PRIMARY KEY: make a new table LIKE this one
+line 1, column 20: ALTER TABLE cannot change the PRIMARY KEY: create a new table LIKE this one
 
 ---- ALTER VIEW AS
 ALTER VIEW v AS SELECT 1
@@ -664,7 +664,7 @@ line 1, column 14: expected RENAME TO; other changes of a view are DROP VIEW and
 SHOW COLUMNS FROM t
 
 ---- error
-line 1, column 6: SHOW COLUMNS is not supported: say DESCRIBE and the name of the table
+line 1, column 6: SHOW COLUMNS is not supported: use DESCRIBE and the name of the table
 
 ---- SHOW of something else
 SHOW PROCEDURES
@@ -676,7 +676,7 @@ line 1, column 6: expected TABLES, VIEWS, CREATE TABLE or CREATE VIEW, got 'PROC
 DESCRIBE EXTENDED t
 
 ---- error
-line 1, column 10: EXTENDED is not supported: say DESCRIBE, and SELECT * FROM t$options
+line 1, column 10: EXTENDED is not supported: use DESCRIBE, and SELECT * FROM t$options
 
 ---- a table that is called extended
 DESCRIBE extended; DESCRIBE `extended`
@@ -704,7 +704,7 @@ END
 EXPLAIN CHANGELOG_MODE SELECT 1
 
 ---- error
-line 1, column 9: details of EXPLAIN are not supported: say EXPLAIN and the statement
+line 1, column 9: details of EXPLAIN are not supported: use EXPLAIN and the statement
 
 ---- a statement set that is open
 EXECUTE STATEMENT SET BEGIN INSERT INTO a SELECT 1;

@@ -114,13 +114,16 @@ def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path
             f"CREATE TABLE t (a INT, PRIMARY KEY (a) NOT ENFORCED) {KAFKA}",
             "can't guarantee the semantic of primary key",
         ),
-        (f"CREATE TABLE t (a INT, PRIMARY KEY (b) NOT ENFORCED) {KAFKA}", "PRIMARY KEY: 'b' is no column; there are a"),
+        (
+            f"CREATE TABLE t (a INT, PRIMARY KEY (b) NOT ENFORCED) {KAFKA}",
+            "PRIMARY KEY: 'b' is not a column; there are a",
+        ),
         (f"CREATE TABLE t (a INT) {KAFKA.replace('kafka', 'kafak')}", "'connector': expected 'kafka', 'upsert-kafka'"),
         (f"CREATE TABLE t (a INT) {KAFKA.replace('json', 'jsno')}", "jsno"),
         (f"CREATE TABLE t (a INT) {KAFKA.replace('topic', 'topci')}", "Did you mean 'topic'"),
         ("CREATE TABLE t (a INT) WITH ('connector' = 'kafka', 'topic' = 't', 'format' = 'json')", "bootstrap.servers"),
         ("CREATE TABLE t (a INT) WITH ('connector' = 'upsert-kafka', 'topic' = 't')", "value.format"),
-        ("CREATE TABLE t (a INT) WITH ('topic' = 't')", "'topic' is of the connectors. Give 'connector'"),
+        ("CREATE TABLE t (a INT) WITH ('topic' = 't')", "'topic' belongs to the connectors. Set 'connector'"),
         ("CREATE TABLE t (a INT) WITH ('log.system' = 'pulsar')", "kafka"),
         ("CREATE TABLE t (a INT) WITH ('log.system' = 'kafka')", "kafka.bootstrap.servers"),
         (
@@ -135,8 +138,8 @@ def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path
         (f"CREATE TABLE t (a INT, WATERMARK FOR a AS a) {KAFKA}", "expected TIMESTAMP or TIMESTAMP_LTZ, got INT"),
         (f"CREATE TABLE t (a INT, WATERMARK FOR b AS b) {KAFKA}", "there is no such column"),
         (f"CREATE TABLE t (a INT) PARTITIONED BY (a) {KAFKA}", "PARTITIONED BY is for store tables"),
-        ("CREATE TABLE t (a INT, o BIGINT METADATA FROM 'offset')", "METADATA is of connectors"),
-        ("CREATE TABLE `_catalog` (a INT)", "keeps something of its own under this name"),
+        ("CREATE TABLE t (a INT, o BIGINT METADATA FROM 'offset')", "METADATA needs a connector"),
+        ("CREATE TABLE `_catalog` (a INT)", "the name is reserved by the warehouse"),
         ("CREATE TEMPORARY TABLE t (a INT)", "cannot be TEMPORARY"),
         ("CREATE VIEW v AS SELECT * FROM nobody", "no table or view 'nobody'"),
         ("CREATE VIEW v AS SELECT * FROM v", "would read itself"),
@@ -188,14 +191,14 @@ def test_names_are_taken_once(catalog: Catalog, another: Callable[[], Catalog]) 
     for text in (f"CREATE TABLE t (b INT) {KAFKA}", "CREATE VIEW t AS SELECT 1"):
         with pytest.raises(AlreadyExistsError, match="'t'"):
             another().sql(text)
-    assert another().sql(f"CREATE TABLE IF NOT EXISTS t (b INT) {KAFKA}").message == "it is there already"
+    assert another().sql(f"CREATE TABLE IF NOT EXISTS t (b INT) {KAFKA}").message == "it exists already"
     assert "`a` INT" in shown(another(), "t")
-    with pytest.raises(InvalidInputError, match="is a table: say DROP TABLE"):
+    with pytest.raises(InvalidInputError, match="is a table: use DROP TABLE"):
         catalog.sql("DROP VIEW t")
     another().sql("DROP TABLE t")
     with pytest.raises(NotFoundError):
         catalog.sql("DROP TABLE t")
-    assert catalog.sql("DROP TABLE IF EXISTS t").message == "there is none"
+    assert catalog.sql("DROP TABLE IF EXISTS t").message == "it does not exist"
     catalog.sql(f"CREATE TABLE t (b INT) {KAFKA}")
     assert "`b` INT" in shown(another(), "t")
 

@@ -24,7 +24,7 @@ def test_definitions_from_files_and_texts_need_no_spark(tmp_path: Path) -> None:
         app, ["sql", "-w", warehouse, "-f", str(file), "-e", "SHOW TABLES; DESCRIBE t; SHOW CREATE TABLE t"]
     )
     assert done.exit_code == 0, done.output
-    assert "table 't' was made." in done.stdout
+    assert "table 't' was created." in done.stdout
     assert "'topic' = 't'" in done.stdout
     told = RUN.invoke(app, ["sql", "-w", warehouse, "--json", "-e", "SHOW TABLES; DROP TABLE t"])
     assert [json.loads(line) for line in told.stdout.splitlines()] == [
@@ -45,7 +45,7 @@ def test_a_mistake_is_told_with_its_place_before_anything_is_run(tmp_path: Path)
     assert (told.exit_code, told.stdout) == (1, "")
     assert "bad.sql: line 3, column 12: unexpected end of statement" in told.stderr
     (tmp_path / "bad.sql").write_bytes(b"SELECT '\xff'")
-    assert "expected text in UTF-8" in RUN.invoke(app, ["sql", "-f", str(tmp_path / "bad.sql")]).stderr
+    assert "expected UTF-8 text" in RUN.invoke(app, ["sql", "-f", str(tmp_path / "bad.sql")]).stderr
     assert RUN.invoke(app, ["sql", "-f", str(tmp_path / "none.sql")]).exit_code == 2
 
 

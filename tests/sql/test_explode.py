@@ -95,7 +95,7 @@ def test_columns_keep_their_names() -> None:
     [
         ("SELECT g, x, COUNT(DISTINCT y) FROM t GROUP BY g", "'x' is neither in GROUP BY nor in an aggregate"),
         ("SELECT g, STDDEV(DISTINCT x) FROM t GROUP BY g", "STDDEV.* of distinct values COUNT, SUM and AVG are"),
-        ("SELECT g, LISTAGG(x) WITHIN GROUP (ORDER BY y), COUNT(DISTINCT x) FROM t GROUP BY g", "query of its own"),
+        ("SELECT g, LISTAGG(x) WITHIN GROUP (ORDER BY y), COUNT(DISTINCT x) FROM t GROUP BY g", "separate query"),
         ("SELECT g, COUNT(DISTINCT x) FROM t GROUP BY 1", "name the column instead"),
         ("SELECT g, COUNT(DISTINCT x) FROM t GROUP BY CUBE (g)", "CUBE is not supported"),
     ],
@@ -110,7 +110,7 @@ def test_what_would_be_wrong_is_refused(text: str, match: str) -> None:
     [
         (
             "SELECT a FROM t ORDER BY a",
-            "column 17: ORDER BY is not supported in a continuous query: there is no last row",
+            "column 17: ORDER BY is not supported in a continuous query: an unbounded result",
         ),
         ("SELECT a FROM t LIMIT 3", "column 17: LIMIT"),
         ("SELECT ROW_NUMBER() OVER (ORDER BY a) FROM t", "column 8: OVER"),

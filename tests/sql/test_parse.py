@@ -162,6 +162,6 @@ def test_any_damage_ends_well(text: str, chance: random.Random, times: int) -> N
     ],
 )
 def test_no_sql_runs_code_or_reads_other_files(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="neither SQL nor a definition may"):
+    with pytest.raises(InvalidInputError, match="SQL and definitions must not do"):
         to_spark(parse_query(text).tree)
     assert to_spark(parse_query("SELECT TRANSFORM(a, x -> x + 1) FROM t").tree).startswith("SELECT TRANSFORM(a")

@@ -205,11 +205,11 @@ def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, t
         ("INSERT INTO plain SELECT a, COUNT(*) FROM s GROUP BY a", "Table sink 'plain' doesn't support"),
         (
             "INSERT INTO u SELECT a, COUNT(*) FROM s GROUP BY a, b",
-            "PRIMARY KEY.*are not known to be so.*upsertMaterialize",
+            "PRIMARY KEY.*are not known to do so.*upsertMaterialize",
         ),
-        ("SET 'table.exec.sink.upsert-materialize' = 'force'", "no such setting here: an INSERT is refused"),
+        ("SET 'table.exec.sink.upsert-materialize' = 'force'", "not supported: an INSERT is refused"),
         ("INSERT INTO u SELECT COUNT(*), a FROM s GROUP BY a", "PRIMARY KEY"),
-        ("SELECT MAX(n) FROM u", "column 8: MAX.* over rows that change: .*the next one.*store table.*'batch'"),
+        ("SELECT MAX(n) FROM u", "column 8: MAX.* over rows that change: .*the next value.*store table.*'batch'"),
         ("SELECT a, MIN(c) FROM (SELECT a, COUNT(*) AS c FROM s GROUP BY a, b) AS q GROUP BY a", "column 11: MIN"),
         ("SELECT AVG(CAST(n AS DOUBLE)) FROM u", "column 8: AVG.* CAST it to a DECIMAL"),
         ("SELECT n, NOW() FROM u WHERE n > 1", "column 11: NOW over rows that change"),
@@ -222,8 +222,8 @@ def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, t
         ("INSERT INTO u SELECT n, a FROM u", "PRIMARY KEY"),
         ("SELECT a, COUNT(*) FROM TABLE(TUMBLE(TABLE s, DESCRIPTOR(a), INTERVAL '1' MINUTE)) GROUP BY a", "TIMESTAMP"),
         ("INSERT INTO u VALUES ('x', 1)", r"column 'a' is BIGINT, the query's column 1 is string\. Say CAST"),
-        ("INSERT INTO u (n) VALUES (1)", "'a' is in the PRIMARY KEY, and is not given"),
-        ("INSERT INTO u (a, z) VALUES (1, 1)", "'z' is no column"),
+        ("INSERT INTO u (n) VALUES (1)", "'a' is in the PRIMARY KEY, but is not given"),
+        ("INSERT INTO u (a, z) VALUES (1, 1)", "'z' is not a column"),
         ("INSERT INTO v VALUES (1, 1)", "this is a view"),
         ("SELECT nothing FROM plain", "line 1, column 8: .*`nothing` cannot be resolved"),
         ("SELECT a,\n no_such(a) FROM s", "line 2, column 2: .*NO_SUCH"),
@@ -243,7 +243,7 @@ def test_settings_of_spark_are_taken_back_to_what_the_session_had(spark: SparkSe
     catalog.sql(f"SET '{partitions}' = '7'; SET '{unset}' = 'true'; SET 'table.local-time-zone' = 'Asia/Tokyo'")
     catalog.sql(f"SET '{partitions}' = '9'")
     assert [spark.conf.get(key, None) for key in keys] == ["9", "true", "Asia/Tokyo"]
-    with pytest.raises(InvalidInputError, match=rf"SET '{partitions}': Spark does not take 'many': .*int"):
+    with pytest.raises(InvalidInputError, match=rf"SET '{partitions}': Spark does not accept 'many': .*int"):
         catalog.sql(f"SET '{partitions}' = 'many'")
     assert dict(catalog.sql("SET").rows)[partitions] == "9", "what is refused changes nothing"
     catalog.sql(f"RESET '{partitions}'")
@@ -252,7 +252,7 @@ def test_settings_of_spark_are_taken_back_to_what_the_session_had(spark: SparkSe
     assert [spark.conf.get(key, None) for key in keys] == before
     # Before Spark has started nobody knows what it takes: the first use tells, and the setting is gone.
     late = Catalog(lambda: spark, tmp_path, settings={partitions: "many", unset: "true"})
-    with pytest.raises(InvalidInputError, match="does not take 'many'"):
+    with pytest.raises(InvalidInputError, match="does not accept 'many'"):
         late.sql(f"{BATCH}; SELECT 1 + 1")
     assert [spark.conf.get(key, None) for key in keys] == [before[0], "true", before[2]]
     late.sql("RESET")

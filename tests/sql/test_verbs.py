@@ -65,10 +65,10 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
     for text, message in (
         ("UPDATE a SET v = 1", r"column 'v' is string, got int. Say CAST"),
         ("UPDATE a SET id = 1.5", r"column 'id' is bigint"),
-        ("UPDATE a SET w = 1", r"'w' is no column"),
+        ("UPDATE a SET w = 1", r"'w' is not a column"),
         ("UPDATE a SET v = u.v", r"cannot be evaluated here"),
         ("DELETE FROM a WHERE nothing = 1", r"delete: where 'nothing = 1' cannot be evaluated"),
-        ("INSERT OVERWRITE k PARTITION (id = 1) SELECT 1", r"\['id'\] are no partition columns"),
+        ("INSERT OVERWRITE k PARTITION (id = 1) SELECT 1", r"\['id'\] are not partition columns"),
         ("INSERT OVERWRITE k SELECT 1", r"Different number of columns"),
     ):
         with pytest.raises(InvalidInputError, match=message):

@@ -142,18 +142,18 @@ def _check_free(made: CreateTable, columns: list[Column], name: str) -> None:
         InvalidInputError: something does.
     """
     if name in made.primary_key or (made.watermark and made.watermark.column == name):
-        msg = f"table '{made.name}': column '{name}' is in the PRIMARY KEY or has the WATERMARK; it stays."
+        msg = f"table '{made.name}': column '{name}' cannot change: it is in the PRIMARY KEY or has the WATERMARK."
         raise InvalidInputError(msg)
     if name in made.partitioned_by:
-        msg = f"table '{made.name}': column '{name}' is one of PARTITIONED BY; it stays."
+        msg = f"table '{made.name}': column '{name}' cannot change: it is in PARTITIONED BY."
         raise InvalidInputError(msg)
     for column in columns:
         if isinstance(column, ComputedColumn) and column.name != name:
             tree = parse_query(f"SELECT {column.expression}").tree
             if any(each.name.lower() == name.lower() for each in tree.find_all(exp.Column)):
                 msg = (
-                    f"table '{made.name}': column '{column.name}' is computed from '{name}'. Drop that first, or say "
-                    "how else it is computed: ALTER TABLE ... MODIFY."
+                    f"table '{made.name}': column '{column.name}' is computed from '{name}'. Drop that first, or "
+                    "change its expression: ALTER TABLE ... MODIFY."
                 )
                 raise InvalidInputError(msg)
 
@@ -161,8 +161,8 @@ def _check_free(made: CreateTable, columns: list[Column], name: str) -> None:
 def _added(made: CreateTable, column: PhysicalColumn, place: ColumnPosition | None) -> AddColumn:
     if not column.type.nullable:
         msg = (
-            f"table '{made.name}': column '{column.name}': a column that is added cannot be NOT NULL: the rows there "
-            "are have no value for it."
+            f"table '{made.name}': column '{column.name}': an added column cannot be NOT NULL: existing rows "
+            "have no value for it."
         )
         raise InvalidInputError(msg)
     first, after = _neighbour(made, place)
@@ -172,7 +172,7 @@ def _added(made: CreateTable, column: PhysicalColumn, place: ColumnPosition | No
 def _modified(made: CreateTable, before: Column, column: Column, place: ColumnPosition | None) -> list[Change]:
     name = backquoted(column.name)
     if isinstance(before, PhysicalColumn) is not isinstance(column, PhysicalColumn):
-        msg = f"table '{made.name}': column '{column.name}': a column that is stored and one that is computed are two."
+        msg = f"table '{made.name}': column '{column.name}': cannot change between stored and computed."
         raise InvalidInputError(msg)
     if not isinstance(column, PhysicalColumn) or not isinstance(before, PhysicalColumn):
         return []
@@ -180,7 +180,7 @@ def _modified(made: CreateTable, before: Column, column: Column, place: ColumnPo
     if before.type.spark != column.type.spark:
         found.append(WidenColumn(name, column.type.spark))
     if before.type.nullable and not column.type.nullable:
-        msg = f"table '{made.name}': column '{column.name}' cannot become NOT NULL: rows there are may have NULL in it."
+        msg = f"table '{made.name}': column '{column.name}' cannot become NOT NULL: existing rows may have NULL in it."
         raise InvalidInputError(msg)
     if not before.type.nullable and column.type.nullable and column.name not in made.primary_key:
         found.append(AllowNull(name))

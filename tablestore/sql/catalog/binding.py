@@ -180,8 +180,8 @@ def _check_columns(made: CreateTable) -> None:
     for what, wanted in (("PRIMARY KEY", made.primary_key), ("PARTITIONED BY", made.partitioned_by)):
         for name in wanted:
             if name not in physical:
-                came = "is no physical column" if name in names else "is no column"
-                msg = f"table '{made.name}': {what}: '{name}' {came}; there are {', '.join(physical)}."
+                why = "is not a physical column" if name in names else "is not a column"
+                msg = f"table '{made.name}': {what}: '{name}' {why}; there are {', '.join(physical)}."
                 raise InvalidInputError(msg)
         if len(set(wanted)) != len(wanted):
             msg = f"table '{made.name}': {what} names a column twice: {', '.join(wanted)}."
@@ -203,8 +203,8 @@ def _check_watermark(made: CreateTable) -> None:
         )
         raise InvalidInputError(msg)
     if not isinstance(column.type.spark, TimestampType | TimestampNTZType):
-        came = column.type.text
-        msg = f"table '{made.name}': WATERMARK FOR '{name}': expected TIMESTAMP or TIMESTAMP_LTZ, got {came}."
+        actual = column.type.text
+        msg = f"table '{made.name}': WATERMARK FOR '{name}': expected TIMESTAMP or TIMESTAMP_LTZ, got {actual}."
         raise InvalidInputError(msg)
 
 
@@ -218,20 +218,20 @@ def _check_metadata(made: CreateTable) -> None:
 def _check_store(made: CreateTable) -> None:
     for column in made.columns:
         if isinstance(column, MetadataColumn):
-            msg = f"table '{made.name}': column '{column.name}': METADATA is of connectors: is 'connector' missing?"
+            msg = f"table '{made.name}': column '{column.name}': METADATA needs a connector. Set option 'connector'."
             raise InvalidInputError(msg)
     for key, _ in made.options:
         if key.startswith(_OF_CONNECTORS):
             msg = (
-                f"table '{made.name}': option '{key}' is of the connectors. Give 'connector' = 'kafka' or "
+                f"table '{made.name}': option '{key}' belongs to the connectors. Set 'connector' = 'kafka' or "
                 "'upsert-kafka'; without it, this is a store table, whose log is set by 'log.system' and 'kafka.*'."
             )
             raise InvalidInputError(msg)
     if made.watermark is not None:
-        msg = f"table '{made.name}': WATERMARK: a store table cannot have it yet. Give it to the query's other source."
+        msg = f"table '{made.name}': WATERMARK: not supported on store tables. Declare it on the query's other source."
         raise InvalidInputError(msg)
     if made.temporary:
-        msg = f"table '{made.name}': a store table cannot be TEMPORARY: its rows are kept. Leave the word out."
+        msg = f"table '{made.name}': a store table cannot be TEMPORARY: its rows are stored. Remove TEMPORARY."
         raise InvalidInputError(msg)
 
 

@@ -74,7 +74,7 @@ def _columns(made: CreateTable, source: CreateTable, generated: Strategy, metada
 def _both(made: CreateTable, what: str, remedy: str) -> InvalidInputError:
     source = made.like.source if made.like else ""
     msg = (
-        f"table '{made.name}': {what} is in this table and in '{source}', which it is LIKE. Say LIKE ... ({remedy}), "
+        f"table '{made.name}': {what} is in this table and in '{source}', which it is LIKE. Use LIKE ... ({remedy}), "
         "or leave it out."
     )
     return InvalidInputError(msg)

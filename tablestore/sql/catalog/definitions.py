@@ -101,7 +101,7 @@ class Definitions:
             changed = change(there)
             if self._put(name, version + 1, _written(changed)):
                 return replace(changed, version=version + 1)
-        msg = f"'{name}': others changed its definition {_TRIES_MAX} times meanwhile. Try again."
+        msg = f"'{name}': other programs changed its definition {_TRIES_MAX} times meanwhile. Try again."
         raise ConflictError(msg)
 
     def drop(self, definition: Definition) -> None:
@@ -129,7 +129,7 @@ class Definitions:
 
 def taken(name: str) -> str:
     """Return the message for a name that is taken."""
-    return f"'{name}': there is a table or view of this name. Choose another, or say IF NOT EXISTS."
+    return f"'{name}': a table or view of this name exists. Choose another, or use IF NOT EXISTS."
 
 
 def _folder(name: str) -> str:
@@ -151,7 +151,7 @@ def _read(where: str, data: bytes, version: int) -> Definition | None:
             return None
         (made,) = parse(content["ddl"])
     except (ValueError, KeyError, TypeError, AttributeError, SqlError) as error:
-        msg = f"{where}: this is no definition of a table or view: {error}. Restore the file or remove its folder."
+        msg = f"{where}: this is not a definition of a table or view: {error}. Restore the file or remove its folder."
         raise CorruptedError(msg) from error
     if not isinstance(made, CreateTable | CreateView):
         msg = f"{where}: expected CREATE TABLE or CREATE VIEW, got {type(made).__name__}. Restore the file."

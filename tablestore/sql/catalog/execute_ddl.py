@@ -110,7 +110,7 @@ def drop(scope: Scope, dropped: Drop) -> bool:
         raise scope.missing(dropped.name)
     if dropped.is_view is isinstance(there.made, CreateTable):
         kind = "table" if dropped.is_view else "view"
-        msg = f"'{dropped.name}' is a {kind}: say DROP {kind.upper()}."
+        msg = f"'{dropped.name}' is a {kind}: use DROP {kind.upper()}."
         raise InvalidInputError(msg)
     # A crash during RENAME leaves two names for one store table; it is removed with the last of them.
     if there.path is not None and not scope.others_at(there):
@@ -134,7 +134,7 @@ def alter(scope: Scope, statement: Altered) -> bool:
             return False
         raise scope.missing(statement.name)
     if not isinstance(there.made, CreateTable):
-        msg = f"'{statement.name}' is a view: DROP VIEW and CREATE VIEW change it."
+        msg = f"'{statement.name}' is a view: use DROP VIEW and CREATE VIEW to change it."
         raise InvalidInputError(msg)
     if there.path is not None:
         after = altered(there.made, statement)
@@ -188,7 +188,7 @@ def rename(scope: Scope, renamed: AlterRename) -> bool:
 
 def _check_name(name: str) -> None:
     if name in _RESERVED:
-        msg = f"'{name}': the warehouse keeps something of its own under this name. Choose another."
+        msg = f"'{name}': the name is reserved by the warehouse. Choose another."
         raise InvalidInputError(msg)
 
 

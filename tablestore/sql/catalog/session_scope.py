@@ -122,7 +122,7 @@ class Scope:
             self._before.setdefault(spark_key, before)
         except (PySparkException, ValueError) as error:
             why = "" if shown(key, value) != value else f": {str(error).splitlines()[0]}"
-            msg = f"SET '{key}': Spark does not take {shown(key, value)!r}{why}"
+            msg = f"SET '{key}': Spark does not accept {shown(key, value)!r}{why}"
             raise InvalidInputError(msg) from error
 
     def find(self, name: str, *, temporary: bool | None = None) -> Definition | None:

@@ -142,7 +142,7 @@ class Settings:
         if key in _SETTINGS:
             return key
         if key in _OF_FLINK:
-            msg = f"SET '{key}': there is no such setting here: {_OF_FLINK[key]}"
+            msg = f"SET '{key}': not supported: {_OF_FLINK[key]}"
             raise InvalidInputError(msg)
         known = f"Known settings are {', '.join(_SETTINGS)} and '{SPARK}*'."
         msg = f"SET '{key}': unknown setting. {did_you_mean(key, _SETTINGS, otherwise=known)}"

@@ -18,14 +18,14 @@ def tables_in(query: Query) -> tuple[str, ...]:
         InvalidInputError: a name is qualified with a database.
     """
     own = {cte.alias for cte in query.tree.find_all(exp.CTE)}
-    found: dict[str, None] = {}
+    tables: dict[str, None] = {}
     for table in query.tree.find_all(exp.Table):
         if table.db:
             reason = f"'{table.db}.{table.name}': a warehouse is one database. Give the name of the table alone."
             raise placed(RefusedError(table, reason), query)
         if table.name not in own and isinstance(table.this, exp.Identifier):
-            found[table.name] = None
-    return tuple(found)
+            tables[table.name] = None
+    return tuple(tables)
 
 
 def is_inside(scope: Scope, name: str) -> bool:

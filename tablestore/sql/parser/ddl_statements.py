@@ -139,7 +139,9 @@ class DdlReader(TypeReader, QueryReader):
         if not self._take("NOT", "ENFORCED"):
             if self._at_end():
                 self._expected("'NOT ENFORCED'")
-            self.raise_error("a PRIMARY KEY has to say NOT ENFORCED: nobody checks rows that others write", start)
+            self.raise_error(
+                "a PRIMARY KEY must be NOT ENFORCED: rows that other programs write are not checked", start
+            )
 
     def _column(self) -> tuple[Column, bool]:
         name = self._name("the name of a column")
@@ -182,7 +184,7 @@ class DdlReader(TypeReader, QueryReader):
         if not self._is_word("("):
             return Like(source)
         self._need("(")
-        found: list[tuple[str, Strategy]] = []
+        options: list[tuple[str, Strategy]] = []
         while not self._take(")"):
             start = self._curr
             word = next((each for each in Strategy if self._take(each.value)), None)
@@ -191,8 +193,8 @@ class DdlReader(TypeReader, QueryReader):
                 self._expected("INCLUDING, EXCLUDING or OVERWRITING" if word is None else f"one of {', '.join(PARTS)}")
             if word is Strategy.OVERWRITING and part not in _OVERWRITABLE:
                 self.raise_error(f"OVERWRITING goes with {', '.join(_OVERWRITABLE)}, not with {part}", start)
-            found.append((part, word))
-        return Like(source, tuple(found))
+            options.append((part, word))
+        return Like(source, tuple(options))
 
     def _create_view(self, temporary: bool) -> CreateView:
         if_not_exists = self._take("IF", "NOT", "EXISTS")
@@ -243,11 +245,11 @@ class DdlReader(TypeReader, QueryReader):
         """Parse columns and their positions; the positions are empty if no column has one."""
         self._take("COLUMN")
         start = self._curr
-        found = self._list_of(self._placed_column) if self._is_word("(") else (self._placed_column(),)
-        if any(is_key for _, is_key, _ in found):
-            self.raise_error(f"a PRIMARY KEY cannot be {done}: make a new table LIKE this one", start)
-        places = tuple(place for _, _, place in found)
-        return tuple(column for column, _, _ in found), places if any(places) else ()
+        columns = self._list_of(self._placed_column) if self._is_word("(") else (self._placed_column(),)
+        if any(is_key for _, is_key, _ in columns):
+            self.raise_error(f"a PRIMARY KEY cannot be {done}: create a new table LIKE this one", start)
+        places = tuple(place for _, _, place in columns)
+        return tuple(column for column, _, _ in columns), places if any(places) else ()
 
     def _placed_column(self) -> tuple[Column, bool, ColumnPosition | None]:
         self._refuse(("PRIMARY KEY",), ("CONSTRAINT",), ("WATERMARK", "FOR"))
@@ -268,7 +270,7 @@ class DdlReader(TypeReader, QueryReader):
     def _refuse(self, *phrases: tuple[str, ...]) -> None:
         for words in phrases:
             if self._is_word(*words):
-                self.raise_error(f"ALTER TABLE cannot change the {words[0]}: make a new table LIKE this one")
+                self.raise_error(f"ALTER TABLE cannot change the {words[0]}: create a new table LIKE this one")
 
 
 def _delay_ms(tree: exp.Expr, column: str) -> int | None:

@@ -20,7 +20,7 @@ _RUNS_CODE: Final = "runs code that is not SQL"
 #: Spark functions that can run code or read data outside the warehouse's tables, with the reason to refuse them.
 _BEYOND: Final = {
     **dict.fromkeys(("REFLECT", "TRY_REFLECT", "JAVA_METHOD"), _RUNS_CODE),
-    "IDENTIFIER": "makes a name of a text, which can be that of any file",
+    "IDENTIFIER": "turns a text into an identifier, which can name any file",
 }
 _TIMES: Final = {exp.DType.TIMESTAMP: exp.DType.TIMESTAMPNTZ}
 
@@ -54,7 +54,7 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
     why = _BEYOND.get(node.name.upper()) if isinstance(node, exp.Anonymous) else None
     if why is not None or isinstance(node, exp.QueryTransform):
         what = "TRANSFORM ... USING" if why is None else f"{node.name.upper()}()"
-        msg = f"{what} {why or _RUNS_CODE}, which neither SQL nor a definition may. Do it in the program, with Spark."
+        msg = f"{what} {why or _RUNS_CODE}, which SQL and definitions must not do. Use Spark in the program."
         raise InvalidInputError(msg)
     if isinstance(node, exp.DataType) and node.this in _TIMES:
         node.set("this", _TIMES[node.this])

@@ -110,10 +110,10 @@ class VerbReader(DdlReader):
         return Expression(text, tree)
 
     def _assignments(self) -> Assignments:
-        found = [self._assignment()]
+        assignments = [self._assignment()]
         while self._take(","):
-            found.append(self._assignment())
-        return tuple(found)
+            assignments.append(self._assignment())
+        return tuple(assignments)
 
     def _assignment(self) -> tuple[str, Expression]:
         start = self._curr
@@ -175,5 +175,5 @@ class VerbReader(DdlReader):
         start = self._curr
         values = self._list_of(lambda: self._value("a value"))
         if len(names) != len(values):
-            self.raise_error(f"{len(names)} columns are named, and {len(values)} values given", start)
+            self.raise_error(f"{len(names)} columns are named, but {len(values)} values given", start)
         return tuple(zip(names, values, strict=True))

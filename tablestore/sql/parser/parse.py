@@ -31,7 +31,7 @@ _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 #: The longest start of a text that leaves no quote or comment open.
 _CLOSED: Final = re.compile(r"(?:--[^\n]*+|/\*.*?\*/|'(?:[^']|'')*+'|`(?:[^`]|``)*+`|(?!--|/\*)[^'`])*+", re.DOTALL)
 _HINTS: Final = "hints are not supported: set options with ALTER TABLE ... SET, or make a table LIKE this one"
-_DOUBLE_QUOTE: Final = "a double quote means nothing here: strings stand in single quotes, names in backquotes"
+_DOUBLE_QUOTE: Final = "double quotes are not supported: put strings in single quotes, names in backquotes"
 _STATEMENTS: Final = (
     "CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT, DELETE, UPDATE, TRUNCATE, MERGE, EXECUTE STATEMENT SET, SELECT, "
     "VALUES, WITH, EXPLAIN, SET, RESET"
@@ -44,8 +44,8 @@ _REFUSED: Final[Mapping[str, str]] = {
     "LOAD": "there are no modules",
 }
 _NOT_SHOWN: Final[Mapping[str, str]] = {
-    "COLUMNS": "say DESCRIBE and the name of the table",
-    "PARTITIONS": "say SELECT * FROM t$partitions, of a store table t",
+    "COLUMNS": "use DESCRIBE and the name of the table",
+    "PARTITIONS": "use SELECT * FROM t$partitions, for a store table t",
     "JOBS": "'jobs' at the prompt lists the queries that it has started",
     "DATABASES": "a warehouse is one database",
     "CATALOGS": "a warehouse is one catalog",
@@ -65,14 +65,14 @@ class FlinkParser(VerbReader):
         self.reset()
         self.sql, self._tokens, self._tokens_size, self._index = text, tokens, len(tokens), -1
         self._advance()
-        found: list[Statement] = []
+        parsed: list[Statement] = []
         while self._curr:
             if self._take(";"):
                 continue
-            found.append(self._statement())
+            parsed.append(self._statement())
             if not self._at_end():
                 self._expected("';' or the end of the text")
-        return tuple(found)
+        return tuple(parsed)
 
     def _statement(self) -> Statement:  # noqa: C901, PLR0911 - one line a statement reads best as a list
         if self._curr.token_type in _QUERY_STARTS:
@@ -126,12 +126,12 @@ class FlinkParser(VerbReader):
     def _describe(self) -> Describe:
         self._take("TABLE")
         if self._is_word("EXTENDED") and self._next and self._next.token_type != TokenType.SEMICOLON:
-            self.raise_error("EXTENDED is not supported: say DESCRIBE, and SELECT * FROM t$options")
+            self.raise_error("EXTENDED is not supported: use DESCRIBE, and SELECT * FROM t$options")
         return Describe(self._object_name("the name of a table or view"))
 
     def _explain(self) -> Explain:
         if not self._take("PLAN", "FOR") and any(map(self._is_word, _DETAILS)):
-            self.raise_error("details of EXPLAIN are not supported: say EXPLAIN and the statement")
+            self.raise_error("details of EXPLAIN are not supported: use EXPLAIN and the statement")
         start = self._curr
         if self._is_word("STATEMENT", "SET", "BEGIN"):
             return Explain(self._statement_set())
@@ -149,16 +149,16 @@ class FlinkParser(VerbReader):
         return StatementSet(self._inserts())
 
     def _inserts(self) -> tuple[Insert, ...]:
-        found: list[Insert] = []
+        inserts: list[Insert] = []
         while not self._take("END"):
             if self._take(";"):
                 continue
             if not self._take("INSERT"):
                 self._expected("INSERT INTO or END")
-            found.append(self._insert())
-        if not found:
+            inserts.append(self._insert())
+        if not inserts:
             self.raise_error("a STATEMENT SET without an INSERT INTO", self._prev)
-        return tuple(found)
+        return tuple(inserts)
 
     def _set(self) -> SetOption:
         if self._at_end():
@@ -198,7 +198,7 @@ def parse(text: str) -> tuple[Statement, ...]:
             raise
         # sqlglot is lenient, and some text that is not SQL at all makes it fail with other errors.
         at = parser._curr or parser._prev  # noqa: SLF001 - as above
-        raise error_at(text, *_span(at), "this cannot be read as SQL") from None
+        raise error_at(text, *_span(at), "this is not valid SQL") from None
 
 
 def parse_query(text: str) -> Query:

@@ -49,7 +49,7 @@ class QueryReader(Reader):
         """Raise an error for invalid SQL that sqlglot accepts, and for SQL that is not supported here."""
         for node in tree.walk():
             if isinstance(node, exp.Select) and not node.expressions:
-                self.raise_error("a SELECT without columns: name them, or say *", start)
+                self.raise_error("a SELECT without columns: name them, or use *", start)
             if isinstance(node, _STATEMENTS) and not isinstance(node, exp.Query):
                 self.raise_error("expected a query and nothing else in it", start)
             if isinstance(node, exp.Placeholder | exp.Parameter):
@@ -57,7 +57,7 @@ class QueryReader(Reader):
             if isinstance(node, exp.DataType) and node.this in {exp.DType.TIMESTAMPTZ, exp.DType.TIME}:
                 self.raise_error(f"type {node.this.value} is not supported: use TIMESTAMP or TIMESTAMP_LTZ", start)
             if isinstance(node, exp.MatchRecognize):
-                self.raise_error("MATCH_RECOGNIZE is not supported: Spark has nothing like it", start)
+                self.raise_error("MATCH_RECOGNIZE is not supported: Spark does not support it", start)
 
     def _parse_table(self, *args: object, **named: object) -> exp.Expr | None:
         """Parse window table functions, which sqlglot does not know, and leave other tables to sqlglot."""
@@ -141,7 +141,7 @@ class QueryReader(Reader):
 
     def _insert(self) -> Insert:
         if self._is_word("OVERWRITE"):
-            self.raise_error("INSERT OVERWRITE stands by itself: it cannot be explained or be one of a set")
+            self.raise_error("INSERT OVERWRITE is not supported in EXPLAIN or in a STATEMENT SET")
         self._need("INTO")
         target = self._object_name("the name of the table")
         if self._is_word("PARTITION"):

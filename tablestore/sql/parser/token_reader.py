@@ -20,7 +20,7 @@ _BARE_KEY: Final = re.compile(r"[\w.\-]+")
 #: The repr of a token, which sqlglot puts into its error messages.
 _INTERNAL: Final = re.compile(r"(?: but got)? ?<Token token_type.*", re.DOTALL)
 ELLIPSIS: Final = "..."
-LEFT_OUT: Final = "'...' stands for something that the text leaves out; write it there"
+LEFT_OUT: Final = "'...' is a placeholder; replace it"
 
 
 class SyntaxFaultError(ParseError):
@@ -150,7 +150,7 @@ class Reader(SparkParser):
             self._expected("an option's name in single quotes")
         if token.token_type == TokenType.STRING:
             if not token.text.strip():
-                self.raise_error("an option's name is empty; its name has been left out")
+                self.raise_error("expected an option's name, got an empty text")
             self._advance()
             return str(token.text)
         while not self._at_end() and _BARE_KEY.fullmatch(self._curr.text):

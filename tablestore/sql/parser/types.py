@@ -60,7 +60,7 @@ UNSUPPORTED: Final = {
     "INTERVAL": "intervals cannot be columns; use BIGINT",
     "MULTISET": "Spark has none; use MAP<T, INT>",
     "RAW": "it belongs to Java classes; use BYTES",
-    "VARIANT": "it is not there yet; use STRING",
+    "VARIANT": "it is not supported yet; use STRING",
     "NULL": "a column needs the type of its values",
 }
 """Flink types that are not supported, with the reason and what to use instead."""
@@ -144,25 +144,25 @@ def of_spark(data_type: DataType, *, nullable: bool = True) -> FlinkType:
     Raises:
         ValueError: no Flink type corresponds to it.
     """
-    found: FlinkType | None = None
+    result: FlinkType | None = None
     if isinstance(data_type, DecimalType):
-        found = _decimal((data_type.precision, data_type.scale))
+        result = _decimal((data_type.precision, data_type.scale))
     elif isinstance(data_type, ArrayType):
-        found = array_of(of_spark(data_type.elementType, nullable=data_type.containsNull))
+        result = array_of(of_spark(data_type.elementType, nullable=data_type.containsNull))
     elif isinstance(data_type, MapType):
-        found = map_of(
+        result = map_of(
             of_spark(data_type.keyType, nullable=False),
             of_spark(data_type.valueType, nullable=data_type.valueContainsNull),
         )
     elif isinstance(data_type, StructType):
-        found = row_of(tuple((f.name, of_spark(f.dataType, nullable=f.nullable)) for f in data_type.fields))
+        result = row_of(tuple((f.name, of_spark(f.dataType, nullable=f.nullable)) for f in data_type.fields))
     else:
         names = [name for name, each in (_SIMPLE | _TIMESTAMPS).items() if type(each) is type(data_type)]
         if not names:
-            msg = f"there is no word of Flink's for {data_type.simpleString()}"
+            msg = f"Flink SQL has no type for {data_type.simpleString()}"
             raise ValueError(msg)
-        found = plain(names[0], ())
-    return replace(found, nullable=nullable)
+        result = plain(names[0], ())
+    return replace(result, nullable=nullable)
 
 
 def _timestamp(name: str, sizes: tuple[int, ...]) -> FlinkType:

@@ -61,8 +61,8 @@ class Windows:
 
 def windows_of(node: exp.Expr) -> Windows | None:
     """Return the windows attached to a table of a query, or None."""
-    found = node.meta.get(_META)
-    return found if isinstance(found, Windows) else None
+    windows = node.meta.get(_META)
+    return windows if isinstance(windows, Windows) else None
 
 
 def microseconds(interval: exp.Expr) -> int:
@@ -106,7 +106,7 @@ def _modernize(select: exp.Select, call: exp.Expr, kind: WindowKind) -> None:
     table = clause.this if clause is not None else None
     time, *intervals = call.expressions
     if not isinstance(table, exp.Table) or select.args.get("joins") or windows_of(table) is not None:
-        reason = f"{kind} in GROUP BY goes with one table in FROM. Say TABLE({kind}(TABLE t, DESCRIPTOR(...), ...))."
+        reason = f"{kind} in GROUP BY goes with one table in FROM. Use TABLE({kind}(TABLE t, DESCRIPTOR(...), ...))."
         raise RefusedError(call, reason)
     if not isinstance(time, exp.Column) or len(intervals) != (2 if kind is WindowKind.HOP else 1):
         reason = (

@@ -226,18 +226,18 @@ def _check_joins(tree: exp.Select, parts: Parts) -> bool:
         if join.args.get("using"):
             refuse(part.place, f"USING in a {what}", "say ON")
         if join.method or join.kind not in {"", "INNER", "CROSS", "OUTER"}:
-            refuse(part.place, f"a {join.method or join.kind} {what}", "say INNER, LEFT, RIGHT or FULL JOIN ... ON")
+            refuse(part.place, f"a {join.method or join.kind} {what}", "use INNER, LEFT, RIGHT or FULL JOIN ... ON")
         condition = join.args.get("on") or tree.args.get("where")
         if condition is None or condition.find(exp.EQ) is None:
-            why = f"both have no end, and each row would meet every other; give an equality, or {BATCH}"
+            why = f"both are unbounded, and each row would match every other; add an equality, or {BATCH}"
             refuse(part.place, f"a {what} without an equality", why)
         if join.side:
             is_outer = True
             timed = all(_has_watermark(each.relation.rows) for each in (before[0], part))
             if not timed or condition is None or condition.find(exp.Between, exp.GT, exp.GTE, exp.LT, exp.LTE) is None:
                 why = (
-                    "a row has no partner only when none can come any more; give both tables a WATERMARK and ON a "
-                    "BETWEEN of their times, or make an INNER JOIN"
+                    "whether a row has no match is known only when none can arrive any more; declare a WATERMARK on "
+                    "both tables and use BETWEEN of their times in ON, or use an INNER JOIN"
                 )
                 refuse(part.place, f"a {join.side} {what} without bounds of time", why)
     return is_outer
@@ -249,7 +249,7 @@ def _check_static(join: exp.Join, part: QueryInput | None, before: list[QueryInp
     whole = {"RIGHT": bool(before), "FULL": bool(before) or goes_on, "LEFT": goes_on}.get(join.side, False)
     if whole or (goes_on and join.kind in {"SEMI", "ANTI"}):
         name = join.this.alias or join.this.name
-        why = f"whether a row has no partner is known only when all are there; {BATCH}"
+        why = f"whether a row has no match is known only at the end; {BATCH}"
         refuse(
             join.this,
             f"a {join.side or join.kind} JOIN with '{name}', in which all rows of a table with an end stay,",

@@ -54,7 +54,9 @@ def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr,
         version = table.args.get("version")
         if version is not None:
             if not isinstance(version.expression, exp.Column | exp.Anonymous):
-                reason = "a snapshot of the past is read by catalog.table(name).read(timestamp=...), not in SQL yet."
+                reason = (
+                    "reading an old snapshot is not supported in SQL yet; use catalog.table(name).read(timestamp=...)."
+                )
                 raise RefusedError(table, reason)
             # A batch query reads current rows anyway, as a lookup does.
             table.set("version", None)
@@ -122,7 +124,7 @@ def check_depth(made: CreateView, depth: int) -> None:
         InvalidInputError: the nesting is deeper than `DEPTH_MAX`.
     """
     if depth > DEPTH_MAX:
-        msg = f"view '{made.name}' reads itself, through others. DROP it, and CREATE it over tables."
+        msg = f"view '{made.name}' reads itself through other views. DROP it, and CREATE it over tables."
         raise InvalidInputError(msg)
 
 

@@ -186,13 +186,13 @@ class _Planner:
             refuse(tree.expression, tree.key.upper(), f"only UNION and UNION ALL; {BATCH}", tree.key.upper())
         first, second = self.of(tree.this, known), self.of(tree.expression, known)
         if first.each is not None or second.each is not None:
-            refuse(tree.expression, "UNION of what looks rows up", "INSERT each INTO the table by itself", "UNION")
+            refuse(tree.expression, "UNION with a lookup join", "INSERT each INTO the table by itself", "UNION")
         if len(first.names) != len(second.names):
             reason = f"UNION: the first query has {len(first.names)} columns, the second {len(second.names)}."
             raise RefusedError(tree.expression, reason, "UNION")
         if first.endless != second.endless:
-            why = "the rows of the table that has one would be added again and again. Put them INTO the other table"
-            refuse(tree.expression, "UNION of a table that has an end and one that has none", why, "UNION")
+            why = "the rows of the bounded table would be added repeatedly. INSERT them INTO the other table"
+            refuse(tree.expression, "UNION of a bounded and an unbounded table", why, "UNION")
         if tree.args.get("distinct") or not (first.grows and second.grows):
             check_not_final(tree.expression, first.final or second.final)
         both = union(first, second)
@@ -228,7 +228,7 @@ class _Planner:
                 continue
             if made.each is not None:
                 why = "INSERT its result INTO a table and read that"
-                refuse(node, f"'{node.alias or node.name}', which looks rows up, as part of a query", why)
+                refuse(node, f"'{node.alias or node.name}', a lookup join, as part of a query", why)
             alias = node.alias or node.name
             key = f"{alias}@{number}"
             place = exp.to_table("x")
@@ -244,7 +244,7 @@ class _Planner:
                 continue
             made = known.get(table.name) or self._table(table.name)
             if made.rows is None or made.endless:
-                refuse(table, f"a query over '{table.name}' within an expression", "the table has no end; join it")
+                refuse(table, f"a query over '{table.name}' within an expression", "the table is unbounded; use a join")
             inner[table.name] = made.rows
         return Parts(tuple(found), inner)
 
@@ -263,7 +263,9 @@ class _Planner:
         if windows is None:
             return _named(made, alias, node)
         if made.rows is None:
-            why = "a row could be taken back when its window is over; count them by FLOOR(time TO MINUTE), say, instead"
+            why = (
+                "a row could be retracted after its window has ended; count them by FLOOR(time TO MINUTE), say, instead"
+            )
             refuse(node, f"a window over '{node.name}', whose rows change,", why)
         return replace(made, names=names_of(made.names, windows), rows=windowed(made.rows, windows, node))
 

@@ -185,8 +185,8 @@ def _among_plain_rows(
     """Return any other aggregate over columns for its arguments, with a filter for plain rows."""
     if inside.find(exp.Order, exp.Distinct, exp.Query):
         msg = (
-            f"{node.sql('spark')} is not supported beside aggregates of distinct values in a continuous query. Put it "
-            "into a query of its own."
+            f"{node.sql('spark')} is not supported with aggregates of distinct values in a continuous query. Use a "
+            "separate query."
         )
         raise RefusedError(node, msg)
 

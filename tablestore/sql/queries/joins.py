@@ -59,9 +59,9 @@ def joined(select: exp.Select, parts: Parts) -> tuple[exp.Select, QueryInput]:
     for part in parts.inputs:
         if not part.relation.endless:
             why = (
-                f"what '{part.alias}' holds may have changed when a row is taken back; put it INTO a store table first"
+                f"rows of '{part.alias}' may have changed when a row is retracted; INSERT them INTO a store table first"
             )
-            refuse(part.place, f"a join of '{part.alias}', which has an end, and a table whose rows change", why)
+            refuse(part.place, f"a join of '{part.alias}', which is bounded, and a table whose rows change", why)
     joins = select.args.get("joins") or []
     if len(parts.inputs) != len(joins) + 1:
         refuse(select.expressions[0], "VALUES or a function of tables beside tables whose rows change", BATCH)
@@ -115,7 +115,7 @@ def _join(left: _Joined, join: exp.Join, part: QueryInput) -> tuple[_Joined, lis
     method = join.method or ("" if not join.args.get("using") else "USING")
     if side is None or method:
         what = f"{method or join.kind or join.side} JOIN"
-        refuse(part.place, f"{what} of tables whose rows change", "say INNER, LEFT, RIGHT or FULL JOIN ... ON", "JOIN")
+        refuse(part.place, f"{what} of tables whose rows change", "use INNER, LEFT, RIGHT or FULL JOIN ... ON", "JOIN")
     equal, others = _equalities(join.args.get("on"), left, part)
     if not equal:
         refuse(part.place, f"a join with '{part.alias}' without an equality of columns of both", "give one", "JOIN")

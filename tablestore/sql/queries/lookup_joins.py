@@ -56,10 +56,10 @@ def take_lookups(scope: Scope, select: exp.Select, query: Query) -> dict[str, ex
             refuse(table, what, "only store tables can be looked up; INSERT it INTO one")
         moment = table.args["version"].expression
         if not _is_proctime(scope, moment, query):
-            why = "only the present can be looked up: give a column AS PROCTIME(), or join the tables"
+            why = "only current rows can be looked up: use a column AS PROCTIME(), or join the tables"
             refuse(moment, f"{what} a time that is not PROCTIME()", why)
         if (join.side or join.kind or "INNER") not in {"INNER", "LEFT"}:
-            refuse(table, f"a {join.side or join.kind} JOIN with what is looked up", "say INNER or LEFT JOIN")
+            refuse(table, f"a {join.side or join.kind} lookup JOIN", "use INNER or LEFT JOIN")
         key = f"{table.name}@lookup{number}"
         place = exp.to_table("x")
         place.set("this", exp.to_identifier(key, quoted=True))
@@ -92,13 +92,13 @@ def looked_up(scope: Scope, select: exp.Select, parts: Parts, tables: dict[str, 
 def _stream(select: exp.Select, parts: Parts) -> QueryInput:
     at = select.expressions[0]
     if is_grouped(select) or select.args.get("distinct"):
-        refuse(at, "an aggregate or DISTINCT over what is looked up", _INSTEAD)
+        refuse(at, "an aggregate or DISTINCT over a lookup join", _INSTEAD)
     if len(parts.endless) != 1:
-        refuse(at, "a lookup beside a join of endless tables", _INSTEAD)
+        refuse(at, "a lookup with a join of unbounded tables", _INSTEAD)
     (stream,) = parts.endless
     if not stream.relation.grows:
         why = (
-            "a row would be taken back as another than it was added; join the tables without FOR SYSTEM_TIME AS OF, or "
+            "a retraction could differ from the row that was added; join the tables without FOR SYSTEM_TIME AS OF, or "
             f"{BATCH}"
         )
         refuse(stream.place, f"a lookup for '{stream.alias}', whose rows change,", why)

@@ -88,7 +88,7 @@ def _qualify(column: exp.Column, sources: Mapping[str, Source], aliases: Mapping
     found = [source for source in sources.values() if source.has(column.name)]
     if len(found) > 1 and column.name.lower() not in aliases:
         tables = " and ".join(f"'{each.alias}'" for each in found)
-        raise RefusedError(column, f"column '{column.name}' is in {tables}; say of which.")
+        raise RefusedError(column, f"column '{column.name}' is in {tables}; name the table.")
     if len(found) == 1:
         name = next(each for each in found[0].names if each.lower() == column.name.lower())
         _named(column, name)

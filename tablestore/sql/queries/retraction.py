@@ -124,7 +124,7 @@ def _aggregate(node: exp.AggFunc | exp.Filter, arguments: dict[exp.Expr, str]) -
 
 def _why(node: exp.Expr) -> str:
     what = "is not supported in a continuous query over rows that change"
-    instead = "INSERT the rows INTO a store table and ask it in batch mode: SET 'execution.runtime-mode' = 'batch'"
+    instead = "INSERT the rows INTO a store table and query it in batch mode: SET 'execution.runtime-mode' = 'batch'"
     if isinstance(node, exp.Min | exp.Max):
-        return f"{what}: when the row that holds it is taken back, the next one would have to be known. {instead}."
+        return f"{what}: when the row with this value is retracted, the next value would have to be known. {instead}."
     return f"{what}; COUNT, SUM and AVG are, of DISTINCT values too. {instead}."

@@ -84,8 +84,8 @@ def _check(each: Aggregate, kinds: dict[str, DataType]) -> None:
     kind = kinds[each.arguments[0]]
     if not isinstance(kind, IntegralType | DecimalType):
         msg = (
-            f"{each.node.sql('spark')} over rows that change is not supported of {kind.simpleString()}, from which a "
-            "value cannot be taken away exactly. CAST it to a DECIMAL, such as DECIMAL(18, 4)."
+            f"{each.node.sql('spark')} over rows that change is not supported for {kind.simpleString()}, because a "
+            "value cannot be retracted exactly. CAST it to a DECIMAL, such as DECIMAL(18, 4)."
         )
         raise RefusedError(each.node, msg)
 

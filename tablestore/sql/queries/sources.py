@@ -62,8 +62,8 @@ def _added(changes: DataFrame, name: str) -> DataFrame:
     Deletes from such tables are rare, and a query that had to expect them could not use windows, MIN or MAX.
     """
     msg = (
-        f"table '{name}' has no PRIMARY KEY, so that this query counts on rows being added only; rows were deleted or "
-        "updated. Start the query over (DROP and CREATE the table it goes into, or SET 'pipeline.name'), or give the "
+        f"table '{name}' has no PRIMARY KEY, so this query expects rows to be inserted only, but rows were deleted or "
+        "updated. Restart the query (DROP and CREATE the table it goes into, or SET 'pipeline.name'), or give the "
         "table a PRIMARY KEY."
     )
     is_added = F.col(CHANGE_TYPE) == RowKind.INSERT.change_type

@@ -53,11 +53,11 @@ def check_endless(tree: exp.Query) -> None:
         RefusedError: it does; the message has an alternative.
     """
     if order := tree.args.get("order") or tree.args.get("sort") or tree.args.get("cluster"):
-        refuse(order, "ORDER BY", f"there is no last row to sort; {BATCH}", "ORDER")
+        refuse(order, "ORDER BY", f"an unbounded result cannot be sorted; {BATCH}", "ORDER")
     for part, word in (("limit", "LIMIT"), ("offset", "OFFSET")):
         if limit := tree.args.get(part):
             name = "FETCH" if isinstance(limit, exp.Fetch) else word
-            refuse(limit, name, f"which rows come first is chance; {BATCH}", name)
+            refuse(limit, name, f"the first rows are not deterministic; {BATCH}", name)
     if not isinstance(tree, exp.Select):
         return
     if tree.args.get("qualify") or tree.args.get("windows"):
@@ -67,7 +67,7 @@ def check_endless(tree: exp.Query) -> None:
             refuse(node, "OVER (...)", f"it needs all rows; {BATCH}")
     on = tree.args.get("distinct")
     if on is not None and on.args.get("on"):
-        refuse(on, "DISTINCT ON", f"which row is kept is chance; {BATCH}")
+        refuse(on, "DISTINCT ON", f"the row kept is not deterministic; {BATCH}")
 
 
 def check_repeatable(select: exp.Select) -> None:
@@ -82,7 +82,7 @@ def check_repeatable(select: exp.Select) -> None:
             refuse(
                 node,
                 f"{name} over rows that change",
-                f"a row would be taken back as another than it was added; leave it out, or {BATCH}",
+                f"a retraction could differ from the row that was added; leave it out, or {BATCH}",
             )
         if isinstance(node, exp.Query) and node is not select:
             refuse(node, "a query within an expression over rows that change", f"join the tables, or {BATCH}")
@@ -109,7 +109,7 @@ def check_not_final(node: exp.Expr, is_final: bool) -> None:
     """
     if is_final:
         why = (
-            "Spark gives results when a watermark passes or at once, not both; INSERT the windows INTO a table and "
-            f"read that, or {BATCH}"
+            "Spark returns results either when a watermark passes or immediately, not both; INSERT the windows "
+            f"INTO a table and read that, or {BATCH}"
         )
         refuse(node, "an updating result over windows or outer joins of event time", why)

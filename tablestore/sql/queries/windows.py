@@ -41,8 +41,7 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
         raise RefusedError(node, f"DESCRIPTOR({windows.column}): expected a column of type TIMESTAMP; {what}.")
     if frame.isStreaming and WATERMARK not in field.metadata:
         why = (
-            "without it no window is ever over; declare "
-            f"WATERMARK FOR {backquoted(windows.column)} AS ... in CREATE TABLE"
+            f"without it no window ever ends; declare WATERMARK FOR {backquoted(windows.column)} AS ... in CREATE TABLE"
         )
         refuse(node, f"a window over '{windows.column}', which has no watermark,", why)
     if windows.kind is WindowKind.SESSION:
@@ -86,7 +85,7 @@ def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
     others = {each.name for each in by if isinstance(each, exp.Column) and each not in ends}
     if not whole or others != set(windows.partition) or len(by) != len(ends) + len(others):
         wanted = ", ".join([*windows.partition, START, END])
-        refuse(select.expressions[0], "a SESSION window that is not grouped by", f"say GROUP BY {wanted}")
+        refuse(select.expressions[0], "a SESSION window that is not grouped by", f"use GROUP BY {wanted}")
     gap = exp.Literal.string(_said(windows.size_us))
     time = exp.column(windows.column, table=alias, quoted=True)
     session = exp.Anonymous(this="SESSION_WINDOW", expressions=[time, gap])

@@ -102,18 +102,18 @@ def test_the_log_s_lag_is_shown_and_a_table_is_kept(
     assert "1 snapshots, 1 changes" in run("log", path).stdout
     assert told("recover", path) == [{"published": [{"snapshot": 3, "rows": 1}], "newest": 3}]
     assert [each["published"] for each in told("snapshots", path)] == [True] * 4
-    assert "holds every snapshot up to 3" in run("log", path).stdout
+    assert "contains every snapshot up to 3" in run("log", path).stdout
     assert told("verify", path)[-1]["ok"] is True
     assert told("repair", path)[-1]["actions"] == []
 
     before = rows_of(table)
     assert told("compact", path) == [{"compacted": True, "snapshot": table.files.latest()}]
-    assert "nothing to fold" in run("compact", path).stdout
+    assert "nothing to compact" in run("compact", path).stdout
     assert rows_of(table) == before
     assert told("read", path, "--count") == [{"rows": len(before)}]
 
     run("drop", path, "--json", code=1)
-    assert "To remove it, say --yes" in RUN.invoke(app, ["drop", path], input="n\n").output
+    assert "To remove it, pass --yes" in RUN.invoke(app, ["drop", path], input="n\n").output
     assert told("drop", path, "--yes") == [{"dropped": str(tmp_path / "t"), "deleted_topic": name}]
     assert "there is no table" in run("describe", path, code=1).output
 
@@ -160,7 +160,7 @@ def test_errors_are_one_line_unless_debug_is_asked_for(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("tablestore.cli.log.TableContext.open", wrong)
     output = run("log", nowhere, code=console.MISTAKE).output
-    assert "RuntimeError: first (a mistake in this program" in output
+    assert "RuntimeError: first (a bug in this program" in output
 
 
 def test_commands_start_without_what_they_do_not_need(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_session_without_spark(catalog: Catalog) -> None:
         keys.send_text("".join(text.replace("\n", "\r") + "\r" for text in typed))
         converse(runner, keys, DummyOutput())
     told = shown.getvalue()
-    assert all(word in told for word in ("orders", "one", "stop N", "table 'k' was made"))
+    assert all(word in told for word in ("orders", "one", "stop N", "table 'k' was created"))
     assert "2" not in told.split("SHOW CREATE")[-1].split("***")[-1]
     assert "swordfish" not in told
     kept = history_file().read_text()
@@ -113,7 +113,7 @@ def test_a_live_table_follows_its_changes() -> None:
     changes.apply([("-D", "a", 1), ("+I", "a", 1), ("+I", "a", 1), ("-U", "a", 1), ("+U", "a", 2)])
     changes.apply([("+I", "b", None), ("+I", "a", 10)])
     assert changes.rows() == [("a", 2), ("a", 10), ("b", None)]
-    with pytest.raises(InvalidInputError, match="take back a row"):
+    with pytest.raises(InvalidInputError, match="retracts a row"):
         changes.apply([("-D", "z", 1)])
 
 

@@ -40,7 +40,7 @@ def test_recover_publishes_what_a_writer_left_behind(
 def test_a_path_without_a_table_is_one_red_line(tmp_path: Path) -> None:
     result = RUN.invoke(app, ["recover", str(tmp_path / "nothing")])
     assert result.exit_code == 1
-    assert "there is no table of the store here" in result.output
+    assert "there is no table of the store" in result.output
     assert "Traceback" not in result.output
 
 
@@ -68,7 +68,7 @@ def test_tags_expiry_and_what_is_inside(kafka: LocalKafka, tmp_path: Path, topic
     assert kept == [6, 5, 4]
     assert [json.loads(line)["tag"] for line in run("tags", "--json").splitlines()] == ["kept"]
     assert "change_rows" in run("inspect", "buckets")
-    assert "Tag kept (snapshot 2) is gone." in run("delete-tag", "kept")
+    assert "Deleted tag kept (snapshot 2)." in run("delete-tag", "kept")
     run("delete-tag", "kept", code=1)
     run("reset-consumer", "nobody", code=1)
     assert run("consumers", "--json") == ""

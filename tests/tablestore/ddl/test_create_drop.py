@@ -148,7 +148,7 @@ def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(spark: Spark
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-mother.txt").write_text("dear")
     write_deltalake(tmp_path / "delta", pa.table({"id": [1]}))
-    for folder, word in (("letters", "to-mother"), ("delta", "not of this store")):
+    for folder, word in (("letters", "to-mother"), ("delta", "does not belong to the store")):
         with pytest.raises(AlreadyExistsError, match=word):
             make(spark, tmp_path / folder)
     assert (tmp_path / "letters" / "to-mother.txt").read_text() == "dear"

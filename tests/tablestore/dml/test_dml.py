@@ -289,17 +289,17 @@ def test_rows_that_would_share_a_key_are_refused_and_moves_that_do_not_go_throug
     before = state(table)
     twice = frame(spark, [(1, "x", False), (1, "y", False)], SOURCE)
     refused: list[tuple[str, Callable[[], object]]] = [
-        ("two rows would have one primary key", lambda: table.update("id = 1", {"id": F.lit(2)})),
-        ("two rows would have one primary key", lambda: table.update("id < 3", {"id": F.lit(9)})),
-        ("must not hold NULL", lambda: table.update("id = 1", {"id": F.lit(None)})),
-        ("every row must be one that where selects", lambda: table.overwrite(frame(spark, [(1, "z")]), "v = 'a'")),
+        ("two rows would have the same primary key", lambda: table.update("id = 1", {"id": F.lit(2)})),
+        ("two rows would have the same primary key", lambda: table.update("id < 3", {"id": F.lit(9)})),
+        ("must not contain NULL", lambda: table.update("id = 1", {"id": F.lit(None)})),
+        ("every row must satisfy where", lambda: table.overwrite(frame(spark, [(1, "z")]), "v = 'a'")),
         ("ambiguous", lambda: table.merge(twice, "id", [when_matched().update({"v": "source.v"})])),
         (
-            "two rows would have one primary key",
+            "two rows would have the same primary key",
             lambda: table.merge(twice, "target.v = source.v", [when_not_matched().insert({"id": "7", "v": "'n'"})]),
         ),
         (
-            "two rows would have one primary key",
+            "two rows would have the same primary key",
             lambda: table.merge(
                 twice, "target.v = source.v", [when_not_matched("source.v = 'x'").insert({"id": "1", "v": "'n'"})]
             ),
@@ -335,15 +335,15 @@ def test_what_is_wrong_is_said_before_anything_is_written(
         ("delete: where 'id' cannot", lambda: plain.delete("id")),
         ("delete: where: expected a Spark column or SQL text, got int", lambda: plain.delete(3)),
         ("delete: this table has no primary key", lambda: plain.delete(one)),
-        ("update: set: 'w' is no column", lambda: keyed_.update("true", {"w": "1"})),
+        ("update: set: 'w' is not a column", lambda: keyed_.update("true", {"w": "1"})),
         ("update: set: 'ID' is set twice", lambda: keyed_.update("true", {"id": "1", "ID": "2"})),
-        ("update: set: expected columns and what they are set to", lambda: plain.update("true", {})),
+        ("update: set: expected a mapping of columns to new values", lambda: plain.update("true", {})),
         ("column 'v' is string, got int; say cast", lambda: plain.update("true", {"v": "1"})),
         ("missing \\['v'\\]", lambda: plain.overwrite(one.select("id"))),
-        ("drop the column, or write\\(\\) the changes", lambda: keyed_.overwrite(feed)),
+        ("Drop it, or write\\(\\) the changes", lambda: keyed_.overwrite(feed)),
         ("exclude each other", lambda: keyed_.overwrite(one, "id = 1", dynamic=True)),
         ("this table has none", lambda: plain.overwrite(one, dynamic=True)),
-        ("every row must be one that where selects; 1 of 1", lambda: plain.overwrite(one, "id = 2")),
+        ("every row must satisfy where; 1 of 1", lambda: plain.overwrite(one, "id = 2")),
         ("merge: when expects clauses", lambda: keyed_.merge(one, "id", [])),
         (
             "'when matched then delete' is never reached",
@@ -351,7 +351,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(
         ),
         ("merge: on expects columns of both", lambda: keyed_.merge(one, ["w"], [when_matched().delete()])),
         (
-            "sets all columns, and the source lacks \\['v'\\]",
+            "sets all columns, but the source lacks \\['v'\\]",
             lambda: keyed_.merge(one.select("id"), "id", [when_matched().update()]),
         ),
         (

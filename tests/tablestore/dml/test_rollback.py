@@ -96,7 +96,7 @@ def test_a_rollback_to_a_tag_whose_snapshot_has_expired_or_that_dies(
     with pytest.raises(NotFoundError, match="has expired"):
         rollback(life.table, life.writer, run_here, 4)
     flat = Life(tmp_path / "flat", kafka.bootstrap_servers, topic(), key=False)
-    with pytest.raises(InvalidInputError, match=r"log\.format='json' names a row that is gone by its primary key"):
+    with pytest.raises(InvalidInputError, match=r"log\.format='json' identifies a deleted row by its primary key"):
         rollback(flat.table, flat.writer, run_here, 0)
 
 

@@ -193,7 +193,7 @@ def test_what_is_kept_reads_as_before_and_what_is_not_is_gone_from_the_disk(
     delete_tag(life.table, tagged.name)
     delete_tag(life.table, "newest")
     assert on_disk(life.path) == needed(life.table)
-    with pytest.raises(NotFoundError, match="'monthly': there is none; the table has no tags"):
+    with pytest.raises(NotFoundError, match="'monthly' does not exist; the table has no tags"):
         delete_tag(life.table, "monthly")
     for _ in range(3):
         idle = life.expire(3)
@@ -233,7 +233,7 @@ def test_nothing_goes_that_a_consumer_the_log_or_a_reader_under_way_needs(
     write(other, [(2, "later")])
     report = life.expire(1)
     assert published is not None
-    assert (report.oldest, report.held_by[:18]) == (published.snapshot, "what the log lacks")
+    assert (report.oldest, report.held_by[:21]) == (published.snapshot, "unpublished snapshots")
     life.write(1)
     life.check(oldest=published.snapshot)
     for argument in ({"keep_last": 0}, {"older_than": "soon"}, {"older_than": timedelta(-1)}):
@@ -384,10 +384,15 @@ def test_readers_and_writers_do_not_notice_an_expiry_that_spares_what_they_read(
         table = TableContext.open(str(life.path))
         while not stop.is_set():
             newest = table.files.latest()
-            assert dict(content(table, newest))[7]
-            changes = table.files.changes(newest, PARTITIONS)
-            assert sum(b.num_rows for p in range(PARTITIONS) for b in changes.batches(p)) == changes.snapshot.rows
-            reads += 1
+            try:
+                assert dict(content(table, newest))[7]
+                changes = table.files.changes(newest, PARTITIONS)
+                assert sum(b.num_rows for p in range(PARTITIONS) for b in changes.batches(p)) == changes.snapshot.rows
+                reads += 1
+            except (DataLostError, NotFoundError):
+                # A reader that more than the twelve kept snapshots have overtaken may fail; nobody else may.
+                if table.files.oldest() <= newest:
+                    raise
         return reads
 
     with ThreadPoolExecutor(5) as pool:

@@ -301,12 +301,12 @@ SUMS = {"merge-engine": "aggregation", "fields.x.aggregate-function": "sum", "fi
 @pytest.mark.parametrize(
     ("options", "changes", "message"),
     [
-        ({"merge-engine": "first-row"}, [(DELETE, row(1))], "takes none; set ignore-delete=true"),
-        ({"merge-engine": "partial-update"}, [(DELETE, row(1))], "takes none; set ignore-delete=true"),
+        ({"merge-engine": "first-row"}, [(DELETE, row(1))], "does not accept deletes; set ignore-delete=true"),
+        ({"merge-engine": "partial-update"}, [(DELETE, row(1))], "does not accept deletes; set ignore-delete=true"),
         ({**SUMS, "fields.w.aggregate-function": "max"}, [(PREIMAGE, row(1))], "fields.w.ignore-retract=true"),
         (SUMS, [(UPSERT, row(1, x=2**63 - 1)), (UPSERT, row(1, x=1))], "out of range"),
-        (SUMS, [(UPSERT, row(1, y=6)), (DELETE, row(1, y=4))], "no factor of the product"),
-        (SUMS, [(UPSERT, row(1, y=6)), (DELETE, row(1, y=0))], "no factor of the product"),
+        (SUMS, [(UPSERT, row(1, y=6)), (DELETE, row(1, y=4))], "not a factor of the product"),
+        (SUMS, [(UPSERT, row(1, y=6)), (DELETE, row(1, y=0))], "not a factor of the product"),
         (SUMS, [(UPSERT, row(1, y=2**30)), (UPSERT, row(1, y=4))], "out of range"),
     ],
 )
@@ -410,7 +410,7 @@ def test_sketches_are_united_whatever_the_order(tmp_path: Path) -> None:
             write(table, [(UPSERT, {"id": key, "u": u}) for u in batch for key in (1, 2) if key == 1 or u in parts[2:]])
         held = [rows_of(table)[key]["u"] for key in (1, 2)]
         estimates.append([sketches.hll_sketch.deserialize(each).get_estimate() for each in held])
-        with pytest.raises(InvalidInputError, match=r"hll_sketch: .* is no HLL sketch"):
+        with pytest.raises(InvalidInputError, match=r"hll_sketch: .* is not an HLL sketch"):
             write(table, [(UPSERT, {"id": 3, "u": b"abc"})])
     assert estimates[0] == pytest.approx(estimates[1])
     assert estimates[0] == pytest.approx([2000, 10], rel=0.03)

@@ -58,7 +58,7 @@ def test_what_was_is_read_by_tag_as_changes_and_as_a_stream(
     assert feed(table.changes("two", made.time)) == feed(table.changes(2, made.id))
     with pytest.raises(InvalidInputError, match="from snapshot 4 to 2: expected the older one first"):
         table.changes(4, "two")
-    with pytest.raises(NotFoundError, match="tag 'three': there is none; the table has two"):
+    with pytest.raises(NotFoundError, match="tag 'three' does not exist; the table has two"):
         table.changes("three")
 
     # A stream begins after a tag, and ends at a snapshot, a tag or a time, also one that is yet to come.

@@ -72,7 +72,7 @@ def test_a_streaming_insert_of_the_command_line_ends_in_one_line(tmp_path: Path,
         else:
             process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert out.strip().splitlines() == ["Stopped. The same INSERT goes on where it was."]
+    assert out.strip().splitlines() == ["Stopped. The same INSERT continues from its checkpoint."]
     # PySpark and py4j may find Spark gone and print where they were, so tracebacks of theirs are not looked at.
     assert not [word for word in NOISE if word in err], err
     assert process.returncode == 0

@@ -281,7 +281,7 @@ def test_every_door_of_spark_looks_up(spark: Any, tmp_path: Path) -> None:
             ["id"],
             "needs log.consistency='transactional'",
         ),
-        ({"log.changelog-mode": "all"}, ["id"], "leave it out: the log holds every change"),
+        ({"log.changelog-mode": "all"}, ["id"], "leave it out: the log contains every change"),
         ({"log.key.format": "json"}, ["id"], "leave it out: the key of a record is always JSON"),
         ({"changelog-producer": "input"}, ["id"], "expected .*none.*lookup"),
         ({"log.compacted": "true", "log.format": "debezium-json"}, ["id"], "has no null value"),

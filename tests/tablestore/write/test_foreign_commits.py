@@ -171,7 +171,7 @@ def test_without_a_key_changed_rows_are_adopted(tmp_path: Path, command: Callabl
     write(Writer(table, None), [(50, "after")])
     now = held(tmp_path / "t")
     assert now == by_delta_rs(tmp_path / "t")
-    with pytest.raises(CorruptedError, match=r"version 3 .*recover\(\) publishes it"):
+    with pytest.raises(CorruptedError, match=r"version 3 .*recover\(\) publishes them"):
         folded(tmp_path / "t")
     adopted = adopt(table)
     assert adopted is not None
@@ -204,7 +204,7 @@ def test_the_command_line_adopts_and_skips(tmp_path: Path) -> None:
     run = CliRunner(env={"COLUMNS": "160"})
     delete(DeltaTable(tmp_path / "t"))
     done = run.invoke(app, ["recover", str(tmp_path / "t")])
-    assert "snapshot 4 has what other Delta writers changed in versions 3, 3 changes" in done.stdout
+    assert "snapshot 4 contains the changes of other Delta writers in versions 3, 3 changes" in done.stdout
     overwrite(DeltaTable(tmp_path / "t"))
     restore(DeltaTable(tmp_path / "t"))
     done = run.invoke(app, ["recover", str(tmp_path / "t"), "--skip-version", "6", "--json"])
@@ -345,7 +345,7 @@ def test_a_log_goes_on_after_others_changed_rows(
     if command is optimize:
         write(writer, SECOND)
     else:
-        with pytest.raises(TableStoreError, match=r"recover\(\) publishes it"):
+        with pytest.raises(TableStoreError, match=r"recover\(\) publishes them"):
             write(writer, SECOND)
     publisher.discard()
     write(Writer(table, again := publisher_of(table)), [(50, "after")])
