@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from log_system.kafka.client import range_reader
 from log_system.kafka.client.cluster import Cluster, Partition
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import latest_offsets
 from log_system.kafka.publisher.partition_sender import Sender
-from log_system.kafka.reader import snapshot_reader
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import CorruptedError, DataLostError
 from tablestore.write import take_over_backoff
@@ -238,7 +238,7 @@ def test_records_that_a_changed_policy_compacted_away_are_missed_by_readers_and_
 ) -> None:
     rig.write(1, 2, 3)
     compact_log(rig)
-    monkeypatch.setattr(snapshot_reader, "ANSWER_SECONDS", 5.0)
+    monkeypatch.setattr(range_reader, "ANSWER_SECONDS", 5.0)
     with pytest.raises(DataLostError, match="deleted or compacted"):
         rig.feed(through=3)
     rig.write(5)

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.consumers import FetchRange
+from log_system.kafka.client.messages import Wanted
 from log_system.kafka.client.range_reader import read_records
 from log_system.kafka.client.topic import delete_topic
 from log_system.local_kafka.owned import LocalKafka
@@ -186,13 +187,14 @@ LEFT_HALFWAY = """
 import sys
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.consumers import FetchRange
+from log_system.kafka.client.messages import Wanted
 from log_system.kafka.client.range_reader import read_records
 from log_system.kafka.client import range_reader as ranges
-ranges._BATCH_RECORDS = 1_000
+ranges.BATCH = ranges.BatchSize(records=1_000)
 client = KafkaClient({"bootstrap.servers": sys.argv[1]})
 def read():
     part = FetchRange(sys.argv[2], 0, 0, 10_000)
-    return read_records(client, "g", part, "read_committed", all_keys=False, messages=False)
+    return read_records(client, "g", part, Wanted())
 left, whole = read(), read()
 next(left)
 found = len(next(whole))
@@ -229,7 +231,7 @@ def test_two_readers_of_one_partition_at_once_each_get_every_record(kafka: Local
 
     def read(start: int) -> Iterator[int]:
         part = FetchRange(name, 0, start, 10_000)
-        for records in read_records(client, "g", part, "read_committed", all_keys=False, messages=False):
+        for records in read_records(client, "g", part, Wanted()):
             yield len(records)
 
     assert sum(a + b for a, b in zip(read(0), read(0), strict=True)) == 20_000

@@ -17,7 +17,7 @@ from log_system.formats.duckdb_json import timestamp_text
 from log_system.gate import Gate
 from log_system.kafka.client import bulk_consume, bulk_produce, librdkafka_ffi
 from log_system.kafka.client.connect import KafkaClient, take_over
-from log_system.kafka.client.messages import Records, joined, taking
+from log_system.kafka.client.messages import Records, Wanted, joined, taking
 from log_system.kafka.reader.snapshot_reader import read_slice
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.row_kind import RowKind
@@ -56,7 +56,7 @@ def read(client: KafkaClient, topic: str, count: int, *, in_bulk: bool) -> Recor
         # Twice over one consumer, as readers do.
         for _ in range(2):
             found.clear()
-            with taking(consumer, topic, 1, all_keys=True, messages=False, times=True) as take:
+            with taking(consumer, topic, 1, Wanted(all_keys=True, times=True)) as take:
                 consumer.assign([TopicPartition(topic, 1, 0)])
                 ends: list[int] = []
                 while sum(map(len, found)) < count or not ends:
@@ -128,7 +128,7 @@ class TestBothWays:
         )
 
         def beyond(consumer: Any) -> None:
-            with taking(consumer, made, 1, all_keys=True, messages=False) as take:
+            with taking(consumer, made, 1, Wanted(all_keys=True)) as take:
                 consumer.assign([TopicPartition(made, 1, 1_000_000)])
                 for _ in range(60):
                     take(10, 0.5)

@@ -67,6 +67,7 @@ class FetchRange:
         start: the first offset.
         end: the offset after the last one.
         topic_id: the topic's id; empty accepts any topic of that name.
+        records: how many records are to be read at most; None for all.
     """
 
     topic: str
@@ -74,6 +75,7 @@ class FetchRange:
     start: int
     end: int
     topic_id: str = ""
+    records: int | None = None
 
     def __str__(self) -> str:
         return f"offsets {self.start} to {self.end} of partition {self.partition} of topic {self.topic!r}"

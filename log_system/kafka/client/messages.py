@@ -20,6 +20,21 @@ _offset: Callable[[Any], int] = cast(Any, Message.offset)
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """Which parts of records are read beside values and offsets.
+
+    Attributes:
+        all_keys: all keys, not only those of batches with NULL values.
+        messages: the client's own messages too, for example for their headers.
+        times: each record's timestamp.
+    """
+
+    all_keys: bool = False
+    messages: bool = False
+    times: bool = False
+
+
+@dataclass(frozen=True)
 class Records:
     """Records of one partition, in order.
 
@@ -85,44 +100,38 @@ Returns the records (None if there are none), and the partition's end offset if 
 
 
 @contextmanager
-def taking(
-    consumer: Any, topic: str, partition: int, *, all_keys: bool, messages: bool, times: bool = False
-) -> Iterator[Take]:
+def taking(consumer: Any, topic: str, partition: int, wanted: Wanted) -> Iterator[Take]:
     """Yield a function that takes a partition's records; assign only that partition to the consumer in this context.
 
     Args:
         consumer: the consumer.
         topic: the topic.
         partition: the partition.
-        all_keys: return all keys, not only those of batches with NULL values.
-        messages: return the client's own messages too, for example for their headers.
-        times: return each record's timestamp.
+        wanted: which parts of the records to return.
     """
-    if messages or not bulk_consume.can_take(consumer):
-        wanted = {"all_keys": all_keys, "messages": messages, "times": times}
-        yield lambda count, seconds: _as_messages(consumer, count, seconds, **wanted)
+    if wanted.messages or not bulk_consume.can_take(consumer):
+        yield lambda count, seconds: _as_messages(consumer, count, seconds, wanted)
         return
     with bulk_consume.PartitionQueue(consumer, topic, partition) as queue:
-        yield lambda count, seconds: _in_bulk(consumer, queue, count, seconds, all_keys=all_keys, times=times)
+        yield lambda count, seconds: _in_bulk(consumer, queue, count, seconds, wanted)
 
 
-def _as_messages(
-    consumer: Any, count: int, seconds: float, *, all_keys: bool, messages: bool, times: bool
-) -> tuple[Records | None, int]:
+def _as_messages(consumer: Any, count: int, seconds: float, wanted: Wanted) -> tuple[Records | None, int]:
     came, reached = consume(consumer, count, seconds)
     if not came:
         return None, reached
     values = pa.array(map(_value, came), pa.large_binary())
-    keys = pa.array(map(_key, came), pa.large_binary()) if all_keys or values.null_count else _no_keys(len(came))
+    has_keys = wanted.all_keys or values.null_count
+    keys = pa.array(map(_key, came), pa.large_binary()) if has_keys else _no_keys(len(came))
     offsets = np.fromiter(map(_offset, came), np.int64, len(came))
-    made = np.fromiter((message.timestamp()[1] for message in came), np.int64, len(came)) if times else None
-    return Records(keys, values, offsets, sum(map(len, came)), made, came if messages else ()), reached
+    made = np.fromiter((message.timestamp()[1] for message in came), np.int64, len(came)) if wanted.times else None
+    return Records(keys, values, offsets, sum(map(len, came)), made, came if wanted.messages else ()), reached
 
 
 def _in_bulk(
-    consumer: Any, queue: bulk_consume.PartitionQueue, count: int, seconds: float, *, all_keys: bool, times: bool
+    consumer: Any, queue: bulk_consume.PartitionQueue, count: int, seconds: float, wanted: Wanted
 ) -> tuple[Records | None, int]:
-    taken, reached = queue.take(count, seconds, all_keys=all_keys, times=times)
+    taken, reached = queue.take(count, seconds, all_keys=wanted.all_keys, times=wanted.times)
     # The consumer's own queue delivers callbacks, and errors that do not concern the partition.
     message = consumer.poll(0)
     if message is not None:

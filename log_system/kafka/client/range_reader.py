@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -11,18 +12,39 @@ from confluent_kafka import KafkaException, TopicPartition
 from log_system.kafka.client.connect import KafkaClient, kafka_errors
 from log_system.kafka.client.consumers import ANSWER_SECONDS, CONSUMERS, FetchRange
 from log_system.kafka.client.errors import codes
-from log_system.kafka.client.messages import Records, Take, joined, taking
+from log_system.kafka.client.messages import Records, Take, Wanted, joined, taking
 from log_system.kafka.client.topic import LOOK_SECONDS, TopicWatch
 from snapshot.errors import DataLostError, UnavailableError
 
 _STEP_SECONDS: Final = 0.05
 """The wait of one request. Transaction markers occupy offsets, so fewer records may arrive than were requested."""
-_FIRST_RECORDS: Final = 1_000
-_BATCH_RECORDS: Final = 40_000
-_BATCH_BYTES: Final = 8 << 20
-"""Records are decoded together up to these bounds. A DuckDB query takes one or two milliseconds however few records it
-has; larger batches exceed the processor's cache (measured)."""
 _OVERHEAD_BYTES: Final = 150
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """How many records are returned, and so decoded, together.
+
+    Attributes:
+        first: the records of the first request, when their size is not known yet.
+        records: the most records.
+        bytes: the most bytes, in about.
+    """
+
+    first: int = 1_000
+    records: int = 40_000
+    bytes: int = 8 << 20
+
+    def room(self, count: int, size: int) -> int:
+        """Return how many more records of the same average size fit behind those there are; 0 if there are enough."""
+        if count >= self.records or size >= self.bytes:
+            return 0
+        return max(1, min((self.bytes - size) * count // max(1, size), self.records - count))
+
+
+BATCH: Final = BatchSize()
+"""The default. A DuckDB query takes one or two milliseconds however few records it has; larger batches exceed the
+processor's cache (measured)."""
 _REMEDY: Final = "Set 'properties.auto.offset.reset' to 'earliest' to go on with what is left, or start a new query."
 _OUT_OF_RANGE: Final = codes("OFFSET_OUT_OF_RANGE _AUTO_OFFSET_RESET")
 
@@ -31,26 +53,24 @@ def read_records(
     client: KafkaClient,
     group: str,
     part: FetchRange,
-    isolation: str,
+    wanted: Wanted,
     *,
-    all_keys: bool,
-    messages: bool,
-    times: bool = False,
+    isolation: str = "read_committed",
     remedy: str = _REMEDY,
+    batch: BatchSize | None = None,
 ) -> Iterator[Records]:
     """Yield the records of a range. Offsets without a record are skipped.
 
-    Requests never exceed the number of remaining offsets, so that the client does not wait for more records.
+    Requests never exceed the number of remaining offsets or records, so that the client does not wait for more.
 
     Args:
         client: the cluster.
         group: the consumer group, which identifies the cached connection; nothing is committed for it.
         part: the range.
+        wanted: which parts of the records to return.
         isolation: ``read_committed`` or ``read_uncommitted``.
-        all_keys: return all keys, not only those of batches with NULL values.
-        messages: return the client's own messages too, for their headers or timestamps.
-        times: return each record's timestamp.
         remedy: advice for the error message if retention has removed the range's first offset.
+        batch: how many records to return together; None for the default.
 
     Raises:
         DataLostError: retention has removed the range's first offset, or the topic was deleted and created again.
@@ -59,16 +79,18 @@ def read_records(
     """
     doing = f"read {part}"
     watch = TopicWatch(client, part.topic, part.topic_id)
+    batch = batch or BATCH
     held: list[Records] = []
-    position, step, count, size, silent_since = part.start, _FIRST_RECORDS, 0, 0, time.monotonic()
+    position, step, count, size, silent_since = part.start, batch.first, 0, 0, time.monotonic()
+    left = part.end - part.start if part.records is None else part.records
     with (
         kafka_errors(doing, client),
-        CONSUMERS.lend(client, group, isolation, in_bulk=not messages) as consumer,
-        taking(consumer, part.topic, part.partition, all_keys=all_keys, messages=messages, times=times) as take,
+        CONSUMERS.lend(client, group, isolation, in_bulk=not wanted.messages) as consumer,
+        taking(consumer, part.topic, part.partition, wanted) as take,
     ):
         consumer.assign([TopicPartition(part.topic, part.partition, part.start)])
-        while position < part.end:
-            records, reached = _within(take, min(part.end - position, step), doing, remedy)
+        while position < part.end and left > 0:
+            records, reached = _within(take, min(part.end - position, left, step), doing, remedy)
             position = max(position, reached, int(records.offsets[-1]) + 1 if records is not None else 0)
             if records is not None or reached >= 0:
                 silent_since = time.monotonic()
@@ -83,10 +105,10 @@ def read_records(
             inside = records.before(part.end)
             held.append(inside)
             count += len(inside)
+            left -= len(inside)
             size += inside.size + _OVERHEAD_BYTES * len(inside)
-            # Request as many records as fit into the batch, if they have the same average size as those before.
-            step = max(1, min((_BATCH_BYTES - size) * count // max(1, size), _BATCH_RECORDS - count))
-            if count >= _BATCH_RECORDS or size >= _BATCH_BYTES:
+            step = batch.room(count, size)
+            if not step:
                 step = count
                 yield joined(held)
                 held, count, size = [], 0, 0

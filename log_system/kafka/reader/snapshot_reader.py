@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import TopicPartition
 
 from log_system.gate import PartitionSlice
-from log_system.kafka.client.connect import kafka_errors
-from log_system.kafka.client.consumers import ANSWER_SECONDS, CONSUMERS, FetchRange
-from log_system.kafka.client.messages import Records, joined, taking
-from log_system.kafka.client.range_reader import read_records
-from log_system.kafka.client.topic import LOOK_SECONDS, TopicWatch
+from log_system.kafka.client.consumers import FetchRange
+from log_system.kafka.client.messages import Records, Wanted
+from log_system.kafka.client.range_reader import BatchSize, read_records
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import SNAPSHOT_HEADER, RegisterPosition
-from snapshot.errors import CorruptedError, DataLostError, UnavailableError
+from snapshot.errors import CorruptedError, DataLostError
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 
 FOREIGN = (
     "Another producer writes to this topic: allow it to the table's writers alone (Kafka ACLs). verify() names each "
     "such record. To go on without them, set option 'log.foreign-records' to 'skip'."
 )
-_FIRST_RECORDS = 10
-_BATCH_RECORDS = 20_000
-_BATCH_BYTES = 4 << 20
-"""Records are decoded together up to these bounds. Larger batches of JSON are slower (measured); one record of the
-arrow format may hold up to a megabyte."""
-_OVERHEAD_BYTES = 150
-_WAIT_SECONDS = 0.5
+_REMEDY: Final = "Restart the reader from a snapshot."
+_BATCH: Final = BatchSize(first=10, records=20_000, bytes=4 << 20)
+"""Larger batches of JSON are slower (measured); one record of the arrow format may hold up to a megabyte."""
 
 
 def read_slice(log: KafkaLog, part: PartitionSlice) -> Iterator[pa.RecordBatch]:
@@ -52,9 +45,8 @@ def read_slice(log: KafkaLog, part: PartitionSlice) -> Iterator[pa.RecordBatch]:
         CorruptedError: the records do not match the log index, or one cannot be decoded.
         UnavailableError: the broker does not respond.
     """
-    doing = f"read offsets {part.start} to {part.end} of partition {part.partition} of topic {log.topic!r}"
     try:
-        yield from _decoded(log, part, doing)
+        yield from _decoded(log, part)
     except CorruptedError as error:
         found = None if log.compacted else _first_foreign(log, part)
         if found is None:
@@ -62,12 +54,12 @@ def read_slice(log: KafkaLog, part: PartitionSlice) -> Iterator[pa.RecordBatch]:
         raise found from error
 
 
-def _decoded(log: KafkaLog, part: PartitionSlice, doing: str) -> Iterator[pa.RecordBatch]:
+def _decoded(log: KafkaLog, part: PartitionSlice) -> Iterator[pa.RecordBatch]:
     codec = log.kept_codec()
     ends = np.array([b.end for b in part.boundaries])
     versions = np.array([b.snapshot for b in part.boundaries])
     times = np.array([b.timestamp_ms for b in part.boundaries]) * 1000
-    for records in _records(log, part, doing):
+    for records in _records(log, part):
         try:
             # The record count of the range reveals other producers' records, so the decoded records are the table's
             # own. In a compacted topic the gaps left by removed records could hide them.
@@ -82,84 +74,33 @@ def _decoded(log: KafkaLog, part: PartitionSlice, doing: str) -> Iterator[pa.Rec
         yield batch.append_column(COMMIT_TIMESTAMP, pa.array(times[snapshot]).cast(pa.timestamp("us", "UTC")))
 
 
-class _Held:
-    """Records that are held back in order to be decoded together."""
+def _records(log: KafkaLog, part: PartitionSlice) -> Iterator[Records]:
+    """Yield exactly the slice's records.
 
-    def __init__(self) -> None:
-        self._parts: list[Records] = []
-        self._size = 0
-        self.count = 0
-
-    def add(self, records: Records) -> None:
-        self._parts.append(records)
-        self.count += len(records)
-        self._size += records.size + _OVERHEAD_BYTES * len(records)
-
-    @property
-    def room(self) -> int:
-        """How many more records of the same average size fit into the batch; 0 if it is time to decode."""
-        if self.count >= _BATCH_RECORDS or self._size >= _BATCH_BYTES:
-            return 0
-        room = (_BATCH_BYTES - self._size) * self.count // max(1, self._size)
-        return max(1, min(room, _BATCH_RECORDS - self.count))
-
-    def take(self) -> Records:
-        """Return the held records and clear them."""
-        parts, self._parts, self._size, self.count = self._parts, [], 0, 0
-        return joined(parts)
-
-
-def _records(log: KafkaLog, part: PartitionSlice, doing: str) -> Iterator[Records]:
-    """Yield exactly the slice's records; requesting only the remaining count keeps the client from waiting for more."""
-    watch = TopicWatch(log.client, log.topic, log.topic_id)
-    left, step = part.records, _FIRST_RECORDS
-    held = _Held()
-    last, silent_since = part.start, time.monotonic()
+    Raises:
+        DataLostError: there are fewer records than the log index counts.
+        CorruptedError: there are more.
+    """
+    found = replace(_offsets(log, part), records=part.records)
+    left, last = part.records, part.start
     # The value of one of the table's own rows contains its key, so keys are needed only for deletes.
-    wanted = {"all_keys": log.compacted, "messages": log.compacted and log.headers == "all"}
-    with (
-        kafka_errors(doing, log.client),
-        CONSUMERS.lend(log.client, f"{log.group}-reader", in_bulk=not wanted["messages"]) as consumer,
-        taking(consumer, log.topic, part.partition, **wanted) as take,
-    ):
-        consumer.assign([TopicPartition(log.topic, part.partition, part.start)])
-        reached = -1
-        while left > 0:
-            records, end = take(min(left, step), _WAIT_SECONDS)
-            reached = max(reached, end)
-            if records is None:
-                # An end of partition before the slice's end is temporary: a commit marker is written with a delay.
-                if reached >= part.end:
-                    break
-                if time.monotonic() - silent_since >= ANSWER_SECONDS:
-                    msg = f"{doing}: no record arrived in {ANSWER_SECONDS:.0f} s; {left} are missing."
-                    raise UnavailableError(msg)
-                if time.monotonic() - silent_since >= LOOK_SECONDS:
-                    # The client reports no error for a deleted topic; its partitions just return nothing.
-                    watch.look()
-                continue
-            silent_since = time.monotonic()
-            inside = records.before(part.end)
-            held.add(inside)
-            left -= len(inside)
-            last = int(records.offsets[-1]) + 1
-            if len(inside) < len(records):
-                break
-            step = held.room or held.count
-            if not held.room:
-                yield held.take()
-        if held.count:
-            yield held.take()
-        consumer.unassign()
+    wanted = Wanted(all_keys=log.compacted, messages=log.compacted and log.headers == "all")
+    for records in read_records(log.client, f"{log.group}-reader", found, wanted, remedy=_REMEDY, batch=_BATCH):
+        left, last = left - len(records), int(records.offsets[-1]) + 1
+        yield records
     if left > 0 and not log.compacted:
         msg = (
-            f"{doing}: the log index counts {part.records} records, {left} are not there. "
+            f"read {found}: the log index counts {part.records} records, {left} are not there. "
             "Somebody has deleted or compacted them; verify() the table and log.repair() it."
         )
         raise DataLostError(msg)
     if left == 0 and last != part.end:
-        msg = f"{doing}: the log index counts {part.records} records, there are more. {FOREIGN}"
+        msg = f"read {found}: the log index counts {part.records} records, there are more. {FOREIGN}"
         raise CorruptedError(msg)
+
+
+def _offsets(log: KafkaLog, part: PartitionSlice) -> FetchRange:
+    return FetchRange(log.topic, part.partition, part.start, part.end, log.topic_id)
 
 
 def _first_foreign(log: KafkaLog, part: PartitionSlice) -> CorruptedError | None:
@@ -169,9 +110,9 @@ def _first_foreign(log: KafkaLog, part: PartitionSlice) -> CorruptedError | None
     one that cannot be decoded; if all can be decoded, blame the first record of the range, because the publisher's own
     records are written together at its end. (Only verify(), which compares rows, finds a record between those.)
     """
-    group, found = f"{log.group}-reader", FetchRange(log.topic, part.partition, part.start, part.end, log.topic_id)
+    group, found = f"{log.group}-reader", _offsets(log, part)
     ends, held = [boundary.end for boundary in part.boundaries], list[Any]()
-    for records in read_records(log.client, group, found, "read_committed", all_keys=True, messages=True):
+    for records in read_records(log.client, group, found, Wanted(all_keys=True, messages=True)):
         for message in records.messages:
             held.append(message)
             if message.offset() + 1 not in ends:

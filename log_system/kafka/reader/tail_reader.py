@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from log_system.formats import LogFormat
 from log_system.formats.base import DecodedChanges
 from log_system.kafka.client.consumers import FetchRange
-from log_system.kafka.client.messages import Records, joined
+from log_system.kafka.client.messages import Records, Wanted, joined
 from log_system.kafka.client.range_reader import read_records
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.reader.snapshot_reader import FOREIGN
@@ -65,9 +65,7 @@ def read_tail(log: KafkaLog, partition: int, start: int, end: int, *, newest: bo
     """
     codec, schema = log.kept_codec(), tail_schema(log)
     group, part = f"{log.group}-tail", FetchRange(log.topic, partition, start, end, log.topic_id)
-    found = read_records(
-        log.client, group, part, "read_committed", all_keys=True, messages=False, times=True, remedy=_REMEDY
-    )
+    found = read_records(log.client, group, part, Wanted(all_keys=True, times=True), remedy=_REMEDY)
     # If foreign records are skipped, they must be detected by decoding before they can supersede the table's own
     # records with the same key.
     folds = newest and not log.skips_foreign

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from log_system.kafka.client.consumers import FetchRange
-from log_system.kafka.client.messages import Records
+from log_system.kafka.client.messages import Records, Wanted
 from log_system.kafka.client.range_reader import read_records
 from snapshot.errors import DataLostError
 from snapshot.merge.deduplicate import last_per_key
@@ -72,9 +72,8 @@ def _records(table: KafkaTable, part: FetchRange, decoder: MessageDecoder) -> It
                 options.client(),
                 options.group_id,
                 rest,
-                options.properties.isolation_level,
-                all_keys=decoder.needs_keys,
-                messages=decoder.needs_messages,
+                Wanted(all_keys=decoder.needs_keys, messages=decoder.needs_messages),
+                isolation=options.properties.isolation_level,
             ):
                 rest = replace(rest, start=int(records.offsets[-1]) + 1)
                 yield records

@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from log_system.kafka.client.range_reader import BatchSize
 from log_system.kafka.reader.tail_reader import read_tail
 from snapshot.errors import InvalidInputError
 from tablestore import TableStore
@@ -299,8 +300,7 @@ def test_of_records_that_are_replaced_within_a_micro_batch_the_last_ones_count(
     Feeder(kafka.bootstrap_servers, name).send(*sent)
     # Few records fit, so that a key is in several pieces; and records come a few at a time.
     monkeypatch.setattr("log_system.kafka.reader.tail_reader._HELD_RECORDS", held)
-    monkeypatch.setattr("log_system.kafka.client.range_reader._FIRST_RECORDS", 7)
-    monkeypatch.setattr("log_system.kafka.client.range_reader._BATCH_RECORDS", 7)
+    monkeypatch.setattr("log_system.kafka.client.range_reader.BATCH", BatchSize(first=7, records=7))
     found = [row for batch in folded(table, len(sent), fold=True).read() for row in batch.to_pylist()]
     last = {key: None if text is None else text.strip('"') for key, text in sent}
     assert {row["id"]: row["v"] for row in found} == last

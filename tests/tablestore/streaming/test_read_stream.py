@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from log_system.files.log import FilesSplit
+from log_system.kafka.client import range_reader
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
-from log_system.kafka.reader import snapshot_reader
 from log_system.kafka.reader.range_planner import LogSplit
 from snapshot.errors import DataLostError, InvalidInputError
 from tablestore import TableStore
@@ -242,7 +242,7 @@ def test_changes_that_neither_the_log_nor_the_files_hold_are_an_error(logged: Ta
 def test_a_reader_that_the_retention_overtakes_between_plan_and_read_fails_loudly(
     logged: TableContext, servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_reader, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(range_reader, "ANSWER_SECONDS", 2.0)
     stream = Stream(Path(logged.path), scan_mode=ScanMode.EARLIEST)
     parts = stream.plan()
     delete_records(servers, logged.log.settings.topic, ends(logged, 3))
