@@ -6,9 +6,11 @@ import os
 import platform
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
-from log_system.jars import Java, cache_home, exclusive, fetch_jars, find_java, waiting
+from log_system.class_archive import archiving, sharing
+from log_system.jars import Java, fetch_jars, find_java
 from log_system.local_kafka.server import Broker, free_port
 from snapshot.errors import UnavailableError
 
@@ -35,14 +37,8 @@ def kafka_command(heap: str) -> list[str]:
         return _command(java, _given_jars(given), heap)
     jars = fetch_jars(JARS, MODULES)
     archive = jars / f"classes-{java.version}-{platform.machine()}.jsa"
-    if not archive.exists():
-        with exclusive(cache_home() / "classes.lock"), waiting("Preparing Kafka (once; a few seconds) ..."):
-            if not archive.exists():
-                _archive_classes(java, jars, archive)
-    # A class data sharing archive of Kafka's classes for this Java version (JEP 350). Java ignores an archive that does
-    # not match; -Xlog keeps the warning about it out of the log.
-    shared = [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error:stderr"] if archive.exists() else []
-    return _command(java, jars, heap, *shared)
+    _archive_classes(java, jars, archive)
+    return _command(java, jars, heap, *sharing(archive))
 
 
 def _command(java: Java, jars: Path, heap: str, *flags: str) -> list[str]:
@@ -73,21 +69,22 @@ def _given_jars(given: str) -> Path:
 
 def _archive_classes(java: Java, jars: Path, archive: Path) -> None:
     """Run a broker once and archive the classes it loads. Failures are ignored: they only make startup slower."""
-    unfinished = archive.with_suffix(".unfinished")
+    with suppress(UnavailableError, subprocess.TimeoutExpired, OSError), archiving(archive, "Kafka") as options:
+        if options is not None:
+            _start_and_stop(_command(java, jars, "512m", *options))
+
+
+def _start_and_stop(command: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="tablestore-kafka-") as folder:
         port = free_port()
         broker = Broker(Path(folder), port, free_port(avoid=port), "512m", {})
-        command = broker.prepare(_command(java, jars, "512m", f"-XX:ArchiveClassesAtExit={unfinished}"))
-        unfinished.unlink(missing_ok=True)
+        command = broker.prepare(command)
         with broker.log.open("wb") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         try:
             broker.wait_until_ready(lambda: process.poll() is None, timeout_s=ARCHIVE_TIMEOUT_S)
             process.terminate()
             process.wait(ARCHIVE_TIMEOUT_S)
-            unfinished.rename(archive)
-        except (UnavailableError, subprocess.TimeoutExpired, OSError):
-            unfinished.unlink(missing_ok=True)
         finally:
             process.kill()
             process.wait()

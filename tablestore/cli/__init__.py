@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option, Typer
 
-from tablestore.cli import audit, compact_drop, kafka, log, maintenance, read, recover, sql, warehouse
+from tablestore.cli import audit, compact_drop, kafka, log, maintenance, prepare, read, recover, sql, warehouse
 from tablestore.cli.console import FriendlyGroup, set_debug
 
 app = Typer(
@@ -26,6 +26,7 @@ log.add_to(app)
 compact_drop.add_to(app)
 audit.add_to(app)
 maintenance.add_to(app)
+prepare.add_to(app)
 app.add_typer(kafka.app, name="kafka")
 
 

@@ -93,7 +93,9 @@ def recover(
         return
     rows = sum(entry.rows for entry in done)
     what = f"{len(done)} snapshots with {rows:,} changes were published" if done else "nothing was missing"
-    console.print(f"The log contains every snapshot up to {table.files.latest()}; {what}.", highlight=False)
+    console.print(
+        f"The log contains every snapshot up to {table.files.latest()}; {what}.", highlight=False, soft_wrap=True
+    )
 
 
 def _show(adopted: Adoption) -> None:

@@ -56,7 +56,10 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
     assert [s.operation for s in catalog.table("a").snapshots()][:2] == ["merge", "overwrite"]
 
     for text, message in (
-        ("DELETE FROM topic", r"line 1, column 13: only rows of a store table can be changed; 'topic' is a 'kafka' table"),
+        (
+            "DELETE FROM topic",
+            r"line 1, column 13: only rows of a store table can be changed; 'topic' is a 'kafka' table",
+        ),
         ("TRUNCATE TABLE w", r"line 1, column 16: .*'w' is a view"),
         ("\nUPDATE w SET v = 1", r"line 2, column 8: "),
     ):

@@ -22,7 +22,7 @@ FOREIGN = (
     "Another producer writes to this topic: allow it to the table's writers alone (Kafka ACLs). verify() names each "
     "such record. To go on without them, set option 'log.foreign-records' to 'skip'."
 )
-_REMEDY: Final = "Restart the reader from a snapshot."
+_REMEDY: Final = "Restart the reader from a snapshot; a longer log.retention gives readers more time."
 _BATCH: Final = BatchSize(first=10, records=20_000, bytes=4 << 20)
 """Larger batches of JSON are slower (measured); one record of the arrow format may hold up to a megabyte."""
 
