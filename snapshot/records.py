@@ -19,7 +19,8 @@ class Snapshot:
     Attributes:
         id: the Delta version of the commit table; 0 is the empty table.
         operation: ``create``, ``append``, ``upsert``, ``delete``, ``update``, ``overwrite``, ``truncate``, ``merge``,
-            ``compact``, ``expire`` or, for a commit made by another Delta writer, ``foreign``.
+            ``compact``, ``expire``, ``alter``; ``foreign`` for a commit made by another Delta writer, ``expired`` for
+            a commit whose log entry has expired.
         rows: changes in the snapshot.
         timestamp_ms: when it was committed, in milliseconds since the epoch.
         commit_id: ``writer:batch`` of the write that made it, empty for a foreign one.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import random
 import time
 
 from snapshot.delta.entries import entry_of, parse_commit
 from snapshot.delta.native_errors import plain
+from snapshot.disk import NO_ROOM
 from snapshot.errors import AlreadyExistsError, ConflictError, OutcomeUnknownError, UnavailableError
 from snapshot.storage import Storage
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PUTS_MAX = 6
 """Number of attempts to put an entry while its outcome is unknown."""
 _WAIT_SECONDS_MAX = 0.5
@@ -87,7 +86,7 @@ def withdraw(storage: Storage, version: int, text: bytes) -> None:
 
 
 def _has_no_room(error: UnavailableError) -> bool:
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM
 
 
 def was_created(storage: Storage, commit_id: str, cause: Exception) -> bool:

@@ -28,7 +28,7 @@ class ChangeBitmap:
     """Bitmaps of some changes.
 
     Attributes:
-        keys: the keys of all changes.
+        keys: the keys of all changes except UPDATE_BEFORE rows.
         rows: the positions of the current changes, counted through all files in order; None if all are current.
     """
 

@@ -86,7 +86,7 @@ class StagedFile:
 
     Attributes:
         file: the file; its partition values lack ``_snapshot``, which the commit adds.
-        deletes: number of deletes among its rows.
+        deletes: number of deletes among the bucket's rows; set for the bucket's first change file, 0 for the others.
         sent: the offsets of the bucket's changes in an eventual log; set for the bucket's first file only.
         role: how the commit uses it.
     """

@@ -22,7 +22,7 @@ OLDEST = "tablestore-oldest"
 """Delta ``txn`` id that records the id of the oldest snapshot that has not expired."""
 _WAIT_SECONDS_MAX = 0.2
 _UNKNOWN_MAX = 3
-"""Number of attempts in doubt after which ``commit`` gives up."""
+"""Number of attempts, conflicts included, after which an unknown outcome is raised and not tried again."""
 EXPIRED = "expired"
 """Operation of a snapshot whose log entry has expired."""
 
