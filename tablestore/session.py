@@ -82,14 +82,15 @@ def session(
         UnavailableError: Java 17 or newer is missing, or Delta's jars cannot be downloaded.
     """
     given = {key: _text(value) for key, value in (config or {}).items()}
-    find_java()
+    archive = spark_archive(find_java())
     # Executors must run this interpreter; another would not find this program's packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = _settings(master, delta_jars())
+    settings = _settings(master, delta_jars(), sharing(archive))
     if warehouse is not None:
         settings["spark.sql.warehouse.dir"] = os.fspath(warehouse)
     builder = SparkSession.builder.appName(app_name).master(master)
-    with waiting("Starting Spark ..."):
+    hint = "" if archive.exists() else " ('tablestore prepare', run once, halves this time)"
+    with waiting(f"Starting Spark ...{hint}"):
         spark = builder.config(map=dict(merged(settings, given))).getOrCreate()
     interrupt_quietly(spark)
     register(spark)
@@ -144,7 +145,7 @@ def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, st
     return {**ours, **given, **joined}
 
 
-def _settings(master: str, jars: list[str]) -> dict[str, str]:
+def _settings(master: str, jars: list[str], java: list[str]) -> dict[str, str]:
     settings = {
         "spark.jars": ",".join(jars),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -158,7 +159,7 @@ def _settings(master: str, jars: list[str]) -> dict[str, str]:
         "spark.driver.extraJavaOptions": " ".join(
             [
                 f"-Xss{_STACK} -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {_ARROW}",
-                *(f'"{option}"' for option in sharing(spark_archive())),
+                *(f'"{option}"' for option in java),
             ]
         ),
         "spark.executor.extraJavaOptions": _ARROW,

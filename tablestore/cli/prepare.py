@@ -10,6 +10,7 @@ from pathlib import Path
 from typer import Typer
 
 from log_system.class_archive import archiving
+from log_system.jars import find_java
 from log_system.local_kafka.installation import kafka_command
 from snapshot.errors import UnavailableError
 from tablestore.cli.console import console
@@ -44,7 +45,7 @@ def _archive_spark() -> Path:
     """
     from tablestore.spark.class_archive import spark_archive  # noqa: PLC0415 - as above
 
-    archive = spark_archive()
+    archive = spark_archive(find_java())
     with archiving(archive, "Spark") as options:
         if options is None:
             return archive

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from log_system.jars import cache_home, find_java, pyspark_jars
+from log_system.jars import Java, cache_home, pyspark_jars
 
 
-def spark_archive() -> Path:
-    """Return the path of the archive for this installation of Spark and this Java; it may not exist.
+def spark_archive(java: Java) -> Path:
+    """Return the path of the archive for this installation of Spark and a Java; it may not exist.
 
     Raises:
-        UnavailableError: Java or PySpark's jars are missing.
+        UnavailableError: there are neither PySpark's jars nor another Spark in `SPARK_HOME`.
     """
     # An archive is valid only for the jars at the paths of its class path.
-    place = hashlib.sha256(str(pyspark_jars()).encode()).hexdigest()[:12]
-    name = f"spark-{version('pyspark')}-java-{find_java().version}-{platform.machine()}-{place}.jsa"
+    place = hashlib.sha256((os.environ.get("SPARK_HOME") or str(pyspark_jars())).encode()).hexdigest()[:12]
+    name = f"spark-{version('pyspark')}-java-{java.version}-{platform.machine()}-{place}.jsa"
     return cache_home() / name
