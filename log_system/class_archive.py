@@ -6,8 +6,7 @@ version and the jars on the class path, and ignores one that does not match.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from log_system.jars import cache_home, exclusive, waiting
@@ -21,31 +20,26 @@ def sharing(archive: Path) -> list[str]:
     return [f"-XX:SharedArchiveFile={archive}", *_QUIET] if archive.exists() else []
 
 
-@contextmanager
-def archiving(archive: Path, program: str) -> Iterator[list[str] | None]:
-    """Create an archive if it does not exist: yield the Java options with which the program has to run, and exit, once.
-
-    One process at a time does this; the others wait for it.
+def archive_classes(archive: Path, program: str, run: Callable[[list[str]], object]) -> None:
+    """Create an archive, unless it exists. One process at a time does this; the others wait for it.
 
     Args:
-        archive: path of the archive.
+        archive: path of the archive. It appears there when it is complete.
         program: name of the program, for the message on a terminal.
+        run: runs the program with the Java options that it is given, until the program has ended normally.
 
-    Yields:
-        The options, or None if the archive exists. The archive appears at its path if the program wrote it and the
-        context ends without an error.
+    Raises:
+        OSError: the cache folder cannot be written.
     """
     if archive.exists():
-        yield None
         return
     unfinished = archive.with_suffix(".unfinished")
     with exclusive(cache_home() / "classes.lock"), waiting(f"Preparing {program} (once) ..."):
         if archive.exists():
-            yield None
             return
         unfinished.unlink(missing_ok=True)
         try:
-            yield [f"-XX:ArchiveClassesAtExit={unfinished}", *_QUIET]
+            run([f"-XX:ArchiveClassesAtExit={unfinished}", *_QUIET])
             if unfinished.exists():
                 unfinished.rename(archive)
         finally:

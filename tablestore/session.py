@@ -16,7 +16,7 @@ from log_system.jars import fetch_jars, find_java, waiting
 from log_system.kafka.client.secrets import REDACTION
 from tablestore.connectors.spark.datasource import KafkaDataSource, UpsertKafkaDataSource
 from tablestore.datasource import TableStoreDataSource
-from tablestore.spark.class_archive import spark_archive
+from tablestore.spark.class_archive import java_options, spark_archive
 from tablestore.spark.interrupts import interrupt_quietly
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
@@ -68,8 +68,8 @@ def session(
     """Return a Spark session with Delta and the table store: a new one, or the one that already runs.
 
     On first use, Delta's jars are downloaded from Maven Central. After ``tablestore prepare``, run once on a machine,
-    Spark starts in about half of the time. In a session that already runs, Spark changes only the
-    settings that can be changed at runtime; use `register` for a session that you built yourself.
+    Spark starts in about half of the time. In a session that already runs, Spark changes only the settings that can be
+    changed at runtime; use `register` for a session that you built yourself.
 
     Args:
         app_name: name shown by Spark.
@@ -82,14 +82,14 @@ def session(
         UnavailableError: Java 17 or newer is missing, or Delta's jars cannot be downloaded.
     """
     given = {key: _text(value) for key, value in (config or {}).items()}
-    archive = spark_archive(find_java())
+    shared = sharing(spark_archive(find_java()))
     # Executors must run this interpreter; another would not find this program's packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = _settings(master, delta_jars(), sharing(archive))
+    settings = _settings(master, delta_jars(), java_options(shared))
     if warehouse is not None:
         settings["spark.sql.warehouse.dir"] = os.fspath(warehouse)
     builder = SparkSession.builder.appName(app_name).master(master)
-    hint = "" if archive.exists() else " ('tablestore prepare', run once, halves this time)"
+    hint = "" if shared else " ('tablestore prepare', run once, halves this time)"
     with waiting(f"Starting Spark ...{hint}"):
         spark = builder.config(map=dict(merged(settings, given))).getOrCreate()
     interrupt_quietly(spark)
@@ -145,7 +145,7 @@ def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, st
     return {**ours, **given, **joined}
 
 
-def _settings(master: str, jars: list[str], java: list[str]) -> dict[str, str]:
+def _settings(master: str, jars: list[str], java: str) -> dict[str, str]:
     settings = {
         "spark.jars": ",".join(jars),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -156,11 +156,8 @@ def _settings(master: str, jars: list[str], java: list[str]) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": " ".join(
-            [
-                f"-Xss{_STACK} -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {_ARROW}",
-                *(f'"{option}"' for option in java),
-            ]
+        "spark.driver.extraJavaOptions": (
+            f"-Xss{_STACK} -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {_ARROW} {java}"
         ),
         "spark.executor.extraJavaOptions": _ARROW,
     }

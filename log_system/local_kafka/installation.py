@@ -9,7 +9,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from log_system.class_archive import archiving, sharing
+from log_system.class_archive import archive_classes, sharing
 from log_system.jars import Java, fetch_jars, find_java
 from log_system.local_kafka.server import Broker, free_port
 from snapshot.errors import UnavailableError
@@ -37,7 +37,9 @@ def kafka_command(heap: str) -> list[str]:
         return _command(java, _given_jars(given), heap)
     jars = fetch_jars(JARS, MODULES)
     archive = jars / f"classes-{java.version}-{platform.machine()}.jsa"
-    _archive_classes(java, jars, archive)
+    # Without an archive, Kafka only starts more slowly.
+    with suppress(UnavailableError, subprocess.TimeoutExpired, OSError):
+        archive_classes(archive, "Kafka", lambda options: _start_and_stop(_command(java, jars, "512m", *options)))
     return _command(java, jars, heap, *sharing(archive))
 
 
@@ -67,14 +69,8 @@ def _given_jars(given: str) -> Path:
     return Path(given).resolve()
 
 
-def _archive_classes(java: Java, jars: Path, archive: Path) -> None:
-    """Run a broker once and archive the classes it loads. Failures are ignored: they only make startup slower."""
-    with suppress(UnavailableError, subprocess.TimeoutExpired, OSError), archiving(archive, "Kafka") as options:
-        if options is not None:
-            _start_and_stop(_command(java, jars, "512m", *options))
-
-
 def _start_and_stop(command: list[str]) -> None:
+    """Run a broker until it is ready, then stop it."""
     with tempfile.TemporaryDirectory(prefix="tablestore-kafka-") as folder:
         port = free_port()
         broker = Broker(Path(folder), port, free_port(avoid=port), "512m", {})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typer import Typer
 
-from log_system.class_archive import archiving
+from log_system.class_archive import archive_classes
 from log_system.jars import find_java
 from log_system.local_kafka.installation import kafka_command
 from snapshot.errors import UnavailableError
@@ -27,6 +27,7 @@ def prepare() -> None:
     from tablestore.session import delta_jars  # noqa: PLC0415 - PySpark takes a second to import
 
     delta_jars()
+    # Its jars and its archive come with the command; the heap does not matter.
     kafka_command("512m")
     archive = _archive_spark()
     console.print(f"Prepared. Spark's classes are in {archive}.", highlight=False, soft_wrap=True)
@@ -38,41 +39,48 @@ def add_to(app: Typer) -> None:
 
 
 def _archive_spark() -> Path:
-    """Create the archive if it does not exist, by running Spark once, and return its path.
+    """Create the archive of Spark's classes, unless it exists, and return its path.
 
     Raises:
-        UnavailableError: Spark cannot run, or Java did not write the archive.
+        UnavailableError: Spark cannot run, Java did not write the archive, or the cache folder cannot be written.
     """
     from tablestore.spark.class_archive import spark_archive  # noqa: PLC0415 - as above
 
     archive = spark_archive(find_java())
-    with archiving(archive, "Spark") as options:
-        if options is None:
-            return archive
-        command = [sys.executable, "-m", __name__, *options]
-        try:
-            answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS)
-            printed, failed = answer.stdout + answer.stderr, answer.returncode != 0
-        except subprocess.TimeoutExpired:
-            printed, failed = f"no end after {_TIMEOUT_SECONDS} s", True
-        if failed:
-            msg = f"{archive}: Spark cannot archive its classes: {printed.strip()[-500:]}"
-            raise UnavailableError(msg)
+    try:
+        archive_classes(archive, "Spark", _run_spark)
+    except OSError as error:
+        msg = f"{archive}: cannot be written: {error}. Set XDG_CACHE_HOME to a folder that can be written."
+        raise UnavailableError(msg) from error
     if not archive.exists():
-        msg = f"{archive}: Java wrote no archive: {printed.strip()[-500:]}"
+        msg = f"{archive}: Java ended without writing it. Make room in its folder, or use another Java."
         raise UnavailableError(msg)
     return archive
 
 
-def _run(options: list[str]) -> None:
-    """Run typical queries with these Java options, then stop the JVM and wait until it has written its archive."""
+def _run_spark(options: list[str]) -> None:
+    """Run Spark in a process of its own, because a process has only one JVM."""
+    command = [sys.executable, "-m", __name__, *options]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        msg = f"prepare: Spark did not end within {_TIMEOUT_SECONDS} s. Run it again when the machine is less busy."
+        raise UnavailableError(msg) from error
+    if answer.returncode != 0:
+        msg = f"prepare: Spark cannot run: {(answer.stdout + answer.stderr).strip()[-500:]}"
+        raise UnavailableError(msg)
+
+
+def _run_queries(options: list[str]) -> int:
+    """Run typical queries with these Java options, wait until the JVM has ended, and return its exit code."""
     from pyspark import SparkContext  # noqa: PLC0415 - as above
 
     from tablestore import TableStore  # noqa: PLC0415 - as above
     from tablestore.session import session  # noqa: PLC0415 - as above
+    from tablestore.spark.class_archive import java_options  # noqa: PLC0415 - as above
 
     with tempfile.TemporaryDirectory(prefix="tablestore-spark-") as folder:
-        settings = {"spark.driver.extraJavaOptions": " ".join(f'"{option}"' for option in options)}
+        settings = {"spark.driver.extraJavaOptions": java_options(options)}
         spark = session("prepare", master="local[2]", warehouse=f"{folder}/warehouse", config=settings)
         table = TableStore.create(spark, f"{folder}/table", "id bigint, v string", primary_key=["id"])
         rows = spark.range(1_000).selectExpr("id", "string(id) AS v")
@@ -86,8 +94,8 @@ def _run(options: list[str]) -> None:
     assert gateway is not None
     # Spark's JVM ends when its standard input is closed.
     gateway.proc.stdin.close()
-    gateway.proc.wait()
+    return int(gateway.proc.wait())
 
 
 if __name__ == "__main__":
-    _run(sys.argv[1:])
+    sys.exit(_run_queries(sys.argv[1:]))

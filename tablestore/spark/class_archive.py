@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,3 +22,8 @@ def spark_archive(java: Java) -> Path:
     place = hashlib.sha256((os.environ.get("SPARK_HOME") or str(pyspark_jars())).encode()).hexdigest()[:12]
     name = f"spark-{version('pyspark')}-java-{java.version}-{platform.machine()}-{place}.jsa"
     return cache_home() / name
+
+
+def java_options(options: Sequence[str]) -> str:
+    """Return Java options as the text of a Spark setting; a path in them may contain spaces."""
+    return " ".join(f'"{option}"' for option in options)

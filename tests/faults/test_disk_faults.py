@@ -116,7 +116,8 @@ def test_a_disk_that_is_full_at_create_leaves_nothing(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
     name = topic()
-    with little_room_for(DeltaLog, "create"), pytest.raises(UnavailableError, match="table cannot be created"):
+    refused = pytest.raises(UnavailableError, match="the Delta table cannot be created")
+    with little_room_for(DeltaLog, "create"), refused:
         make(spark, tmp_path / "t", kafka.bootstrap_servers, name)
     assert not (tmp_path / "t").exists()
     made = make(spark, tmp_path / "t", kafka.bootstrap_servers, name)

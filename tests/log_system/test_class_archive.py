@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from log_system.class_archive import archiving, sharing
+from log_system.class_archive import archive_classes, sharing
 from log_system.jars import find_java
 
 
@@ -20,13 +20,16 @@ def test_an_archive_is_made_once_and_used(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     archive = tmp_path / "classes.jsa"
     assert sharing(archive) == []
-    with archiving(archive, "Java") as options:
-        assert options is not None
+    runs: list[bool] = []
+
+    def run(options: list[str]) -> None:
         java(*options)
-        assert not archive.exists()
+        runs.append(archive.exists())
+
+    for _ in range(2):
+        archive_classes(archive, "Java", run)
+    assert runs == [False]
     assert archive.stat().st_size > 0
-    with archiving(archive, "Java") as options:
-        assert options is None
     assert "sharing" in java("-Xshare:on", *sharing(archive))
 
 
@@ -34,15 +37,13 @@ def test_a_program_that_fails_leaves_no_archive(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     archive = tmp_path / "classes.jsa"
 
-    def fail() -> None:
-        with archiving(archive, "Java") as options:
-            assert options is not None
-            java(*options)
-            message = "killed while it was writing"
-            raise OSError(message)
+    def run(options: list[str]) -> None:
+        java(*options)
+        message = "killed while it was writing"
+        raise OSError(message)
 
     with pytest.raises(OSError, match="killed"):
-        fail()
+        archive_classes(archive, "Java", run)
     assert not archive.exists()
     assert not list(tmp_path.glob("*.unfinished"))
 

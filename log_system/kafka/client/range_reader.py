@@ -26,9 +26,9 @@ class BatchSize:
     """How many records are returned, and so decoded, together.
 
     Attributes:
-        first: the records of the first request, when their size is not known yet.
-        records: the most records.
-        bytes: the most bytes, in about.
+        first: number of records of the first request, when their size is not known yet.
+        records: maximum number of records.
+        bytes: approximate maximum size in bytes.
     """
 
     first: int = 1_000
