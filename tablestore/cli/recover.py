@@ -83,7 +83,7 @@ def recover(
             console.print("This table has no log; there is nothing to recover.", highlight=False)
         return
     try:
-        with waiting("Publishing what the log lacks ..."):
+        with waiting("Publishing missing snapshots ..."):
             done = publish_all(table, publisher)
     finally:
         publisher.discard()

@@ -209,7 +209,7 @@ def _check_says_deletes(table: TableContext, found: Sequence[Commit], deletes: i
     if deletes and log is not None and log.traits.deletes_need_key:
         msg = (
             f"{table.path}: versions {[each.version for each in found]} delete rows, and log.format={log.format!r} "
-            f"names a row that is gone by its primary key, which this table has none of. {_skip(*found)}"
+            f"identifies a deleted row by its primary key, and this table has none. {_skip(*found)}"
         )
         raise InvalidInputError(msg)
 
