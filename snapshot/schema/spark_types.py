@@ -224,5 +224,5 @@ def _check_columns(schema: StructType, what: str, names: Sequence[str], allowed:
             raise InvalidInputError(msg)
         if isinstance(data_type, StringType) and data_type.collation != "UTF8_BINARY":
             # Buckets, folders and merging compare bytes; another collation could treat two different keys as equal.
-            msg_1 = f"{what}: column {name!r} has collation {data_type.collation}; allowed is UTF8_BINARY."
-            raise InvalidInputError(msg_1)
+            msg = f"{what}: column {name!r} has collation {data_type.collation}; allowed is UTF8_BINARY."
+            raise InvalidInputError(msg)

@@ -172,5 +172,5 @@ class TableSpec:
                 cluster_id=str(raw.get("cluster_id", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
-            msg_0 = f"{path}: Delta property {SPEC_PROPERTY!r} is not a table definition: {error}."
-            raise CorruptedError(msg_0) from error
+            msg = f"{path}: Delta property {SPEC_PROPERTY!r} is not a table definition: {error}."
+            raise CorruptedError(msg) from error

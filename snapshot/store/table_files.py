@@ -201,8 +201,8 @@ class TableFiles:
         try:
             return as_snapshot(self.log.commit_at(snapshot_id))
         except DataLostError as error:
-            msg_0 = f"{self.storage.root}: snapshot {snapshot_id} has expired: {error}"
-            raise NotFoundError(msg_0) from error
+            msg = f"{self.storage.root}: snapshot {snapshot_id} has expired: {error}"
+            raise NotFoundError(msg) from error
 
     def snapshots(self) -> Iterator[Snapshot]:
         """Yield the snapshots that have not expired, newest first."""
