@@ -17,6 +17,7 @@ from log_system.kafka.client.secrets import REDACTION
 from tablestore.connectors.spark.datasource import KafkaDataSource, UpsertKafkaDataSource
 from tablestore.datasource import TableStoreDataSource
 from tablestore.spark.class_archive import java_options, spark_archive
+from tablestore.spark.interpreter import PYTHON, worker_interpreter
 from tablestore.spark.interrupts import interrupt_quietly
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
@@ -84,7 +85,8 @@ def session(
     given = {key: _text(value) for key, value in (config or {}).items()}
     shared = sharing(spark_archive(find_java()))
     # Executors must run this interpreter; another would not find this program's packages.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ[PYTHON] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_interpreter(master)
     settings = _settings(master, delta_jars(), java_options(shared))
     if warehouse is not None:
         settings["spark.sql.warehouse.dir"] = os.fspath(warehouse)
@@ -164,6 +166,8 @@ def _settings(master: str, jars: list[str], java: str) -> dict[str, str]:
     if master.startswith("local"):
         settings |= {
             "spark.driver.host": "127.0.0.1",
+            # Spark's JVM may have been started before this program set its environment.
+            f"spark.executorEnv.{PYTHON}": sys.executable,
             "spark.driver.bindAddress": "127.0.0.1",
             # The default of 200 is for clusters; locally it makes 200 tasks that do next to nothing.
             "spark.sql.shuffle.partitions": "4",

@@ -38,7 +38,7 @@ LONGEST = (
 """Files of more than a minute; they start first, so that none is left at the end."""
 
 # Tests are over before the better compiler of the JVM pays off; it would take a quarter of the processors.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m")
 
 # A real part behind an example makes it slow and never equally fast; that is no sign of a bad test here.
 SLOW_PARTS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import functions as F
 
 from snapshot.errors import UnavailableError
 from tablestore.session import FILTER_PUSHDOWN, STATE_SETTINGS, merged, register, session
+from tablestore.spark.interpreter import PYTHON, worker_interpreter
 
 
 def test_it_reads_and_writes_delta(spark, tmp_path):
@@ -30,6 +35,43 @@ def _interpreter(batches):
 
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"interpreter": [sys.executable]})
+
+
+def test_python_processes_of_spark_import_pyspark_from_site_packages(spark):
+    frame = spark.range(1).mapInArrow(_path, "entry string")
+    entries = [row.entry for row in frame.collect()]
+    assert str(Path(pyspark.__file__).parent.parent) in entries
+    assert not [entry for entry in entries if entry.endswith((".zip", ".jar")) and "pyspark" in entry]
+
+
+def test_the_interpreter_is_that_of_the_program_where_workers_are_elsewhere_or_pyspark_is():
+    assert worker_interpreter("local[2]") == worker_interpreter("local") != sys.executable
+    assert worker_interpreter("spark://host:7077") == worker_interpreter("local-cluster[2,1,1024]") == sys.executable
+
+
+def test_the_interpreter_keeps_the_users_path_and_passes_arguments_on(tmp_path):
+    home = "/opt/my spark"
+    sparks = [
+        f"{home}/python/lib/pyspark.zip",
+        f"{home}/python/lib/py4j-0.10-src.zip",
+        f"{home}/jars/spark-core_2.13.jar",
+    ]
+    path = os.pathsep.join([*sparks, str(tmp_path / "a b"), "/opt/pyspark.zip", "/opt/*"])
+    program = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable, sys.argv[1:], sep='|')"
+    env = os.environ | {"PYTHONPATH": path, PYTHON: sys.executable}
+    words = [worker_interpreter("local"), "-c", program, "one two", "*"]
+    ran = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    kept = os.pathsep.join([str(tmp_path / "a b"), "/opt/pyspark.zip", "/opt/*"])
+    assert ran.stdout.strip() == f"{kept}|{sys.executable}|['one two', '*']"
+
+
+def _path(batches):
+    import sys  # noqa: PLC0415 - of the executor
+
+    import pyarrow as pa  # noqa: PLC0415
+
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"entry": sys.path})
 
 
 def test_python_workers_are_those_of_our_daemon(spark):
