@@ -29,6 +29,7 @@ class Group(StrEnum):
     EVENTUAL_KEYS = "eventual_keys"
     EVENTUAL_LATENCY = "eventual_latency"
     LATENCY = "latency"
+    FIRST_ANSWER = "first_answer"
     MEMORY = "memory"
     VERIFY = "verify"
     SQL = "sql"

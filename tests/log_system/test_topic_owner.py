@@ -202,10 +202,14 @@ def test_a_second_table_on_a_topic_is_refused_before_either_has_a_record(
     assert describe_topic(client, name) is None
 
 
-def test_a_topic_is_free_again_after_its_table_was_dropped(servers: str, name: str, tmp_path: Path) -> None:
+def test_a_topic_is_free_again_after_its_table_was_dropped(
+    servers: str, client: KafkaClient, name: str, tmp_path: Path
+) -> None:
     make_topic(servers, name, 2)
     for folder in ("one", "two"):
         create_drop.drop(make_table(tmp_path / folder, servers, name))
+        assert not (tmp_path / folder).exists()
+        assert describe_topic(client, name) is not None, "the topic is not the table's own"
 
 
 def test_of_two_creates_at_once_on_one_topic_at_most_one_succeeds(servers: str, name: str, tmp_path: Path) -> None:

@@ -66,7 +66,9 @@ def test_wrong_values_of_json_options_are_named(options: dict[str, str], message
 
 
 def test_words_of_options_are_read_in_any_case() -> None:
-    open_row_format("json", ITEMS, {"map-null-key.mode": "drop", "ignore-parse-errors": "TRUE"}, side="")
+    spoken = {"ignore-parse-errors": "TRUE", "timestamp-format.standard": "iso-8601", "map-null-key.mode": "drop"}
+    row_format = open_row_format("json", one(pa.int64()), spoken, side="")
+    assert row_format.decode([b"{", b'{"c": 1}']).record.tolist() == [1]
 
 
 @pytest.mark.parametrize("name", ROW_FORMATS)
