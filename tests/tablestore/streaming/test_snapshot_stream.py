@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.context import TableContext
+from tablestore.ddl import create_drop
 from tablestore.options.read_options import parse_read_options
 from tablestore.streaming.snapshot_stream import BEFORE_FULL, SnapshotStream, feed_schema
+from tablestore.write.open_publisher import open_publisher
 from tablestore.write.recovery import recover
 from tablestore.write.writer import Writer
-from tests.harness.local_writes import make_table, publisher_of, write
+from tests.harness.local_writes import SCHEMA, make_table, write
 from tests.harness.spark_tables import delete_records
 
 PARTITIONS = 2
@@ -32,7 +34,7 @@ class Source:
 
     def __init__(self, table: TableContext) -> None:
         self.table = table
-        self.publisher = publisher_of(table)
+        self.publisher = open_publisher(table, None)
         self.writer = Writer(table, self.publisher)
         write(self.writer, [(1, "a"), (2, "b"), (3, "c"), (4, "d")])
         write(self.writer, [(1, None), (2, "x")])
@@ -57,11 +59,21 @@ class Source:
         return sorted((row[COMMIT_VERSION], row["id"], row[CHANGE_TYPE], row["v"]) for row in rows)
 
 
-@pytest.fixture(params=["json", "arrow"])
-def source(request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Any:
-    made = Source(make_table(tmp_path / "t", kafka.bootstrap_servers, topic(), log__format=request.param))
-    yield made
-    made.publisher.discard()
+@pytest.fixture(params=["json", "arrow", "no log"])
+def source(
+    request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> Iterator[Source]:
+    path, kind = tmp_path / "t", request.param
+    if kind == "no log":
+        key = {"primary_key": ["id"], "partition_by": []}
+        yield Source(create_drop.create(str(path), SCHEMA, **key, log_system=None, options={"bucket": 2}))
+    else:
+        made = Source(make_table(path, kafka.bootstrap_servers, topic(), log__format=kind))
+        yield made
+        made.publisher.discard()
+
+
+with_a_log = pytest.mark.parametrize("source", ["json", "arrow"], indirect=True)
 
 
 def snapshots(batches: list[list[Any]]) -> list[list[int]]:
@@ -131,6 +143,7 @@ def test_available_now_ends_where_it_was_told(source: Source) -> None:
     assert snapshots(source.batches(stream)) == [[1, 2, 3]]
 
 
+@with_a_log
 def test_a_committed_snapshot_is_not_seen_before_it_is_published(source: Source) -> None:
     stream = source.stream(scan_mode="latest")
     start = stream.initialOffset()
@@ -146,6 +159,7 @@ def expire_log(source: Source) -> None:
     delete_records(log.client.bootstrap_servers, log.topic, dict(enumerate(entry.ends)))
 
 
+@with_a_log
 def test_where_the_logs_retention_has_passed_the_files_are_read_and_that_is_said(
     source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,6 +173,7 @@ def test_where_the_logs_retention_has_passed_the_files_are_read_and_that_is_said
     assert snapshots(source.batches(source.stream(scan_mode="from-snapshot", snapshot=3))) == [[3]]
 
 
+@with_a_log
 def test_a_gap_that_nothing_can_fill_is_an_error(source: Source) -> None:
     expire_log(source)
     stream = source.stream(scan_mode="latest")
