@@ -4,6 +4,9 @@ Spark puts `pyspark.zip`, Py4J's zip and the jar of its core in front of the `PY
 Python keeps no bytecode of modules in a zip, so each process compiles PySpark again: an import takes 1.1 s, and 0.25 s
 from site-packages (measured). A session starts about six such processes, and each source of a streaming query one more.
 `interpreter.sh` removes the three entries and replaces itself with the interpreter.
+
+It also has the processes that plan the reads and writes of a data source forked by `tablestore.python_daemon`, which
+has imported this package. Spark ends them after a pause of a minute, and each would import the package again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run Python for Spark with PySpark from site-packages instead of Spark's pyspark.zip; see interpreter.py.
+# Run Python as Spark asks for it, but import PySpark from site-packages; see interpreter.py.
 set -f # no globbing
 path=
 IFS=:
@@ -11,4 +11,14 @@ for entry in $PYTHONPATH; do
 done
 PYTHONPATH=$path
 export PYTHONPATH
+
+case "$2 $3" in
+    # These read a data source's class. A daemon that has imported it forks them ready to run.
+    "pyspark.daemon pyspark.sql.worker."*data_source | \
+    "pyspark.daemon pyspark.sql.worker."*data_source_* | \
+    "pyspark.daemon pyspark.sql.worker."*sink_runner)
+        shift 2
+        set -- -m tablestore.python_daemon "$@"
+        ;;
+esac
 exec "$TABLESTORE_PYTHON" "$@"

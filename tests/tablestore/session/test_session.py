@@ -65,6 +65,24 @@ def test_the_interpreter_keeps_the_users_path_and_passes_arguments_on(tmp_path):
     assert ran.stdout.strip() == f"{kept}|{sys.executable}|['one two', '*']"
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("pyspark.daemon pyspark.sql.worker.create_data_source", "tablestore.python_daemon"),
+        ("pyspark.daemon pyspark.sql.worker.plan_data_source_read", "tablestore.python_daemon"),
+        ("pyspark.daemon pyspark.sql.worker.python_streaming_sink_runner", "tablestore.python_daemon"),
+        ("pyspark.daemon pyspark.sql.worker.lookup_data_sources", "pyspark.daemon"),
+        ("pyspark.daemon pyspark.sql.worker.analyze_udtf", "pyspark.daemon"),
+        ("pyspark.daemon pyspark.worker", "pyspark.daemon"),
+    ],
+)
+def test_planners_of_data_sources_come_from_our_daemon(words, expected):
+    env = os.environ | {PYTHON: "/bin/echo", "PYTHONPATH": ""}
+    command = [worker_interpreter("local"), "-m", *words.split()]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["-m", expected, words.split()[1]]
+
+
 def _path(batches):
     import sys  # noqa: PLC0415 - of the executor
 
