@@ -17,20 +17,23 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from log_system.index import IndexEntry, LogIndex
 from log_system.kafka.client.connect import kafka_errors
+from log_system.kafka.client.consumers import FetchRange
+from log_system.kafka.client.messages import Records, Wanted
+from log_system.kafka.client.range_reader import BatchSize, read_records
 from log_system.kafka.client.topic import TopicOffsets, earliest_offsets, latest_of, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.register import RegisterPosition
-from snapshot.errors import DataLostError, UnavailableError
+from snapshot.errors import DataLostError
 
 logger = logging.getLogger("tablestore")
-ANSWER_SECONDS = 30.0
 _ANEW = (
     "The topic was recreated, or the broker lost records: what was published is gone from the log. The table's files "
     "hold every row: log.repair() publishes them again, into a topic with one partition a bucket."
 )
+_REMEDY: Final = "Try again; a longer log.retention gives more time."
+_MESSAGES: Final = Wanted(messages=True)
 _TOLD: Final[set[tuple[str, int]]] = set()
 """Table ids and partition counts for which this process has already warned about more partitions than buckets."""
-_BATCH_RECORDS = 10_000
 _WAIT_SECONDS = 0.1
 _ATTEMPTS_MAX = 100
 _COORDINATOR_MOVES = (
@@ -175,8 +178,8 @@ def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> l
 def last_position(log: KafkaLog, partition: int, start: int) -> RegisterPosition | None:
     """Return the last position carried by a record at or after ``start``; None if no record there carries one."""
     found: RegisterPosition | None = None
-    for message in committed_records(log, partition, start):
-        found = RegisterPosition.from_headers(message.offset(), message.headers(), log.table_id) or found
+    for position in _positions(log, partition, start):
+        found = position
     return found
 
 
@@ -186,54 +189,51 @@ def snapshot_end(log: KafkaLog, partition: int, start: int, snapshot: int) -> tu
     Returns:
         The offset after its last record and the number of its records; ``(start, 0)`` if retention has removed it.
     """
-    for message in committed_records(log, partition, start):
-        position = RegisterPosition.from_headers(message.offset(), message.headers(), log.table_id)
-        if position is None or position.snapshot < snapshot:
-            continue
-        if position.snapshot == snapshot and not position.done:
-            continue
-        return (position.end, position.records) if position.snapshot == snapshot else (start, 0)
+    for position in _positions(log, partition, start):
+        if position.snapshot == snapshot and position.done:
+            return position.end, position.records
+        if position.snapshot > snapshot:
+            break
     return start, 0
 
 
-def committed_records(log: KafkaLog, partition: int, start: int) -> Iterator[Any]:
-    """Yield a partition's committed records from an offset, or from its first offset if that is later, to its end.
+def committed_records(
+    log: KafkaLog,
+    partition: int,
+    start: int,
+    end: int | None = None,
+    *,
+    wanted: Wanted = _MESSAGES,
+    batch: BatchSize | None = None,
+) -> Iterator[Records]:
+    """Yield a partition's committed records from an offset, or from its first offset if that is later.
+
+    Args:
+        log: the log.
+        partition: the partition.
+        start: the first offset.
+        end: the offset to stop at; None for the end of the partition, with what is in open transactions. The reader
+            then waits for these to end.
+        wanted: which parts of the records to return; the client's messages by default.
+        batch: how many records to return together; None for the default.
 
     Raises:
-        UnavailableError: the broker sends no record for ``ANSWER_SECONDS`` before the end is reached.
+        DataLostError: retention has removed the first offset just now.
+        UnavailableError: the broker does not respond, or a transaction stays open.
     """
-    consumer = log.client.consumer(f"{log.group}-scan", **{"enable.partition.eof": True})
-    try:
-        with kafka_errors(f"read topic {log.topic!r}", log.client):
-            # Ask for the end explicitly: the consumer takes the start of the first open transaction for the end.
-            low = earliest_offsets(log.client, log.topic)[partition]
-            high = latest_offsets(log.client, log.topic, read_committed=False)[partition]
-            if max(start, low) >= high:
-                return
-            consumer.assign([TopicPartition(log.topic, partition, max(start, low))])
-        silent = 0.0
-        while True:
-            with kafka_errors(f"read topic {log.topic!r}", log.client):
-                # The client waits for the full time unless the batch is full, even at the end of the partition.
-                messages = consumer.consume(_BATCH_RECORDS, _WAIT_SECONDS)
-            silent = 0.0 if any(m.error() is None for m in messages) else silent + _WAIT_SECONDS
-            if silent >= ANSWER_SECONDS:
-                msg = (
-                    f"topic {log.topic!r}: partition {partition} gave no record in {ANSWER_SECONDS:.0f} s, though "
-                    f"it ends at offset {high}; try again. Somebody's transaction may be open: see it with Kafka's "
-                    "kafka-transactions.sh --find-hanging, end it with --abort."
-                )
-                raise UnavailableError(msg)
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    yield message
-                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client has no public name for it
-                    # An open transaction, possibly another producer's, hides the committed records after it.
-                    if (message.offset() or 0) >= high:
-                        return
-                else:
-                    with kafka_errors(f"read topic {log.topic!r}", log.client):
-                        raise KafkaException(error)
-    finally:
-        consumer.close()
+    with kafka_errors(f"read topic {log.topic!r}", log.client):
+        low = earliest_offsets(log.client, log.topic)[partition]
+        # Ask for the end explicitly: the consumer takes the start of the first open transaction for the end.
+        high = latest_offsets(log.client, log.topic, read_committed=False)[partition] if end is None else end
+    part = FetchRange(log.topic, partition, max(start, low), high)
+    if part.start < part.end:
+        yield from read_records(log.client, f"{log.group}-scan", part, wanted, remedy=_REMEDY, batch=batch)
+
+
+def _positions(log: KafkaLog, partition: int, start: int) -> Iterator[RegisterPosition]:
+    """Yield the positions that committed records carry, from an offset to the end of the partition."""
+    for records in committed_records(log, partition, start):
+        for message in records.messages:
+            position = RegisterPosition.from_headers(message.offset(), message.headers(), log.table_id)
+            if position is not None:
+                yield position

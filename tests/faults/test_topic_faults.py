@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from log_system.kafka import published_positions
+from log_system.kafka.client import range_reader
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, UnavailableError
@@ -174,7 +174,7 @@ def test_a_strangers_open_transaction_hides_nothing_from_recovery(rig: TableHarn
 def test_an_open_transaction_that_never_ends_is_an_error_that_says_how_to_end_it(
     rig: TableHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(published_positions, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(range_reader, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr("tablestore.write.take_over_backoff.ATTEMPTS_MAX", 2)
     rig.write(1)
     with rig.stranger(f"stranger-{rig.topic}") as producer:

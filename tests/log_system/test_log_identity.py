@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from log_system.kafka import published_positions
+from log_system.kafka.client import range_reader
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.reader import log_scan
 from log_system.local_kafka.owned import LocalKafka
@@ -221,7 +221,7 @@ def test_repair_concludes_nothing_while_an_open_transaction_hides_the_log(
     rig: TableHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_scan, "_SETTLE_SECONDS", 0.5)
-    monkeypatch.setattr(published_positions, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(range_reader, "ANSWER_SECONDS", 1.0)
     writer = rig.writer()
     writer.recover_once()
     with rig.stranger(f"stranger-{rig.topic}") as producer:

@@ -46,6 +46,10 @@ BATCH: Final = BatchSize()
 """The default. A DuckDB query takes one or two milliseconds however few records it has; larger batches exceed the
 processor's cache (measured)."""
 _REMEDY: Final = "Set 'properties.auto.offset.reset' to 'earliest' to go on with what is left, or start a new query."
+_TRANSACTION: Final = (
+    " Another producer's transaction may be open: see it with Kafka's kafka-transactions.sh --find-hanging, and end it "
+    "with --abort."
+)
 _OUT_OF_RANGE: Final = codes("OFFSET_OUT_OF_RANGE _AUTO_OFFSET_RESET")
 
 
@@ -75,7 +79,7 @@ def read_records(
     Raises:
         DataLostError: retention has removed the range's first offset, or the topic was deleted and created again.
         NotFoundError: the topic was deleted.
-        UnavailableError: the broker does not respond.
+        UnavailableError: the broker does not respond, or a transaction stays open.
     """
     doing = f"read {part}"
     watch = TopicWatch(client, part.topic, part.topic_id)
@@ -95,7 +99,8 @@ def read_records(
             if records is not None or reached >= 0:
                 silent_since = time.monotonic()
             elif time.monotonic() - silent_since >= ANSWER_SECONDS:
-                msg = f"{doing}: no record arrived in {ANSWER_SECONDS:.0f} s, at offset {position}."
+                hint = _TRANSACTION if isolation == "read_committed" else ""
+                msg = f"{doing}: no record arrived in {ANSWER_SECONDS:.0f} s, at offset {position}.{hint}"
                 raise UnavailableError(msg)
             elif time.monotonic() - silent_since >= LOOK_SECONDS:
                 # The client reports no error for a deleted topic; its partitions just return nothing.

@@ -9,21 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from log_system.formats import LogFormat
+from log_system.kafka.client.messages import Records, Wanted
+from log_system.kafka.client.range_reader import BatchSize
 from log_system.kafka.client.topic import earliest_offsets, latest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import committed_records, group_positions
 from log_system.kafka.register import POSITION_HEADER, SNAPSHOT_HEADER, RegisterPosition
 from snapshot.errors import CorruptedError, UnavailableError
 
-_BATCH_RECORDS = 20_000
-_BATCH_BYTES = 4 << 20
-_OVERHEAD_BYTES = 150
+_BATCH = BatchSize(records=20_000, bytes=4 << 20)
 _SETTLE_SECONDS = 5.0
 _SETTLE_STEP_SECONDS = 0.05
 Progress = Callable[[int], None]
@@ -137,18 +136,19 @@ def scan(log: KafkaLog, partition: int, low: int, end: int, newest: int, progres
     marks: list[Mark] = []
     foreign: list[tuple[int, int]] = []
     count, seen = 0, low
-    for message in _until(log, partition, low, end):
-        count += 1
-        headers = message.headers()
-        if headers:
-            position = RegisterPosition.from_headers(message.offset(), headers, log.table_id)
-            if position is not None:
-                marks.append(Mark(position, _total(headers), count))
-            elif (named := _named(headers)) is not None and named > newest:
-                foreign.append((message.offset(), named))
-        if count % _BATCH_RECORDS == 0:
-            progress(message.offset() - seen)
-            seen = message.offset()
+    for records in committed_records(log, partition, low, end, batch=_BATCH):
+        for message in records.messages:
+            count += 1
+            headers = message.headers()
+            if headers:
+                position = RegisterPosition.from_headers(message.offset(), headers, log.table_id)
+                if position is not None:
+                    marks.append(Mark(position, _total(headers), count))
+                elif (named := _named(headers)) is not None and named > newest:
+                    foreign.append((message.offset(), named))
+        last = int(records.offsets[-1])
+        progress(last - seen)
+        seen = last
     progress(max(0, end - seen))
     return PartitionScan(partition, low, end, count, tuple(marks), tuple(foreign))
 
@@ -160,8 +160,8 @@ class LogReader:
         """Create a reader of the committed records from ``start`` up to ``end``; see ``Progress``."""
         self._log = log
         self._codec = log.codec()
-        self._messages = _until(log, partition, start, end)
-        self._ahead: Any = None
+        self._records = committed_records(log, partition, start, end, wanted=Wanted(all_keys=True), batch=_BATCH)
+        self._ahead: Records | None = None
         self._seen = start
         self._progress = progress
 
@@ -185,38 +185,32 @@ class LogReader:
         if schema is not None and schema != self._log.schema:
             self._log = self._log.under(schema)
             self._codec = self._log.codec()
-        for messages in _chunks(self._range(start, end)):
-            offsets = np.array([m.offset() for m in messages], np.int64)
-            keys, values = [m.key() for m in messages], [m.value() for m in messages]
-            yield from _decode(self._codec, keys, values, offsets, unreadable)
-        self._progress(max(0, end - self._seen))
-        self._seen = max(end, self._seen)
+        for records in self._range(start, end):
+            yield from _decode(self._codec, records, unreadable)
+            self._advance(int(records.offsets[-1]))
+        self._advance(end)
 
-    def _range(self, start: int, end: int) -> Iterator[Any]:
-        while True:
-            message = self._ahead if self._ahead is not None else next(self._messages, None)
-            if message is None:
+    def _range(self, start: int, end: int) -> Iterator[Records]:
+        while (records := self._ahead or next(self._records, None)) is not None:
+            inside = records.before(end)
+            self._ahead = records.slice(len(inside), len(records)) if len(inside) < len(records) else None
+            skipped = len(inside.before(start))
+            if skipped < len(inside):
+                yield inside.slice(skipped, len(inside))
+            if self._ahead is not None:
                 return
-            self._ahead = message
-            if message.offset() >= end:
-                return
-            self._ahead = None
-            if message.offset() - self._seen >= _BATCH_RECORDS:
-                self._progress(message.offset() - self._seen)
-                self._seen = message.offset()
-            if message.offset() >= start:
-                yield message
+
+    def _advance(self, offset: int) -> None:
+        """Report progress up to an offset."""
+        self._progress(max(0, offset - self._seen))
+        self._seen = max(offset, self._seen)
 
 
 def _decode(
-    codec: LogFormat,
-    keys: Sequence[bytes | None],
-    values: Sequence[bytes | None],
-    offsets: np.ndarray,
-    unreadable: Callable[[int, str], None],
+    codec: LogFormat, records: Records, unreadable: Callable[[int, str], None]
 ) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """Yield the decoded changes of one chunk; report and skip each record that cannot be decoded."""
-    start = 0
+    """Yield the decoded changes of one batch; report and skip each record that cannot be decoded."""
+    keys, values, offsets, start = records.keys, records.values, records.offsets, 0
     while start < len(values):
         stop = len(values)
         try:
@@ -234,29 +228,6 @@ def _decode(
             found = codec.decode(keys[start:stop], values[start:stop])
         yield found.batch, offsets[start:stop][found.record]
         start = stop if stop == len(values) else stop + 1
-
-
-def _until(log: KafkaLog, partition: int, start: int, end: int) -> Iterator[Any]:
-    """Yield the committed records from ``start`` up to ``end``."""
-    if start >= end:
-        return
-    for message in committed_records(log, partition, start):
-        if message.offset() >= end:
-            return
-        yield message
-
-
-def _chunks(messages: Iterator[Any]) -> Iterator[list[Any]]:
-    held: list[Any] = []
-    size = 0
-    for message in messages:
-        held.append(message)
-        size += len(message) + _OVERHEAD_BYTES
-        if len(held) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
 
 
 def _named(headers: Sequence[tuple[str, bytes | str | None]]) -> int | None:
