@@ -2,10 +2,13 @@
 
 PYTHON ?= python3.11
 VENV   := .venv
-PROCESSES ?= 3
+PROCESSES ?= 4
 STAMP  := $(VENV)/.stamp
 BIN    := $(VENV)/bin
 PAGES  := $(wildcard *.md docs/*.md docs/*/*.md)
+
+# Python keeps the bytecode of what it imports: the tests start a thousand processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types bench docs check lock crash visibility races soak peer clean java

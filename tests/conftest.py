@@ -40,6 +40,13 @@ LONGEST = (
 # Tests are over before the better compiler of the JVM pays off; it would take a quarter of the processors.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m")
 
+QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Queries of a few rows take a quarter less without compiling them (measured); processes that tests start compile."""
+
 # A real part behind an example makes it slow and never equally fast; that is no sign of a bad test here.
 SLOW_PARTS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
 settings.register_profile("default", max_examples=50, deadline=None, suppress_health_check=SLOW_PARTS)
@@ -96,7 +103,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Yield one Spark session on two cores for all tests; made only when a test asks for it."""
     from tablestore.session import session  # noqa: PLC0415 - PySpark takes a second to import
 
-    spark = session("tests", master="local[2]", warehouse=tmp_path_factory.mktemp("warehouse"))
+    spark = session("tests", master="local[2]", warehouse=tmp_path_factory.mktemp("warehouse"), config=QUICK)
     yield spark
     spark.stop()
 
@@ -105,7 +112,7 @@ class BySession(LoadScopeScheduling):
     """Hand files to processes as they become free, those that use Spark to the first two processes only.
 
     Most tests wait, for brokers, for Spark's Python and for processes they kill; those of Spark use less than one core.
-    So two Sparks are quicker than one, and a third on two cores would only be in the way.
+    So two Sparks are quicker than one, and a third on two cores would only be in the way. Other tests wait even more.
     """
 
     def _split_scope(self, nodeid: str) -> str:

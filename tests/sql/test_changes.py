@@ -34,10 +34,8 @@ MORE = [
     "SELECT u.k, u.n, v.n FROM u LEFT JOIN v ON u.k = v.k WHERE u.g <> 'c'",
     "SELECT v.g, COUNT(*), SUM(u.n) FROM u JOIN v ON u.j = v.j GROUP BY v.g",
 ]
-#: Micro-batches of a few rows spend their time in the compiler, and in state stores made for many, otherwise.
+#: Micro-batches of a few rows spend their time in state stores made for many, otherwise.
 QUICK = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
     ),
