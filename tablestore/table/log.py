@@ -18,6 +18,11 @@ class TableLog:
     def __init__(self, handle: TableHandle) -> None:
         self._handle = handle
 
+    @property
+    def shows_uncommitted(self) -> bool:
+        """Whether readers see changes before they are committed (``log.consistency=eventual``)."""
+        return self._handle.table.log.shows_uncommitted
+
     @exclusive
     def repair(self, progress: Progress | None = None) -> RepairReport:
         """Repair the log index, the register and the end of the log; no plain consumer sees a change twice.

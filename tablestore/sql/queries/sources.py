@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
-from tablestore.options.specification import Consistency
 from tablestore.spark.normalize import changelog
 from tablestore.sql.catalog.binding import connector_of
 from tablestore.sql.catalog.session_scope import Scope
@@ -75,11 +74,10 @@ def _added(changes: DataFrame, name: str) -> DataFrame:
 def _changes_of(table: TableStore) -> DataFrame:
     """Return a store table's changes with the rows they replace; at most one change per key and micro-batch.
 
-    The reader of an ``eventual`` log already normalizes its changes.
+    The stream of a log that shows uncommitted changes already has both properties, since it is normalized.
     """
     changes, key = table.read_stream(), table.primary_key
-    log = table.options.log
-    if log is not None and log.consistency is Consistency.EVENTUAL:
+    if table.log.shows_uncommitted:
         return changes
     order = F.col(COMMIT_VERSION)
     if table.options.looks_up:

@@ -199,6 +199,8 @@ def test_b52_normalize_is_in_the_plan_of_an_eventual_table_alone(
     """The operator is in the plan of an `eventual` table, and of no other."""
     eventual = make(spark, tmp_path / "e", kafka.bootstrap_servers, topic(), log__consistency="eventual")
     transactional = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic())
+    assert eventual.log.shows_uncommitted
+    assert not transactional.log.shows_uncommitted
     for stream, is_there in (
         (eventual.read_stream(), True),
         (eventual.read_stream(normalize=False), False),
