@@ -78,8 +78,8 @@ class IndexEntry:
         try:
             raw = json.loads(text)
             ranges = tuple(OffsetRange(**p) for p in raw["partitions"])
-            told = [str(raw.get(name, "")) for name in ("table", "commit", "topic")]
-            entry = cls(int(raw["snapshot"]), int(raw["timestamp_ms"]), str(raw["kind"]), ranges, *told)
+            ids = [str(raw.get(name, "")) for name in ("table", "commit", "topic")]
+            entry = cls(int(raw["snapshot"]), int(raw["timestamp_ms"]), str(raw["kind"]), ranges, *ids)
             if entry.snapshot != snapshot:
                 msg = f"it is that of snapshot {entry.snapshot}"
                 raise ValueError(msg)

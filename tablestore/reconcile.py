@@ -95,8 +95,8 @@ class Repairs:
             # Step 3.
             _look_up(files, session, partition, snapshot, whole=whole)
             # Step 4.
-            told = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(FRESH, pa.bool_())]
-            schema = pa.schema([*files.change_schema, *told])
+            marks = [pa.field(SAID, pa.int8()), pa.field(AT, pa.int64()), pa.field(FRESH, pa.bool_())]
+            schema = pa.schema([*files.change_schema, *marks])
             yield from read(session, _differences(spec), [], schema)
 
 

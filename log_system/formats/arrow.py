@@ -164,10 +164,10 @@ class ArrowFormat:
         return relabel(pa.RecordBatch.from_arrays(columns, names=self._changes.names), self._changes)
 
 
-def _is_narrower(came: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether both types are signed integers and ``came`` is narrower than ``wanted``."""
-    signed = pa.types.is_signed_integer(came) and pa.types.is_signed_integer(wanted)
-    return bool(signed and came.bit_width < wanted.bit_width)
+def _is_narrower(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether both types are signed integers and ``given`` is narrower than ``wanted``."""
+    signed = pa.types.is_signed_integer(given) and pa.types.is_signed_integer(wanted)
+    return bool(signed and given.bit_width < wanted.bit_width)
 
 
 FORMAT = Format(

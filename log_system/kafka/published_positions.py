@@ -32,7 +32,7 @@ _ANEW = (
 )
 _REMEDY: Final = "Try again; a longer log.retention gives more time."
 _MESSAGES: Final = Wanted(messages=True)
-_TOLD: Final[set[tuple[str, int]]] = set()
+_WARNED: Final[set[tuple[str, int]]] = set()
 """Table ids and partition counts for which this process has already warned about more partitions than buckets."""
 _WAIT_SECONDS = 0.1
 _ATTEMPTS_MAX = 100
@@ -83,9 +83,9 @@ def topic_ends(log: KafkaLog) -> TopicOffsets:
     if len(ends) < log.partitions:
         msg = f"topic {log.topic!r} has {len(ends)} partitions, the table {log.partitions} buckets. {_ANEW}"
         raise DataLostError(msg)
-    if len(ends) > log.partitions and (log.table_id, len(ends)) not in _TOLD:
+    if len(ends) > log.partitions and (log.table_id, len(ends)) not in _WARNED:
         # Each take-over runs this code; warn only once per process.
-        _TOLD.add((log.table_id, len(ends)))
+        _WARNED.add((log.table_id, len(ends)))
         logger.warning(
             "topic %r has %d partitions, the table %d buckets; nothing is published to the others.",
             log.topic,
@@ -137,7 +137,8 @@ def group_positions(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> 
     The consumer is ``read_committed``, so it waits for open transactions that move the offsets.
     """
     return [
-        RegisterPosition.from_metadata(told.offset, told.metadata) for told in _group_offsets(log, consumer, partitions)
+        RegisterPosition.from_metadata(committed.offset, committed.metadata)
+        for committed in _group_offsets(log, consumer, partitions)
     ]
 
 
@@ -150,8 +151,8 @@ def tasks_token(log: KafkaLog) -> tuple[str | None, Any]:
     """
     consumer = log.client.consumer(log.tasks_group)
     try:
-        told = _group_offsets(log, consumer, [0])[0]
-        return (told.metadata or "") if told.offset >= 0 else None, consumer.consumer_group_metadata()
+        committed = _group_offsets(log, consumer, [0])[0]
+        return (committed.metadata or "") if committed.offset >= 0 else None, consumer.consumer_group_metadata()
     finally:
         consumer.close()
 
@@ -162,8 +163,8 @@ def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> l
     with kafka_errors(f"read the register of topic {log.topic!r}", log.client):
         for attempt in range(_ATTEMPTS_MAX):
             try:
-                told: list[TopicPartition] = consumer.committed(asked, timeout=log.client.wait_seconds)
-                for answer in told:
+                committed: list[TopicPartition] = consumer.committed(asked, timeout=log.client.wait_seconds)
+                for answer in committed:
                     if answer.error is not None:
                         raise KafkaException(answer.error)
             except KafkaException as error:
@@ -171,7 +172,7 @@ def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> l
                     raise
                 time.sleep(_WAIT_SECONDS)
             else:
-                return told
+                return committed
     raise AssertionError
 
 

@@ -57,8 +57,8 @@ class RegisterPosition:
 
     def metadata(self) -> str:
         """Return the position as the metadata of a committed group offset; the offset itself is ``end``."""
-        told: list[int | str] = [self.snapshot, self.rows, self.records, int(self.done)]
-        return json.dumps([*told, self.commit] if self.commit else told, separators=(",", ":"))
+        fields: list[int | str] = [self.snapshot, self.rows, self.records, int(self.done)]
+        return json.dumps([*fields, self.commit] if self.commit else fields, separators=(",", ":"))
 
     @classmethod
     def from_metadata(cls, end: int, metadata: str | None) -> RegisterPosition | None:
@@ -78,10 +78,10 @@ class RegisterPosition:
             total: all the snapshot's changes in the partition.
             table: the table's id.
         """
-        told = {SNAPSHOT_HEADER: str(self.snapshot), POSITION_HEADER: f"{self.rows}/{total}/{self.records}"}
+        fields = {SNAPSHOT_HEADER: str(self.snapshot), POSITION_HEADER: f"{self.rows}/{total}/{self.records}"}
         if self.commit:
-            told[COMMIT_HEADER] = f"{table[:_TABLE_DIGITS]}/{self.commit}"
-        return [(name, value.encode()) for name, value in told.items()]
+            fields[COMMIT_HEADER] = f"{table[:_TABLE_DIGITS]}/{self.commit}"
+        return [(name, value.encode()) for name, value in fields.items()]
 
     @classmethod
     def from_headers(

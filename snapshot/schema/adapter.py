@@ -24,12 +24,12 @@ class Adapter:
     cast.
 
     Attributes:
-        came: the columns of the rows.
+        given: the columns of the rows.
         wanted: the columns to return.
         why: start of the error message for a value that cannot be converted.
     """
 
-    came: Columns
+    given: Columns
     wanted: Columns
     why: str = ""
 
@@ -40,11 +40,11 @@ class Adapter:
             InvalidInputError: a value does not fit the wanted columns, which are older: a type was widened since, or a
                 NOT NULL column was dropped or holds NULL.
         """
-        if self.came == self.wanted:
+        if self.given == self.wanted:
             return batch
-        own = batch.select(self.came.named.names)
-        fitted = fit(relabelled(own, _like(own.schema, self.came.physical)), self.wanted, self.why)
-        further = [field for field in batch.schema if field.name not in set(self.came.named.names)]
+        own = batch.select(self.given.named.names)
+        fitted = fit(relabelled(own, _like(own.schema, self.given.physical)), self.wanted, self.why)
+        further = [field for field in batch.schema if field.name not in set(self.given.named.names)]
         arrays = [*fitted.columns, *(batch.column(batch.schema.get_field_index(field.name)) for field in further)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*self.wanted.named, *further]))
 
@@ -69,25 +69,25 @@ def fit(batch: pa.RecordBatch, wanted: Columns, why: str = "") -> pa.RecordBatch
     return relabelled(pa.RecordBatch.from_arrays(arrays, schema=wanted.physical), wanted.named)
 
 
-def widens(came: pa.DataType, wanted: pa.DataType) -> bool:
+def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether a column's type may change: all values are kept, and files with the old type stay readable.
 
     These are the rules of Delta's type widening, except that dates do not become timestamps.
     """
     types = pa.types
-    if came == wanted:
+    if given == wanted:
         return True
-    if types.is_signed_integer(came):
+    if types.is_signed_integer(given):
         if types.is_signed_integer(wanted):
-            return bool(came.bit_width <= wanted.bit_width)
+            return bool(given.bit_width <= wanted.bit_width)
         if types.is_decimal(wanted):
-            return bool(wanted.precision - wanted.scale >= _DIGITS[came.bit_width])
-        return bool(types.is_float64(wanted) and came.bit_width < 64)
-    if types.is_float32(came):
+            return bool(wanted.precision - wanted.scale >= _DIGITS[given.bit_width])
+        return bool(types.is_float64(wanted) and given.bit_width < 64)
+    if types.is_float32(given):
         return bool(types.is_float64(wanted))
-    if types.is_decimal(came) and types.is_decimal(wanted):
-        whole = wanted.precision - wanted.scale >= came.precision - came.scale
-        return bool(wanted.scale >= came.scale and whole)
+    if types.is_decimal(given) and types.is_decimal(wanted):
+        whole = wanted.precision - wanted.scale >= given.precision - given.scale
+        return bool(wanted.scale >= given.scale and whole)
     return False
 
 

@@ -298,43 +298,43 @@ def _commented(field: StructField, comment: str | None) -> StructField:
     return StructField(field.name, field.dataType, field.nullable, metadata)
 
 
-def can_become(came: DataType, wanted: DataType) -> bool:
+def can_become(given: DataType, wanted: DataType) -> bool:
     """Return whether a column's type may change; ``adapter.widens`` has the rules."""
-    one, other = (arrow_schema(StructType([StructField("c", kind)])).field(0).type for kind in (came, wanted))
-    return came == wanted or (one != other and widens(one, other))
+    one, other = (arrow_schema(StructType([StructField("c", kind)])).field(0).type for kind in (given, wanted))
+    return given == wanted or (one != other and widens(one, other))
 
 
-def merging_changes(came: StructType, there: StructType) -> list[Change]:
+def merging_changes(given: StructType, there: StructType) -> list[Change]:
     """Return the changes that a table needs to hold rows with other columns: new columns and fields, and wider types.
 
     Args:
-        came: the columns of the rows.
+        given: the columns of the rows.
         there: the table's columns.
 
     Returns:
         The changes. A type that cannot be widened to that of the rows is left unchanged; the write then rejects it.
     """
     changes: list[Change] = []
-    _merge(came, there, (), changes)
+    _merge(given, there, (), changes)
     return changes
 
 
-def _merge(came: DataType, there: DataType, parent: tuple[str, ...], changes: list[Change]) -> None:
-    if isinstance(came, StructType) and isinstance(there, StructType):
+def _merge(given: DataType, there: DataType, parent: tuple[str, ...], changes: list[Change]) -> None:
+    if isinstance(given, StructType) and isinstance(there, StructType):
         known = {field.name.lower(): field for field in there.fields}
-        for field in came.fields:
+        for field in given.fields:
             path = (*parent, field.name)
             existing = known.get(field.name.lower())
             if existing is not None:
                 _merge(field.dataType, existing.dataType, (*parent, existing.name), changes)
             elif parent or field.name.lower() not in RESERVED:
                 changes.append(AddColumn(_text(path), field.dataType, comment=(field.metadata or {}).get("comment")))
-    elif isinstance(came, ArrayType) and isinstance(there, ArrayType):
-        _merge(came.elementType, there.elementType, (*parent, "element"), changes)
-    elif isinstance(came, MapType) and isinstance(there, MapType):
-        _merge(came.valueType, there.valueType, (*parent, "value"), changes)
-    elif not can_widen(came, there) and can_widen(there, came):
-        changes.append(WidenColumn(_text(parent), came))
+    elif isinstance(given, ArrayType) and isinstance(there, ArrayType):
+        _merge(given.elementType, there.elementType, (*parent, "element"), changes)
+    elif isinstance(given, MapType) and isinstance(there, MapType):
+        _merge(given.valueType, there.valueType, (*parent, "value"), changes)
+    elif not can_widen(given, there) and can_widen(there, given):
+        changes.append(WidenColumn(_text(parent), given))
 
 
 def _text(path: tuple[str, ...]) -> str:

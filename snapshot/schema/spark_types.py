@@ -170,25 +170,25 @@ def table_schema(schema: StructType, primary_key: Sequence[str]) -> StructType:
     )
 
 
-def can_widen(came: DataType, wanted: DataType) -> bool:
-    """Return whether a cast to ``wanted`` keeps every value of ``came`` exactly."""
-    if came == wanted or came.simpleString() == "void":
+def can_widen(given: DataType, wanted: DataType) -> bool:
+    """Return whether a cast to ``wanted`` keeps every value of ``given`` exactly."""
+    if given == wanted or given.simpleString() == "void":
         return True
-    if type(came) in _WIDER and type(wanted) in _WIDER:
-        return _WIDER[type(came)] <= _WIDER[type(wanted)]
-    if isinstance(came, FloatType) and isinstance(wanted, DoubleType):
+    if type(given) in _WIDER and type(wanted) in _WIDER:
+        return _WIDER[type(given)] <= _WIDER[type(wanted)]
+    if isinstance(given, FloatType) and isinstance(wanted, DoubleType):
         return True
-    if isinstance(came, DecimalType) and isinstance(wanted, DecimalType):
-        return wanted.scale >= came.scale and wanted.precision - wanted.scale >= came.precision - came.scale
-    if isinstance(came, StructType) and isinstance(wanted, StructType):
-        pairs = zip(came.fields, wanted.fields, strict=False)
-        return len(came.fields) == len(wanted.fields) and all(
+    if isinstance(given, DecimalType) and isinstance(wanted, DecimalType):
+        return wanted.scale >= given.scale and wanted.precision - wanted.scale >= given.precision - given.scale
+    if isinstance(given, StructType) and isinstance(wanted, StructType):
+        pairs = zip(given.fields, wanted.fields, strict=False)
+        return len(given.fields) == len(wanted.fields) and all(
             a.name == b.name and can_widen(a.dataType, b.dataType) for a, b in pairs
         )
-    if isinstance(came, ArrayType) and isinstance(wanted, ArrayType):
-        return can_widen(came.elementType, wanted.elementType)
-    if isinstance(came, MapType) and isinstance(wanted, MapType):
-        return can_widen(came.keyType, wanted.keyType) and can_widen(came.valueType, wanted.valueType)
+    if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
+        return can_widen(given.elementType, wanted.elementType)
+    if isinstance(given, MapType) and isinstance(wanted, MapType):
+        return can_widen(given.keyType, wanted.keyType) and can_widen(given.valueType, wanted.valueType)
     return False
 
 

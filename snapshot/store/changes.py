@@ -176,10 +176,10 @@ def listed(
         The facts ``changes`` and ``rows`` for the commit.
     """
 
-    def told(file: DataFile, **more: bool) -> dict[str, Any]:
+    def entry(file: DataFile, **more: bool) -> dict[str, Any]:
         return {"path": file.path, "size": file.size, "rows": file.rows, "partition": dict(file.partition), **more}
 
-    entries = [*(told(f, deleted=True) for f in deleted), *map(told, changed), *map(told, inserted)]
+    entries = [*(entry(f, deleted=True) for f in deleted), *map(entry, changed), *map(entry, inserted)]
     return {LISTED: entries, "rows": sum(max(each["rows"], 0) for each in entries)}
 
 

@@ -52,13 +52,13 @@ class TruncatedChanges:
     deletes: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, held: SnapshotChanges, told: Mapping[str, int]) -> TruncatedChanges:
-        """Return the changes without the deletes; ``told`` is the value of ``TRUNCATES`` in the commit."""
+    def of(cls, held: SnapshotChanges, counts: Mapping[str, int]) -> TruncatedChanges:
+        """Return the changes without the deletes; ``counts`` is the value of ``TRUNCATES`` in the commit."""
         coming = {
             bucket: tuple(file for file in files if file.path not in held.deleted)
             for bucket, files in held.files.items()
         }
-        return cls(replace(held, files=coming), {int(bucket): count for bucket, count in told.items()})
+        return cls(replace(held, files=coming), {int(bucket): count for bucket, count in counts.items()})
 
     @property
     def snapshot(self) -> Snapshot:

@@ -280,9 +280,9 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
 
 
 def _check_connector(connector: Connector, given: Mapping[str, str]) -> None:
-    came = given.get("connector", connector.value)
-    if came != connector.value:
-        msg = f"option 'connector': expected {connector.value!r} here, got {came!r}."
+    actual = given.get("connector", connector.value)
+    if actual != connector.value:
+        msg = f"option 'connector': expected {connector.value!r} here, got {actual!r}."
         raise InvalidInputError(msg)
 
 
@@ -306,8 +306,8 @@ def _topics(connector: Connector, given: Mapping[str, str], side: Side | None) -
         msg = "Either 'topic' or 'topic-pattern' must be set."
         raise InvalidInputError(msg)
     if side is Side.SINK and (pattern is not None or len(topics) != 1):
-        came = f"'topic-pattern': {pattern!r}" if pattern is not None else f"'topic': {list(topics)}"
-        msg = f"The Kafka sink supports a single topic only, but got {came}."
+        actual = f"'topic-pattern': {pattern!r}" if pattern is not None else f"'topic': {list(topics)}"
+        msg = f"The Kafka sink supports a single topic only, but got {actual}."
         raise InvalidInputError(msg)
     return topics, pattern
 

@@ -229,14 +229,14 @@ def fates(both: DataFrame, spec: TableSpec, of_new: Column, of_old: Column) -> D
     return each.toDF(*spec.schema.fieldNames(), KIND)
 
 
-def decided(told: DataFrame, spec: TableSpec) -> DataFrame:
+def decided(fates: DataFrame, spec: TableSpec) -> DataFrame:
     """Return the change of each key; invalid ones are marked in ``_kind`` so that staging rejects them.
 
     It is invalid if two rows would have the same key (``TAKEN``), or if a row is changed more than once
     (``AMBIGUOUS``).
 
     Args:
-        told: frame with the table's columns, and a ``Fate`` in ``_kind``.
+        fates: frame with the table's columns, and a ``Fate`` in ``_kind``.
         spec: the table definition.
     """
     under_key = Window.partitionBy(*[F.col(backquoted(name)) for name in spec.primary_key])
@@ -256,7 +256,7 @@ def decided(told: DataFrame, spec: TableSpec) -> DataFrame:
         .when(fate.isin(int(Fate.CHANGED), int(Fate.ARRIVED)), F.lit(int(RowKind.UPDATE_AFTER)))
         .when(fate.isin(int(Fate.DELETED), int(Fate.LEFT)) & (arrived == 0), F.lit(int(RowKind.DELETE)))
     )
-    return told.withColumn(KIND, kind.cast("byte")).where(F.col(KIND).isNotNull()).select("*", _order())
+    return fates.withColumn(KIND, kind.cast("byte")).where(F.col(KIND).isNotNull()).select("*", _order())
 
 
 def _kind(kind: RowKind) -> Column:

@@ -47,7 +47,7 @@ def reader(
             for batch in predicate.kept(batches) if predicate is not None and late else batches:
                 yield batch if batch.schema.names == wanted.names else batch.select(wanted.names)
 
-    def told() -> Iterator[pa.RecordBatch]:
+    def explained() -> Iterator[pa.RecordBatch]:
         try:
             yield from rows()
         except CorruptedError as error:
@@ -58,7 +58,7 @@ def reader(
             msg = f"filter {condition!r} cannot be asked of every row: {reason}. TRY_CAST gives NULL there."
             raise InvalidInputError(msg) from error
 
-    return told
+    return explained
 
 
 def _reads_renamed(spec: TableSpec, predicate: TextPredicate) -> bool:

@@ -106,8 +106,8 @@ def parse_filter(text: str, schema: pa.Schema) -> TextPredicate:
     try:
         tree = sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
     except SqlglotError as error:
-        told = [each.get("description") for each in getattr(error, "errors", [])]
-        reason = str(told[-1] if told else error).splitlines()[0].rstrip(".")
+        reasons = [each.get("description") for each in getattr(error, "errors", [])]
+        reason = str(reasons[-1] if reasons else error).splitlines()[0].rstrip(".")
         msg = f'filter {text!r}: expected a condition in DuckDB\'s SQL, such as "price > 10": {reason}.'
         raise InvalidInputError(msg) from error
     for kind, what in _REFUSED:

@@ -293,14 +293,14 @@ def _sweep(table: TableContext, report: ExpireReport, progress: Progress | None)
     return _counted(report, removed, size, entries, len(index))
 
 
-def remove_garbage(files: TableFiles, garbage: Garbage, told: Callable[[int], None]) -> tuple[int, int]:
+def remove_garbage(files: TableFiles, garbage: Garbage, meter: Callable[[int], None]) -> tuple[int, int]:
     """Remove data files, some of which may no longer exist; return the number removed and their total size."""
     count = size = 0
     for storage, folder_files in _by_folder(files, garbage):
         for file in folder_files:
             if storage.delete(file.path):
                 count, size = count + 1, size + file.size
-            told(1)
+            meter(1)
     return count, size
 
 

@@ -50,14 +50,14 @@ def base_table_columns(root: StructType, spec: TableSpec, wanted: Sequence[str])
     columns: list[Column] = []
     for name in wanted:
         held, kind = in_files[name], spec.schema[name].dataType
-        came = there.get(held.name)
-        if came is None:
+        actual = there.get(held.name)
+        if actual is None:
             columns.append(F.lit(None).cast(kind).alias(name))
             continue
         column = F.col(backquoted(held.name))
         # simpleString() ignores nullability.
-        if came.simpleString() != held.dataType.simpleString():
-            if isinstance(kind, ArrayType | MapType | StructType) or not can_become(came, held.dataType):
+        if actual.simpleString() != held.dataType.simpleString():
+            if isinstance(kind, ArrayType | MapType | StructType) or not can_become(actual, held.dataType):
                 return None
             column = column.cast(kind)
         elif held.dataType.simpleString() != kind.simpleString():

@@ -39,11 +39,11 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task],
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
-                    told: tuple[str | None, ...] = (work(held[number]), None, None)
+                    answer: tuple[str | None, ...] = (work(held[number]), None, None)
                 except TableStoreError as error:
-                    told = (None, error.kind, str(error))
+                    answer = (None, error.kind, str(error))
                 names = ("number", "result", "kind", "message")
-                yield pa.RecordBatch.from_pylist([dict(zip(names, (number, *told), strict=True))], schema=_ARROW)
+                yield pa.RecordBatch.from_pylist([dict(zip(names, (number, *answer), strict=True))], schema=_ARROW)
 
     frame = spark.range(0, len(held), 1, len(held)).mapInArrow(run, _RESULT)
     found = {row.number: row for row in frame.collect()}

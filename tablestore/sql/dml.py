@@ -114,10 +114,10 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
         msg = f"INSERT OVERWRITE '{made.name}': {missing} are not columns to insert; expected {list(there)}."
         raise InvalidInputError(msg)
     columns = tuple(there[name] for name in statement.columns) if statement.columns else tuple(there.values())
-    told = _values(tuple(fixed.items()), table.schema, empty(scope.spark, StructType()), {}, made.name)
+    literals = _values(tuple(fixed.items()), table.schema, empty(scope.spark, StructType()), {}, made.name)
     values = {
         name: (F.expr(value) if isinstance(value, str) else value).cast(table.schema[name].dataType)
-        for name, value in told.items()
+        for name, value in literals.items()
     }
     # `aligned` fills columns fixed by PARTITION (...) with NULL until `withColumns` sets their values: allow NULL.
     loose = replace(made, columns=tuple(_nullable(c) if c.name in fixed else c for c in made.columns))

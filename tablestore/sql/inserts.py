@@ -207,22 +207,26 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
     return f"{root.rstrip('/')}/{re.sub('[^A-Za-z0-9_]', '_', statement.target)}-{name}"
 
 
-def goes_into(came: DataType, wanted: DataType) -> bool:
+def goes_into(given: DataType, wanted: DataType) -> bool:
     """Return whether values of one type can be written to a column of another without CAST.
 
     Integers go into any numeric type; values out of its range fail at run time. Decimals and floating-point numbers do
     not go into integer types; decimals are rounded to the column's scale, as in Flink. Dates and timestamps go into
     each other.
     """
-    if isinstance(came, NullType) or can_widen(came, as_nullable(wanted)) or as_nullable(came) == as_nullable(wanted):
+    if (
+        isinstance(given, NullType)
+        or can_widen(given, as_nullable(wanted))
+        or as_nullable(given) == as_nullable(wanted)
+    ):
         return True
-    if isinstance(came, IntegralType) and isinstance(wanted, NumericType):
+    if isinstance(given, IntegralType) and isinstance(wanted, NumericType):
         return True
-    if isinstance(came, DecimalType) and isinstance(wanted, FractionalType):
+    if isinstance(given, DecimalType) and isinstance(wanted, FractionalType):
         return True
-    if isinstance(came, FractionalType) and isinstance(wanted, FloatType | DoubleType):
+    if isinstance(given, FractionalType) and isinstance(wanted, FloatType | DoubleType):
         return True
-    return isinstance(came, _TIMES) and isinstance(wanted, _TIMES)
+    return isinstance(given, _TIMES) and isinstance(wanted, _TIMES)
 
 
 def as_nullable(data_type: DataType) -> DataType:

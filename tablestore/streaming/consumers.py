@@ -81,8 +81,8 @@ class Consumers:
     def _parse(self, file: str, text: bytes) -> Consumer:
         try:
             raw = json.loads(text)
-            told = int(raw["snapshot"]), int(raw["updated_ms"]), bool(raw["begun"])
-            return Consumer(str(raw["name"]), *told, str(raw.get("table", "")))
+            progress = int(raw["snapshot"]), int(raw["updated_ms"]), bool(raw["begun"])
+            return Consumer(str(raw["name"]), *progress, str(raw.get("table", "")))
         except (KeyError, TypeError, ValueError) as error:
             msg = f"{self._storage.path(file)}: not a consumer ({error}). Delete the file, or reset the consumer."
             raise CorruptedError(msg) from error

@@ -135,8 +135,8 @@ def follow(
             # The query may have stopped within a micro-batch, but only the state of a complete one can be saved.
             _writer(stream, write, generation).trigger(availableNow=True).start().awaitTermination()
             saved = save(generation.checkpoint, state_folder(root, generation.number + 1))
-            told = "%s: a new query begins with %d keys; %d were deleted, %d have not changed for the time-to-live."
-            logger.info(told, checkpoint, saved.rows, saved.deleted, saved.expired)
+            text = "%s: a new query begins with %d keys; %d were deleted, %d have not changed for the time-to-live."
+            logger.info(text, checkpoint, saved.rows, saved.deleted, saved.expired)
 
 
 def _writer(stream: Callable[[str | None], DataFrame], write: Write, generation: Generation) -> DataStreamWriter:

@@ -51,21 +51,21 @@ class Meter:
         Yields:
             A function with which the block reports its snapshot and number of rows.
         """
-        told: list[tuple[int | None, int]] = []
+        results: list[tuple[int | None, int]] = []
         start = time.perf_counter()
-        yield lambda snapshot, rows: told.append((snapshot, rows))
-        if self.hook is not None and told:
-            self._tell(Measured(what, self._path, *told[-1], time.perf_counter() - start))
+        yield lambda snapshot, rows: results.append((snapshot, rows))
+        if self.hook is not None and results:
+            self._report(Measured(what, self._path, *results[-1], time.perf_counter() - start))
 
     def made(self, what: str, work: Callable[[], Snapshot | None]) -> Snapshot | None:
         """Run and measure work that may make a snapshot."""
-        with self.measured(what) as tell:
+        with self.measured(what) as report:
             snapshot = work()
             if snapshot is not None:
-                tell(snapshot.id, snapshot.rows)
+                report(snapshot.id, snapshot.rows)
         return snapshot
 
-    def _tell(self, measured: Measured) -> None:
+    def _report(self, measured: Measured) -> None:
         assert self.hook is not None
         try:
             self.hook(measured)

@@ -46,8 +46,8 @@ class Replaced:
         by_role: dict[Role, list[DataFile]] = {role: [] for role in Role}
         for each in sorted(staged, key=lambda s: s.file.path.rpartition("/")[2]):
             by_role[each.role].append(each.file)
-        told = listed(deleted=self.deleted, changed=by_role[Role.CHANGES], inserted=by_role[Role.NEW])
-        return Replacement(self.files, told)
+        listing = listed(deleted=self.deleted, changed=by_role[Role.CHANGES], inserted=by_role[Role.NEW])
+        return Replacement(self.files, listing)
 
 
 def check_columns_of(files: TableFiles, since: int, then: Callable[[int], None] | None, newest: int) -> None:

@@ -32,11 +32,11 @@ def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimage
     Preimages are left out unless the merge engine retracts them (``preimages``): the postimage that follows a preimage
     replaces its row anyway.
     """
-    came = check_columns(frame.schema, spec)
-    change_type = came[CHANGE_TYPE].name if CHANGE_TYPE in came else None
+    given = check_columns(frame.schema, spec)
+    change_type = given[CHANGE_TYPE].name if CHANGE_TYPE in given else None
     if change_type and not preimages:
         frame = frame.where(~F.col(change_type).eqNullSafe(RowKind.UPDATE_BEFORE.change_type))
-    found = [came.get(field.name.lower()) for field in spec.schema.fields]
+    found = [given.get(field.name.lower()) for field in spec.schema.fields]
     if [f and (f.name, f.dataType) for f in found] != [(f.name, f.dataType) for f in spec.schema.fields]:
         frame = frame.select(*table_columns(frame.schema, spec), *([F.col(change_type)] if change_type else []))
     # SQL expressions, because each call on a Column object makes several round trips to Spark's JVM.
@@ -68,10 +68,10 @@ def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
     Raises:
         InvalidInputError: the frame's columns do not fit; see ``check_columns``.
     """
-    came = check_columns(schema, spec)
+    given = check_columns(schema, spec)
     columns = []
     for field in spec.schema.fields:
-        source = came.get(field.name.lower())
+        source = given.get(field.name.lower())
         if source is None:
             columns.append(F.lit(None).cast(field.dataType).alias(field.name))
             continue
@@ -93,16 +93,16 @@ def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]
         InvalidInputError: a column is missing, unknown or of another type, or the frame has ``_change_type`` although
             the table has no key.
     """
-    came = {field.name.lower(): field for field in schema.fields}
+    given = {field.name.lower(): field for field in schema.fields}
     wanted = {field.name.lower() for field in spec.schema.fields}
     allowed = wanted | ({CHANGE_TYPE, *_CARRIED} if spec.has_key else set())
-    if CHANGE_TYPE in came and not spec.has_key:
+    if CHANGE_TYPE in given and not spec.has_key:
         msg = (
             f"column {CHANGE_TYPE!r}: only a table with a primary key takes {', '.join(CHANGE_TYPE_NAMES)}; "
             "this table has none. Drop the column to append the rows."
         )
         raise InvalidInputError(msg)
-    missing = [f.name for f in spec.schema.fields if f.name.lower() not in came and f.name not in spec.added]
+    missing = [f.name for f in spec.schema.fields if f.name.lower() not in given and f.name not in spec.added]
     extra = [f.name for f in schema.fields if f.name.lower() not in allowed]
     if missing or extra:
         parts = [f"missing {missing}" if missing else "", f"unknown {extra}" if extra else ""]
@@ -112,14 +112,14 @@ def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]
         )
         raise InvalidInputError(msg)
     for field in spec.schema.fields:
-        source = came.get(field.name.lower())
+        source = given.get(field.name.lower())
         if source is not None and not can_widen(source.dataType, field.dataType):
             msg = (
                 f"column {field.name!r}: expected {field.dataType.simpleString()}, "
                 f"got {source.dataType.simpleString()}; cast it before writing."
             )
             raise InvalidInputError(msg)
-    return came
+    return given
 
 
 def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> DataFrame:
@@ -132,18 +132,18 @@ def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> 
     if not spec.has_key:
         msg = "delete: this table has no primary key, so its rows cannot be named."
         raise InvalidInputError(msg)
-    came = {name.lower(): name for name in keys.columns}
+    given = {name.lower(): name for name in keys.columns}
     if rule.takes_preimages:
         msg = (
             f"delete: with merge-engine='{rule.name}' a delete takes its row's values back, and keys alone have none. "
             f"Write whole rows with a column {CHANGE_TYPE!r} that says 'delete'."
         )
         raise InvalidInputError(msg)
-    missing = [name for name in spec.primary_key if name.lower() not in came]
+    missing = [name for name in spec.primary_key if name.lower() not in given]
     if missing:
         msg = f"delete: the frame lacks key columns {missing}; it has {keys.columns}."
         raise InvalidInputError(msg)
-    missing = [name for name in rule.buries if name.lower() not in came]
+    missing = [name for name in rule.buries if name.lower() not in given]
     if missing:
         msg = (
             f"delete: with sequence.field a delete needs its sequence too; the frame lacks {missing}; it has "
@@ -155,7 +155,7 @@ def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> 
         return keys.sparkSession.createDataFrame(arrow_input.deletes_of(keys.toArrow(), spec, kept))
     return keys.select(
         *[
-            F.col(backquoted(came[f.name.lower()])).alias(f.name)
+            F.col(backquoted(given[f.name.lower()])).alias(f.name)
             if f.name in kept
             else F.lit(None).cast(f.dataType).alias(f.name)
             for f in spec.schema.fields

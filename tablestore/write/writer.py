@@ -245,8 +245,8 @@ class Writer:
         replacement = None if replaced is None else replaced.replacement(staged)
         if truncates:
             before = replacement or Replacement((), {})
-            told = truncating(staged, has_key=self._table.spec.has_key)
-            replacement = replace(before, facts={**before.facts, **told})
+            truncation = truncating(staged, has_key=self._table.spec.has_key)
+            replacement = replace(before, facts={**before.facts, **truncation})
         # Step 3.
         try:
             made = commit(

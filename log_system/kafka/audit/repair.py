@@ -87,7 +87,7 @@ def repair(
     broken, old = sorted(damaged), sorted(stale(entries, topic_id(log.client, log.topic)))
     table.index.delete(sorted({*broken, *old}))
     if old:
-        actions.append("forgot the log index: the topic was recreated, and the index told of the one before")
+        actions.append("forgot the log index: the topic was recreated, and the index described the one before")
     # Step 3.
     mended = mend(broken)
     # Step 4.
@@ -272,9 +272,9 @@ def _reported(actions: Sequence[str], obstacles: Sequence[str], report: Report) 
 
 def _advice(report: Report) -> tuple[str, ...]:
     kinds = {difference.kind for difference in report.differences}
-    told = [text for kind, text in _ADVICE.items() if kind in kinds]
+    advice = [text for kind, text in _ADVICE.items() if kind in kinds]
     if kinds & {DifferenceKind.EXTRA, DifferenceKind.EARLY, DifferenceKind.CHANGED, DifferenceKind.UNREADABLE}:
-        told.append(_FOREIGN)
+        advice.append(_FOREIGN)
     in_log = kinds & {
         DifferenceKind.EXTRA,
         DifferenceKind.EARLY,
@@ -283,4 +283,4 @@ def _advice(report: Report) -> tuple[str, ...]:
         DifferenceKind.UNREADABLE,
         DifferenceKind.HISTORY,
     }
-    return tuple([*told, _ANEW] if in_log else told)
+    return tuple([*advice, _ANEW] if in_log else advice)

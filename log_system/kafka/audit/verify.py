@@ -287,7 +287,7 @@ class Contents:
             for parted in comparison.parted(gaps=self._compacted):
                 if parted.missing is not None and self._overtaken(partition, offsets[0]):
                     break
-                named += self._tell(parted, snapshot, partition)
+                named += self._name_differences(parted, snapshot, partition)
                 if named >= NAMED_MAX:
                     raise _EnoughError
         except _EnoughError:
@@ -326,7 +326,7 @@ class Contents:
         except (DataLostError, CorruptedError, OSError) as error:
             raise _TableError from error
 
-    def _tell(self, parted: Parted, snapshot: int | None, partition: int) -> int:
+    def _name_differences(self, parted: Parted, snapshot: int | None, partition: int) -> int:
         """Report a place where log and table diverge, and return the number of differences."""
         place = {"snapshot": snapshot, "partition": partition}
         if parted.extra is not None and parted.missing is not None:
@@ -345,17 +345,17 @@ class Contents:
         batch, offsets = parted.extra
         found = self._seen.maps[partition]
         named = {offset for offset, _ in (*found.early, *found.scan.foreign)}
-        told = 0
+        count = 0
         for first in np.unique(offsets, return_index=True)[1].tolist():
             if int(offsets[first]) in named:
                 continue
             row = batch.slice(first, 1)
             text = f"no change of the table belongs here; the log has {shown(row)}."
             self._findings.add(DifferenceKind.EXTRA, text, **place, offset=int(offsets[first]), key=self._key(row))
-            told += 1
-            if told >= NAMED_MAX:
+            count += 1
+            if count >= NAMED_MAX:
                 break
-        return told
+        return count
 
     def _key(self, batch: pa.RecordBatch) -> str:
         return shown(batch.select(self._keys) if self._keys else batch)

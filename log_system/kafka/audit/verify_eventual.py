@@ -208,7 +208,7 @@ def _compare(
             fresh = pc.or_kleene(batch.column(FRESH), pc.greater_equal(_offsets(batch), seen.settled_end(partition)))
             fresh = pc.fill_null(fresh, False)
             waiting += pc.sum(fresh).as_py() or 0
-            _tell(batch.filter(pc.invert(fresh)), spec, partition, findings)
+            _name_rows(batch.filter(pc.invert(fresh)), spec, partition, findings)
     except CorruptedError as error:
         findings.add(DifferenceKind.UNREADABLE, str(error), partition=partition)
     except (DataLostError, FileNotFoundError) as error:
@@ -224,7 +224,7 @@ def _offsets(batch: pa.RecordBatch) -> pa.Array:
     return offset_of(batch.column(AT))
 
 
-def _tell(batch: pa.RecordBatch, spec: TableSpec, partition: int, findings: Findings) -> None:
+def _name_rows(batch: pa.RecordBatch, spec: TableSpec, partition: int, findings: Findings) -> None:
     offsets = _offsets(batch)
     columns, keys = list(spec.arrow.names), list(spec.primary_key)
     for number in range(batch.num_rows):

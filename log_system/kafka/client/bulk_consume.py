@@ -80,12 +80,12 @@ class PartitionQueue:
         """
         addresses = np.zeros(count, np.uint64)
         consume = librdkafka_ffi.rdkafka.rd_kafka_consume_batch_queue
-        came = consume(self._queue, int(seconds * 1000), addresses.ctypes.data, count)
-        if came < 0:
+        received = consume(self._queue, int(seconds * 1000), addresses.ctypes.data, count)
+        if received < 0:
             raise KafkaException(KafkaError(librdkafka_ffi.rdkafka.rd_kafka_last_error()))
-        if not came:
+        if not received:
             return None, -1
-        addresses = addresses[:came]
+        addresses = addresses[:received]
         try:
             return _copied(addresses, all_keys=all_keys, times=times)
         finally:

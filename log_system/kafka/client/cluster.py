@@ -119,12 +119,12 @@ class Cluster:
             )
             for name in topics:
                 try:
-                    told = asked[name].result()
+                    answers = asked[name].result()
                 except KafkaException as error:
                     if error.args[0].code() in _NO_SUCH:
                         raise self._missing(name) from error
                     raise
-                found += [((name, number), id_of(told)) for number in sorted(part.id for part in told.partitions)]
+                found += [((name, number), id_of(answers)) for number in sorted(part.id for part in answers.partitions)]
         return found
 
     def earliest(self, partitions: Iterable[Partition]) -> Offsets:
@@ -154,10 +154,10 @@ class Cluster:
         while True:
             with kafka_errors(doing, self._client, handle=self._admin):
                 try:
-                    told = self._admin.list_offsets(
+                    answers = self._admin.list_offsets(
                         asked, isolation_level=isolation, request_timeout=self._client.request_seconds
                     )
-                    return {(at.topic, at.partition): int(future.result().offset) for at, future in told.items()}
+                    return {(at.topic, at.partition): int(future.result().offset) for at, future in answers.items()}
                 except KafkaException as error:
                     # A broker that has just learned of a topic, or is taking over a partition, does not serve it yet.
                     seconds = time.monotonic() - begun
@@ -202,11 +202,11 @@ class GroupOffsets:
             UnavailableError: the broker does not respond.
         """
         asked = [TopicPartition(topic, number) for topic, number in partitions]
-        told = self._patiently(
+        answers = self._patiently(
             f"read the offsets of group {self._group!r}",
             lambda it: it.committed(asked, timeout=self._client.wait_seconds),
         )
-        return {(at.topic, at.partition): at.offset for at in told if at.offset >= 0}
+        return {(at.topic, at.partition): at.offset for at in answers if at.offset >= 0}
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit offsets; each is the next offset to read.
@@ -242,11 +242,11 @@ class GroupOffsets:
         with kafka_errors(doing, self._client):
             while True:
                 try:
-                    told = ask(self._open())
-                    for at in told:
+                    answers = ask(self._open())
+                    for at in answers:
                         if at.error is not None and at.error.code() != KafkaError.NO_ERROR:
                             raise KafkaException(at.error)
-                    return told
+                    return answers
                 except KafkaException as error:
                     if error.args[0].code() not in _MOVING:
                         raise

@@ -117,15 +117,17 @@ def taking(consumer: Any, topic: str, partition: int, wanted: Wanted) -> Iterato
 
 
 def _as_messages(consumer: Any, count: int, seconds: float, wanted: Wanted) -> tuple[Records | None, int]:
-    came, reached = consume(consumer, count, seconds)
-    if not came:
+    messages, reached = consume(consumer, count, seconds)
+    if not messages:
         return None, reached
-    values = pa.array(map(_value, came), pa.large_binary())
+    values = pa.array(map(_value, messages), pa.large_binary())
     has_keys = wanted.all_keys or values.null_count
-    keys = pa.array(map(_key, came), pa.large_binary()) if has_keys else _no_keys(len(came))
-    offsets = np.fromiter(map(_offset, came), np.int64, len(came))
-    made = np.fromiter((message.timestamp()[1] for message in came), np.int64, len(came)) if wanted.times else None
-    return Records(keys, values, offsets, sum(map(len, came)), made, came if wanted.messages else ()), reached
+    keys = pa.array(map(_key, messages), pa.large_binary()) if has_keys else _no_keys(len(messages))
+    offsets = np.fromiter(map(_offset, messages), np.int64, len(messages))
+    made = (
+        np.fromiter((message.timestamp()[1] for message in messages), np.int64, len(messages)) if wanted.times else None
+    )
+    return Records(keys, values, offsets, sum(map(len, messages)), made, messages if wanted.messages else ()), reached
 
 
 def _in_bulk(

@@ -437,10 +437,10 @@ def _compare(name: str, shape: TopicShape, wanted: _Wanted) -> None:
         )
         raise InvalidInputError(msg)
     if shape.compacted != wanted.compacted:
-        policy, came = ("compact", "delete") if wanted.compacted else ("delete", "compact")
+        policy, actual = ("compact", "delete") if wanted.compacted else ("delete", "compact")
         asked, other = str(wanted.compacted).lower(), str(shape.compacted).lower()
         msg = (
-            f"option 'log.compacted'={asked}: topic '{name}' needs cleanup.policy={policy}; it has {came}. "
+            f"option 'log.compacted'={asked}: topic '{name}' needs cleanup.policy={policy}; it has {actual}. "
             f"Set log.compacted={other}, change the topic, or choose another kafka.topic."
         )
         raise InvalidInputError(msg)

@@ -147,6 +147,6 @@ def _reason(producer: Any, error: KafkaException) -> KafkaException:
     if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - the client has no public name for it
         try:
             producer.abort_transaction(_REASON_SECONDS)
-        except KafkaException as told:
-            return told
+        except KafkaException as cause:
+            return cause
     return error

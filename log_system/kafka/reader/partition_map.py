@@ -63,8 +63,10 @@ class PartitionMap:
         if self.part is not None:
             return self.part
         if self.found:
-            told = self.found[self.last]
-            return RegisterPosition(self.last, told.rows, told.records, done=True, end=told.end, commit=self.commit)
+            newest = self.found[self.last]
+            return RegisterPosition(
+                self.last, newest.rows, newest.records, done=True, end=newest.end, commit=self.commit
+            )
         return None if self.cut else RegisterPosition(0, 0, 0, done=True, end=self.start)
 
 

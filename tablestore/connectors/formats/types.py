@@ -68,8 +68,8 @@ def check_rows(rows: pa.RecordBatch, schema: pa.Schema, name: str) -> None:
         InvalidInputError: the columns do not match the schema, or the schema does not allow a NULL.
     """
     if rows.schema.names != schema.names or any(
-        came != wanted and layout(came) != layout(wanted)
-        for came, wanted in zip(rows.schema.types, schema.types, strict=True)
+        given != wanted and layout(given) != layout(wanted)
+        for given, wanted in zip(rows.schema.types, schema.types, strict=True)
     ):
         msg = f"rows for format {name!r} need the columns\n{schema}\nin this order, got\n{rows.schema}"
         raise InvalidInputError(msg)

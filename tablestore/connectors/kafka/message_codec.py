@@ -238,8 +238,8 @@ class MessageEncoder:
         kinds = rows.column(CHANGE_TYPE)
         known = pc.is_in(kinds, value_set=pa.array(CHANGE_TYPE_NAMES))
         if not pc.all(known).as_py() and rows.num_rows:
-            came = kinds.filter(pc.invert(known))[0].as_py()
-            msg = f"column '{CHANGE_TYPE}': expected one of {', '.join(CHANGE_TYPE_NAMES)}, got {came!r}."
+            wrong = kinds.filter(pc.invert(known))[0].as_py()
+            msg = f"column '{CHANGE_TYPE}': expected one of {', '.join(CHANGE_TYPE_NAMES)}, got {wrong!r}."
             raise InvalidInputError(msg)
         if not self._layout.is_upsert:
             if not pc.all(pc.equal(kinds, RowKind.INSERT.change_type)).as_py() and rows.num_rows:

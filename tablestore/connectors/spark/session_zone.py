@@ -18,8 +18,8 @@ def session_zone() -> str:
     machine.
     """
     context = TaskContext.get()
-    told = context.getLocalProperty(_PROPERTY) if context is not None else None
-    return told or os.environ.get("TZ") or _machine_zone()
+    name = context.getLocalProperty(_PROPERTY) if context is not None else None
+    return name or os.environ.get("TZ") or _machine_zone()
 
 
 def _machine_zone() -> str:

@@ -75,7 +75,7 @@ class Scope:
             refused: list[InvalidInputError] = []
             for key, value in self.settings.given():
                 try:
-                    self._tell(self._spark, key, value)
+                    self._set_in_spark(self._spark, key, value)
                 except InvalidInputError as error:
                     self.settings.reset(key)
                     refused.append(error)
@@ -91,7 +91,7 @@ class Scope:
         """
         self.settings.check(key, value)
         if not callable(self._spark):
-            self._tell(self._spark, key, value)
+            self._set_in_spark(self._spark, key, value)
         self.settings.set(key, value)
 
     def reset(self, key: str | None) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class Scope:
                 self._spark.conf.set(spark_key, before)
         return names
 
-    def _tell(self, spark: SparkSession, key: str, value: str) -> None:
+    def _set_in_spark(self, spark: SparkSession, key: str, value: str) -> None:
         """Set a setting in Spark if Spark, or code below the catalog, reads it from Spark's configuration."""
         spark_key = _in_spark(key)
         if spark_key is None:
