@@ -131,6 +131,14 @@ class LogWatch(Protocol):
         ...
 
 
+class RecordRange(Split, Protocol):
+    """The records of one log partition between two offsets."""
+
+    def between(self, start: int, end: int, /) -> RecordRange:
+        """Return the range of the same partition between two other offsets."""
+        ...
+
+
 class LogTail(Protocol):
     """Reads a log's records as they arrive, before their snapshot is committed."""
 
@@ -154,7 +162,7 @@ class LogTail(Protocol):
         """
         ...
 
-    def split(self, partition: int, start: int, end: int, *, newest: bool) -> Split:
+    def split(self, partition: int, start: int, end: int, *, newest: bool) -> RecordRange:
         """Return a split of the records between two offsets, with ``_kind``, ``_seq`` and ``_commit_timestamp``.
 
         Args:

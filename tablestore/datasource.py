@@ -27,18 +27,19 @@ from snapshot.merge.predicate import Predicate
 from snapshot.merge.pushed_filters import split_filters
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import SEQ, conform
+from snapshot.schema.system_columns import conform
 from snapshot.staging.stage import StagedFile, Stager, staged_to_arrow
 from snapshot.store.commit import EXPIRED, CommitId
 from tablestore.context import TableContext
 from tablestore.maintenance.expire_snapshots import expire_if_due
-from tablestore.options.read_options import FORMAT, ReadOptions, parse_read_options
+from tablestore.options.read_options import FORMAT, NORMALIZED_FORMAT, ReadOptions, parse_read_options
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.splits import as_feed
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.query_checkpoint import commit_id_of
 from tablestore.streaming.eventual_stream import EventualStream
+from tablestore.streaming.normalized_stream import NormalizedStream
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write.arrow_input import prepare_batches
 from tablestore.write.open_publisher import open_publisher
@@ -61,8 +62,7 @@ class TableStoreDataSource(DataSource):
         table = _opened(options)
         spec = _spec(table, options)
         if options.change_feed:
-            feed = feed_schema(spec)
-            return feed.add(SEQ, "long") if options.normalize else feed
+            return feed_schema(spec)
         wanted = spec.schema.fieldNames() if options.columns is None else options.columns
         return StructType([field for field in spec.schema.fields if field.name in wanted])
 
@@ -99,6 +99,19 @@ class TableStoreDataSource(DataSource):
 
     def _options(self) -> ReadOptions:
         return parse_read_options(dict(self.options))
+
+
+class NormalizedDataSource(TableStoreDataSource):
+    """The stream of an eventual log through the normalize operator, which query plans show by this source's name."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for ``format(...)``."""
+        return NORMALIZED_FORMAT
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader that turns the log's records into a changelog."""
+        return NormalizedStream(self._options(), schema)
 
 
 class SnapshotReader(DataSourceReader):

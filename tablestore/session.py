@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from log_system.class_archive import sharing
 from log_system.jars import fetch_jars, find_java, waiting
 from log_system.kafka.client.secrets import REDACTION
-from tablestore.connectors.spark.datasource import KafkaDataSource, UpsertKafkaDataSource
-from tablestore.datasource import TableStoreDataSource
+from tablestore.connectors.spark.datasource import ChangelogDataSource, KafkaDataSource, UpsertKafkaDataSource
+from tablestore.datasource import NormalizedDataSource, TableStoreDataSource
 from tablestore.spark.class_archive import java_options, spark_archive
 from tablestore.spark.interpreter import PYTHON, worker_interpreter
 from tablestore.spark.interrupts import interrupt_quietly
@@ -109,7 +109,13 @@ def register(spark: SparkSession) -> None:
     Args:
         spark: any session, including a Spark Connect session; `TableStore` needs Delta configured in it.
     """
-    for source in (TableStoreDataSource, KafkaDataSource, UpsertKafkaDataSource):
+    for source in (
+        TableStoreDataSource,
+        NormalizedDataSource,
+        KafkaDataSource,
+        UpsertKafkaDataSource,
+        ChangelogDataSource,
+    ):
         spark.dataSource.register(source)
     spark.conf.set(FILTER_PUSHDOWN, "true")
     redacted = spark.conf.get(REDACTED_OPTIONS) or ""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 KAFKA_IMAGE = "apache/kafka:4.1.0"
 SPARK_PROCESSES = 2
 LONGEST = (
-    "tests/crash/test_follow_crash.py",
     "tests/connectors/test_spark_crash.py",
     "tests/tablestore/session/test_interrupts.py",
     "tests/crash/test_matrix.py",

@@ -1,4 +1,4 @@
-"""The bucket of a row: Spark's ``pmod(hash(key columns), buckets)``, computed on Arrow batches with NumPy.
+"""Hashes of key columns: a row's bucket, Spark's ``pmod(hash(key columns), buckets)``, and 64-bit hashes of keys.
 
 Spark's ``hash`` is Murmur3_x86_32 with seed 42, chained: the hash of one column is the seed of the next, and a NULL
 leaves the seed as it is (``org.apache.spark.sql.catalyst.expressions.Murmur3Hash``). Its string hash differs from the
@@ -23,6 +23,8 @@ from snapshot.errors import InvalidInputError
 Hashes: TypeAlias = npt.NDArray[np.uint32]
 
 SEED = 42
+_OTHER_SEED = 0x9747B28C
+"""The seed of the lower half of `key_hashes`; the upper half has Spark's."""
 LONG_DIGITS = 18
 """Decimals of at most this many digits are hashed as the long of their unscaled value (Spark's MAX_LONG_DIGITS)."""
 
@@ -56,7 +58,27 @@ def bucket_of(batch: pa.RecordBatch, columns: Sequence[str], buckets: int) -> np
     if buckets < 1:
         message = f"bucket: expected a number of at least 1, got {buckets}"
         raise InvalidInputError(message)
-    hashes = np.full(batch.num_rows, SEED, dtype=np.uint32)
+    hashes = _hashed(batch, columns, SEED)
+    return np.mod(hashes.view(np.int32), np.int32(buckets)).astype(np.int32)
+
+
+def key_hashes(batch: pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """Return a 64-bit hash of each row's key; different keys may have the same one.
+
+    Args:
+        batch: The rows.
+        columns: Names of the key columns.
+
+    Raises:
+        InvalidInputError: A column has a type that has no hash.
+    """
+    upper, lower = (_hashed(batch, columns, seed).astype(np.uint64) for seed in (SEED, _OTHER_SEED))
+    return (upper << np.uint64(32)) | lower
+
+
+def _hashed(batch: pa.RecordBatch, columns: Sequence[str], seed: int) -> Hashes:
+    """Hash the columns as Spark's ``hash`` does, which has the seed ``SEED``."""
+    hashes = np.full(batch.num_rows, seed, dtype=np.uint32)
     for name in columns:
         array = batch.column(name)
         if not _is_hashable(array.type):
@@ -70,7 +92,7 @@ def bucket_of(batch: pa.RecordBatch, columns: Sequence[str], buckets: int) -> np
         else:
             is_null = array.is_null().to_numpy(zero_copy_only=False)
             hashes = np.where(is_null, hashes, _hash_column(array, hashes))
-    return np.mod(hashes.view(np.int32), np.int32(buckets)).astype(np.int32)
+    return hashes
 
 
 def _is_hashable(data_type: pa.DataType) -> bool:

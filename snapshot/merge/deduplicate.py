@@ -10,8 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapshot.merge.duckdb_engine import load, read
+from snapshot.merge.duckdb_engine import errors_mapped, load, read, spilling
 from snapshot.schema.system_columns import SEQ
+
+_FEW_BYTES = 32 << 20
+_MEMORY = "256MB"
 
 
 def last_per_key(
@@ -46,6 +49,21 @@ def last_per_key(
     session.execute("DELETE FROM staged WHERE NOT EXISTS (SELECT 1 FROM winners WHERE row = staged.rowid)")
     session.execute("DROP TABLE winners")
     yield from read(session, f"SELECT * FROM staged {'' if order.ascends else f'ORDER BY {seq}'}", [], schema)
+
+
+def last_records(primary_key: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what ``last_per_key`` does; DuckDB is started only for input that is too large for memory."""
+    few: list[pa.RecordBatch] = []
+    rows, size = iter(batches), 0
+    for batch in rows:
+        few.append(batch)
+        size += batch.nbytes
+        if size > _FEW_BYTES:
+            with errors_mapped("records"), spilling("fold-", memory_limit=_MEMORY) as session:
+                yield from last_per_key(session, primary_key, chain(few, rows))
+            return
+    if few:
+        yield from last_of_few(primary_key, pa.Table.from_batches(few)).to_batches()
 
 
 def last_of_few(primary_key: Sequence[str], rows: pa.Table) -> pa.Table:

@@ -8,6 +8,7 @@ keep state; these functions can.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 
@@ -21,10 +22,11 @@ from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
-from tablestore.connectors.option_names import Connector, Side
+from snapshot.storage import Storage
+from tablestore.connectors.option_names import STATE, Connector, Side
 from tablestore.connectors.options import ConnectorOptions, parse_options
+from tablestore.connectors.spark.changelog_stream import CHANGELOG_FORMAT
 from tablestore.connectors.spark.sink import Sink, Written
-from tablestore.spark.normalize import changelog
 
 FORMATS = {Connector.KAFKA: "kafka-table", Connector.UPSERT: "upsert-kafka"}
 _RESULT = "written string"
@@ -49,29 +51,45 @@ def read_stream(
 
 
 def read_changes(
-    spark: SparkSession, schema: StructType | str, options: Mapping[str, object], *, ordered: bool = False
+    spark: SparkSession,
+    schema: StructType | str,
+    options: Mapping[str, object],
+    *,
+    state: str | os.PathLike[str] | None = None,
+    ordered: bool = False,
 ) -> DataFrame:
     """Return an upsert table as a streaming changelog with the row before and after each change.
 
-    Spark's state store holds the last row of each key. Each micro-batch first folds all messages of a key into one
-    change, from the row before the micro-batch to the row after it.
+    The query keeps the last row of each key in files. Each micro-batch folds all messages of a key into one change,
+    from the row before the micro-batch to the row after it. All messages of a key must be in one partition, as Kafka's
+    own partitioners place them.
 
     Args:
         spark: a session in which ``format("upsert-kafka")`` is registered.
         schema: the table's columns.
         options: the table's options.
+        state: the folder for the query's state, in which each query makes its own; takes the place of option
+            ``stateLocation``. All executors must reach it, and it must stay the same when the query restarts.
         ordered: whether to add ``_seq``, the offset of the message. Later changes of a key have a higher ``_seq``.
 
     Returns:
         A streaming frame of these columns and ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage``,
-        ``delete``; a delete holds the row before its deletion). The query runs in output mode ``update``.
+        ``delete``; a delete holds the row before its deletion).
+
+    Raises:
+        InvalidInputError: the options are invalid, or neither ``state`` nor ``stateLocation`` is given.
     """
     options = wrap(options)
     columns = spark.createDataFrame([], schema).schema
-    records = StructType([*columns.fields, StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType())])
-    keys = parse_options(Connector.UPSERT, options, Side.SOURCE).key_fields
-    carried = (SEQ,) if ordered else ()
-    return changelog(read_stream(spark, Connector.UPSERT, records, options), columns, keys, carried=carried)
+    shown = [*columns.fields, StructField(CHANGE_TYPE, StringType())]
+    shown += [StructField(SEQ, LongType())] if ordered else []
+    if state is not None:
+        others = {name: value for name, value in options.items() if name.lower() != STATE.lower()}
+        options = wrap(others | {STATE: Storage.at(state).root})
+    root = parse_options(Connector.UPSERT, options, Side.SOURCE).state
+    if root is not None:
+        Storage.at(root).check_put_new()
+    return spark.readStream.format(CHANGELOG_FORMAT).schema(StructType(shown)).options(**reveal(options)).load()
 
 
 def write(frame: DataFrame, connector: str, options: Mapping[str, object]) -> None:

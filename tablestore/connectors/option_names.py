@@ -31,6 +31,7 @@ METADATA: Final = "metadata."
 PRECISION: Final = "precision."
 PRIMARY_KEY: Final = "primary-key"
 ROWS_MAX: Final = "maxRowsPerTrigger"
+STATE: Final = "stateLocation"
 
 _BOTH: Final = (
     "connector",
@@ -61,7 +62,7 @@ _KAFKA: Final = (
     "scan.topic-partition-discovery.interval",
     "sink.partitioner",
 )
-_UPSERT: Final = ("sink.buffer-flush.max-rows", "sink.buffer-flush.interval")
+_UPSERT: Final = ("sink.buffer-flush.max-rows", "sink.buffer-flush.interval", STATE)
 
 SUPPORTED: Final[Mapping[Connector, tuple[str, ...]]] = {
     Connector.KAFKA: (*_BOTH, *_KAFKA),

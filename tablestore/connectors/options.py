@@ -23,6 +23,7 @@ from tablestore.connectors.option_names import (
     PRIMARY_KEY,
     PROPERTIES,
     ROWS_MAX,
+    STATE,
     Connector,
     Side,
     options_after,
@@ -205,6 +206,7 @@ class ConnectorOptions(Group):
     buffer_ms: int = option("sink.buffer-flush.interval", duration_or_ms(), "0", "When that buffer is flushed.")
     rows_max: int | None = optional(ROWS_MAX, integer(1), "Maximum records of a micro-batch.")
     checkpoint: str | None = optional("checkpointLocation", VERBATIM, "Of a streaming write.")
+    state: str | None = optional(STATE, VERBATIM, "The folder for the states of changelogs (`read_changes`).")
 
     @property
     def is_upsert(self) -> bool:

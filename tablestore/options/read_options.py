@@ -13,9 +13,10 @@ from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.errors import InvalidInputError
 from snapshot.suggestions import did_you_mean
 from tablestore.options.declaration import Group, OptionSpec, option, optional
-from tablestore.options.value_types import BOOLEAN, VERBATIM, OptionType, choice, integer
+from tablestore.options.value_types import BOOLEAN, VERBATIM, OptionType, choice, duration, integer
 
 FORMAT = "tablestore"
+NORMALIZED_FORMAT = "tablestore-normalize"
 NEWEST, OWN = "newest", "own"
 """Values of option ``schema``: read an old snapshot with the table's current columns, or with its own."""
 
@@ -90,12 +91,6 @@ class ReadOptions(Group):
     schema: str = option(
         "schema", _SCHEMA, NEWEST, "Whether a batch read has the table's columns, or the snapshot's own ones."
     )
-    normalize: bool = option(
-        "normalize",
-        BOOLEAN,
-        "false",
-        "Whether the stream's rows are input of the normalize operator: one per key and micro-batch, with `_seq`.",
-    )
     until: int | None = optional("until", integer(0), "The last snapshot that a stream reads.")
     until_ms: int | None = optional("until-timestamp", _TIME, "The same by time, in milliseconds since the epoch.")
     consumer: str | None = optional(
@@ -106,7 +101,10 @@ class ReadOptions(Group):
     )
     changes_through: int | None = optional("changesThrough", integer(0), "The last snapshot of those changes.")
     state: str | None = optional(
-        "state", VERBATIM, "The folder of a saved state from which a normalized stream continues."
+        "stateLocation", VERBATIM, "The folder for the states of normalized streams; by default in the table's folder."
+    )
+    state_ttl_ms: int | None = optional(
+        "stateTtl", duration(1), "After how long without a record a normalized stream forgets a key; by default never."
     )
     runtime: Mapping[str, ClientValue] = field(default_factory=dict)
     allowed: Allowed = field(default_factory=Allowed.of)

@@ -53,6 +53,18 @@ def snapshot_splits(
     return parts
 
 
+def initial_bucket_splits(table: TableFiles, snapshot: Snapshot) -> dict[int, Split]:
+    """Return a split of the rows of each bucket that has any, as the initial inserts of a stream."""
+    layout = table.layout(snapshot.id)
+    base, changes = by_bucket(layout.base), by_bucket(layout.changes)
+    found: dict[int, Split] = {}
+    for bucket in sorted(base.keys() | changes.keys()):
+        files = [base_file(table, file) for file in base.get(bucket, [])]
+        rows = _split(table, table.spec, files, changes.get(bucket, []), columns=None)
+        found[bucket] = InitialSplit(rows, snapshot)
+    return found
+
+
 def changed_key_splits(table: TableFiles, layout: SnapshotFiles, spec: TableSpec, *, tasks: int) -> list[Split]:
     """Return splits of the keys in a snapshot's changes, each for one or several buckets.
 

@@ -35,9 +35,8 @@ from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import can_widen
 from tablestore.connectors.option_names import Connector
 from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns
-from tablestore.sql.catalog.definitions import CHECKPOINTS_FOLDER
 from tablestore.sql.catalog.session_scope import Scope
-from tablestore.sql.catalog.settings import CHECKPOINTS, NAME, Mode
+from tablestore.sql.catalog.settings import NAME, Mode
 from tablestore.sql.catalog.table_references import tables_in
 from tablestore.sql.parser.render import render
 from tablestore.sql.parser.statements import CreateTable, Insert, PhysicalColumn, StatementSet
@@ -195,7 +194,6 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
     Queries are the same if they have the same target and ``pipeline.name``. Without a name, they are the same if the
     statement and the definitions of the tables it reads and writes are.
     """
-    root = scope.settings.get(CHECKPOINTS) or scope.warehouse.child(CHECKPOINTS_FOLDER).root
     name = scope.settings.get(NAME)
     if not name:
         names = (statement.target, *tables_in(statement.query))
@@ -204,7 +202,7 @@ def _checkpoint(scope: Scope, statement: Insert) -> str:
         parts = [render(statement), *(f"{each.version} {render(each.made)}" for each in definitions)]
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
         name = digest
-    return f"{root.rstrip('/')}/{re.sub('[^A-Za-z0-9_]', '_', statement.target)}-{name}"
+    return f"{scope.checkpoints}/{re.sub('[^A-Za-z0-9_]', '_', statement.target)}-{name}"
 
 
 def goes_into(given: DataType, wanted: DataType) -> bool:

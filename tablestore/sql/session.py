@@ -128,7 +128,8 @@ class Catalog:
             case Insert() | StatementSet():
                 return self._insert(statement)
             case Select():
-                planned = self._planned(statement.query)
+                with scope.without_checkpoint():
+                    planned = self._planned(statement.query)
                 return Result(
                     statement,
                     frame=planned.frame,
@@ -182,7 +183,8 @@ class Catalog:
         for each in inserts:
             text = io.StringIO()
             with redirect_stdout(text):
-                planned = self._planned(each.query)
+                with self._scope.without_checkpoint():
+                    planned = self._planned(each.query)
                 (planned.frame if planned.shape is None else planned.shape).explain()
             texts.append(text.getvalue().strip())
         return texts

@@ -1,8 +1,8 @@
 """The streaming read of an eventual log: a Spark source with Kafka offsets, because it reads ahead of commits.
 
-It starts with the rows of a snapshot (``full``) or of a saved state, or at offsets of the log. Then it reads all of the
-log's records, committed or not. The log converges to the table (see ``publisher/eventual_publisher.py``), so the
-records that are read, reduced to the last one of each key, converge too.
+It starts with the rows of a snapshot (``full``) or at offsets of the log. Then it reads all of the log's records,
+committed or not. The log converges to the table (see ``publisher/eventual_publisher.py``), so the records that are
+read, reduced to the last one of each key, converge too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -19,66 +18,30 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from snapshot.errors import DataLostError, InvalidInputError
-from snapshot.merge.deduplicate import last_of_few
-from snapshot.merge.merge_reader import MergeReader
 from snapshot.records import Split
-from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
+from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.options.read_options import ReadOptions, ScanMode
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import initial_splits
 from tablestore.streaming.change_feed import BEFORE_FULL
-from tablestore.streaming.saved_state import saved_splits, saved_state
 from tablestore.streaming.snapshot_stream import Offset, SnapshotStream
-
-_FEW_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class TailSplit:
-    """Records of one log partition between two offsets; with ``fold``, only the last record of each key.
-
-    Attributes:
-        records: the records; with ``fold``, superseded ones may be missing.
-        schema: the table's columns, then ``_kind``.
-        primary_key: the primary key columns.
-        fold: whether to return only the last record of each key.
-    """
+    """Records of one log partition as changes; ``_commit_version`` is NULL."""
 
     records: Split
-    schema: pa.Schema
-    primary_key: tuple[str, ...]
-    fold: bool
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the changes with ``_kind``, ``_seq`` and ``_commit_timestamp``; ``_commit_version`` is NULL."""
-        batches = self.records.read()
-        for batch in self._folded(batches) if self.fold else batches:
-            yield batch.append_column(COMMIT_VERSION, pa.nulls(batch.num_rows, pa.int64()))
-
-    def _folded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        few: list[pa.RecordBatch] = []
-        size = 0
-        for batch in batches:
-            few.append(batch)
-            size += batch.nbytes
-            if size > _FEW_BYTES:
-                with MergeReader(self.schema, self.primary_key) as engine:
-                    yield from engine.last_per_key(chain(few, batches))
-                return
-        if few:
-            yield from last_of_few(self.primary_key, pa.Table.from_batches(few)).to_batches()
+        """Yield the changes with ``_kind``, ``_seq``, ``_commit_timestamp`` and ``_commit_version``."""
+        for batch in self.records.read():
+            yield uncommitted(batch)
 
 
-@dataclass(frozen=True)
-class NumberedSplit:
-    """Rows of a snapshot, numbered as older than any record of the log."""
-
-    rows: Split
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with ``_seq`` -1."""
-        for batch in self.rows.read():
-            yield batch.append_column(SEQ, pa.repeat(pa.scalar(-1, pa.int64()), batch.num_rows))
+def uncommitted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows with a ``_commit_version`` of NULL."""
+    return batch.append_column(COMMIT_VERSION, pa.nulls(batch.num_rows, pa.int64()))
 
 
 class EventualStream(SnapshotStream):
@@ -141,9 +104,6 @@ class EventualStream(SnapshotStream):
         # Check first, because requests about a deleted topic wait for a while for it to come back.
         self._watch.look()
         if self._snapshot(start) == BEFORE_FULL:
-            if self._options.state is not None:
-                saved = saved_state(self._options.state, self._table.spec)
-                return self._at(saved.snapshot, saved.offsets, saved.topic or self._tail.generation())
             newest = self._table.newest_visible() if self._target is None else self._target
             return self._at(newest, *self._ends_of(newest))
         ends = self._ends or self._tail.ends()
@@ -169,29 +129,32 @@ class EventualStream(SnapshotStream):
             TableReplacedError: the query has read an earlier table at the same path.
         """
         if self._snapshot(start) == BEFORE_FULL:
-            if self._options.state is not None:
-                return [ReadSplit(part) for part in saved_splits(self._options.state, self._table.spec)]
             files = self._table.files
-            seeds = initial_splits(files, files.snapshot(self._snapshot(end)), tasks=self._options.tasks)
-            return [ReadSplit(NumberedSplit(part)) for part in seeds]
-        ranges = [(p, *pair) for p, pair in enumerate(zip(start["offsets"], end["offsets"], strict=True))]
+            rows = initial_splits(files, files.snapshot(self._snapshot(end)), tasks=self._options.tasks)
+            return [ReadSplit(part) for part in rows]
+        ranges = self._ranges(start["offsets"], end)
+        return [ReadSplit(TailSplit(self._tail.split(*each, newest=False))) for each in ranges]
+
+    def _ranges(self, begun: Sequence[int], end: Offset) -> list[tuple[int, int, int]]:
+        """Return the partitions with offsets to read, each with the first offset and the end.
+
+        Raises:
+            DataLostError: the log's retention has removed records that the query has not read, or the topic was created
+                again.
+        """
+        ranges = [(p, *pair) for p, pair in enumerate(zip(begun, end["offsets"], strict=True))]
         ranges = [each for each in ranges if each[1] < each[2]]
         if ranges:
             self._tail.check(end.get("topic", ""))
             first = self._tail.starts()
-            lost = [p for p, begun, _ in ranges if first[p] > begun]
+            lost = [p for p, at, _ in ranges if first[p] > at]
             if lost:
                 msg = (
                     f"table {self._table.path!r}: the log's retention has passed offsets that this query has not read "
                     f"(partitions {lost}). Start a new query with scan_mode='full'."
                 )
                 raise DataLostError(msg)
-        return [ReadSplit(self._split(*each)) for each in ranges]
-
-    def _split(self, partition: int, start: int, end: int) -> TailSplit:
-        fold, spec = self._options.normalize, self._table.spec
-        records = self._tail.split(partition, start, end, newest=fold)
-        return TailSplit(records, self._table.files.change_schema, spec.primary_key, fold)
+        return ranges
 
     def _ends_of(self, snapshot: int) -> tuple[list[int], str]:
         entry = self._table.index.get(snapshot)

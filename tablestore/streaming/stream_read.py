@@ -12,11 +12,14 @@ from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import check_name
 from tablestore.context import TableContext
-from tablestore.options.read_options import FORMAT, ScanMode, parse_read_options, timestamp_millis
+from tablestore.options.read_options import (
+    FORMAT,
+    NORMALIZED_FORMAT,
+    parse_read_options,
+    timestamp_millis,
+)
 from tablestore.read.batch import source_options
 from tablestore.read.time_travel import Point, is_tag
-from tablestore.spark.normalize import normalize as normalized
-from tablestore.streaming.saved_state import saved_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,7 @@ class Stream:
     max_snapshots: int | None
     normalize: bool | None
     state: str | None
+    state_ttl: str | None
 
 
 def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> DataFrame:
@@ -51,6 +55,8 @@ def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> Dat
         "maxSnapshotsPerTrigger": wanted.max_snapshots,
         "tag": wanted.tag,
         "consumer": wanted.consumer,
+        "stateLocation": None if wanted.state is None else Storage.at(wanted.state).root,
+        "stateTtl": wanted.state_ttl,
         **_until(table.files, wanted.until),
     }
     if wanted.consumer is not None:
@@ -76,20 +82,15 @@ def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> Dat
         )
         raise InvalidInputError(msg)
     normalizes = table.log.shows_uncommitted if wanted.normalize is None else wanted.normalize
+    if not normalizes and (wanted.state is not None or wanted.state_ttl is not None):
+        msg = (
+            "read_stream: state and state_ttl are of a normalized stream; they go with log.consistency='eventual', and "
+            "not with normalize=False. Leave them out."
+        )
+        raise InvalidInputError(msg)
     if wanted.state is not None:
-        if not normalizes or wanted.scan_mode != ScanMode.FULL:
-            msg = (
-                "read_stream: state is that of a normalized stream, with which it begins; it goes with "
-                "log.consistency='eventual', and neither with normalize=False nor with another scan_mode than 'full'."
-            )
-            raise InvalidInputError(msg)
-        options["state"] = Storage.at(wanted.state).root
-        saved_state(options["state"], table.spec)
-    if not normalizes:
-        return spark.readStream.format(FORMAT).options(**options).load()
-    options["normalize"] = "true"
-    records = spark.readStream.format(FORMAT).options(**options).load()
-    return normalized(records, table.spec, goes_on=wanted.state is not None)
+        Storage.at(wanted.state).check_put_new()
+    return spark.readStream.format(NORMALIZED_FORMAT if normalizes else FORMAT).options(**options).load()
 
 
 def _until(files: TableFiles, until: Point | None) -> dict[str, object]:

@@ -6,7 +6,6 @@ import copy
 import os
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from typing import Self
 
@@ -14,7 +13,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from log_system.report import Progress, Report
-from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
 from tablestore.inspect.frames import Inspector
 from tablestore.options.read_options import NEWEST, ScanMode
@@ -22,8 +20,6 @@ from tablestore.options.table_options import TableOptions
 from tablestore.read import batch
 from tablestore.read.time_travel import Point
 from tablestore.streaming import stream_read
-from tablestore.streaming.follow import Write, follow
-from tablestore.streaming.saved_state import ttl_ms
 from tablestore.table.consumers import TableConsumers
 from tablestore.table.handle import TableHandle
 from tablestore.table.log import TableLog
@@ -139,12 +135,14 @@ class ReadableTable:
         max_snapshots: int | None = None,
         normalize: bool | None = None,
         state: str | os.PathLike[str] | None = None,
+        state_ttl: str | None = None,
     ) -> DataFrame:
         """Stream the table's changes, from the log if the table has one.
 
-        With ``log.consistency=eventual``, rows arrive before they are committed, ``_commit_version`` is NULL except for
-        the initial rows of ``full``, and the query must run in output mode ``update``: Spark's state store removes
-        repeats and completes updates and deletes. Scan modes other than ``full`` start with an empty state.
+        With ``log.consistency=eventual``, rows arrive before they are committed, and ``_commit_version`` is NULL except
+        for the initial rows of ``full``. The stream is normalized: repeats are removed, updates have the row before
+        them, deletes have their row. For this the query keeps the newest row of each live key in files. Scan modes
+        other than ``full`` start with an empty state.
 
         Args:
             scan_mode: ``full`` (the newest snapshot's rows as inserts, then every change after it), ``latest``,
@@ -161,8 +159,12 @@ class ReadableTable:
             max_snapshots: Snapshots of a micro-batch; not with ``log.consistency=eventual``.
             normalize: False streams the eventual log as it is, with repeats, updates without preimages and deletes
                 without rows, for a sink that upserts by key.
-            state: A folder written by ``log.save_state``: the query continues from that state and emits nothing for it.
-                Takes the place of a scan mode; needed until the first micro-batch is complete.
+            state: The folder for the state of a normalized stream, in which each query makes its own; by default
+                ``_streams`` in the table's folder. It must be reachable from all executors, and stay the same when the
+                query restarts.
+            state_ttl: Forget a key whose last record is this much older than the newest one of its partition, as in
+                ``'30 d'``; by default never. A forgotten key starts with an insert when it changes again, and its
+                delete is not emitted.
 
         Returns:
             A streaming frame: the table's columns, ``_change_type``, ``_commit_version``, ``_commit_timestamp``.
@@ -178,51 +180,9 @@ class ReadableTable:
             max_snapshots=max_snapshots,
             normalize=normalize,
             state=None if state is None else os.fspath(state),
+            state_ttl=state_ttl,
         )
         return stream_read.read_stream(self._handle.spark, self._handle.refresh(), wanted)
-
-    def follow(
-        self,
-        write: Write,
-        checkpoint: str | os.PathLike[str],
-        *,
-        ttl: str | None = None,
-        scan_mode: str = ScanMode.FULL,
-        max_rows: int | None = None,
-    ) -> None:
-        """Stream the normalized changes of an eventual log with a state that does not grow with deleted keys.
-
-        A query over ``read_stream()`` keeps every key that it has seen. ``follow`` runs a query until its state has
-        twice the keys that it started with (and over 200,000), or is as old as ``ttl``, saves the keys that exist, and
-        continues with a new query; the changelog is the same as that of one query. The stream pauses for about ten
-        seconds per million keys. Returns when the query ends by itself, as with ``availableNow``, or is stopped by
-        another thread. Write to the table with another handle in the meantime.
-
-        Args:
-            write: Called with the changes (columns as of ``read_stream``) and a number for each query; returns what to
-                start, such as ``changes.writeStream.foreachBatch(...)``. Output mode and checkpoint are set here.
-                Micro-batches of each query are numbered from 0: to recognise a repeated micro-batch, keep both numbers.
-            checkpoint: A folder for the stream, in which each query has its own.
-            ttl: Keep a key that does not change for at least this long, as in ``'30 d'``, and at most twice as long. A
-                forgotten key starts with an insert when it changes again, and its delete is not emitted.
-            scan_mode: Where a new stream starts, as in ``read_stream``: ``full``, ``latest`` or ``earliest``.
-            max_rows: Rows of a micro-batch.
-
-        Raises:
-            InvalidInputError: The log is not eventual; ``write`` adds an aggregate, a join of streams or
-                ``dropDuplicates``; ``ttl`` is not a duration; the columns have changed since the query started.
-            StreamingQueryException: A query failed. Call ``follow`` again to continue.
-        """
-        if not self._handle.refresh().log.shows_uncommitted:
-            msg = f"follow: it goes with log.consistency='eventual'; table {self.path!r} is not. Use read_stream()."
-            raise InvalidInputError(msg)
-
-        def stream(state: str | None) -> DataFrame:
-            mode = scan_mode if state is None else ScanMode.FULL
-            return self.read_stream(scan_mode=mode, max_rows=max_rows, state=state)
-
-        save = partial(self.log.save_state, ttl=ttl)
-        follow(stream, save, write, os.fspath(checkpoint), None if ttl is None else ttl_ms(ttl))
 
     def verify(self, progress: Progress | None = None) -> Report:
         """Compare log and table for every snapshot still in the log, record by record. Changes nothing.

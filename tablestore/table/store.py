@@ -49,7 +49,6 @@ _MOVED = {
     "reset_consumer": "consumers.reset",
     "reset_options": "alter.reset_options",
     "rollback": "maintenance.rollback",
-    "save_state": "log.save_state",
     "set_options": "alter.set_options",
     "tag": "tags.create",
     "widen_column": "alter.widen_column",
@@ -69,7 +68,7 @@ class TableStore(ReadableTable):
         maintenance: Expires snapshots and partitions, rolls back, removes orphaned files.
         tags: The tags.
         consumers: The named consumers.
-        log: Repairs the log, and saves the state of streams that normalize it.
+        log: Repairs the log.
         inspect: The table's metadata, as frames.
     """
 

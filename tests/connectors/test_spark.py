@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
 from tablestore.connectors import read as read_table
-from tablestore.connectors import read_changes, write, write_stream
+from tablestore.connectors import write, write_stream
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.spark_tables import shuffle_partitions
 
@@ -200,44 +200,3 @@ def test_b16_filters_and_windows_go_to_a_standard_table(
     with shuffle_partitions(spark, 1):
         write_stream(shown, "kafka", where).trigger(availableNow=True).start().awaitTermination(200)
     assert wire.values(target) == [b'{"start":1704153600,"count":2}']
-
-
-def test_b01_g11_an_upsert_table_is_a_changelog(spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path) -> None:
-    """`k1=a, a, b, null, null, k2=null, k1=c, k3={v: NULL}` become `+I, -U, +U, -D, +I, +I` as in Flink."""
-    topic = made()
-    frame = read_changes(spark, "k STRING, v STRING", keyed(wire, topic, maxRowsPerTrigger="1"))
-
-    def up(k: str, value: bytes | None) -> Record:
-        return Record(value, f'{{"k":"{k}"}}'.encode())
-
-    def row(k: str, v: str | None) -> Record:
-        return up(k, json.dumps({"k": k, "v": v}).encode())
-
-    wire.send(
-        topic,
-        [row("k1", "a"), row("k1", "a"), row("k1", "b"), up("k1", None), up("k1", None), up("k2", None)],
-    )
-    found: list[tuple[Any, ...]] = []
-
-    def run() -> None:
-        query = (
-            frame.writeStream.foreachBatch(lambda batch, _: found.extend(map(tuple, batch.collect())))
-            .outputMode("update")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(200)
-
-    with shuffle_partitions(spark, 1):
-        run()
-        wire.send(topic, [row("k1", "c"), row("k3", None)])
-        run()
-    assert found == [
-        ("k1", "a", "insert"),
-        ("k1", "a", "update_preimage"),
-        ("k1", "b", "update_postimage"),
-        ("k1", "b", "delete"),
-        ("k1", "c", "insert"),
-        ("k3", None, "insert"),
-    ]

@@ -76,7 +76,7 @@ class _Producer:
         method = getattr(self._producer, name)
         for call, real in PRODUCER_CALLS.items():
             if real == name:
-                return _guarded(method, call, self._trap)
+                return guarded(method, call, self._trap)
         return method
 
     def __len__(self) -> int:
@@ -121,10 +121,10 @@ def set_trap(trap: KillPoint) -> None:
         (Storage, "delete_tree", "delete-tree"),
         (Storage, "delete", "delete-file"),
     ):
-        setattr(owner, name, _guarded(vars(owner)[name], call, trap))
-    DeltaLog.create = staticmethod(_guarded(DeltaLog.create, "make-delta", trap))  # type: ignore[method-assign,assignment]
+        setattr(owner, name, guarded(vars(owner)[name], call, trap))
+    DeltaLog.create = staticmethod(guarded(DeltaLog.create, "make-delta", trap))  # type: ignore[method-assign,assignment]
     commit = DeltaLog.commit
-    DeltaLog.commit = lambda *args, **kwargs: _guarded(commit, _kind(kwargs), trap)(*args, **kwargs)  # type: ignore[method-assign]
+    DeltaLog.commit = lambda *args, **kwargs: guarded(commit, _kind(kwargs), trap)(*args, **kwargs)  # type: ignore[method-assign]
     make = KafkaClient.producer
     KafkaClient.producer = lambda *args, **kwargs: _Producer(make(*args, **kwargs), trap)  # type: ignore[method-assign,assignment,return-value]
 
@@ -136,11 +136,13 @@ def _kind(named: dict[str, Any]) -> str:
     return "fold" if named.get("data_change", True) else "drop-folded"
 
 
-def _guarded(method: Any, call: str, trap: KillPoint) -> Any:
-    def guarded(*args: Any, **kwargs: Any) -> Any:
+def guarded(method: Any, call: str, trap: KillPoint) -> Any:
+    """Return a method behind a door that kills before and after it."""
+
+    def behind_door(*args: Any, **kwargs: Any) -> Any:
         trap.pass_by(f"{call}:before")
         result = method(*args, **kwargs)
         trap.pass_by(f"{call}:after")
         return result
 
-    return guarded
+    return behind_door

@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,11 +31,15 @@ from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
-from tablestore.streaming.saved_state import SavedSplit
+from tablestore.normalize import keyed_state
+from tablestore.normalize.keyed_state import StateSpec
+from tablestore.normalize.operator import NormalizedSplit
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import SCHEMA, rows_of, run_here, write
 from tests.harness.lossy_proxy import LossyProxy, drop_next
 from tests.harness.table_harness import changes
+from tests.tablestore.normalize.test_keyed_state import Log, spec_in, split
+from tests.tablestore.normalize.test_keyed_state import changes as changes_of
 
 
 def serve(mine: Connection) -> None:
@@ -150,11 +156,30 @@ def test_a_store_that_does_not_answer_is_unavailable(lake: str, monkeypatch: pyt
         "copy": lambda: storage.copy("a.parquet", "b.parquet"),
         "stage messages": stage,
         "read messages": lambda: list(staged(storage, "messages.arrow")),
-        "read a saved state": lambda: list(SavedSplit(storage, "state.parquet", table.files.change_schema).read()),
+        "open a state": lambda: changes_of(records(spec_in(storage), 0, 1).read()),
     }
     for name, attempt in attempts.items():
-        with pytest.raises(UnavailableError, match=r"cannot be (read|written)"):
+        with pytest.raises(UnavailableError, match=r"cannot be (read|written|listed)"):
             pytest.fail(f"{name} gave {attempt()}")
+
+
+def records(spec: StateSpec, start: int, end: int) -> NormalizedSplit:
+    return split(spec, Log(((1, "a"), (2, "a"), (1, "b"), (2, None), (3, "c"))), start, end)
+
+
+def test_a_normalized_stream_keeps_its_state_in_the_store(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each segment is written when it is made, and read back from the store, as another executor does.
+    monkeypatch.setattr(keyed_state, "_MEMORY_BYTES", 0)
+    storage = Storage.at(f"{lake}/states")
+    found = []
+    for start, end in ((0, 2), (2, 4), (2, 4), (4, 5)):
+        keyed_state._OPEN.clear()
+        found.append(sorted(changes_of(records(spec_in(storage), start, end).read())))
+    second = [(1, "a", 1), (1, "b", 2), (2, "a", 3)]
+    assert found[1:] == [second, second, [(3, "c", 0)]]
+    names = storage.child("0").names()
+    assert [name for name in names if name.endswith(".json")] == ["2.json", "4.json", "5.json"]
+    assert not list(Path(tempfile.gettempdir()).glob("tablestore-state-*"))
 
 
 def test_several_writers_at_once_lose_nothing(lake: str) -> None:

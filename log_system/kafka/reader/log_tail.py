@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,10 @@ class RecordsSplit:
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes with ``_kind``, ``_seq`` and ``_commit_timestamp``."""
         return read_tail(self.log, self.partition, self.start, self.end, newest=self.newest)
+
+    def between(self, start: int, end: int, /) -> RecordsSplit:
+        """Return the split of the records of the partition between two other offsets."""
+        return replace(self, start=start, end=end)
 
 
 class KafkaTail:

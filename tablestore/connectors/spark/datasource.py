@@ -23,6 +23,7 @@ from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
 from tablestore.connectors.kafka.scan_planner import Scan
 from tablestore.connectors.option_names import Connector, Side
+from tablestore.connectors.spark.changelog_stream import CHANGELOG_FORMAT, ChangelogStream
 from tablestore.connectors.spark.partition_watermarks import IDLE, PartitionStream, take_watermarks
 from tablestore.connectors.spark.sink import Sink, Written
 from tablestore.connectors.spark.split_reader import RangeSplit, live, read_last, read_rows, shown
@@ -92,6 +93,19 @@ class UpsertKafkaDataSource(KafkaDataSource):
     def name(cls) -> str:
         """Return the name for ``format(...)``."""
         return "upsert-kafka"
+
+
+class ChangelogDataSource(UpsertKafkaDataSource):
+    """The stream of an upsert table through the normalize operator, which query plans show by this source's name."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for ``format(...)``."""
+        return CHANGELOG_FORMAT
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader that turns messages into a changelog."""
+        return ChangelogStream(self._table(schema, Side.SOURCE), schema)
 
 
 @dataclass

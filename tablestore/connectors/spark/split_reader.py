@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
@@ -15,16 +13,13 @@ from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.messages import Records, Wanted
 from log_system.kafka.client.range_reader import read_records
 from snapshot.errors import DataLostError
-from snapshot.merge.deduplicate import last_per_key
-from snapshot.merge.duckdb_engine import connect
+from snapshot.merge.deduplicate import last_records
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.connectors.kafka.message_codec import MessageDecoder
 from tablestore.connectors.kafka.scan_planner import Scan
 from tablestore.connectors.spark.session_zone import session_zone
 from tablestore.connectors.table import KafkaTable
-
-_MEMORY = "256MB"
 
 
 @dataclass
@@ -89,22 +84,16 @@ def _records(table: KafkaTable, part: FetchRange, decoder: MessageDecoder) -> It
 
 
 def read_last(table: KafkaTable, part: FetchRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Read the last message of each key, including deletes, in offset order.
+    """Read the last message of each key, including deletes, in offset order, in bounded memory.
 
-    All messages of a key are in one partition, so the last one in the partition is the last one overall. DuckDB holds
-    the rows within a memory limit and spills to disk beyond it.
+    All messages of a key are in one partition, so the last one in the partition is the last one overall.
 
     Yields:
         The requested columns, the key columns, ``_change_type`` and ``_seq``.
     """
     key = table.coding.layout.key
     wanted = [*columns, *(name for name in key if name not in columns)]
-    with tempfile.TemporaryDirectory(prefix="tablestore-") as folder:
-        engine: duckdb.DuckDBPyConnection = connect(memory_limit=_MEMORY, temp_directory=folder, filesystem=None)
-        try:
-            yield from last_per_key(engine, key, read_rows(table, part, wanted))
-        finally:
-            engine.close()
+    return last_records(key, read_rows(table, part, wanted))
 
 
 def live(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -77,7 +77,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         one.
         """
         self.commit(start)
-        at, until = _offsets(start["at"]), _offsets(start["until"]) if "until" in start else None
+        at, until = offsets_of(start["at"]), offsets_of(start["until"]) if "until" in start else None
         ends = self._plan.ends() if self._target is None else self._target
         if until is not None:
             ends = {each: min(end, until[each]) for each, end in ends.items() if each in until}
@@ -101,7 +101,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLostError: retention has removed messages, or a topic was deleted and created again, and
                 ``auto.offset.reset`` does not allow the read to continue.
         """
-        found = self._plan.ranges(_offsets(start["at"]), _offsets(end["at"]), _recreated(start, end))
+        found = self._plan.ranges(offsets_of(start["at"]), offsets_of(end["at"]), recreated(start, end))
         return [RangeSplit(part) for part in found]
 
     def commit(self, end: Json) -> None:
@@ -109,7 +109,7 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         A failure is only logged, because the query resumes from its checkpoint, not from the group's offsets.
         """
-        offsets = _offsets(end["at"])
+        offsets = offsets_of(end["at"])
         moved = {each: offset for each, offset in offsets.items() if self._committed.get(each) != offset}
         if not moved:
             return
@@ -157,7 +157,7 @@ def _json(offsets: Mapping[Partition, int], until: Mapping[Partition, int] | Non
     return found | {"ids": dict(sorted(ids.items()))} if ids else found
 
 
-def _recreated(start: Json, end: Json) -> set[str]:
+def recreated(start: Json, end: Json) -> set[str]:
     """Return the topics whose id differs between two positions; positions in older checkpoints have no ids."""
     before, after = start.get("ids", {}), end.get("ids", {})
     return {topic for topic, topic_id in before.items() if after.get(topic, topic_id) != topic_id}
@@ -170,7 +170,8 @@ def _nested(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
     return nested
 
 
-def _offsets(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
+def offsets_of(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """Return the offsets of a position, by topic and partition."""
     return {(topic, int(number)): offset for topic, found in nested.items() for number, offset in found.items()}
 
 

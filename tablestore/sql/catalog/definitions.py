@@ -28,6 +28,8 @@ from tablestore.sql.parser.statements import CreateTable, CreateView
 
 FOLDER: Final = "_catalog"
 CHECKPOINTS_FOLDER: Final = "_checkpoints"
+STATES_FOLDER: Final = "_streams"
+"""The folder in that of the checkpoints for the states of changelogs."""
 _FORMAT: Final = 1
 _FILE: Final = re.compile(r"(\d{8})\.json")
 _TRIES_MAX: Final = 20

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -18,8 +20,8 @@ from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.storage import Storage
 from snapshot.suggestions import did_you_mean
 from tablestore.sql.catalog.binding import LOG_SERVERS
-from tablestore.sql.catalog.definitions import Definition, Definitions, taken
-from tablestore.sql.catalog.settings import IN_SPARK, SPARK, Settings, shown
+from tablestore.sql.catalog.definitions import CHECKPOINTS_FOLDER, STATES_FOLDER, Definition, Definitions, taken
+from tablestore.sql.catalog.settings import CHECKPOINTS, IN_SPARK, SPARK, Settings, shown
 from tablestore.sql.catalog.store_tables import as_stored
 from tablestore.sql.parser.statements import CreateTable
 
@@ -64,8 +66,31 @@ class Scope:
         self.settings = Settings()
         self._definitions = Definitions(warehouse)
         self._temporary: dict[str, Definition] = {}
+        self._session_states: str | None = None
         self._before: dict[str, str | None] = {}
         """Values that Spark settings had before this session changed them, by Spark's name; None if unset."""
+
+    @property
+    def checkpoints(self) -> str:
+        """The folder of the checkpoints of queries."""
+        return (self.settings.get(CHECKPOINTS) or self.warehouse.child(CHECKPOINTS_FOLDER).root).rstrip("/")
+
+    @property
+    def states(self) -> str:
+        """The folder for the states of changelogs that queries read."""
+        return self._session_states or f"{self.checkpoints}/{STATES_FOLDER}"
+
+    @contextmanager
+    def without_checkpoint(self) -> Iterator[None]:
+        """While a query is planned that will not be resumed, keep its state in a folder that is removed at exit."""
+        folder = Storage.at(self.checkpoints).child(STATES_FOLDER)
+        name = f"session-{uuid.uuid4().hex}"
+        self._session_states = folder.child(name).root
+        atexit.register(folder.remove_tree, name)
+        try:
+            yield
+        finally:
+            self._session_states = None
 
     @property
     def spark(self) -> SparkSession:

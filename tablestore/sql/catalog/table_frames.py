@@ -15,7 +15,7 @@ from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
 from tablestore.connectors import read, read_changes, read_stream, write, write_stream
-from tablestore.connectors.option_names import Connector
+from tablestore.connectors.option_names import STATE, Connector
 from tablestore.connectors.spark.partition_watermarks import read_with_watermark
 from tablestore.sql.catalog.binding import (
     Columns,
@@ -74,7 +74,9 @@ class ConnectorTable:
             ordered: whether an upsert table's changes also have ``_seq`` after it; see ``read_changes``.
         """
         if self.connector is Connector.UPSERT:
-            frame = read_changes(self._scope.spark, self.schema, self._options(), ordered=ordered)
+            options = self._options()
+            options.setdefault(STATE.lower(), self._scope.states)
+            frame = read_changes(self._scope.spark, self.schema, options, ordered=ordered)
         else:
             frame = read_stream(self._scope.spark, self.connector, self.schema, self._options())
         return with_computed(frame, self._made)

@@ -14,7 +14,7 @@ from snapshot.quoting import backquoted
 from snapshot.schema.system_columns import SEQ
 from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
 from tablestore.connectors.spark.partition_watermarks import instant
-from tablestore.spark.normalize import holds_map
+from tablestore.spark.changelog import holds_map
 from tablestore.sql.parser.window_types import WindowKind
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.distinct_aggregates import (

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
-from tablestore.spark.normalize import changelog
+from tablestore.spark.changelog import changelog
 
 _SIGN, _NET, _COPY, _LEAST, _MOST = "_sign", "_net", "_copy", "_least", "_most"
 APPEND: Final = "append"

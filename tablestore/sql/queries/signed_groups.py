@@ -15,7 +15,7 @@ from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegralType, L
 
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
-from tablestore.spark.normalize import changelog
+from tablestore.spark.changelog import changelog
 from tablestore.sql.parser.error_location import RefusedError
 from tablestore.sql.queries.retraction import Aggregate, RetractableQuery, Sum
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
-from tablestore.spark.normalize import changelog
+from tablestore.spark.changelog import changelog
 from tablestore.sql.catalog.binding import connector_of
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import with_computed

@@ -36,8 +36,11 @@ SEND = ("stage", "file", "produce", "flush", "sent")
 """What an eventual log's staging tasks pass."""
 OWN = ("init", "token", "register", "repair", "begin", "offsets", "end")
 MEND = ("read-file", "look-up", "produce", "flush", "mend")
-QUERY = ("latest", "plan", "read", "emit", "given")
-"""What a normalized query passes: the source's end is asked for, a micro-batch planned, read, computed and given on."""
+QUERY = ("latest", "plan", "read", "segment", "state", "emit", "given")
+"""What a normalized query passes: the source's end is asked for, a micro-batch planned, read and given on.
+
+Before a task emits its changes, it writes the files of the state and the version that lists them.
+"""
 TWICE = {
     EVENTUAL: {*SEND, *COMMIT, *INDEX, "begin", "end"},
     # There is one snapshot to settle, and an attempt.

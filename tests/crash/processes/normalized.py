@@ -15,11 +15,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from snapshot.errors import TableStoreError
-from tablestore.datasource import TableStoreDataSource
+from tablestore.datasource import NormalizedDataSource
+from tablestore.normalize.keyed_state import KeyedState
 from tablestore.session import session
-from tablestore.streaming.eventual_stream import EventualStream
+from tablestore.streaming.normalized_stream import NormalizedStream
 from tablestore.table import TableStore
-from tests.crash.kill_points import KillPoint
+from tests.crash.kill_points import KillPoint, guarded
 from tests.crash.matrix.cases import Case
 from tests.crash.matrix.runner import SPARK_SECONDS, Result
 from tests.crash.processes.batches import BATCHES, EVENTUAL, NOBODY, NORMALIZE, Job
@@ -51,7 +52,7 @@ def run_normalized(job: Job, kill: Callable[[int], None]) -> None:
 
     # A few rows a micro-batch, so that there are several.
     frame = TableStore.open(spark, job.path).read_stream(max_rows=ROWS)
-    writer = frame.writeStream.foreachBatch(take).outputMode("update").trigger(availableNow=True)
+    writer = frame.writeStream.foreachBatch(take).trigger(availableNow=True)
     writer.option("checkpointLocation", str(path.with_name("checkpoint"))).start().awaitTermination()
     spark.stop()
 
@@ -59,7 +60,7 @@ def run_normalized(job: Job, kill: Callable[[int], None]) -> None:
 def _trapped(trap: KillPoint) -> type[DataSource]:
     """Make the store's data source with a trap in the processes that plan and read."""
 
-    class Stream(EventualStream):
+    class Stream(NormalizedStream):
         def latestOffset(self, start: Any, limit: Any) -> Any:  # noqa: N802 - Spark's name
             trap.pass_by("latest:before")
             found = super().latestOffset(start, limit)
@@ -74,14 +75,25 @@ def _trapped(trap: KillPoint) -> type[DataSource]:
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             trap.pass_by("read:before")
+            _guard_state(trap)
             yield from super().read(partition)
             trap.pass_by("read:after")
 
-    class Trapped(TableStoreDataSource):
+    class Trapped(NormalizedDataSource):
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
             return Stream(self._options(), schema)
 
     return Trapped
+
+
+def _guard_state(trap: KillPoint) -> None:
+    """Put doors that kill into this task's process, unless they are there."""
+    for name, call in (("_write", "segment"), ("save", "state")):
+        method = vars(KeyedState)[name]
+        if not hasattr(method, "trap"):
+            door = guarded(method, call, trap)
+            door.trap = trap
+            setattr(KeyedState, name, door)
 
 
 def run_query(case: Case, seed: int, folder: Path, servers: str) -> Result:

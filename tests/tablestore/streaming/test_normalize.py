@@ -2,81 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from log_system.kafka.client.range_reader import BatchSize
 from log_system.kafka.reader.tail_reader import read_tail
 from snapshot.errors import InvalidInputError
 from tablestore import TableStore
 from tablestore.context import TableContext
-from tablestore.streaming.eventual_stream import TailSplit, _limited
+from tablestore.streaming.eventual_stream import _limited
+from tablestore.streaming.normalized_stream import LastOfPartition
 from tablestore.write.writer import Writer
+from tests.harness.changelog_follower import Auditor, keys_in_state
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import make_table, publisher_of, write
 from tests.harness.spark_tables import AVAILABLE, changes, frame, make, rows, shuffle_partitions
-
-Emitted = tuple[Any, Any, str]
 
 
 @pytest.fixture(autouse=True)
 def _few_tasks(spark: SparkSession) -> Iterator[None]:
     with shuffle_partitions(spark, 1):
         yield
-
-
-class Auditor:
-    """Follows a changelog, with a checkpoint, and refuses every illegal change."""
-
-    def __init__(self, checkpoint: Path, source: Callable[[], DataFrame]) -> None:
-        self._checkpoint, self._source = checkpoint, source
-        self.table: dict[Any, Any] = {}
-        self.state_rows = 0
-        self.state_bytes = 0
-
-    def follow(self) -> list[list[Emitted]]:
-        """Run the query until it has caught up; give what each micro-batch emitted."""
-        found: list[list[Emitted]] = []
-        query = (
-            self._source()
-            .writeStream.foreachBatch(lambda b, _: found.append([tuple(row)[:3] for row in b.collect()]))
-            .outputMode("update")
-            .option("checkpointLocation", str(self._checkpoint))
-            .trigger(**AVAILABLE)
-            .start()
-        )
-        query.awaitTermination()
-        for progress in query.recentProgress:
-            self.state_rows = sum(each.numRowsTotal for each in progress.stateOperators) or self.state_rows
-            for each in progress.stateOperators:
-                # Nothing is on disk yet: what a micro-batch has changed is flushed later.
-                self.state_bytes = each.memoryUsedBytes
-        for batch in found:
-            self._apply(batch)
-        return [batch for batch in found if batch]
-
-    def _apply(self, batch: list[Emitted]) -> None:
-        waiting: dict[Any, Any] = {}
-        for key, value, kind in batch:
-            if kind == "insert":
-                assert key not in self.table, f"{key} is inserted and there"
-                self.table[key] = value
-            elif kind == "update_preimage":
-                assert self.table[key] == value, f"the preimage of {key} is {value}, {self.table[key]} was emitted"
-                waiting[key] = value
-            elif kind == "update_postimage":
-                assert waiting.pop(key) != value, f"{key} is updated to what it was"
-                self.table[key] = value
-            else:
-                assert self.table.pop(key) == value, f"the delete of {key} carries {value}"
-        assert not waiting
 
 
 class Feeder:
@@ -151,24 +105,79 @@ def test_b53_a_full_scan_seeds_the_state_and_follows_the_table_through_aborted_b
     table.recover()
     auditor.follow()
     assert auditor.table == rows(table.read()) == before_commit
-    assert auditor.state_rows == 6, "the state holds each key once, also 9, which is gone"
+    assert keys_in_state(tmp_path / "t" / "_streams") <= len(auditor.table) + 1, "the state holds keys twice"
 
 
-def test_deleted_keys_stay_in_the_state_until_a_new_checkpoint(
+def test_deleted_keys_leave_the_state(spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any) -> None:
+    table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), log__consistency="eventual")
+    table.write(frame(spark, [(k, "a") for k in range(20)]))
+    auditor = Auditor(tmp_path / "c", lambda: table.read_stream(state=tmp_path / "states"))
+    auditor.follow()
+    assert keys_in_state(tmp_path / "states") == 20
+    table.write(changes(spark, [(k, None, "delete") for k in range(20)]))
+    auditor.follow()
+    assert (len(auditor.table), keys_in_state(tmp_path / "states")) == (0, 0)
+    assert not (tmp_path / "t" / "_streams").exists()
+
+
+def test_a_sink_that_reads_a_part_of_a_micro_batch_loses_no_state(
     spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
 ) -> None:
     table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), log__consistency="eventual")
     table.write(frame(spark, [(k, "a") for k in range(20)]))
+
+    def look(parts: bool) -> Auditor:
+        auditor = Auditor(tmp_path / "c", table.read_stream)
+        if parts:
+            # The first rows, of one partition: other tasks do not run.
+            query = table.read_stream().writeStream.foreachBatch(lambda b, _: b.take(1))
+            query = query.option("checkpointLocation", str(tmp_path / "c")).trigger(**AVAILABLE).start()
+            query.awaitTermination()
+        return auditor
+
+    look(parts=True)
+    table.write(frame(spark, [(k, "b") for k in range(0, 20, 2)]))
+    look(parts=True)
+    table.write(changes(spark, [(k, None, "delete") for k in range(0, 20, 5)]))
+    auditor = look(parts=False)
+    auditor.table = {k: "a" if k % 2 else "b" for k in range(20)}
+    auditor.follow()
+    assert auditor.table == rows(table.read())
+
+
+def test_a_column_added_between_two_runs_is_null_before(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
+) -> None:
+    table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), log__consistency="eventual")
+    table.write(frame(spark, [(1, "a"), (2, "a")]))
+    found: list[Any] = []
+
+    def follow() -> list[Any]:
+        found.clear()
+        query = table.read_stream().writeStream.foreachBatch(lambda b, _: found.extend(b.collect()))
+        query.option("checkpointLocation", str(tmp_path / "c")).trigger(**AVAILABLE).start().awaitTermination()
+        return [(r["id"], r["v"], r.asDict().get("n"), r["_change_type"]) for r in found]
+
+    assert len(follow()) == 2
+    table.alter.add_column("n", "int")
+    table.write(spark.createDataFrame([(1, "a", 7)], "id long, v string, n int"))
+    assert follow() == [(1, "a", None, "update_preimage"), (1, "a", 7, "update_postimage")]
+
+
+def test_a_checkpoint_of_a_release_before_is_refused(
+    spark: SparkSession, kafka: Any, tmp_path: Path, topic: Any
+) -> None:
+    table = make(spark, tmp_path / "t", kafka.bootstrap_servers, topic(), log__consistency="eventual")
     auditor = Auditor(tmp_path / "c", table.read_stream)
     auditor.follow()
-    table.write(changes(spark, [(k, None, "delete") for k in range(15)]))
-    auditor.follow()
-    assert (len(auditor.table), auditor.state_rows) == (5, 20)
-    assert auditor.state_bytes > 0, "the size of the state is not reported"
-    anew = Auditor(tmp_path / "c2", table.read_stream)
-    anew.follow()
-    assert anew.table == auditor.table
-    assert anew.state_rows == 5
+    (offsets,) = (tmp_path / "c" / "offsets").glob("[0-9]*")
+    *head, last = offsets.read_text().splitlines()
+    offset = {name: value for name, value in json.loads(last).items() if name not in {"state", "origins"}}
+    offsets.write_text("\n".join([*head, json.dumps(offset)]))
+    (offsets.parent / f".{offsets.name}.crc").unlink(missing_ok=True)
+    table.write(frame(spark, [(1, "a")]))
+    with pytest.raises(PySparkException, match=r"Start a new query, with a new checkpoint and scan_mode='full'"):
+        auditor.follow()
 
 
 def table_rows(spark: SparkSession, table: TableStore) -> dict[Any, Any]:
@@ -207,14 +216,19 @@ def test_b52_normalize_is_in_the_plan_of_an_eventual_table_alone(
         (transactional.read_stream(), False),
     ):
         stream.explain()
-        assert ("_normalize" in capsys.readouterr().out) is is_there
+        assert ("tablestore-normalize" in capsys.readouterr().out) is is_there
     assert eventual.read_stream().dtypes == transactional.read_stream().dtypes
     with pytest.raises(InvalidInputError, match=r"goes with log\.consistency='eventual'"):
         transactional.read_stream(normalize=True)
     with pytest.raises(InvalidInputError, match="use max_rows"):
         eventual.read_stream(max_snapshots=1)
-    with pytest.raises(PySparkException, match="output mode"):
-        eventual.read_stream().writeStream.format("noop").outputMode("append").start()
+    for wrong in ({"normalize": False}, {"normalize": False, "state_ttl": "1 d"}):
+        with pytest.raises(InvalidInputError, match="are of a normalized stream"):
+            eventual.read_stream(state=None if "state_ttl" in wrong else tmp_path, **wrong)
+    with pytest.raises(InvalidInputError, match="expected a duration"):
+        eventual.read_stream(state_ttl="soon")
+    with pytest.raises(InvalidInputError, match="creates a file only if it is absent"):
+        eventual.read_stream(state="hdfs://somewhere/states")
 
 
 def test_without_normalize_each_record_passes_as_it_is(
@@ -286,11 +300,6 @@ def test_a_limit_is_shared_out(begun: list[int], ends: list[int], rows_max: int,
     assert _limited(begun, ends, rows_max) == expected
 
 
-def folded(table: TableContext, end: int, *, fold: bool) -> TailSplit:
-    records = table.log.tail().split(0, 0, end, newest=fold)
-    return TailSplit(records, table.files.change_schema, table.spec.primary_key, fold)
-
-
 @pytest.mark.parametrize("held", [1, 3, 100_000])
 def test_of_records_that_are_replaced_within_a_micro_batch_the_last_ones_count(
     kafka: Any, tmp_path: Path, topic: Any, monkeypatch: pytest.MonkeyPatch, held: int
@@ -303,11 +312,13 @@ def test_of_records_that_are_replaced_within_a_micro_batch_the_last_ones_count(
     # Few records fit, so that a key is in several pieces; and records come a few at a time.
     monkeypatch.setattr("log_system.kafka.reader.tail_reader._HELD_RECORDS", held)
     monkeypatch.setattr("log_system.kafka.client.range_reader.BATCH", BatchSize(first=7, records=7))
-    found = [row for batch in folded(table, len(sent), fold=True).read() for row in batch.to_pylist()]
+    split = table.log.tail().split(0, 0, 0, newest=True)
+    last_of = LastOfPartition(split, table.spec.primary_key).between(0, len(sent))
+    found = [(row["id"], row["v"]) for batch in last_of for row in batch.to_pylist()]
     last = {key: None if text is None else text.strip('"') for key, text in sent}
-    assert {row["id"]: row["v"] for row in found} == last
+    assert dict(found) == last
     assert len(found) == len(last)
-    whole = [row for batch in folded(table, len(sent), fold=False).read() for row in batch.to_pylist()]
-    assert found == [row for n, row in enumerate(whole) if row["id"] not in {later["id"] for later in whole[n + 1 :]}]
+    in_order = sorted(last, key=lambda key: max(n for n, (other, _) in enumerate(sent) if other == key))
+    assert [key for key, _ in found] == in_order
     newest = list(read_tail(table.log.settings, 0, 0, len(sent), newest=True))
     assert (sum(batch.num_rows for batch in newest) == len(last)) is (held > len(sent))

@@ -1,10 +1,12 @@
-"""Normalize: turns the upserts and repeated records of each key into a complete changelog, in Spark's state store.
+"""A changelog of the records of each key, kept in Spark's state store.
 
-The state of a key is its two newest records by log order, kept by a native aggregate, ``max_by(row, _seq, 2)``. The
-source emits at most one record per key and micro-batch, since a key is in one log partition, which one task reads and
-deduplicates. So for each key of a micro-batch, the newer record is from this micro-batch and the older is the previous
-state. The pair determines the changes to emit. A restart repeats the micro-batch with the same records on the same
-state, so it emits the same changes.
+The input is what SQL has already reduced to one row per key and micro-batch: the groups of an aggregate, or the changes
+of a table whose log shows only committed snapshots. Logs and topics with repeats go through ``tablestore/normalize``.
+
+The state of a key is its two newest records by their order, kept by a native aggregate, ``max_by(row, _seq, 2)``. For
+each key of a micro-batch, the newer record is from this micro-batch and the older is the previous state. The pair
+determines the changes to emit. A restart repeats the micro-batch with the same records on the same state, so it emits
+the same changes.
 """
 
 from __future__ import annotations
@@ -14,54 +16,18 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    LongType,
-    MapType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE, RowKind
-from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ
+from snapshot.schema.system_columns import SEQ
 
-_PAIR = "_normalize"
+_PAIR = "_changelog"
 """Name of the aggregate in the query plan."""
 _DELETED = "deleted"
-_CARRIED = (COMMIT_VERSION, COMMIT_TIMESTAMP)
-SILENT = -1
-"""``_commit_version`` of rows that are loaded from a saved state: they enter the state and are not emitted."""
 
 
-def normalize(records: DataFrame, spec: TableSpec, *, goes_on: bool = False) -> DataFrame:
-    """Turn upserts and deletes, some of them repeated, into inserts, updates with preimages, and deletes with rows.
-
-    Args:
-        records: a streaming frame with the columns of the change feed and ``_seq``, and at most one row per key and
-            micro-batch.
-        spec: the table.
-        goes_on: whether the query starts from a saved state, whose rows must not be emitted again.
-
-    Returns:
-        A frame with the columns of the change feed. The query must run in output mode ``update``.
-    """
-    changes = changelog(records, spec.schema, spec.primary_key, carried=_CARRIED)
-    return changes.where(~F.col(COMMIT_VERSION).eqNullSafe(SILENT)) if goes_on else changes
-
-
-def state_fields(spec: TableSpec) -> StructType:
-    """Return the schema of each of the two rows that the state keeps per key."""
-    kinds = [(number, spec.schema[name].dataType) for name, number in numbered(spec.schema, spec.primary_key).items()]
-    carried = [(COMMIT_VERSION, LongType()), (COMMIT_TIMESTAMP, TimestampType())]
-    return StructType([StructField(*each) for each in (*kinds, (_DELETED, BooleanType()), *carried)])
-
-
-def numbered(schema: StructType, primary_key: Sequence[str]) -> dict[str, str]:
+def _numbered(schema: StructType, primary_key: Sequence[str]) -> dict[str, str]:
     """Map each non-key column to its name in a state row: ``c0``, ``c1`` etc., since column names may be arbitrary."""
     others = [name for name in schema.fieldNames() if name not in primary_key]
     return {name: f"c{number}" for number, name in enumerate(others)}
@@ -70,7 +36,7 @@ def numbered(schema: StructType, primary_key: Sequence[str]) -> dict[str, str]:
 def changelog(
     records: DataFrame, schema: StructType, primary_key: Sequence[str], *, carried: Sequence[str] = ()
 ) -> DataFrame:
-    """Normalize records of any schema, as ``normalize`` does for a table.
+    """Turn upserts and deletes into inserts, updates with the rows before them, and deletes with their rows.
 
     Args:
         records: a streaming frame with the columns of ``schema``, ``_change_type``, ``_seq`` and ``carried``, and at
@@ -80,10 +46,11 @@ def changelog(
         carried: columns that are copied to each change of a record and ignored when rows are compared.
 
     Returns:
-        A frame with the columns of ``schema``, ``_change_type`` and ``carried``.
+        A frame with the columns of ``schema``, ``_change_type`` and ``carried``. The query must run in output mode
+        ``update``.
     """
     keys = [backquoted(name) for name in primary_key]
-    numbers = numbered(schema, primary_key)
+    numbers = _numbered(schema, primary_key)
     row = F.struct(
         *[F.col(backquoted(name)).alias(number) for name, number in numbers.items()],
         (F.col(CHANGE_TYPE) == RowKind.DELETE.change_type).alias(_DELETED),

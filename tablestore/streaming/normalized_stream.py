@@ -1,0 +1,147 @@
+"""The streaming read of an eventual log as a changelog: each change once, with the row before it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from log_system.base import RecordRange
+from snapshot.errors import InvalidInputError
+from snapshot.merge.deduplicate import last_records
+from snapshot.records import Split
+from snapshot.schema.system_columns import SEQ
+from snapshot.storage import Storage
+from tablestore.normalize.keyed_state import CLEAN_SECONDS, StateCleaner, StateSpec
+from tablestore.normalize.operator import NormalizedRows, NormalizedSplit
+from tablestore.options.read_options import ReadOptions
+from tablestore.read.spark_splits import ReadSplit
+from tablestore.read.split_planner import initial_bucket_splits
+from tablestore.streaming.change_feed import BEFORE_FULL
+from tablestore.streaming.eventual_stream import EventualStream, uncommitted
+from tablestore.streaming.snapshot_stream import Offset
+
+STATES = "_streams"
+"""The folder in a table's folder that holds the states of its streams."""
+
+
+@dataclass(frozen=True)
+class LastOfPartition:
+    """Reads the last record of each key from a partition of a table's log."""
+
+    records: RecordRange
+    primary_key: tuple[str, ...]
+
+    def between(self, start: int, end: int, /) -> Iterator[pa.RecordBatch]:
+        """Yield the last record of each key between two offsets; see ``LastRecords``."""
+        for batch in last_records(self.primary_key, self.records.between(start, end).read()):
+            yield uncommitted(batch.drop_columns([SEQ]))
+
+
+class NormalizedStream(EventualStream):
+    """Reads an eventual log through the normalize operator.
+
+    In addition to what an offset of ``EventualStream`` holds, it has ``state``, the id of the query's state, and
+    ``origins``, the offsets at which the query began to read the log.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Read the table at ``options.path`` as rows of ``schema``."""
+        super().__init__(options, schema)
+        files = self._table.files
+        self._states = files.storage.child(STATES) if options.state is None else Storage.at(options.state)
+        self._begun_with: Offset | None = None
+        self._unchecked = set(range(self._table.log.partitions))
+        self._cleaned_at = 0.0
+
+    def initialOffset(self) -> Offset:
+        """Return the offset at which a new query starts."""
+        if self._begun_with is None:
+            found = super().initialOffset()
+            self._begun_with = found | {"state": uuid.uuid4().hex, "origins": found["offsets"]}
+        return self._begun_with
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return the end of the next micro-batch; raises what ``EventualStream`` does.
+
+        Raises:
+            InvalidInputError: the checkpoint is of a release whose state was in Spark's state store.
+        """
+        self._check_state(start)
+        end = super().latestOffset(start, limit)
+        origins = end["offsets"] if self._snapshot(start) == BEFORE_FULL else start["origins"]
+        return end | {"state": start["state"], "origins": origins}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return the splits of a micro-batch, one per partition of the log; raises what ``EventualStream`` does."""
+        self._check_state(end)
+        state = self._state(end)
+        if self._snapshot(start) == BEFORE_FULL:
+            rows = self._rows(end)
+            offsets = enumerate(end["offsets"])
+            return [ReadSplit(NormalizedRows(rows.get(p), state, str(p), offset)) for p, offset in offsets]
+        # A query that was stopped in its first micro-batch may begin elsewhere by now, and has to repeat that one.
+        begun = start["offsets"] if start["state"] == end["state"] else end["origins"]
+        ranges = self._ranges(begun, end)
+        missing = self._without_state(state, [(p, at) for p, at, _ in ranges])
+        rows = self._rows(end) if missing and end["snapshot"] else {}
+        key = self._table.spec.primary_key
+        return [
+            ReadSplit(
+                NormalizedSplit(
+                    LastOfPartition(self._tail.split(p, at, until, newest=True), key),
+                    state,
+                    str(p),
+                    at,
+                    until,
+                    end["origins"][p],
+                    rows.get(p) if p in missing else None,
+                )
+            )
+            for p, at, until in ranges
+        ]
+
+    def commit(self, end: Offset) -> None:
+        """Remove files that the state no longer needs, now that a micro-batch is complete."""
+        now = time.monotonic()
+        if "state" not in end or (self._cleaned_at and now - self._cleaned_at < CLEAN_SECONDS):
+            return
+        self._cleaned_at = now
+        cleaner = StateCleaner(self._state(end).folder)
+        for partition, offset in enumerate(end["offsets"]):
+            cleaner.clean(str(partition), offset)
+
+    def _state(self, offset: Offset) -> StateSpec:
+        ttl, spec = self._options.state_ttl_ms, self._table.spec
+        folder = self._states.child(offset["state"])
+        return StateSpec(folder, spec.change_columns, spec.primary_key, None if ttl is None else ttl * 1000)
+
+    def _rows(self, end: Offset) -> dict[int, Split]:
+        files = self._table.files
+        return initial_bucket_splits(files, files.snapshot(self._snapshot(end)))
+
+    def _without_state(self, state: StateSpec, begun: Sequence[tuple[int, int]]) -> set[int]:
+        """Return the partitions without a state, because the query's initial rows were not read whole."""
+        missing = set()
+        for partition, offset in begun:
+            if partition not in self._unchecked:
+                continue
+            if any(version <= offset for version in state.versions(str(partition))):
+                self._unchecked.discard(partition)
+            else:
+                missing.add(partition)
+        return missing
+
+    def _check_state(self, offset: Offset) -> None:
+        if "state" not in offset:
+            msg = (
+                f"table {self._table.path!r}: this checkpoint is of a release that kept the state of normalize in "
+                "Spark's state store. Start a new query, with a new checkpoint and scan_mode='full'."
+            )
+            raise InvalidInputError(msg)
