@@ -27,7 +27,6 @@ from tablestore.connectors.spark.stream import Json, KafkaStream, offsets_of, re
 from tablestore.connectors.table import KafkaTable
 from tablestore.normalize.keyed_state import CLEAN_SECONDS, StateCleaner, StateSpec
 from tablestore.normalize.operator import NormalizedSplit
-from tablestore.read.spark_splits import ReadSplit
 from tablestore.spark.python_worker import begin_task
 
 CHANGELOG_FORMAT: Final = "upsert-kafka-normalize"
@@ -48,6 +47,13 @@ class LastOfTopicPartition:
             kinds = pc.if_else(is_delete, np.int8(RowKind.DELETE), np.int8(RowKind.UPDATE_AFTER))
             rows = batch.select([*self.columns, SEQ])
             yield rows.append_column(KIND, kinds)
+
+
+@dataclass
+class ChangesSplit(InputPartition):
+    """The changes of one partition in a micro-batch."""
+
+    part: NormalizedSplit
 
 
 class ChangelogStream(KafkaStream):
@@ -125,13 +131,13 @@ class ChangelogStream(KafkaStream):
             records = LastOfTopicPartition(self._table, part, tuple(state.columns.named.names))
             # The state is at the offset where the query has read up to, even if retention has overtaken it since.
             name = f"{part.topic}-{part.partition}"
-            splits.append(ReadSplit(NormalizedSplit(records, state, name, begun[at], part.end, origins[at])))
+            splits.append(ChangesSplit(NormalizedSplit(records, state, name, begun[at], part.end, origins[at])))
         return splits
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one split, in a task."""
         begin_task()
-        assert isinstance(partition, ReadSplit)
+        assert isinstance(partition, ChangesSplit)
         names = pa.array(CHANGE_TYPE_NAMES, pa.string())
         for batch in partition.part.read():
             if batch.num_rows:

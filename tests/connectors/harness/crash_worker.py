@@ -11,7 +11,7 @@ from tablestore.connectors.spark.sink import Sink
 from tests.connectors.harness.lab import Lab, batch_of, schema_of
 from tests.connectors.harness.tasks import as_task
 from tests.connectors.harness.wire import Wire
-from tests.crash.kill_points import KillPoint, _guarded, set_trap
+from tests.crash.kill_points import KillPoint, guarded, set_trap
 
 COLUMNS = "id INT, attempt STRING"
 BATCHES = 3
@@ -25,7 +25,7 @@ def run(servers: str, topic: str, folder: str, attempt: str, guarantee: str, poi
     trap = KillPoint(point, hit)
     set_trap(trap)
     for owner, name, call in ((GroupOffsets, "committed", "register"), (Sink, "run", "task"), (Sink, "commit", "done")):
-        setattr(owner, name, _guarded(vars(owner)[name], call, trap))
+        setattr(owner, name, guarded(vars(owner)[name], call, trap))
     checkpoint = Path(folder) / "checkpoint"
     complete = checkpoint / "commits"
     complete.mkdir(parents=True, exist_ok=True)
