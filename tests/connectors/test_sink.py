@@ -14,7 +14,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from log_system.kafka.client.connect import KafkaClient
-from snapshot.errors import InvalidInputError
+from snapshot.errors import InvalidInputError, UnavailableError
+from tablestore.connectors.spark import sink
 from tests.connectors.harness.lab import Lab, batch_of, named, shipped
 from tests.connectors.harness.wire import Record
 
@@ -383,6 +384,21 @@ def test_b42_a_repeated_micro_batch_is_written_once(lab: Lab, made: Topics, chec
     lab.write(topic, KV, [(4, "d")], **given)
     lab.write(topic, KV, [(4, "d")], **given)
     assert len(lab.wire.values(topic)) == 5
+
+
+def test_a_write_that_has_landed_does_not_fail_when_the_sink_cannot_clear_up(
+    lab: Lab, made: Topics, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = made()
+
+    def fail(*_: object) -> None:
+        msg = "no broker answers"
+        raise UnavailableError(msg)
+
+    monkeypatch.setattr(sink, "delete_groups", fail)
+    lab.write(topic, KV, [(1, "a")], **EXACTLY, checkpointLocation=str(checkpoint))
+    assert lab.wire.values(topic) == [b'{"k":1,"v":"a"}']
+    assert "the write is done; clearing up after it failed: UnavailableError: no broker answers" in caplog.text
 
 
 @pytest.mark.parametrize("landed", [True, False])
