@@ -24,6 +24,7 @@ class Group(StrEnum):
     READ = "read"
     LOCAL = "local"
     STREAM = "stream"
+    INGEST = "ingest"
     EVENTUAL = "eventual"
     CONNECTORS = "connectors"
     EVENTUAL_KEYS = "eventual_keys"

@@ -35,7 +35,6 @@ LONGEST = (
     "tests/model/test_state_machine.py",
     "tests/sql/test_run.py",
     "tests/sql/test_cli.py",
-    "tests/faults/test_broker_faults.py",
     "tests/connectors/test_spark.py",
 )
 """Files of more than a minute; they start first, so that none is left at the end."""

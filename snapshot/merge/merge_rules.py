@@ -78,6 +78,14 @@ class ColumnRule:
     ignore_retract: bool = False
 
 
+_OF_ONE_ROW = (
+    Function.LAST_VALUE,
+    Function.LAST_NON_NULL_VALUE,
+    Function.FIRST_VALUE,
+    Function.FIRST_NON_NULL_VALUE,
+)
+
+
 @dataclass(frozen=True)
 class MergeRule:
     """How a table merges the rows of a key. Picklable.
@@ -100,6 +108,14 @@ class MergeRule:
     def merges(self) -> bool:
         """Whether the stored row depends on more than the last row of a key."""
         return bool(self.columns)
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the row of a key depends on all of its rows, so that an update must first take back the row before.
+
+        Functions that keep the last value depend on the last row only, and ``first_value`` on none that comes later.
+        """
+        return any(rule.function not in _OF_ONE_ROW for rule in self.columns.values())
 
     @property
     def takes_preimages(self) -> bool:

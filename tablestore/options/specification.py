@@ -252,6 +252,13 @@ class PartitionOptions(Group):
         "Partitions older than this are deleted, by `maintenance.expire_partitions()` and automatically. Default: "
         "never.",
     )
+    overwrite_dynamic: bool = option(
+        "dynamic-partition-overwrite",
+        BOOLEAN,
+        "true",
+        "`INSERT OVERWRITE` replaces the partitions that occur in the rows, unless `PARTITION (...)` gives a value for "
+        "every partition column. With `false` it replaces all partitions that `PARTITION (...)` selects, or the table.",
+    )
     auto: bool = option("partition.expire-auto", BOOLEAN, "true", "Delete such partitions automatically after a write.")
     check_interval_ms: int = option(
         "partition.expiration-check-interval",

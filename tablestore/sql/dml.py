@@ -98,7 +98,8 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
     """Overwrite a table with the rows of a query.
 
     In a partitioned table only some partitions are replaced: the one in PARTITION (...) if it gives a value for every
-    partition column, else those that occur in the rows.
+    partition column, else those that occur in the rows, or with ``dynamic-partition-overwrite=false`` those in
+    PARTITION (...).
     """
     table = _store_table(scope, statement.target, statement)
     made = scope.definition(statement.target).made
@@ -122,10 +123,10 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
     # `aligned` fills columns fixed by PARTITION (...) with NULL until `withColumns` sets their values: allow NULL.
     loose = replace(made, columns=tuple(_nullable(c) if c.name in fixed else c for c in made.columns))
     frame = aligned(Plan(batch_frame(scope, statement.query)), loose, columns).withColumns(values)
-    if not table.partition_by:
-        return table.overwrite(frame)
-    if len(fixed) < len(table.partition_by):
+    if len(fixed) < len(table.partition_by) and table.options.partition.overwrite_dynamic:
         return table.overwrite(frame, dynamic=True)
+    if not fixed:
+        return table.overwrite(frame)
     where = F.lit(True)
     for name, value in values.items():
         where = where & F.col(backquoted(name)).eqNullSafe(value)

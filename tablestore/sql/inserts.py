@@ -28,12 +28,15 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
+from sqlglot import exp
 
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
-from snapshot.schema.spark_types import can_widen
+from snapshot.schema.spark_types import arrow_schema, can_widen
 from tablestore.connectors.option_names import Connector
+from tablestore.options.merge_options import AGGREGATION_REMOVE
+from tablestore.options.rule_of_options import merge_rule
 from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import NAME, Mode
@@ -44,6 +47,7 @@ from tablestore.sql.parser.types import PRECISION_MAX, FlinkType
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, plan_into, relation
 from tablestore.sql.queries.relation import Relation
+from tablestore.table import TableStore
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
 
@@ -63,17 +67,20 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
         raise InvalidInputError(msg)
     check_sink(made)
     columns = _wanted(made, statement)
+    table = open_table(scope, statement.target)
     if scope.settings.mode is Mode.BATCH:
         planned = Plan(batch_frame(scope, statement.query))
     else:
-        planned = planned_into(relation(scope, statement.query), made, columns)
+        found = relation(scope, statement.query)
+        preimages = not found.grows and isinstance(table, TableStore) and needs_preimages(table, made.name)
+        planned = planned_into(found, made, columns, preimages=preimages)
     frame, each = aligned(planned, made, columns), planned.transform
     if each is not None:
         # `aligned` has checked the columns on the planned shape; the rows are transformed and aligned per micro-batch.
         frame = planned.frame
-    table = open_table(scope, statement.target)
     if not frame.isStreaming:
-        table.write(frame)
+        # Tasks write at the same time, so rows in the order of the statement are written by one.
+        table.write(frame.coalesce(1) if _has_order(statement, made) else frame)
         return None
     with allowed(scope.spark, planned.chained):
         return table.write_stream(
@@ -84,6 +91,12 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
             query_name=f"{name}: {statement.target}" if (name := scope.settings.get(NAME)) else None,
             transform=None if each is None else lambda batch: aligned(Plan(each(batch)), made, columns),
         )
+
+
+def _has_order(statement: Insert, made: CreateTable) -> bool:
+    """Return whether a statement gives its rows in an order that the target keeps."""
+    tree = statement.query.tree
+    return isinstance(tree, exp.Values) or (connector_of(made) is not None and tree.args.get("order") is not None)
 
 
 def insert_all(scope: Scope, statement: StatementSet) -> tuple[StreamingQuery, ...]:
@@ -159,8 +172,27 @@ def _wanted(made: CreateTable, statement: Insert) -> Columns:
     return tuple(there[name] for name in statement.columns)
 
 
-def planned_into(found: Relation, made: CreateTable, columns: Columns) -> Plan:
-    """Plan a query for the table its rows are written to.
+def needs_preimages(table: TableStore, name: str) -> bool:
+    """Return whether a table merges the rows of a key, so that it needs those that updates replace, to take them back.
+
+    Raises:
+        InvalidInputError: the table adds rows up and cannot take them back.
+    """
+    rule = merge_rule(table.options.merge, arrow_schema(table.schema), table.primary_key)
+    if rule.takes_preimages and not rule.why_refused:
+        return True
+    if rule.adds_up and not rule.ignore_delete:
+        why = rule.why_refused or f"a delete removes the row of its key ({AGGREGATION_REMOVE})"
+        msg = (
+            f"Table sink '{name}' doesn't support consuming update changes, which this query makes: the table would "
+            f"add the rows after updates to those before, and could not take those back: {why}."
+        )
+        raise InvalidInputError(msg)
+    return False
+
+
+def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preimages: bool = False) -> Plan:
+    """Plan a query for the table its rows are written to; ``preimages`` as in ``plan_into``.
 
     Raises:
         InvalidInputError: the query updates earlier rows, and the table or its primary key cannot represent that.
@@ -174,7 +206,7 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns) -> Plan:
     # `aligned` reports a wrong number of columns.
     places = [number for number, column in enumerate(columns) if column.name in made.primary_key]
     key = tuple(place for place in places if place < len(found.names))
-    planned = plan_into(found, key)
+    planned = plan_into(found, key, preimages=preimages)
     if planned is None:
         known = "are not known to do so" if found.key is None else "do not"
         msg = (

@@ -24,9 +24,11 @@ START = 1_700_000_000
 
 
 @pytest.fixture
-def query(spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path) -> Iterator[Any]:
+def query(
+    spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Any]:
     """Count rows in windows of 20 s; give a function that sends rows, runs the query on, and tells closed windows."""
-    topic = made(2)
+    topic = made(getattr(request, "param", 2))
     options = {
         "properties.bootstrap.servers": wire.servers, "topic": topic, "format": "json",
         "scan.startup.mode": "earliest-offset",
@@ -99,6 +101,26 @@ def test_b31_p02_g23_an_idle_partition_holds_nothing_up_when_the_session_says_so
     # It comes back with a row that holds the next window open, until it is idle again.
     query((1, second), (0, second + 100))
     assert query.watermark() <= instant(second - 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", [4], indirect=True)
+def test_b31_partitions_that_were_never_written_hold_nothing_up_even_if_all_fall_silent(
+    query: Any, spark: SparkSession
+) -> None:
+    """Two of four partitions have messages, and a micro-batch takes longer than the timeout of 100 ms."""
+    spark.conf.set(IDLE_TIMEOUT, "100 ms")
+    query((0, 5), (1, 6), (0, 50), (1, 51))
+    until = time.monotonic() + 60
+    while query() != {0: 2} and time.monotonic() < until:
+        time.sleep(0.2)
+    assert query() == {0: 2}
+    # All have been silent for a while, and two go on.
+    time.sleep(1)
+    query((0, 90), (1, 91))
+    while query() != {0: 2, 40: 2} and time.monotonic() < until:
+        time.sleep(0.2)
+    assert query() == {0: 2, 40: 2}
 
 
 def test_the_newest_of_several_watermarks_is_refused(spark: SparkSession) -> None:

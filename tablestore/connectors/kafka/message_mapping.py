@@ -207,12 +207,23 @@ def metadata_array(key: str, messages: Sequence[Any], data_type: pa.DataType, zo
 
 
 def timestamps_of(array: pa.Array, zone: str) -> list[int | None]:
-    """Return the message timestamps of a timestamp column, in milliseconds since the epoch."""
+    """Return the message timestamps of a timestamp column, in milliseconds since the epoch.
+
+    Raises:
+        InvalidInputError: a timestamp is the epoch, which librdkafka takes for the current time, or before it.
+    """
     if array.type.tz is None:
         # Like Spark: an ambiguous local time is the earlier instant, a nonexistent one is moved forward.
         array = pc.assume_timezone(array, _region(zone), ambiguous="earliest", nonexistent="latest")
     millis = array.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("ms", "UTC"), safe=False)
-    return cast(list[int | None], millis.cast(pa.int64()).to_pylist())
+    numbers = millis.cast(pa.int64())
+    if pc.any(pc.less_equal(numbers, 0)).as_py():
+        msg = (
+            "metadata column 'timestamp': expected a time after 1970-01-01 00:00:00 UTC, or NULL for the current time; "
+            f"got {pc.min(numbers).as_py()} milliseconds since then, which Kafka's client cannot send."
+        )
+        raise InvalidInputError(msg)
+    return cast(list[int | None], numbers.to_pylist())
 
 
 def headers_of(array: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:

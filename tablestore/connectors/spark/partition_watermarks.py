@@ -10,6 +10,7 @@ after the watermark operator.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -148,7 +149,11 @@ class PartitionStream(KafkaStream):
 
 
 class _Pulse:
-    """Tracks, on the driver, which partitions are idle and which event time the active ones have reached."""
+    """Tracks, on the driver, which partitions are idle and which event time the active ones have reached.
+
+    A partition is idle if it was without messages for the timeout when another one had its last message. So a
+    micro-batch may take longer than the timeout, and it makes no difference if the others then fall silent, too.
+    """
 
     def __init__(self, table: KafkaTable, watched: PartitionWatermarks) -> None:
         self._table = table
@@ -156,21 +161,26 @@ class _Pulse:
         self._scan = Scan(table.scan_spec())
         self._ends: Offsets = {}
         self._moved_at: dict[Partition, float] = {}
+        self._since = 0.0
         self._reached: dict[Partition, tuple[int, int | None]] = {}
 
     def due(self, *, moved: bool) -> int | None:
-        """Return the event time of a heartbeat that is due; None if the partition is active or all are idle.
+        """Return the event time of a heartbeat that is due; None if the partition is active.
 
         Args:
             moved: whether the partition has new messages to read.
         """
-        now, ends = time.monotonic(), self._scan.ends()
-        for each, end in ends.items():
-            if self._ends.get(each) != end:
-                self._moved_at[each] = now
+        now, ends, timeout_s = time.monotonic(), self._scan.ends(), self._watched.idle_ms / 1000
+        if not self._moved_at:
+            # Partitions without messages to read are idle once the timeout has passed.
+            begun, self._since = self._scan.begin(), now
+            self._moved_at = dict.fromkeys(ends, -math.inf)
+            self._ends = {each: begun.get(each, end) for each, end in ends.items()}
+        self._moved_at |= {each: now for each, end in ends.items() if self._ends.get(each) != end}
         self._ends = ends
-        active = [each for each in ends if now - self._moved_at[each] < self._watched.idle_ms / 1000]
-        if moved or self._watched.partition in active or not active:
+        newest = max(self._moved_at.values())
+        active = [each for each in ends if newest - self._moved_at[each] < timeout_s]
+        if moved or self._watched.partition in active or now - self._since < timeout_s:
             return None
         reached = [self._last(each) for each in active]
         return min((at for at in reached if at is not None), default=None)

@@ -67,12 +67,13 @@ def plan(scope: Scope, query: Query) -> Plan:
     return Plan(found.changes(), UPDATE, chained=True, changes=True)
 
 
-def plan_into(found: Relation, key: tuple[int, ...]) -> Plan | None:
+def plan_into(found: Relation, key: tuple[int, ...], *, preimages: bool = False) -> Plan | None:
     """Plan a result that is written into a table in which rows replace each other by key.
 
     Args:
         found: the result.
         key: positions of the columns that become the table's key.
+        preimages: whether the table needs the rows that updates replace, which it takes back.
 
     Returns:
         The append-only rows, or the changes by key; None if several rows of an updating result could have one key.
@@ -81,7 +82,7 @@ def plan_into(found: Relation, key: tuple[int, ...]) -> Plan | None:
         return Plan(found.rows, chained=found.chained, transform=found.each, shape=found.shape)
     if found.key is None or not set(found.key) <= set(key):
         return None
-    if found.latest is not None and set(found.key) == set(key):
+    if not preimages and found.latest is not None and set(found.key) == set(key):
         frame = found.latest()
         return Plan(frame, UPDATE, found.chained, changes=len(frame.columns) > len(found.names))
     changes = found.changes()

@@ -1,0 +1,173 @@
+"""What INSERT hands to tables: updates to those that merge rows, rows in the order of the statement, times."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from log_system.local_kafka.owned import LocalKafka
+from snapshot.errors import InvalidInputError
+from tablestore.sql import Catalog
+from tests.connectors.harness.wire import Record, Wire
+from tests.harness.spark_tables import shuffle_partitions
+from tests.sql.test_run import BATCH, ONCE, finish, rows
+
+
+@pytest.fixture(scope="module")
+def wire(kafka: LocalKafka) -> Wire:
+    return Wire(kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Catalog:
+    made = Catalog(spark, tmp_path / "warehouse")
+    made.sql(f"SET 'tablestore.addresses' = '...={wire.servers}'")
+    return made
+
+
+def source(catalog: Catalog, topic: str) -> None:
+    """Make a table `s` over a topic."""
+    catalog.sql(
+        f"CREATE TABLE s (k INT, r STRING, v INT) WITH ('connector' = 'kafka', 'topic' = '{topic}', 'format' = 'json', "
+        "'properties.bootstrap.servers' = '...', 'scan.startup.mode' = 'earliest-offset')"
+    )
+
+
+def message(k: int, r: str, v: int | None) -> Record:
+    return Record(json.dumps({"k": k, "r": r, "v": v}).encode())
+
+
+AGGREGATED = """
+CREATE TABLE agg (k INT, total BIGINT, named BIGINT, all_of ARRAY<BIGINT>, last BIGINT, PRIMARY KEY (k) NOT ENFORCED)
+WITH ('merge-engine' = 'aggregation', 'fields.total.aggregate-function' = 'sum',
+    'fields.named.aggregate-function' = 'count', 'fields.all_of.aggregate-function' = 'collect')
+"""
+GROUPED = """
+CREATE TABLE part (k INT, total BIGINT, at BIGINT, PRIMARY KEY (k) NOT ENFORCED)
+WITH ('merge-engine' = 'partial-update', 'fields.at.sequence-group' = 'total',
+    'fields.total.aggregate-function' = 'sum')
+"""
+
+
+def test_a_table_that_adds_rows_up_takes_back_what_updates_replace(
+    catalog: Catalog, spark: SparkSession, wire: Wire, topic: Callable[[], str]
+) -> None:
+    name = wire.make(topic())
+    source(catalog, name)
+    catalog.sql(f"{AGGREGATED}; {GROUPED}; {ONCE}")
+    into_agg = "INSERT INTO agg SELECT k, SUM(v), SUM(v), ARRAY(SUM(v)), SUM(v) FROM s GROUP BY k"
+    into_part = "INSERT INTO part SELECT k, SUM(v), COUNT(*) FROM s GROUP BY k"
+    dice, sent = random.Random(3), Counter[int]()
+    with shuffle_partitions(spark, 1):
+        for number in range(4):
+            for _ in range(6):
+                k, v = dice.randrange(3), dice.randrange(1, 9)
+                sent[k] += v
+                wire.send(name, [message(k, "x", v)])
+            finish(catalog, f"EXECUTE STATEMENT SET BEGIN {into_agg}; {into_part}; END")
+            expected = sorted(sent.items())
+            found = rows(catalog, "SELECT k, total, named, all_of, last FROM agg")
+            assert found == [(k, v, 1, [v], v) for k, v in expected], f"run {number}"
+            assert [row[:2] for row in rows(catalog, "SELECT k, total FROM part")] == expected, f"run {number}"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("'fields.m.aggregate-function' = 'max'", "'max', which does not support retraction"),
+        ("'fields.m.aggregate-function' = 'sum', 'aggregation.remove-record-on-delete' = 'true'", "removes the row"),
+    ],
+)
+def test_a_table_that_cannot_take_rows_back_refuses_updates(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str], options: str, why: str
+) -> None:
+    source(catalog, wire.make(topic()))
+    catalog.sql(
+        "CREATE TABLE t (k INT, m BIGINT, PRIMARY KEY (k) NOT ENFORCED) "
+        f"WITH ('merge-engine' = 'aggregation', {options}); {ONCE}"
+    )
+    with pytest.raises(InvalidInputError, match=f"doesn't support consuming update changes.*{why}"):
+        catalog.sql("INSERT INTO t SELECT k, SUM(v) FROM s GROUP BY k")
+    finish(catalog, "INSERT INTO t SELECT k, v FROM s")
+
+
+def test_tables_that_keep_the_last_value_take_updates_as_upserts(
+    catalog: Catalog, spark: SparkSession, wire: Wire, topic: Callable[[], str]
+) -> None:
+    name = wire.make(topic())
+    source(catalog, name)
+    catalog.sql(
+        "CREATE TABLE t (k INT, m BIGINT, n BIGINT, PRIMARY KEY (k) NOT ENFORCED) "
+        f"WITH ('merge-engine' = 'partial-update'); {ONCE}"
+    )
+    with shuffle_partitions(spark, 1):
+        for v in (10, 20):
+            wire.send(name, [message(1, "x", v)])
+            finish(catalog, "INSERT INTO t (k, m) SELECT k, SUM(v) FROM s GROUP BY k")
+    assert rows(catalog, "SELECT * FROM t") == [(1, 30, None)]
+
+
+def test_rows_of_a_statement_arrive_in_its_order(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    name = wire.make(topic())
+    source(catalog, name)
+    values = [*range(40)]
+    random.Random(1).shuffle(values)
+    catalog.sql(f"{BATCH}; INSERT INTO s VALUES {', '.join(f'({v}, CAST(NULL AS STRING), 0)' for v in values)}")
+    assert [json.loads(value)["k"] for value in wire.values(name)] == values
+    catalog.sql("CREATE TABLE t (k INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('bucket' = '4')")
+    catalog.sql(f"INSERT INTO t VALUES {', '.join(f'({v})' for v in values)}")
+    catalog.sql("INSERT INTO s SELECT k, 'x', 1 FROM t ORDER BY k DESC")
+    assert [json.loads(value)["k"] for value in wire.values(name)][40:] == sorted(values, reverse=True)
+
+
+def test_the_epoch_is_no_time_of_a_message(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    name = wire.make(topic())
+    catalog.sql(
+        "CREATE TABLE e (v INT, at TIMESTAMP_LTZ(3) METADATA FROM 'timestamp') WITH ('connector' = 'kafka', 'format' = "
+        f"'json', 'topic' = '{name}', 'properties.bootstrap.servers' = '...'); "
+        f"{BATCH}; SET 'table.local-time-zone' = 'UTC'"
+    )
+    insert = "INSERT INTO e VALUES (1, CAST(TIMESTAMP '{}' AS TIMESTAMP_LTZ(3)))"
+    catalog.sql(insert.format("1970-01-01 00:00:00.001"))
+    for number, text in ((0, "1970-01-01 00:00:00"), (-1, "1969-12-31 23:59:59.999")):
+        with pytest.raises(Exception, match=f"expected a time after 1970-01-01.*got {number} milliseconds"):
+            catalog.sql(insert.format(text))
+    (record,) = wire.read(name)
+    assert record.timestamp == 1
+
+
+def test_insert_overwrite_replaces_the_partitions_that_the_table_says(catalog: Catalog) -> None:
+    made = "CREATE TABLE {} (a INT, p INT, q INT) PARTITIONED BY (p, q) WITH ('dynamic-partition-overwrite' = '{}')"
+    catalog.sql(f"{BATCH}; {made.format('dynamic', 'true')}; {made.format('fixed', 'false')}")
+    for name in ("dynamic", "fixed"):
+        catalog.sql(f"INSERT INTO {name} VALUES (1, 0, 0), (2, 0, 1), (3, 1, 0)")
+    nothing = "SELECT a, q FROM dynamic WHERE a < 0"
+    catalog.sql(f"INSERT OVERWRITE dynamic PARTITION (p = 0) {nothing}")
+    assert len(rows(catalog, "SELECT * FROM dynamic")) == 3
+    catalog.sql(f"INSERT OVERWRITE fixed PARTITION (p = 0) {nothing}")
+    assert rows(catalog, "SELECT * FROM fixed") == [(3, 1, 0)]
+    catalog.sql("INSERT OVERWRITE fixed PARTITION (p = 1) SELECT 4, 1")
+    assert rows(catalog, "SELECT * FROM fixed") == [(4, 1, 1)]
+    catalog.sql("INSERT OVERWRITE fixed SELECT 5, 0, 0")
+    assert rows(catalog, "SELECT * FROM fixed") == [(5, 0, 0)]
+
+
+def test_products_of_decimals_are_rounded_the_same_whether_written_at_once_or_one_by_one(catalog: Catalog) -> None:
+    table = (
+        "CREATE TABLE {} (k INT, d DECIMAL(10, 1), PRIMARY KEY (k) NOT ENFORCED) "
+        "WITH ('merge-engine' = 'aggregation', 'fields.d.aggregate-function' = 'product')"
+    )
+    catalog.sql(f"{BATCH}; {table.format('at_once')}; {table.format('one_by_one')}")
+    factors = ["0.5", "0.5", "0.5", "7.7", "1.1"]
+    catalog.sql(f"INSERT INTO at_once VALUES {', '.join(f'(1, CAST({x} AS DECIMAL(10, 1)))' for x in factors)}")
+    for factor in factors:
+        catalog.sql(f"INSERT INTO one_by_one VALUES (1, CAST({factor} AS DECIMAL(10, 1)))")
+    found: list[Any] = [rows(catalog, f"SELECT d FROM {name}") for name in ("at_once", "one_by_one")]
+    assert found[0] == found[1]
