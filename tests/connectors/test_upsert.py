@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from snapshot.errors import InvalidInputError
+from snapshot.errors import CorruptedError, InvalidInputError
 from tests.connectors.harness.lab import Lab
 from tests.connectors.harness.wire import Record
 
@@ -195,6 +195,17 @@ def test_b35_key_and_value_have_a_format_each(lab: Lab, made: Topics) -> None:
     topic = made()
     lab.wire.send(topic, [Record(b'{"k":1,"v":"a"}', b"no json"), up(2, "b")])
     assert lab.upsert(topic, KV, "k", key__json__ignore_parse_errors="true") == [{"k": 2, "v": "b"}]
+
+
+def test_a_message_that_is_no_row_does_not_replace_the_one_before(lab: Lab, made: Topics) -> None:
+    topic = made()
+    records = [Record(b'{"k":1,"v":"a"}', b'{"k":1}'), Record(b"not JSON", b'{"k":1}'), Record(b"{}", None)]
+    lab.wire.send(topic, [*records, Record(b'{"k":2,"v":"b"}', b'{"k":2}'), Record(b'{"k":2,"v":"c"}', b'{"k":2}')])
+    expected = [{"k": 1, "v": "a"}, {"k": 2, "v": "c"}]
+    assert lab.upsert(topic, KV, "k", value__json__ignore_parse_errors="true") == expected
+    with pytest.raises(CorruptedError, match="offset 1, value"):
+        lab.upsert(topic, KV, "k")
+
 
 
 def test_a_null_in_the_primary_key_is_refused(lab: Lab, made: Topics) -> None:

@@ -94,6 +94,15 @@ def joined(parts: Sequence[Records]) -> Records:
     )
 
 
+def newest(records: Records) -> Records:
+    """Return the last record of each key, in log order; keys are compared by their bytes, and none may be NULL."""
+    codes = records.keys.dictionary_encode()
+    last = np.empty(len(codes.dictionary), np.int64)
+    # numpy keeps the last of several values assigned to the same index.
+    last[codes.indices.to_numpy()] = np.arange(len(records))
+    return records if len(last) == len(records) else records.take(np.sort(last))
+
+
 Take = Callable[[int, float], tuple[Records | None, int]]
 """Takes a record count and a timeout in seconds. Waits until that many records are available or the time is over.
 Returns the records (None if there are none), and the partition's end offset if it was reached, else -1."""

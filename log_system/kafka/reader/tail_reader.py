@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from log_system.formats import LogFormat
 from log_system.formats.base import DecodedChanges
 from log_system.kafka.client.consumers import FetchRange
-from log_system.kafka.client.messages import Records, Wanted, joined
+from log_system.kafka.client.messages import Records, Wanted, joined, newest
 from log_system.kafka.client.range_reader import read_records
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.reader.snapshot_reader import FOREIGN
@@ -144,12 +144,7 @@ def _reach(held: Sequence[Records], count: int, size: int) -> bool:
 
 
 def _folded(held: Sequence[Records]) -> Records:
-    records = joined(held)
-    codes = records.keys.dictionary_encode()
-    last = np.empty(len(codes.dictionary), np.int64)
-    # numpy keeps the last of several values assigned to the same index.
-    last[codes.indices.to_numpy()] = np.arange(len(records))
-    return records if len(last) == len(records) else records.take(np.sort(last))
+    return newest(joined(held))
 
 
 def _pieces(held: Sequence[Records]) -> Iterator[Records]:

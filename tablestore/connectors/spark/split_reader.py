@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from log_system.kafka.client.consumers import FetchRange
-from log_system.kafka.client.messages import Records, Wanted
+from log_system.kafka.client.messages import Records, Wanted, joined, newest
 from log_system.kafka.client.range_reader import read_records
 from snapshot.errors import DataLostError
 from snapshot.merge.deduplicate import last_records
@@ -20,6 +21,10 @@ from tablestore.connectors.kafka.message_codec import MessageDecoder
 from tablestore.connectors.kafka.scan_planner import Scan
 from tablestore.connectors.spark.session_zone import session_zone
 from tablestore.connectors.table import KafkaTable
+
+_HELD_RECORDS = 300_000
+_HELD_BYTES = 64 << 20
+_DECODED_RECORDS = 20_000
 
 
 @dataclass
@@ -92,8 +97,41 @@ def read_last(table: KafkaTable, part: FetchRange, columns: Sequence[str]) -> It
         The requested columns, the key columns, ``_change_type`` and ``_seq``.
     """
     key = table.coding.layout.key
-    wanted = [*columns, *(name for name in key if name not in columns)]
-    return last_records(key, read_rows(table, part, wanted))
+    decoder = MessageDecoder(table.coding, [*columns, *(name for name in key if name not in columns)], session_zone())
+    return last_records(key, _last_rows(decoder, _records(table, part, decoder), part))
+
+
+def _last_rows(decoder: MessageDecoder, batches: Iterable[Records], part: FetchRange) -> Iterator[pa.RecordBatch]:
+    """Decode at least the last message of each key; leaving out others before they are decoded saves most of the work.
+
+    A message that is no row, such as one whose parse error is ignored, does not replace the one before. Where there is
+    one, all messages are decoded.
+    """
+    for records in _windows(batches):
+        last = records
+        if not decoder.needs_messages:
+            last = newest(records.take(np.flatnonzero(records.keys.is_valid())))
+        rows = list(_decoded(decoder, last, part))
+        are_rows = sum(map(len, rows)) == len(last)
+        yield from rows if are_rows else _decoded(decoder, records, part)
+
+
+def _decoded(decoder: MessageDecoder, records: Records, part: FetchRange) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(records), _DECODED_RECORDS):
+        batch, offsets = decoder.decode(records.slice(start, _DECODED_RECORDS), part)
+        yield batch.append_column(SEQ, pa.array(offsets))
+
+
+def _windows(batches: Iterable[Records]) -> Iterator[Records]:
+    """Join records to as many as fit into bounded memory."""
+    held: list[Records] = []
+    for records in batches:
+        held.append(records)
+        if sum(map(len, held)) >= _HELD_RECORDS or sum(each.size for each in held) >= _HELD_BYTES:
+            yield joined(held)
+            held = []
+    if held:
+        yield joined(held)
 
 
 def live(batch: pa.RecordBatch) -> pa.RecordBatch:
