@@ -242,7 +242,7 @@ def goes_into(given: DataType, wanted: DataType) -> bool:
 
     Integers go into any numeric type; values out of its range fail at run time. Decimals and floating-point numbers do
     not go into integer types; decimals are rounded to the column's scale, as in Flink. Dates and timestamps go into
-    each other.
+    each other. Fields of rows are matched by position.
     """
     if (
         isinstance(given, NullType)
@@ -250,6 +250,9 @@ def goes_into(given: DataType, wanted: DataType) -> bool:
         or as_nullable(given) == as_nullable(wanted)
     ):
         return True
+    if isinstance(given, StructType) and isinstance(wanted, StructType):
+        pairs = zip(given.fields, wanted.fields, strict=False)
+        return len(given) == len(wanted) and all(goes_into(one.dataType, other.dataType) for one, other in pairs)
     if isinstance(given, IntegralType) and isinstance(wanted, NumericType):
         return True
     if isinstance(given, DecimalType) and isinstance(wanted, FractionalType):

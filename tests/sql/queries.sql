@@ -18,6 +18,18 @@ SELECT PROCTIME(), proctime() FROM t
 ---- spark
 SELECT DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP()), DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP()) FROM t
 
+---- literals and constructors
+SELECT X'C0FFEE', x'00', MAP['k', 1], MAP['a', ROW(1, MAP['b', 2])], ROW(a, 'x'), ARRAY[1, 2], CAST(ROW(1) AS ROW<x INT>), TO_TIMESTAMP_LTZ(a, 3), TO_TIMESTAMP_LTZ(a, 0), TO_TIMESTAMP_LTZ(b) FROM t
+
+---- spark
+SELECT X'C0FFEE', X'00', MAP('k', 1), MAP('a', STRUCT(1, MAP('b', 2))), STRUCT(a, 'x'), ARRAY(1, 2), CAST(STRUCT(1) AS STRUCT<x: INT>), TIMESTAMP_MILLIS(a), TIMESTAMP_SECONDS(a), TO_TIMESTAMP_LTZ(b) FROM t
+
+---- elements of arrays and maps
+SELECT l[1], l[n], m['k'], `map`['k'], t.m['k'][2], ROW(l[1]), r.x FROM t
+
+---- spark
+SELECT TRY_ELEMENT_AT(l, 1), TRY_ELEMENT_AT(l, n), TRY_ELEMENT_AT(m, 'k'), TRY_ELEMENT_AT(`map`, 'k'), TRY_ELEMENT_AT(TRY_ELEMENT_AT(t.m, 'k'), 2), STRUCT(TRY_ELEMENT_AT(l, 1)), r.x FROM t
+
 ---- aggregates
 SELECT user_region, COUNT(*), COUNT(DISTINCT user_id), SUM(a), AVG(a) FROM pageviews GROUP BY user_region HAVING COUNT(*) > 1
 

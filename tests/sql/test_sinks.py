@@ -171,3 +171,12 @@ def test_products_of_decimals_are_rounded_the_same_whether_written_at_once_or_on
         catalog.sql(f"INSERT INTO one_by_one VALUES (1, CAST({factor} AS DECIMAL(10, 1)))")
     found: list[Any] = [rows(catalog, f"SELECT d FROM {name}") for name in ("at_once", "one_by_one")]
     assert found[0] == found[1]
+
+
+def test_literals_and_elements_are_those_of_flink(catalog: Catalog) -> None:
+    catalog.sql(f"{BATCH}; CREATE TABLE r (a INT, b ROW<x INT, y STRING>, m MAP<STRING, INT>, l ARRAY<INT>, y BYTES)")
+    catalog.sql("INSERT INTO r VALUES (1, ROW(5, 'five'), MAP['k', 1], ARRAY[10, 20], X'C0FFEE')")
+    found = rows(catalog, "SELECT b.x, b.y, m['k'], m['z'], l[1], l[2], l[3], MAP[1, 'x'][1], y FROM r")
+    assert found == [(5, "five", 1, None, 10, 20, None, "x", b"\xc0\xff\xee")]
+    with pytest.raises(InvalidInputError, match=r"column 'b' is ROW<`x` INT, `y` STRING>"):
+        catalog.sql("INSERT INTO r VALUES (1, ROW(5), MAP['k', 1], ARRAY[10], X'00')")
