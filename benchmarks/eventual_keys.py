@@ -44,7 +44,7 @@ def run(bench: Bench) -> list[Result]:
         send(table, [changes(ids[:count], ids[:count] % 10 == 0, count)])
         seconds = read()
         found.append(reach(f"... then {count_text(count)} {what}", count / seconds, None))
-    return [*found, limit("... from the restart until they are emitted", seconds, _RESTART_MAX, seconds_text)]
+    return [*found, limit("... the micro-batch of these changes", seconds, _RESTART_MAX, seconds_text)]
 
 
 class _Peak(threading.Thread):

@@ -367,6 +367,31 @@ class StateCleaner:
         storage.delete(*(name for name in segments if name not in listed))
 
 
+class StateMeter:
+    """Measures a query's state for the query's progress. Runs on the driver."""
+
+    def __init__(self) -> None:
+        """Measure at the first call, and then every ``CLEAN_SECONDS``."""
+        self._read_at = 0.0
+        self._found: dict[str, int] = {}
+
+    def measured(self, spec: StateSpec, partitions: Iterable[str]) -> dict[str, int]:
+        """Return ``stateRows``, which counts keys that segments repeat or delete more than once, and ``stateBytes``."""
+        now = time.monotonic()
+        if not self._read_at or now - self._read_at >= CLEAN_SECONDS:
+            self._read_at = now
+            segments = [each for partition in partitions for each in _newest_segments(spec, partition)]
+            self._found = {f"state{name.title()}": sum(each[name] for each in segments) for name in ("rows", "bytes")}
+        return self._found
+
+
+def _newest_segments(spec: StateSpec, partition: str) -> list[dict[str, Any]]:
+    versions = spec.versions(partition)
+    text = spec.folder.child(partition).read(f"{versions[-1]}.json") if versions else None
+    found: list[dict[str, Any]] = json.loads(text)["segments"] if text else []
+    return found
+
+
 REMEDY: Final = "Start a new query, with a new checkpoint."
 _OPEN: dict[str, tuple[Segment, float]] = {}
 """The segments that this process has open, by path, and when each was last used."""

@@ -18,7 +18,7 @@ from snapshot.merge.deduplicate import last_records
 from snapshot.records import Split
 from snapshot.schema.system_columns import SEQ
 from snapshot.storage import Storage
-from tablestore.normalize.keyed_state import CLEAN_SECONDS, StateCleaner, StateSpec
+from tablestore.normalize.keyed_state import CLEAN_SECONDS, StateCleaner, StateMeter, StateSpec
 from tablestore.normalize.operator import NormalizedRows, NormalizedSplit
 from tablestore.options.read_options import ReadOptions
 from tablestore.read.spark_splits import ReadSplit
@@ -59,6 +59,8 @@ class NormalizedStream(EventualStream):
         self._begun_with: Offset | None = None
         self._unchecked = set(range(self._table.log.partitions))
         self._cleaned_at = 0.0
+        self._meter = StateMeter()
+        self._last: Offset | None = None
 
     def initialOffset(self) -> Offset:
         """Return the offset at which a new query starts."""
@@ -76,7 +78,15 @@ class NormalizedStream(EventualStream):
         self._check_state(start)
         end = super().latestOffset(start, limit)
         origins = end["offsets"] if self._snapshot(start) == BEFORE_FULL else start["origins"]
-        return end | {"state": start["state"], "origins": origins}
+        self._last = end | {"state": start["state"], "origins": origins}
+        return self._last
+
+    def reportLatestOffset(self) -> Offset:
+        """Return the log's end and the size of the state, for the query's progress."""
+        found = super().reportLatestOffset()
+        if self._last is None:
+            return found
+        return found | self._meter.measured(self._state(self._last), map(str, range(len(found["offsets"]))))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, one per partition of the log; raises what ``EventualStream`` does."""

@@ -207,7 +207,6 @@ def test_a_message_that_is_no_row_does_not_replace_the_one_before(lab: Lab, made
         lab.upsert(topic, KV, "k")
 
 
-
 def test_a_null_in_the_primary_key_is_refused(lab: Lab, made: Topics) -> None:
     topic = made(cleanup_policy="compact")
     with pytest.raises(InvalidInputError, match="'k' is part of the PRIMARY KEY and must not be NULL; 1 of 2"):

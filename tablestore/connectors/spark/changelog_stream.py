@@ -25,7 +25,7 @@ from tablestore.connectors.option_names import STATE
 from tablestore.connectors.spark.split_reader import read_last
 from tablestore.connectors.spark.stream import Json, KafkaStream, offsets_of, recreated
 from tablestore.connectors.table import KafkaTable
-from tablestore.normalize.keyed_state import CLEAN_SECONDS, StateCleaner, StateSpec
+from tablestore.normalize.keyed_state import CLEAN_SECONDS, StateCleaner, StateMeter, StateSpec
 from tablestore.normalize.operator import NormalizedSplit
 from tablestore.spark.python_worker import begin_task
 
@@ -79,6 +79,8 @@ class ChangelogStream(KafkaStream):
         self._states = Storage.at(table.options.state)
         self._begun_with: Json | None = None
         self._cleaned_at = 0.0
+        self._meter = StateMeter()
+        self._last: Json | None = None
 
     def initialOffset(self) -> Json:
         """Return the start position of a new query."""
@@ -106,7 +108,16 @@ class ChangelogStream(KafkaStream):
                 "Write the rows to a new topic, and start a new query over it."
             )
             raise DataLostError(msg)
-        return end | {"state": start["state"], "origins": start["origins"]}
+        self._last = end | {"state": start["state"], "origins": start["origins"]}
+        return self._last
+
+    def reportLatestOffset(self) -> Json:
+        """Return the current end offsets and the size of the state, for the query's progress report."""
+        found = super().reportLatestOffset()
+        if self._last is None:
+            return found
+        names = [f"{topic}-{number}" for topic, number in offsets_of(self._last["at"])]
+        return found | self._meter.measured(self._state(self._last), names)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, one for each Kafka partition that has messages to read.

@@ -114,6 +114,14 @@ def test_deleted_keys_leave_the_state(spark: SparkSession, kafka: Any, tmp_path:
     auditor = Auditor(tmp_path / "c", lambda: table.read_stream(state=tmp_path / "states"))
     auditor.follow()
     assert keys_in_state(tmp_path / "states") == 20
+    query = table.read_stream(state=tmp_path / "states").writeStream.format("noop")
+    query = query.option("checkpointLocation", str(tmp_path / "c")).start()
+    table.write(frame(spark, [(0, "a")]))
+    query.processAllAvailable()
+    reported = json.loads(query.recentProgress[-1].sources[0].latestOffset)
+    query.stop()
+    assert reported["stateRows"] == 20
+    assert reported["stateBytes"] > 0
     table.write(changes(spark, [(k, None, "delete") for k in range(20)]))
     auditor.follow()
     assert (len(auditor.table), keys_in_state(tmp_path / "states")) == (0, 0)
