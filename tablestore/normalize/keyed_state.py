@@ -47,11 +47,7 @@ _MEMORY_BYTES: Final = 32 << 20
 """Segments up to this size are written only when the version is saved, since most are merged again before."""
 _IDLE_SECONDS: Final = 60.0
 """How long a Python worker keeps a segment open that it does not use: other workers may have replaced it."""
-_ENDING: Final = ".arrow"
-_VERSIONS_KEPT: Final = 3
-"""Spark repeats at most the last micro-batch; one more is kept in case its record of that is lost."""
-CLEAN_SECONDS: Final = 10.0
-"""How often a query removes files that its state no longer needs."""
+ENDING: Final = ".arrow"
 
 Hashes = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
@@ -82,7 +78,7 @@ class StateSpec:
 
     def versions(self, partition: str) -> list[int]:
         """Return the offsets of the versions of a partition's state, in order."""
-        return _versions(self.folder.child(partition).names())
+        return version_offsets(self.folder.child(partition).names())
 
 
 @dataclass(frozen=True)
@@ -328,7 +324,7 @@ class KeyedState:
         return Segment(held, "", sum(batch.nbytes for batch in held))
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> Segment:
-        name = f"{self._until}-{uuid.uuid4().hex}{_ENDING}"
+        name = f"{self._until}-{uuid.uuid4().hex}{ENDING}"
         self._written.add(name)
         return _write(self._storage, name, self._layout, batches)
 
@@ -338,66 +334,13 @@ class KeyedState:
         self._storage.delete(*names)
 
 
-class StateCleaner:
-    """Removes versions that a query no longer needs, and the segments that only they list. Runs on the driver."""
-
-    def __init__(self, folder: Storage) -> None:
-        """Clean the state of one query."""
-        self._folder = folder
-
-    def clean(self, partition: str, done: int) -> None:
-        """Remove all but the last versions up to the offset at which the last complete micro-batch ended.
-
-        An attempt that still runs may be about to list a segment in a version. But a version at or before the newest
-        one that is kept here is read by nobody, so segments for such versions can go once no version lists them.
-        """
-        storage = self._folder.child(partition)
-        names = storage.names()
-        versions = _versions(names)
-        complete = [offset for offset in versions if offset <= done]
-        if len(complete) <= _VERSIONS_KEPT:
-            return
-        kept = complete[-_VERSIONS_KEPT]
-        storage.delete(*(f"{offset}.json" for offset in versions if offset < kept))
-        listed: set[str] = set()
-        for offset in versions:
-            text = storage.read(f"{offset}.json") if offset >= kept else None
-            listed |= {each["file"] for each in json.loads(text)["segments"]} if text else set()
-        segments = [name for name in names if name.endswith(_ENDING) and int(name.partition("-")[0]) <= kept]
-        storage.delete(*(name for name in segments if name not in listed))
-
-
-class StateMeter:
-    """Measures a query's state for the query's progress. Runs on the driver."""
-
-    def __init__(self) -> None:
-        """Measure at the first call, and then every ``CLEAN_SECONDS``."""
-        self._read_at = 0.0
-        self._found: dict[str, int] = {}
-
-    def measured(self, spec: StateSpec, partitions: Iterable[str]) -> dict[str, int]:
-        """Return ``stateRows``, which counts keys that segments repeat or delete more than once, and ``stateBytes``."""
-        now = time.monotonic()
-        if not self._read_at or now - self._read_at >= CLEAN_SECONDS:
-            self._read_at = now
-            segments = [each for partition in partitions for each in _newest_segments(spec, partition)]
-            self._found = {f"state{name.title()}": sum(each[name] for each in segments) for name in ("rows", "bytes")}
-        return self._found
-
-
-def _newest_segments(spec: StateSpec, partition: str) -> list[dict[str, Any]]:
-    versions = spec.versions(partition)
-    text = spec.folder.child(partition).read(f"{versions[-1]}.json") if versions else None
-    found: list[dict[str, Any]] = json.loads(text)["segments"] if text else []
-    return found
-
-
 REMEDY: Final = "Start a new query, with a new checkpoint."
 _OPEN: dict[str, tuple[Segment, float]] = {}
 """The segments that this process has open, by path, and when each was last used."""
 
 
-def _versions(names: Iterable[str]) -> list[int]:
+def version_offsets(names: Iterable[str]) -> list[int]:
+    """Return the offsets of the versions among the names of a partition's files, in order."""
     return sorted(int(name.removesuffix(".json")) for name in names if name.removesuffix(".json").isdigit())
 
 

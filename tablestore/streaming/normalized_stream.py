@@ -18,8 +18,9 @@ from snapshot.merge.deduplicate import last_records
 from snapshot.records import Split
 from snapshot.schema.system_columns import SEQ
 from snapshot.storage import Storage
-from tablestore.normalize.keyed_state import CLEAN_SECONDS, StateCleaner, StateMeter, StateSpec
+from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedRows, NormalizedSplit
+from tablestore.normalize.state_upkeep import CLEAN_SECONDS, StateCleaner, StateMeter
 from tablestore.options.read_options import ReadOptions
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import initial_bucket_splits

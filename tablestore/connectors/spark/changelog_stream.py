@@ -25,8 +25,9 @@ from tablestore.connectors.option_names import STATE
 from tablestore.connectors.spark.split_reader import read_last
 from tablestore.connectors.spark.stream import Json, KafkaStream, offsets_of, recreated
 from tablestore.connectors.table import KafkaTable
-from tablestore.normalize.keyed_state import CLEAN_SECONDS, StateCleaner, StateMeter, StateSpec
+from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedSplit
+from tablestore.normalize.state_upkeep import CLEAN_SECONDS, StateCleaner, StateMeter
 from tablestore.spark.python_worker import begin_task
 
 CHANGELOG_FORMAT: Final = "upsert-kafka-normalize"

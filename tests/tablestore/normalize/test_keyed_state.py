@@ -20,8 +20,9 @@ from snapshot.schema.physical_names import Columns
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP
 from snapshot.storage import Storage
 from tablestore.normalize import keyed_state, operator
-from tablestore.normalize.keyed_state import KeyedState, StateCleaner, StateSpec
+from tablestore.normalize.keyed_state import KeyedState, StateSpec
 from tablestore.normalize.operator import NormalizedRows, NormalizedSplit
+from tablestore.normalize.state_upkeep import StateCleaner
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 SECOND = 1_000_000
