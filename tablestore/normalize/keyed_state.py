@@ -32,9 +32,9 @@ import pyarrow.compute as pc
 
 from snapshot.disk import advice
 from snapshot.errors import CorruptedError, DataLostError, UnavailableError
-from snapshot.merge.row_equality import equal
 from snapshot.schema.adapter import fit
 from snapshot.schema.physical_names import Columns
+from snapshot.schema.row_equality import equal
 from snapshot.schema.system_columns import relabelled
 from snapshot.storage import Storage, storage_errors
 

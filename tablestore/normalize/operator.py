@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from snapshot.errors import DataLostError
 from snapshot.merge.bucket_hash import key_hashes
-from snapshot.merge.row_equality import Flags, equal
 from snapshot.records import Split
 from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.row_equality import Flags, equal
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP
 from tablestore.normalize.keyed_state import REMEDY, KeyedState, StateSpec
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from snapshot.schema.row_equality import equal
 
 AHEAD_ROWS = 131_072
 """How many rows ahead a row of the other side is searched for."""
@@ -151,25 +152,10 @@ def _first_difference(left: pa.RecordBatch, right: pa.RecordBatch) -> int:
         a, b = (side.column(side.schema.get_field_index(name)).slice(0, first) for side in (left, right))
         if a.equals(b):
             continue
-        differ = np.flatnonzero(~_equal(a, b))
+        differ = np.flatnonzero(~equal(a if a.type == b.type else a.cast(b.type), b))
         if len(differ):
             first = int(differ[0])
     return first
-
-
-def _equal(a: pa.Array, b: pa.Array) -> np.ndarray:
-    """Return whether two columns agree, for each row."""
-    if pa.types.is_nested(a.type):
-        # Compare as text, because a NaN does not equal itself.
-        return np.array([repr(x) == repr(y) for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)], bool)
-    if a.type != b.type:
-        a = a.cast(b.type)
-    same = pc.fill_null(pc.equal(a, b), fill_value=False)
-    same = pc.or_(same, pc.and_(a.is_null(), b.is_null()))
-    if pa.types.is_floating(a.type):
-        same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(a), pc.is_nan(b)), fill_value=False))
-    found: np.ndarray = same.to_numpy(zero_copy_only=False)
-    return found
 
 
 def _find(where: _Rows, what: _Rows, start: int, *, run: int = _RUN_ROWS) -> int | None:
@@ -181,7 +167,8 @@ def _find(where: _Rows, what: _Rows, start: int, *, run: int = _RUN_ROWS) -> int
     for name, column in zip(where.batch.schema.names, where.batch.columns, strict=True):
         if not pa.types.is_nested(column.type):
             value = what.batch.column(what.batch.schema.get_field_index(name)).slice(0, 1)
-            fits &= _equal(column, value.take(pa.array(np.zeros(len(column), np.int64))))
+            others = value.take(pa.array(np.zeros(len(column), np.int64)))
+            fits &= equal(column if column.type == others.type else column.cast(others.type), others)
     for place in np.flatnonzero(fits)[:_CANDIDATES_MAX]:
         rows = min(run, len(where) - int(place), len(what))
         if _first_difference(_head(where, rows, int(place)), _head(what, rows)) == rows:

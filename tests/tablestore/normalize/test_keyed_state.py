@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from snapshot.errors import CorruptedError, DataLostError, UnavailableError
-from snapshot.merge.row_equality import equal
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.physical_names import Columns
+from snapshot.schema.row_equality import equal
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP
 from snapshot.storage import Storage
 from tablestore.normalize import keyed_state, operator
