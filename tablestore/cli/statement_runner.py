@@ -6,6 +6,7 @@ goes to Spark, because another engine's result may differ from Spark's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,8 @@ _SIGNS = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "de
 _TEXTS = {("statement",), ("view",), ("plan",)}
 _SPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _WAIT_SECONDS = 0.2
+_OURS = re.compile(r"^snapshot\.errors\.\w+: (.+)$", re.MULTILINE)
+"""An error of this program in a Python traceback."""
 
 
 def statements_of(texts: Iterable[str]) -> list[Statement]:
@@ -260,9 +263,13 @@ class Runner:
 
 @contextmanager
 def _spark_errors() -> Iterator[None]:
-    """Convert Spark errors to ``TableStoreError``, without the Java stack trace that Spark appends to the message."""
+    """Convert Spark errors to ``TableStoreError``, without stack traces.
+
+    The message of an error that a data source raised is within a traceback, which is within Spark's message.
+    """
     try:
         yield
     except PySparkException as error:
+        ours = _OURS.findall(str(error))
         text = str(error).split("\n\nJVM stacktrace")[0].split("\n\tat ")[0].strip()
-        raise TableStoreError(text) from error
+        raise TableStoreError(ours[-1] if ours else text) from error

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import InvalidInputError
+from tablestore.cli import app
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.spark_tables import shuffle_partitions
@@ -141,6 +143,53 @@ def test_the_epoch_is_no_time_of_a_message(catalog: Catalog, wire: Wire, topic: 
             catalog.sql(insert.format(text))
     (record,) = wire.read(name)
     assert record.timestamp == 1
+
+
+def test_values_are_inserted_exactly_once_without_a_checkpoint_of_their_own(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str], tmp_path: Path
+) -> None:
+    name = wire.make(topic())
+    catalog.sql(
+        f"CREATE TABLE once (v INT) WITH ('connector' = 'kafka', 'format' = 'json', 'topic' = '{name}', "
+        "'properties.bootstrap.servers' = '...', 'sink.delivery-guarantee' = 'exactly-once', "
+        f"'sink.transactional-id-prefix' = '{name}'); {BATCH}; INSERT INTO once VALUES (1), (2)"
+    )
+    assert wire.values(name) == [b'{"v":1}', b'{"v":2}']
+    assert not list((tmp_path / "warehouse").rglob("kafka-staged/*/*")), "staged rows are left"
+
+
+@pytest.mark.parametrize(
+    ("options", "statement", "message"),
+    [
+        ("'sink.partitioner' = 'no.such.Class'", "INSERT INTO t VALUES (1)", "no.such.Class"),
+        (
+            "'scan.startup.mode' = 'group-offsets', 'properties.group.id' = 'g', "
+            "'properties.auto.offset.reset' = 'none'",
+            "SELECT * FROM t",
+            "has no usable offset",
+        ),
+    ],
+)
+def test_the_command_line_tells_what_a_source_or_sink_refuses_in_one_line(
+    spark: SparkSession,
+    wire: Wire,
+    topic: Callable[[], str],
+    tmp_path: Path,
+    options: str,
+    statement: str,
+    message: str,
+) -> None:
+    made = (
+        f"CREATE TABLE t (v INT) WITH ('connector' = 'kafka', 'format' = 'json', 'topic' = '{wire.make(topic())}', "
+        f"'properties.bootstrap.servers' = '{wire.servers}', {options})"
+    )
+    batch = ["--set", "execution.runtime-mode=batch"]
+    command = ["sql", "-w", str(tmp_path / "w"), *batch, "-e", f"{made}; {statement}"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code != 0
+    assert message in done.output.replace("\n", " ")
+    assert "Traceback" not in done.output
+    assert "PYTHON_" not in done.output
 
 
 def test_insert_overwrite_replaces_the_partitions_that_the_table_says(catalog: Catalog) -> None:

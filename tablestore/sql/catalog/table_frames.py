@@ -97,7 +97,10 @@ class ConnectorTable:
     def write(self, frame: DataFrame) -> None:
         """Write a frame's rows; see ``tablestore.connectors.write``."""
         check_sink(self._made)
-        write(frame, self.connector, self._options(self._written(frame)))
+        options = self._options(self._written(frame))
+        # With exactly-once delivery, rows are staged there before the transaction.
+        options.setdefault("checkpointlocation", f"{self._scope.checkpoints}/{self.name}")
+        write(frame, self.connector, options)
 
     def write_stream(
         self,
