@@ -388,12 +388,16 @@ class DeltaLog:
                 return
             try:
                 newest = self._load().version
-            except (TableReplacedError, NotFoundError):
+            except (TableReplacedError, NotFoundError, CorruptedError) as error:
+                if before is not None and isinstance(error, CorruptedError):
+                    raise
+                # In the log of a new table, the entry leaves a gap, with which no reader can read the log.
                 withdraw(self.storage, version, text)
-                raise
-            if before is not None or newest <= version or self.storage.read(entry_of(version + 1)) is not None:
-                return
-            withdraw(self.storage, version, text)
+                self._load()
+            else:
+                if before is not None or newest <= version or self.storage.read(entry_of(version + 1)) is not None:
+                    return
+                withdraw(self.storage, version, text)
         except UnavailableError as error:
             # The entry exists, so its files have to stay.
             msg = f"{self.storage.root}: commit of version {version} cannot be read back: {error}"

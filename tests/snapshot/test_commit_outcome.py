@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import IntegerType
 
+from snapshot.delta.land import entry_of, withdraw
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import (
     AlreadyExistsError,
@@ -219,6 +220,52 @@ def test_an_entry_is_not_put_below_a_log_that_was_cut_meanwhile(tmp_path: Path) 
     assert made is not None
     assert made.id == TableContext.open(table.path).files.latest() > 44
     assert (80, "late") in content(table.path)
+    kept = versions_in(Path(table.path) / "_changes")
+    assert kept == list(range(kept[0], kept[-1] + 1)), "an entry is left below the log"
+
+
+def versions_in(table: Path) -> list[int]:
+    """List the versions whose entries are in a Delta table's log."""
+    return sorted(int(file.stem) for file in (table / "_delta_log").glob("*.json"))
+
+
+def test_an_entry_that_lands_in_a_table_created_again_is_taken_out(tmp_path: Path) -> None:
+    """A writer is suspended between its look at the log and its commit; the table is dropped and created again."""
+    table, writer = filled(tmp_path / "t", key=True)
+
+    def replaced(real: Any, *args: Any) -> bool:
+        create_drop.drop(TableContext.open(table.path))
+        create_drop.create(
+            table.path, SCHEMA, primary_key=("id",), partition_by=(), log_system=None, options={"bucket": "2"}
+        )
+        return bool(real(*args))
+
+    newest = table.files.latest()
+    with double("put_new", replaced), pytest.raises(TableReplacedError):
+        write(writer, [(80, "late")])
+    assert versions_in(Path(table.path) / "_changes") == [0]
+    again = Writer(TableContext.open(table.path), None)
+    for number in range(newest + 2):
+        write(again, [(number, "again")])
+    assert len(content(table.path)) == newest + 2
+
+
+@pytest.mark.parametrize("follows", ["before", "meanwhile"])
+def test_an_entry_that_another_commit_follows_is_not_withdrawn(tmp_path: Path, follows: str) -> None:
+    storage = Storage.at(tmp_path)
+    storage.put_new(entry_of(7), b"mine")
+    if follows == "before":
+        storage.put_new(entry_of(8), b"next")
+
+    def overtaken(real: Any, *args: Any) -> int:
+        removed = int(real(*args))
+        storage.put_new(entry_of(8), b"next")
+        return removed
+
+    racing = double("delete", overtaken) if follows == "meanwhile" else nullcontext()
+    with racing, pytest.raises(OutcomeUnknownError, match="others followed it"):
+        withdraw(storage, 7, b"mine")
+    assert storage.read(entry_of(7)) == b"mine"
 
 
 @pytest.mark.parametrize("key", [True, False])
