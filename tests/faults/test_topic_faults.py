@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from log_system.kafka.client import range_reader
+from log_system.kafka.reader import log_scan
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, UnavailableError
@@ -168,6 +169,22 @@ def test_a_strangers_open_transaction_hides_nothing_from_recovery(rig: TableHarn
         end_it.start()
         assert rig.recover() == [2]
         end_it.join()
+    rig.audit()
+
+
+def test_verify_concludes_nothing_while_an_open_transaction_hides_what_is_published(
+    rig: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_scan, "_SETTLE_SECONDS", 0.5)
+    rig.write(1)
+    with rig.stranger(f"stranger-{rig.topic}") as producer:
+        producer.produce(rig.topic, b"{}", b"{}", 0)
+        producer.flush(20)
+        rig.write(2)
+        with pytest.raises(UnavailableError, match=r"partition 0.*Nothing was concluded.*--find-hanging"):
+            verify(rig.table)
+        producer.abort_transaction()
+    assert verify(rig.table).ok
     rig.audit()
 
 
