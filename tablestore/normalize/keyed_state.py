@@ -21,6 +21,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -385,19 +386,19 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 def _write(storage: Storage, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Segment:
     """Write a segment, and keep it open; a remote one through a local file, which it is then read from."""
     target = storage.path(name)
-    path = target if storage.is_local else _temporary()
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        if not storage.is_local:
-            with storage_errors(target, "written"):
-                storage.filesystem.put_file(path, target)
-    except OSError as error:
-        msg = f"{target}: cannot be written: {error}. {advice(error)}"
-        raise UnavailableError(msg) from error
-    return _remember(storage, name, path)
+    with _local(storage, target) as path:
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+            if not storage.is_local:
+                with storage_errors(target, "written"):
+                    storage.filesystem.put_file(path, target)
+        except OSError as error:
+            msg = f"{target}: cannot be written: {error}. {advice(error)}"
+            raise UnavailableError(msg) from error
+        return _mapped(target, name, path)
 
 
 def _opened(storage: Storage, name: str, size: int) -> Segment:
@@ -413,16 +414,14 @@ def _opened(storage: Storage, name: str, size: int) -> Segment:
         _OPEN[target] = (held[0], time.monotonic())
         return held[0]
     try:
-        with storage_errors(target, "read"):
-            path = target
+        with storage_errors(target, "read"), _local(storage, target) as path:
             if not storage.is_local:
-                path = _temporary()
                 storage.filesystem.get_file(target, path)
             found = Path(path).stat().st_size
             if found != size:
                 msg = f"{target}: expected {size} bytes, got {found}: a file of a query's state is damaged. {REMEDY}"
                 raise CorruptedError(msg)
-            return _remember(storage, name, path)
+            return _mapped(target, name, path)
     except FileNotFoundError as error:
         msg = f"{target}: a file of a query's state is gone. {REMEDY}"
         raise DataLostError(msg) from error
@@ -431,22 +430,28 @@ def _opened(storage: Storage, name: str, size: int) -> Segment:
         raise CorruptedError(msg) from error
 
 
-def _remember(storage: Storage, name: str, path: str) -> Segment:
+def _mapped(target: str, name: str, path: str) -> Segment:
+    """Map a local file into memory, and keep the segment open; the mapping outlives the file's name."""
     source = pa.memory_map(path)
-    if not storage.is_local:
-        # The mapping keeps the file's content until it is closed.
-        Path(path).unlink()
     reader = pa.ipc.open_file(source)
     batches = tuple(reader.get_batch(number) for number in range(reader.num_record_batches))
     segment = Segment(batches, name, source.size())
-    _OPEN[storage.path(name)] = (segment, time.monotonic())
+    _OPEN[target] = (segment, time.monotonic())
     return segment
 
 
-def _temporary() -> str:
+@contextmanager
+def _local(storage: Storage, target: str) -> Iterator[str]:
+    """Yield a local path for a file: its own, or for a remote file a temporary one, which is removed at the end."""
+    if storage.is_local:
+        yield target
+        return
     descriptor, path = tempfile.mkstemp(prefix="tablestore-state-")
     os.close(descriptor)
-    return path
+    try:
+        yield path
+    finally:
+        Path(path).unlink(missing_ok=True)
 
 
 def _close_unused(storage: Storage, needed: Iterable[str]) -> None:

@@ -22,7 +22,7 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
-from snapshot.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from snapshot.errors import AlreadyExistsError, DataLostError, NotFoundError, UnavailableError
 from snapshot.storage import Storage
 from tablestore import open_local
 from tablestore.connectors.kafka.message_codec import EncodedMessages
@@ -179,7 +179,12 @@ def test_a_normalized_stream_keeps_its_state_in_the_store(lake: str, monkeypatch
     assert found[1:] == [second, second, [(3, "c", 0)]]
     names = storage.child("0").names()
     assert [name for name in names if name.endswith(".json")] == ["2.json", "4.json", "5.json"]
-    assert not list(Path(tempfile.gettempdir()).glob("tablestore-state-*"))
+    before = storage.child("0").names()
+    storage.child("0").delete(*(name for name in before if name.endswith(".arrow")))
+    keyed_state._OPEN.clear()
+    with pytest.raises(DataLostError, match="is gone"):
+        changes_of(records(spec_in(storage), 4, 5).read())
+    assert not list(Path(tempfile.gettempdir()).glob("tablestore-state-*")), "local copies are left"
 
 
 def test_several_writers_at_once_lose_nothing(lake: str) -> None:
