@@ -14,10 +14,11 @@ Flags = npt.NDArray[np.bool_]
 
 
 def equal(one: pa.Array, other: pa.Array) -> Flags:
-    """Return which elements of two arrays of one type are equal.
+    """Return which elements of two arrays are equal; the first is cast to the type of the second.
 
     NULL equals NULL, and NaN equals NaN. Maps are equal if they have the same entries in the same order.
     """
+    one = one if one.type == other.type else one.cast(other.type)
     left, right = _is_null(one), _is_null(other)
     return (left & right) | (~left & ~right & _equal(one, other))
 

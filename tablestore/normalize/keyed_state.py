@@ -77,6 +77,12 @@ class StateSpec:
         own += [] if self.ttl_us is None else [pa.field(TIME, pa.int64())]
         return pa.schema([*own, *(field.with_nullable(True) for field in self.columns.physical)])
 
+    @property
+    def stored_key(self) -> list[str]:
+        """The names of the key columns in segments."""
+        columns = self.columns
+        return [columns.physical.field(columns.named.get_field_index(name)).name for name in self.primary_key]
+
     def versions(self, partition: str) -> list[int]:
         """Return the offsets of the versions of a partition's state, in order."""
         return version_offsets(self.folder.child(partition).names())
@@ -248,9 +254,7 @@ class KeyedState:
         asked, held = _pairs(wanted, _hashes_of(batch))
         at, there = pa.array(rows[asked]), pa.array(held)
         same = np.ones(len(asked), np.bool_)
-        columns = self._spec.columns
-        for name in self._spec.primary_key:
-            stored = columns.physical.field(columns.named.get_field_index(name)).name
+        for name, stored in zip(self._spec.primary_key, self._spec.stored_key, strict=True):
             same &= equal(keys.column(name).take(at), batch.column(stored).take(there))
         return asked[same], held[same]
 
@@ -289,7 +293,8 @@ class KeyedState:
                 old_end, new_end = older.rows, newer.rows
             old = self._laid_out(older.slice(first, old_end))
             new = self._laid_out(newer.slice(second, new_end))
-            _, replaced = self._matches(_hashes_of(new), self._keys(new), np.arange(new.num_rows), old)
+            keys = new.select(self._spec.stored_key).rename_columns(list(self._spec.primary_key))
+            _, replaced = self._matches(_hashes_of(new), keys, np.arange(new.num_rows), old)
             kept = np.ones(old.num_rows, np.bool_)
             kept[replaced] = False
             both = pa.concat_batches([old.filter(pa.array(kept)), new])
@@ -298,11 +303,6 @@ class KeyedState:
                 rows = rows[self._lives(both, rows)]
             if len(rows):
                 yield both.take(pa.array(rows))
-
-    def _keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = self._spec.columns
-        stored = [columns.physical.field(columns.named.get_field_index(name)).name for name in self._spec.primary_key]
-        return batch.select(stored).rename_columns(list(self._spec.primary_key))
 
     def _laid_out(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
         """Return rows of a segment with the columns that the state has now, as one batch."""

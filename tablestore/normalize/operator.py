@@ -70,7 +70,7 @@ class NormalizedRows:
 
     def _put(self, state: KeyedState) -> Iterator[pa.RecordBatch]:
         for chunk in () if self.rows is None else _chunks(self.rows.read()):
-            put_all(state, self.state, chunk)
+            _put_all(state, self.state, chunk)
             yield chunk
 
 
@@ -120,13 +120,13 @@ class NormalizedSplit:
         """
         if found is None and self.rows is not None:
             for chunk in _chunks(self.rows.read()):
-                put_all(state, self.state, chunk)
+                _put_all(state, self.state, chunk)
         behind = self.origin if found is None else found
         if behind >= self.start:
             return
         try:
             for chunk in _chunks(self.records.between(behind, self.start)):
-                put_all(state, self.state, chunk)
+                _put_all(state, self.state, chunk)
         except DataLostError as error:
             msg = (
                 f"{self.state.folder.path(self.partition)}: this query's state at offset {self.start} is gone, and "
@@ -135,14 +135,13 @@ class NormalizedSplit:
             raise DataLostError(msg) from error
 
 
-def put_all(state: KeyedState, spec: StateSpec, rows: pa.RecordBatch) -> None:
+def _put_all(state: KeyedState, spec: StateSpec, rows: pa.RecordBatch) -> None:
     """Put rows into the state without a look-up."""
     state.put(key_hashes(rows, spec.primary_key), rows, _is_delete(rows), _times(spec, rows))
 
 
 def _changes(state: KeyedState, spec: StateSpec, records: pa.RecordBatch) -> pa.RecordBatch:
     """Return the changes that records make, and put them into the state."""
-    names = spec.columns.named.names
     hashes, deleted = key_hashes(records, spec.primary_key), _is_delete(records)
     numbers, old = state.find(hashes, records)
     place = np.full(records.num_rows, -1, np.int64)
@@ -156,7 +155,7 @@ def _changes(state: KeyedState, spec: StateSpec, records: pa.RecordBatch) -> pa.
     put = np.flatnonzero(inserted | updated | removed if spec.ttl_us is None else ~deleted | lived)
     kept = records.take(pa.array(put))
     state.put(hashes[put], kept, deleted[put], _times(spec, kept))
-    return _emitted(records, old.select(names), place, inserted, updated, removed)
+    return _emitted(records, old, place, inserted, updated, removed)
 
 
 def _emitted(

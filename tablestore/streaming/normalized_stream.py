@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from snapshot.schema.system_columns import SEQ
 from snapshot.storage import Storage
 from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedRows, NormalizedSplit
-from tablestore.normalize.state_upkeep import CLEAN_SECONDS, StateCleaner, StateMeter
+from tablestore.normalize.state_upkeep import StateUpkeep
 from tablestore.options.read_options import ReadOptions
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import initial_bucket_splits
@@ -59,8 +58,7 @@ class NormalizedStream(EventualStream):
         self._states = files.storage.child(STATES) if options.state is None else Storage.at(options.state)
         self._begun_with: Offset | None = None
         self._unchecked = set(range(self._table.log.partitions))
-        self._cleaned_at = 0.0
-        self._meter = StateMeter()
+        self._upkeep = StateUpkeep()
         self._last: Offset | None = None
 
     def initialOffset(self) -> Offset:
@@ -87,7 +85,7 @@ class NormalizedStream(EventualStream):
         found = super().reportLatestOffset()
         if self._last is None:
             return found
-        return found | self._meter.measured(self._state(self._last), map(str, range(len(found["offsets"]))))
+        return found | self._upkeep.measure(self._state(self._last), map(str, range(len(found["offsets"]))))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, one per partition of the log; raises what ``EventualStream`` does."""
@@ -100,8 +98,9 @@ class NormalizedStream(EventualStream):
         # A query that was stopped in its first micro-batch may begin elsewhere by now, and has to repeat that one.
         begun = start["offsets"] if start["state"] == end["state"] else end["origins"]
         ranges = self._ranges(begun, end)
-        missing = self._without_state(state, [(p, at) for p, at, _ in ranges])
-        rows = self._rows(end) if missing and end["snapshot"] else {}
+        # Only a query that began with a snapshot's rows has a state before its first record.
+        missing = self._without_state(state, [(p, at) for p, at, _ in ranges]) if end["snapshot"] else set()
+        rows = self._rows(end) if missing else {}
         key = self._table.spec.primary_key
         return [
             ReadSplit(
@@ -120,13 +119,8 @@ class NormalizedStream(EventualStream):
 
     def commit(self, end: Offset) -> None:
         """Remove files that the state no longer needs, now that a micro-batch is complete."""
-        now = time.monotonic()
-        if "state" not in end or (self._cleaned_at and now - self._cleaned_at < CLEAN_SECONDS):
-            return
-        self._cleaned_at = now
-        cleaner = StateCleaner(self._state(end).folder)
-        for partition, offset in enumerate(end["offsets"]):
-            cleaner.clean(str(partition), offset)
+        if "state" in end:
+            self._upkeep.clean(self._state(end), {str(p): offset for p, offset in enumerate(end["offsets"])})
 
     def _state(self, offset: Offset) -> StateSpec:
         ttl, spec = self._options.state_ttl_ms, self._table.spec

@@ -12,7 +12,6 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from log_system.local_kafka.owned import LocalKafka
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
 from tests.sql.changes import Follower, Row, Side, ddl, random_query, random_side, run
@@ -51,11 +50,6 @@ def quick(spark: SparkSession) -> Iterator[None]:
     yield
     for key, value in before.items():
         spark.conf.set(key, value or "")
-
-
-@pytest.fixture(scope="module")
-def wire(kafka: LocalKafka) -> Wire:
-    return Wire(kafka.bootstrap_servers)
 
 
 @pytest.fixture

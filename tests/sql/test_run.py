@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import InvalidInputError
 from tablestore.cli import app
 from tablestore.sql import Catalog
@@ -25,18 +24,6 @@ PAGES: dict[str, Pair] = {param.values[0].name.split()[0]: param.values[0] for p
 BATCH = "SET 'execution.runtime-mode' = 'batch'"
 STREAMING = "SET 'execution.runtime-mode' = 'streaming'"
 ONCE = "SET 'tablestore.trigger' = 'available-now'"
-
-
-@pytest.fixture(scope="module")
-def wire(kafka: LocalKafka) -> Wire:
-    return Wire(kafka.bootstrap_servers)
-
-
-@pytest.fixture
-def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Catalog:
-    made = Catalog(spark, tmp_path / "warehouse")
-    made.sql(f"SET 'tablestore.addresses' = '...={wire.servers}, localhost:9092={wire.servers}'")
-    return made
 
 
 def rows(catalog: Catalog, text: str) -> list[tuple[Any, ...]]:

@@ -13,25 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import InvalidInputError
 from tablestore.cli import app
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.spark_tables import shuffle_partitions
 from tests.sql.test_run import BATCH, ONCE, finish, rows
-
-
-@pytest.fixture(scope="module")
-def wire(kafka: LocalKafka) -> Wire:
-    return Wire(kafka.bootstrap_servers)
-
-
-@pytest.fixture
-def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Catalog:
-    made = Catalog(spark, tmp_path / "warehouse")
-    made.sql(f"SET 'tablestore.addresses' = '...={wire.servers}'")
-    return made
 
 
 def source(catalog: Catalog, topic: str) -> None:

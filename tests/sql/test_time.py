@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Record, Wire
@@ -21,11 +20,6 @@ from tests.sql.test_changes import quick
 #: Three messages a micro-batch. What is late is counted until the micro-batch after the one that made it late.
 EVENTS = [("a", 1), ("b", 5), ("a", 8), ("a", 12), ("b", 14), ("a", 31), ("b", 28), ("a", 70), ("b", 34), ("a", 4), ("a", 71), ("a", 72)]  # fmt: skip  # noqa: E501
 LATE, WATERMARK = ("a", 4), 70
-
-
-@pytest.fixture(scope="module")
-def wire(kafka: LocalKafka) -> Wire:
-    return Wire(kafka.bootstrap_servers)
 
 
 @pytest.fixture

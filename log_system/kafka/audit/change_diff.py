@@ -152,7 +152,7 @@ def _first_difference(left: pa.RecordBatch, right: pa.RecordBatch) -> int:
         a, b = (side.column(side.schema.get_field_index(name)).slice(0, first) for side in (left, right))
         if a.equals(b):
             continue
-        differ = np.flatnonzero(~equal(a if a.type == b.type else a.cast(b.type), b))
+        differ = np.flatnonzero(~equal(a, b))
         if len(differ):
             first = int(differ[0])
     return first
@@ -167,8 +167,7 @@ def _find(where: _Rows, what: _Rows, start: int, *, run: int = _RUN_ROWS) -> int
     for name, column in zip(where.batch.schema.names, where.batch.columns, strict=True):
         if not pa.types.is_nested(column.type):
             value = what.batch.column(what.batch.schema.get_field_index(name)).slice(0, 1)
-            others = value.take(pa.array(np.zeros(len(column), np.int64)))
-            fits &= equal(column if column.type == others.type else column.cast(others.type), others)
+            fits &= equal(column, value.take(pa.array(np.zeros(len(column), np.int64))))
     for place in np.flatnonzero(fits)[:_CANDIDATES_MAX]:
         rows = min(run, len(where) - int(place), len(what))
         if _first_difference(_head(where, rows, int(place)), _head(what, rows)) == rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from tablestore.connectors.spark.stream import Json, KafkaStream, offsets_of, re
 from tablestore.connectors.table import KafkaTable
 from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedSplit
-from tablestore.normalize.state_upkeep import CLEAN_SECONDS, StateCleaner, StateMeter
+from tablestore.normalize.state_upkeep import StateUpkeep
 from tablestore.spark.python_worker import begin_task
 
 CHANGELOG_FORMAT: Final = "upsert-kafka-normalize"
@@ -79,8 +78,7 @@ class ChangelogStream(KafkaStream):
             raise InvalidInputError(msg)
         self._states = Storage.at(table.options.state)
         self._begun_with: Json | None = None
-        self._cleaned_at = 0.0
-        self._meter = StateMeter()
+        self._upkeep = StateUpkeep()
         self._last: Json | None = None
 
     def initialOffset(self) -> Json:
@@ -118,7 +116,7 @@ class ChangelogStream(KafkaStream):
         if self._last is None:
             return found
         names = [f"{topic}-{number}" for topic, number in offsets_of(self._last["at"])]
-        return found | self._meter.measured(self._state(self._last), names)
+        return found | self._upkeep.measure(self._state(self._last), names)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, one for each Kafka partition that has messages to read.
@@ -158,13 +156,9 @@ class ChangelogStream(KafkaStream):
     def commit(self, end: Json) -> None:
         """Commit the offsets for the consumer group, and remove files that the state no longer needs."""
         super().commit(end)
-        now = time.monotonic()
-        if "state" not in end or (self._cleaned_at and now - self._cleaned_at < CLEAN_SECONDS):
-            return
-        self._cleaned_at = now
-        cleaner = StateCleaner(self._state(end).folder)
-        for (topic, number), offset in offsets_of(end["at"]).items():
-            cleaner.clean(f"{topic}-{number}", offset)
+        if "state" in end:
+            done = {f"{topic}-{number}": offset for (topic, number), offset in offsets_of(end["at"]).items()}
+            self._upkeep.clean(self._state(end), done)
 
     def _state(self, offset: Json) -> StateSpec:
         named = pa.schema([field for field in self._schema if field.name not in (CHANGE_TYPE, SEQ)])

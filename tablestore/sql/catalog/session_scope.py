@@ -66,6 +66,7 @@ class Scope:
         self.settings = Settings()
         self._definitions = Definitions(warehouse)
         self._temporary: dict[str, Definition] = {}
+        self._is_momentary = False
         self._session_states: str | None = None
         self._before: dict[str, str | None] = {}
         """Values that Spark settings had before this session changed them, by Spark's name; None if unset."""
@@ -78,19 +79,23 @@ class Scope:
     @property
     def states(self) -> str:
         """The folder for the states of changelogs that queries read."""
-        return self._session_states or f"{self.checkpoints}/{STATES_FOLDER}"
+        folder = Storage.at(self.checkpoints).child(STATES_FOLDER)
+        if not self._is_momentary:
+            return folder.root
+        if self._session_states is None:
+            name = f"session-{uuid.uuid4().hex}"
+            self._session_states = folder.child(name).root
+            atexit.register(folder.remove_tree, name)
+        return self._session_states
 
     @contextmanager
     def without_checkpoint(self) -> Iterator[None]:
         """While a query is planned that will not be resumed, keep its state in a folder that is removed at exit."""
-        folder = Storage.at(self.checkpoints).child(STATES_FOLDER)
-        name = f"session-{uuid.uuid4().hex}"
-        self._session_states = folder.child(name).root
-        atexit.register(folder.remove_tree, name)
+        self._is_momentary = True
         try:
             yield
         finally:
-            self._session_states = None
+            self._is_momentary = False
 
     @property
     def spark(self) -> SparkSession:

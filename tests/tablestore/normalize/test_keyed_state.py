@@ -22,7 +22,7 @@ from snapshot.storage import Storage
 from tablestore.normalize import keyed_state, operator
 from tablestore.normalize.keyed_state import KeyedState, StateSpec
 from tablestore.normalize.operator import NormalizedRows, NormalizedSplit
-from tablestore.normalize.state_upkeep import StateCleaner
+from tablestore.normalize.state_upkeep import clean
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 SECOND = 1_000_000
@@ -127,17 +127,16 @@ def test_changes_are_those_of_a_dictionary(tmp_path: Path, request: Any, seed: i
     dice = random.Random(seed)
     log = Log(records_of(dice, 400, dice.choice([3, 30, 200])))
     spec, rows, at = spec_in(tmp_path), dict[int, str](), 0
-    cleaner = StateCleaner(spec.folder)
     while at < 400:
         end = min(400, at + dice.randint(1, 60))
         wanted = expected(rows, log.records[at:end])
         for _ in range(dice.randint(1, 2)):
             assert sorted(changes(split(spec, log, at, end).read())) == wanted, "repeated or not"
         if dice.random() < 0.5:
-            cleaner.clean("0", at)
+            clean(spec.folder.child("0"), at)
         at = end
     files = [name for name in spec.folder.child("0").names() if name.endswith(".arrow")]
-    cleaner.clean("0", at)
+    clean(spec.folder.child("0"), at)
     state, _ = KeyedState.open(spec, "0", at, at)
     held = sorted(key for segment in state._segments for b in segment.batches for key in b.column("id").to_pylist())
     assert set(held) >= rows.keys()
@@ -267,7 +266,7 @@ def test_cleaning_keeps_what_a_repeat_needs_and_what_an_attempt_is_writing(tmp_p
         expected(rows, log.records[at : at + 10])
         changes(split(spec, log, at, at + 10).read())
     (tmp_path / "0" / f"110-{'0' * 32}.arrow").touch()
-    StateCleaner(spec.folder).clean("0", 90)
+    clean(spec.folder.child("0"), 90)
     assert spec.versions("0") == [70, 80, 90, 100]
     assert f"110-{'0' * 32}.arrow" in spec.folder.child("0").names(), "it may be about to be listed"
     before = rows.copy()

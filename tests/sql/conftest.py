@@ -1,0 +1,25 @@
+"""Fixtures of the tests of SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from log_system.local_kafka.owned import LocalKafka
+from tablestore.sql import Catalog
+from tests.connectors.harness.wire import Wire
+
+
+@pytest.fixture(scope="module")
+def wire(kafka: LocalKafka) -> Wire:
+    return Wire(kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Catalog:
+    """Return a catalog in which the pages' addresses are those of the broker."""
+    made = Catalog(spark, tmp_path / "warehouse")
+    made.sql(f"SET 'tablestore.addresses' = '...={wire.servers}, localhost:9092={wire.servers}'")
+    return made
