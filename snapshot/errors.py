@@ -9,7 +9,7 @@
     ├── AlreadyExistsError    (ValueError)   choose another name or path
     ├── ConflictError                        retry: another writer was faster
     ├── UnavailableError                     retry later: a broker or file system does not answer
-    │   └── PublishPendingError              do not retry: committed, and published later (write/recovery.py)
+    │   └── PublishPendingError              do not retry: committed, and published later (write/publish.py)
     ├── OutcomeUnknownError                  recover: the commit may or may not have landed
     ├── FencedError                          open again: another owner has taken over the log
     ├── DataLostError                        decide: changes that a reader needs no longer exist

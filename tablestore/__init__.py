@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tablestore.session import register, session
     from tablestore.sql.session import Catalog
     from tablestore.table import TableStore
-    from tablestore.write.recovery import PublishPendingError
+    from tablestore.write.publish import PublishPendingError
 
 __all__ = [
     "AddColumn",
@@ -60,7 +60,7 @@ _PLACES = {
     "LocalKafka": "log_system.local_kafka.owned",
     "LocalTable": "tablestore.local.table_reader",
     "MoveColumn": "snapshot.schema.evolution",
-    "PublishPendingError": "tablestore.write.recovery",
+    "PublishPendingError": "tablestore.write.publish",
     "RenameColumn": "snapshot.schema.evolution",
     "Snapshot": "snapshot.records",
     "TableStore": "tablestore.table",

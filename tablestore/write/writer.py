@@ -33,7 +33,8 @@ from tablestore.write.optimistic_retry import (
     until_fresh,
 )
 from tablestore.write.prepare_input import check_columns, prepare_changes, prepare_rows
-from tablestore.write.recovery import LogMovedError, PublishPendingError, publish_pending, publish_through, recover
+from tablestore.write.publish import LogMovedError, PublishPendingError, publish_pending, publish_through
+from tablestore.write.recovery import recover
 from tablestore.write.staging_job import accept_staged, run_staging
 from tablestore.write.take_over_backoff import TakeOverBackoff
 

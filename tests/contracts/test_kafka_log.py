@@ -18,7 +18,8 @@ from log_system.kafka.reader.snapshot_reader import read_slice
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import CorruptedError, TableStoreError
 from tablestore.context import TableContext
-from tablestore.write.recovery import publish_through, recover
+from tablestore.write.publish import publish_through
+from tablestore.write.recovery import recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Change, drain, drain_raw, make_table, publisher_of, write

@@ -20,7 +20,7 @@ from log_system.kafka.publisher.partition_sender import Sender
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import CorruptedError, DataLostError
 from tablestore.write import take_over_backoff
-from tablestore.write.recovery import PublishPendingError
+from tablestore.write.publish import PublishPendingError
 from tests.crash.processes.batch_writer import run
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Change, drain, fold, rows_of, write

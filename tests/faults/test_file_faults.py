@@ -21,7 +21,7 @@ from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.options.read_options import parse_read_options
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write import take_over_backoff
-from tablestore.write.recovery import PublishPendingError
+from tablestore.write.publish import PublishPendingError
 from tests.harness.local_writes import write
 from tests.harness.table_harness import TableHarness, changes
 

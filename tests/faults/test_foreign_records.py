@@ -16,7 +16,7 @@ from snapshot.errors import CorruptedError
 from tablestore.ddl.alter import alter
 from tablestore.local.table_reader import LocalTable
 from tablestore.write.open_publisher import open_publisher
-from tablestore.write.recovery import PublishPendingError
+from tablestore.write.publish import PublishPendingError
 from tablestore.write.writer import Writer
 from tests.harness.damage import Damaged
 from tests.harness.local_writes import rows_of

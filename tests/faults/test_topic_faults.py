@@ -15,7 +15,7 @@ from log_system.kafka.reader import log_scan
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, UnavailableError
-from tablestore.write.recovery import PublishPendingError
+from tablestore.write.publish import PublishPendingError
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain, publisher_of, write
 from tests.harness.log_audit import verify

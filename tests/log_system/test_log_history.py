@@ -18,7 +18,7 @@ from snapshot.errors import CorruptedError
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.expire_snapshots import commit_expiry
 from tablestore.write.open_publisher import open_publisher
-from tablestore.write.recovery import PublishPendingError
+from tablestore.write.publish import PublishPendingError
 from tests.harness.local_writes import drain, write
 from tests.harness.log_audit import repair, verify
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes

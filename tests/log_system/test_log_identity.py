@@ -27,7 +27,7 @@ from tablestore.streaming.consumers import ConsumerProgress, Consumers
 from tablestore.streaming.eventual_stream import EventualStream
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write.open_publisher import open_publisher
-from tablestore.write.recovery import LogMovedError
+from tablestore.write.publish import LogMovedError
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain, make_table, publisher_of, write
