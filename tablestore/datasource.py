@@ -28,7 +28,8 @@ from snapshot.merge.pushed_filters import split_filters
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import conform
-from snapshot.staging.stage import StagedFile, Stager, staged_to_arrow
+from snapshot.staging.stage import StagedFile, Stager
+from snapshot.staging.task_results import accept_staged, staged_to_arrow
 from snapshot.store.commit import EXPIRED, CommitId
 from tablestore.context import TableContext
 from tablestore.maintenance.expire_snapshots import expire_if_due
@@ -44,7 +45,6 @@ from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write.arrow_input import prepare_batches
 from tablestore.write.open_publisher import open_publisher
 from tablestore.write.prepare_input import check_columns
-from tablestore.write.staging_job import accept_staged
 from tablestore.write.writer import Writer
 
 

@@ -5,9 +5,8 @@ Runs in Spark tasks, on Arrow batches. A crash here leaves orphan files, which `
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from typing import Protocol
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from snapshot.delta.log import DataFile
-from snapshot.errors import InvalidInputError, UnavailableError
+from snapshot.errors import InvalidInputError
 from snapshot.merge.deduplicate import last_of_few
 from snapshot.merge.merge_reader import MergeReader
 from snapshot.merge.merge_rules import LAST_ROW, MergeRule
@@ -35,27 +34,6 @@ CHANGES = "_changes"
 _FEW_ROWS, _FEW_BYTES = 200_000, 32 << 20
 """Up to this size, a task's changes are deduplicated in Arrow instead of DuckDB; measured with 25,000 rows of four
 columns: 11 ms against 97 ms."""
-STAGED = (
-    "path string, size long, rows long, deletes long, partition string, stats string, role string, sent string, "
-    "rejected string, failed string"
-)
-"""Columns of the data frame that staging returns: one row per file, or one row with the reason why the input was
-rejected or why the file system refused to write."""
-_STAGED_ARROW = pa.schema(
-    [
-        ("path", pa.string()),
-        ("size", pa.int64()),
-        ("rows", pa.int64()),
-        ("deletes", pa.int64()),
-        ("partition", pa.string()),
-        ("stats", pa.string()),
-        ("role", pa.string()),
-        ("sent", pa.string()),
-        ("rejected", pa.string()),
-        ("failed", pa.string()),
-    ]
-)
-
 UNKNOWN_KIND, AMBIGUOUS, TAKEN, OUTSIDE = -1, -2, -3, -4
 """Values in place of a row kind that mark a row to reject, each for one reason."""
 _REJECTIONS: Mapping[int, str] = {
@@ -363,27 +341,3 @@ def change_file_schema(spec: TableSpec) -> pa.Schema:
 def stored_change_schema(spec: TableSpec) -> pa.Schema:
     """Return the schema of a change file with physical names."""
     return pa.schema([*spec.change_columns.physical, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])
-
-
-def staged_to_arrow(stager: StagesRows, batches: Iterable[pa.RecordBatch], task: int) -> pa.RecordBatch:
-    """Stage a task's batches and return the files as one batch of ``STAGED`` rows."""
-    try:
-        staged = stager.stage(batches, task)
-    except InvalidInputError as error:
-        return pa.RecordBatch.from_pylist([{"rejected": str(error)}], schema=_STAGED_ARROW)
-    except UnavailableError as error:
-        return pa.RecordBatch.from_pylist([{"failed": str(error)}], schema=_STAGED_ARROW)
-    rows = [
-        {
-            "path": s.file.path,
-            "size": s.file.size,
-            "rows": s.file.rows,
-            "deletes": s.deletes,
-            "partition": json.dumps(dict(s.file.partition)),
-            "stats": s.file.stats,
-            "role": s.role.value,
-            "sent": None if s.sent is None else json.dumps(asdict(s.sent)),
-        }
-        for s in staged
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=_STAGED_ARROW)

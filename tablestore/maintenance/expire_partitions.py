@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import reduce
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from log_system.report import Progress
 from snapshot.errors import InvalidInputError
-from snapshot.quoting import backquoted
 from snapshot.records import Snapshot
 from tablestore.context import TableContext
 from tablestore.options.partition_time import PartitionTime
+
+PartitionValues = Mapping[str, object]
+"""The values of a partition's columns, by name."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,8 @@ class PartitionsReport:
 
 def expire_partitions(
     table: TableContext,
-    read: Callable[[], DataFrame],
-    delete: Callable[[Column], Snapshot | None],
+    partitions: Callable[[], Sequence[PartitionValues]],
+    delete: Callable[[Sequence[PartitionValues]], Snapshot | None],
     *,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -60,8 +58,8 @@ def expire_partitions(
 
     Args:
         table: the table.
-        read: returns the partition columns of the newest snapshot's rows.
-        delete: deletes the rows that match a condition.
+        partitions: returns the partitions of the newest snapshot's rows.
+        delete: deletes all rows of some partitions.
         dry_run: only report what would be deleted.
         progress: called with the number of partitions deleted so far and the total.
 
@@ -77,14 +75,13 @@ def expire_partitions(
         raise InvalidInputError(msg)
     pattern, before = _rule(table, options.expiration_ms)
     # Step 1.
-    partitions = [row.asDict() for row in read().select(*map(backquoted, names)).distinct().collect()]
-    times = [(values, pattern.of(values)) for values in partitions]
+    times = [(values, pattern.of(values)) for values in partitions()]
     old = [values for values, time in times if time is not None and time < before]
     timeless = tuple(sorted(_named(values) for values, time in times if time is None))
     snapshot = None
     # Step 2.
     if old and not dry_run:
-        snapshot = delete(reduce(Column.__or__, map(_condition, old)))
+        snapshot = delete(old)
         if progress is not None:
             progress(len(old), len(old))
     return PartitionsReport(
@@ -119,9 +116,5 @@ def _rule(table: TableContext, expiration_ms: int) -> tuple[PartitionTime, datet
     return pattern, datetime.now(UTC) - timedelta(milliseconds=expiration_ms)
 
 
-def _condition(values: dict[str, object]) -> Column:
-    return reduce(Column.__and__, [F.col(backquoted(name)).eqNullSafe(F.lit(value)) for name, value in values.items()])
-
-
-def _named(values: dict[str, object]) -> str:
+def _named(values: PartitionValues) -> str:
     return "/".join(f"{name}={'NULL' if value is None else value}" for name, value in values.items())

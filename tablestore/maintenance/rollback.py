@@ -14,7 +14,8 @@ from snapshot.merge.merge_rules import LAST_ROW
 from snapshot.records import Snapshot
 from snapshot.schema.system_columns import BUCKET
 from snapshot.staging.bucket_difference import BucketDifference, State
-from snapshot.staging.stage import StagedFile, Stager, staged_to_arrow
+from snapshot.staging.stage import StagedFile, Stager
+from snapshot.staging.task_results import accept_staged, staged_to_arrow
 from snapshot.storage import Storage
 from snapshot.store.lookup import base_file
 from snapshot.store.snapshot_files import SnapshotFiles
@@ -23,7 +24,6 @@ from tablestore.context import TableContext
 from tablestore.dml.run import check_says_deletes
 from tablestore.read.time_travel import Point, snapshot_at
 from tablestore.write.optimistic_retry import Replaced
-from tablestore.write.staging_job import accept_staged
 from tablestore.write.writer import Writer
 
 

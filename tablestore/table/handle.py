@@ -1,57 +1,57 @@
-"""What ``TableStore`` and its parts share: the open table, what writes to it, and the lock that orders its changes."""
+"""What a table's verbs share: the open table, what writes to it, and the lock that orders its changes."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from functools import partial, wraps
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
-
+from log_system.base import LogPublisher
 from log_system.report import Progress
 from snapshot.records import Snapshot
+from snapshot.staging.stage import StagedFile, Stager
 from snapshot.store.commit import CommitId
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
-from tablestore.dml.run import Verbs
-from tablestore.maintenance.compact import compact_if_due
-from tablestore.maintenance.expire_partitions import PartitionsReport, expire_partitions, has_old_partitions
+from tablestore.maintenance.compact import RunTasks, compact_if_due
+from tablestore.maintenance.expire_partitions import (
+    PartitionsReport,
+    PartitionValues,
+    expire_partitions,
+    has_old_partitions,
+)
 from tablestore.maintenance.expire_snapshots import expire_if_due
-from tablestore.read import batch
-from tablestore.spark.tasks import run_tasks
-from tablestore.write.open_publisher import open_publisher
 from tablestore.write.writer import Writer
 
 
-class TableHandle:
-    """An open table, its writer and its publisher.
+class TableHandle(ABC):
+    """An open table, its writer and its publisher. Subclasses say what runs tasks and verbs: Spark, or this process.
 
     Attributes:
-        spark: The session.
         lock: Held by each verb that changes the table; see ``exclusive``.
         table: The table as it was defined when it was last refreshed. Verbs call ``refresh`` instead.
         publisher: Publishes snapshots; None without a log.
         writer: Stages and commits rows.
-        verbs: Deletes, updates, overwrites and merges rows.
-        run_tasks: Runs a function on the executors.
+        run_tasks: Runs a function on each of several tasks.
     """
 
-    def __init__(self, spark: SparkSession, table: TableContext) -> None:
-        self.spark = spark
+    def __init__(
+        self, table: TableContext, run_tasks: RunTasks, open_publisher: Callable[[TableContext], LogPublisher | None]
+    ) -> None:
         self.lock = threading.RLock()
         self.table = table
-        self.run_tasks = partial(run_tasks, spark)
-        self._reopen = partial(open_publisher, spark=spark)
+        self.run_tasks = run_tasks
+        self._open_publisher = open_publisher
         self._partitions_checked: float | None = None
         self._open_writer(table)
 
     def _open_writer(self, table: TableContext) -> None:
         self._written_by = table.options
-        self.publisher = open_publisher(table, self.spark)
-        self.writer = Writer(table, self.publisher, self._reopen)
-        self.verbs = Verbs(self.spark, self.writer)
+        self.publisher = self._open_publisher(table)
+        self.writer = Writer(table, self.publisher, self._open_publisher)
 
     def refresh(self) -> TableContext:
         """Return the table as it is defined now; another handle may have changed its columns or options."""
@@ -70,10 +70,12 @@ class TableHandle:
         self._open_writer(now)
         self.writer.meter.hook = hook
 
-    def write(self, frame: DataFrame, commit_id: CommitId | None) -> Snapshot | None:
-        """Write rows as one snapshot; a commit id that has landed before is not written again."""
+    def write(
+        self, stage: Callable[[Stager], Sequence[StagedFile]], commit_id: CommitId | None = None
+    ) -> Snapshot | None:
+        """Write rows as one snapshot; see ``Writer.write``. A commit id that has landed before is not written again."""
         with self.lock:
-            return self.finish(self.writer.write(frame, commit_id))
+            return self.finish(self.writer.write(stage, commit_id))
 
     def finish(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Run the maintenance that is due after a write, and return the write's snapshot.
@@ -96,13 +98,8 @@ class TableHandle:
 
     def expire_partitions(self, *, dry_run: bool = False, progress: Progress | None = None) -> PartitionsReport:
         """Delete old partitions; see ``Maintenance.expire_partitions``."""
-        table = self.refresh()
-
-        def rows() -> DataFrame:
-            return batch.read(self.spark, table, snapshot=None, timestamp=None, columns=table.spec.partition_by)
-
         return expire_partitions(
-            table, rows, lambda where: self.finish(self.verbs.delete(where, None)), dry_run=dry_run, progress=progress
+            self.refresh(), self._partitions, self._delete_partitions, dry_run=dry_run, progress=progress
         )
 
     def _expire_partitions_if_due(self) -> None:
@@ -115,9 +112,17 @@ class TableHandle:
         if has_old_partitions(self.table):
             self.expire_partitions()
 
+    @abstractmethod
+    def _partitions(self) -> list[PartitionValues]:
+        """Return the partitions of the newest snapshot's rows."""
+
+    @abstractmethod
+    def _delete_partitions(self, partitions: Sequence[PartitionValues]) -> Snapshot | None:
+        """Delete all rows of some partitions."""
+
 
 class HasHandle(Protocol):
-    """``TableStore`` or one of its parts."""
+    """A table or one of its parts."""
 
     @property
     def _handle(self) -> TableHandle: ...

@@ -21,15 +21,15 @@ from tablestore.read import batch
 from tablestore.read.time_travel import Point
 from tablestore.streaming import stream_read
 from tablestore.table.consumers import TableConsumers
-from tablestore.table.handle import TableHandle
 from tablestore.table.log import TableLog
+from tablestore.table.spark_handle import SparkHandle
 from tablestore.table.tags import TableTags
 
 
 class ReadableTable:
     """The part of ``TableStore`` that changes no rows."""
 
-    def __init__(self, handle: TableHandle) -> None:
+    def __init__(self, handle: SparkHandle) -> None:
         self._handle = handle
         self.tags = TableTags(handle)
         self.consumers = TableConsumers(handle)

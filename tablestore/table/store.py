@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,15 @@ from tablestore.dml.merge_join import On
 from tablestore.maintenance.compact import compact
 from tablestore.streaming.stream_write import start_stream
 from tablestore.table.alter import Alter
-from tablestore.table.handle import TableHandle, exclusive
+from tablestore.table.handle import exclusive
 from tablestore.table.maintenance import Maintenance
 from tablestore.table.readable import ReadableTable
+from tablestore.table.spark_handle import SparkHandle
 from tablestore.write.foreign_commits import adopt
 from tablestore.write.metrics import Hook
 from tablestore.write.prepare_input import deletes_of
 from tablestore.write.recovery import publish_all
+from tablestore.write.staging_job import stage_frame
 
 _MOVED = {
     "add_column": "alter.add_column",
@@ -74,7 +77,7 @@ class TableStore(ReadableTable):
 
     def __init__(self, spark: SparkSession, table: TableContext) -> None:
         """Use ``create`` or ``open``."""
-        handle = TableHandle(spark, table)
+        handle = SparkHandle(spark, table)
         super().__init__(handle)
         self.alter = Alter(handle)
         self.maintenance = Maintenance(handle)
@@ -199,7 +202,8 @@ class TableStore(ReadableTable):
             PublishPendingError: Committed, but the log's broker fails; the next write or ``recover()`` publishes it.
         """
         commit_id = None if batch is None else CommitId.of_batch(batch)
-        return self._handle.write(self.alter.merge_schema(frame) if merge_schema else frame, commit_id)
+        rows = self.alter.merge_schema(frame) if merge_schema else frame
+        return self._handle.write(partial(stage_frame, rows), commit_id)
 
     @exclusive
     def delete(self, where: DataFrame | Condition, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
@@ -339,10 +343,10 @@ class TableStore(ReadableTable):
         """
         # The query runs in its own thread, so it writes through its own handle.
         table = self._handle.refresh()
-        own = TableHandle(self._handle.spark, TableContext.open(table.path, table.runtime, table.allowed))
+        own = SparkHandle(self._handle.spark, TableContext.open(table.path, table.runtime, table.allowed))
         return start_stream(
             frame,
-            own.write,
+            lambda rows, commit_id: own.write(partial(stage_frame, rows), commit_id),
             has_key=table.spec.has_key,
             checkpoint=os.fspath(checkpoint),
             output_mode=output_mode,

@@ -1,19 +1,35 @@
-"""The Spark job that stages files, and the file descriptions that its tasks return."""
+"""The Spark job that stages a frame's rows."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from snapshot.delta.log import DataFile
-from snapshot.errors import InvalidInputError, UnavailableError
-from snapshot.records import SentRange
-from snapshot.staging.stage import STAGED, Role, StagedFile, StagesRows, staged_to_arrow
+from snapshot.staging.stage import StagedFile, Stager, StagesRows
+from snapshot.staging.task_results import STAGED, accept_staged, staged_to_arrow
 from tablestore.spark.python_worker import begin_task
+from tablestore.write.arrow_input import prepare_batches
+from tablestore.write.prepare_input import check_columns, prepare_changes, prepare_rows
+
+
+def stage_frame(frame: DataFrame, stager: Stager) -> list[StagedFile]:
+    """Prepare and stage a frame's rows: in a Spark job, or in this process if the frame is local.
+
+    Raises:
+        InvalidInputError: the columns are not the table's, or rows were rejected; the staged files are removed.
+        UnavailableError: the file system failed; the staged files are removed.
+    """
+    spec, preimages = stager.spec, stager.rule.takes_preimages
+    if frame.isLocal():
+        check_columns(frame.schema, spec)
+        batches = prepare_batches(iter(frame.toArrow().to_batches()), spec, task=0, preimages=preimages)
+        return accept_staged(stager, staged_to_arrow(stager, batches, 0).to_pylist())
+    if not spec.has_key:
+        return run_staging(prepare_rows(frame, spec), stager)
+    return run_staging(prepare_changes(frame, spec, stager.buckets, preimages=preimages), stager)
 
 
 def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
@@ -36,38 +52,3 @@ def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
         shaped = shaped.toDF(*(f"c{number}" for number in range(len(names))))
     rows = shaped.mapInArrow(stage, STAGED).collect()
     return accept_staged(stager, [row.asDict() for row in rows])
-
-
-def accept_staged(stager: StagesRows, rows: Sequence[dict[str, object]]) -> list[StagedFile]:
-    """Parse the descriptions that staging tasks returned; if a task rejected rows or failed, discard all files.
-
-    Raises:
-        InvalidInputError: rows were rejected; the staged files are removed.
-        UnavailableError: the file system failed; the staged files are removed.
-    """
-    staged = [
-        StagedFile(
-            DataFile(
-                str(row["path"]),
-                int(str(row["size"])),
-                int(str(row["rows"])),
-                json.loads(str(row["partition"])),
-                str(row["stats"]),
-            ),
-            int(str(row["deletes"])),
-            None if row["sent"] is None else SentRange(**json.loads(str(row["sent"]))),
-            Role(str(row["role"])),
-        )
-        for row in rows
-        if row["rejected"] is None and row["failed"] is None
-    ]
-    failed = [str(row["failed"]) for row in rows if row["failed"] is not None]
-    if failed:
-        stager.remove(staged)
-        raise UnavailableError(failed[0])
-    rejected = [str(row["rejected"]) for row in rows if row["rejected"] is not None]
-    if rejected:
-        stager.remove(staged)
-        msg = f"{rejected[0]} Nothing was written."
-        raise InvalidInputError(msg)
-    return staged

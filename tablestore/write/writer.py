@@ -1,4 +1,4 @@
-"""The write path: shape, stage, commit, publish and index."""
+"""The write path: prepare, stage, commit, publish and index."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pyspark.sql import DataFrame
-
 from log_system.base import LogPublisher
 from snapshot.errors import ConflictError, InvalidInputError, TableReplacedError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET
-from snapshot.staging.stage import Role, StagedFile, Stager, staged_to_arrow
+from snapshot.staging.stage import Role, StagedFile, Stager
 from snapshot.store.commit import CommitId, Replacement, commit, find_commit
 from snapshot.store.lookup import lookup_in
 from snapshot.store.truncate_changes import truncating
 from tablestore.context import TableContext
-from tablestore.write.arrow_input import prepare_batches
 from tablestore.write.foreign_commits import adopt
 from tablestore.write.metrics import Meter
 from tablestore.write.optimistic_retry import (
@@ -32,10 +29,8 @@ from tablestore.write.optimistic_retry import (
     check_same,
     until_fresh,
 )
-from tablestore.write.prepare_input import check_columns, prepare_changes, prepare_rows
 from tablestore.write.publish import LogMovedError, PublishPendingError, publish_pending, publish_through
 from tablestore.write.recovery import recover
-from tablestore.write.staging_job import accept_staged, run_staging
 from tablestore.write.take_over_backoff import TakeOverBackoff
 
 logger = logging.getLogger("tablestore")
@@ -82,25 +77,27 @@ class Writer:
         self._turns = TakeOverBackoff()
         self.meter = Meter(table.path)
 
-    def write(self, frame: DataFrame, commit_id: CommitId | None = None) -> Snapshot | None:
-        """Write a frame's rows as one snapshot.
+    def write(
+        self, stage: Callable[[Stager], Sequence[StagedFile]], commit_id: CommitId | None = None
+    ) -> Snapshot | None:
+        """Write rows as one snapshot.
 
         A crash in steps 1 to 3 leaves files that no snapshot refers to. Nothing rolls these steps back.
 
-        1. Shape: check the columns; add each row's kind, order and bucket.
-        2. Stage: one Spark job writes files. With ``changelog-producer=lookup``, the changes also hold the rows that
-           they replace. With ``log.consistency=eventual``, the job also sends the changes to the log; if it crashes,
-           the next writer or ``recover()`` repairs the log.
+        1. Prepare: check the columns; add each row's kind, order and bucket.
+        2. Stage: write files, in one Spark job or in this process. With ``changelog-producer=lookup``, the changes also
+           hold the rows that they replace. With ``log.consistency=eventual``, staging also sends the changes to the
+           log; if it crashes, the next writer or ``recover()`` repairs the log.
         3. Commit: one Delta version. From here on, the rows are in the table.
         4. Publish and index: write the snapshot, and any earlier one that the log lacks, to the log. A crash before or
            during this step leaves a committed snapshot that the next writer or ``recover()`` publishes.
 
         Args:
-            frame: the rows; see ``TableStore.write``.
+            stage: steps 1 and 2: prepares and stages the rows with the given stager; may be called several times.
             commit_id: identifies a write that the caller may repeat after a crash; None for any other write.
 
         Returns:
-            The snapshot; None if the frame has no rows.
+            The snapshot; None if nothing was staged.
 
         Raises:
             InvalidInputError: the rows do not fit the table; nothing was committed.
@@ -110,7 +107,7 @@ class Writer:
         if commit_id is not None and (landed := self.publish_landed(commit_id)) is not None:
             return landed
         self.recover_once()
-        return self.write_by(partial(self._stage, frame), commit_id)
+        return self.write_by(stage, commit_id)
 
     def write_by(
         self,
@@ -190,18 +187,6 @@ class Writer:
             return self.write_staged(staged, commit_id, kind=kind, replaced=replaced, spec=spec, all_rows=all_rows)
 
         return self.meter.made(kind, lambda: until_fresh(self._table.path, attempt, tries_max=RETRIES_MAX))
-
-    def _stage(self, frame: DataFrame, stager: Stager) -> list[StagedFile]:
-        """Shape and stage rows: in a Spark job, or in this process if the frame is local."""
-        spec, buckets = stager.spec, stager.buckets
-        preimages = stager.rule.takes_preimages
-        if frame.isLocal():
-            check_columns(frame.schema, spec)
-            batches = prepare_batches(iter(frame.toArrow().to_batches()), spec, task=0, preimages=preimages)
-            return accept_staged(stager, staged_to_arrow(stager, batches, 0).to_pylist())
-        if not spec.has_key:
-            return run_staging(prepare_rows(frame, spec), stager)
-        return run_staging(prepare_changes(frame, spec, buckets, preimages=preimages), stager)
 
     def write_staged(
         self,
