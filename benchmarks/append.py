@@ -7,7 +7,7 @@ from benchmarks.frames import SCHEMA, rows
 from benchmarks.harness import CORES, Bench, Result, at_least, count_text, main, timed
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from tablestore.context import TableContext
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 from tablestore.write.open_publisher import open_publisher
 from tablestore.write.prepare_input import prepare_changes
 from tablestore.write.staging_job import run_staging

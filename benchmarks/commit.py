@@ -17,7 +17,7 @@ from snapshot.schema.system_columns import SEQ
 from snapshot.staging.stage import StagedFile, change_file_schema
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import BucketTask, compact_if_due
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 from tablestore.write.open_publisher import open_publisher
 from tablestore.write.writer import Writer
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from benchmarks.frames import rows, sample
 from benchmarks.harness import Bench, Result, at_least, count_text, main, timed
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 SCHEMA = "id bigint, name string, price double, at timestamp"
 ENGINES: Mapping[str, Mapping[str, str]] = {

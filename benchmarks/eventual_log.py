@@ -12,7 +12,7 @@ from log_system.kafka.client import bulk_produce
 from snapshot.merge.bucket_hash import bucket_of
 from snapshot.row_kind import KIND, RowKind
 from tablestore.context import TableContext
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 SCHEMA = "id bigint, name string, price double"
 _FLUSH_SECONDS = 120

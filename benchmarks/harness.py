@@ -24,7 +24,7 @@ from rich.table import Table
 
 from log_system.local_kafka.owned import LocalKafka
 from tablestore.session import session
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 CORES = 2
 Say = Callable[[str], None]

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from benchmarks.eventual_log import changes, eventual_table, send
 from benchmarks.harness import CORES, Bench, Result, count_text, main, reach
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 _MICRO_BATCHES = {10: 3, 1: 3}
 """Number of micro-batches, with the rounds of each."""

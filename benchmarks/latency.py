@@ -20,7 +20,7 @@ from benchmarks.harness import CORES, Bench, Result, limit, main, percentile, se
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.register import SNAPSHOT_HEADER
 from tablestore.context import TableContext
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 ROWS_PER_SECOND = 100
 _WARM_UP_SECONDS = 10

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.frames import SCHEMA, rows, sample
 from benchmarks.harness import Bench, Result, Timed, at_most, count_text, main, timed
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 
 def run(bench: Bench) -> list[Result]:

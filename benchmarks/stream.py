@@ -6,7 +6,7 @@ from benchmarks.bare import consuming, team
 from benchmarks.frames import SCHEMA, rows
 from benchmarks.harness import CORES, Bench, Result, Timed, at_least, count_text, limit, main, seconds_text, timed
 from tablestore.context import TableContext
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 
 def run(bench: Bench) -> list[Result]:

@@ -11,7 +11,7 @@ import os
 from benchmarks.frames import SCHEMA, rows
 from benchmarks.harness import CORES, Bench, Result, count_text, limit, main, reach, timed
 from benchmarks.memory import LIMIT_MB, PeakWatch
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 GROWTH_MB = 150.0
 """The maximum increase of the peak for ten times the rows, which comes from bounded buffers that fill up."""

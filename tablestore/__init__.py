@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tablestore.local.table_reader import LocalTable, open_local
     from tablestore.session import register, session
     from tablestore.sql.session import Catalog
-    from tablestore.table import TableStore
+    from tablestore.table.store import TableStore
     from tablestore.write.publish import PublishPendingError
 
 __all__ = [
@@ -63,7 +63,7 @@ _PLACES = {
     "PublishPendingError": "tablestore.write.publish",
     "RenameColumn": "snapshot.schema.evolution",
     "Snapshot": "snapshot.records",
-    "TableStore": "tablestore.table",
+    "TableStore": "tablestore.table.store",
     "WidenColumn": "snapshot.schema.evolution",
     "open_local": "tablestore.local.table_reader",
     "register": "tablestore.session",

@@ -112,6 +112,27 @@ class TableContext:
         """Whether a write looks up the existing rows of its keys in the table."""
         return self.options.looks_up or self.rule.merges
 
+    def check_says_deletes(self, verb: str, *, all_rows: bool = False) -> None:
+        """Check that the log can express the changes of a statement that deletes or replaces rows.
+
+        Args:
+            verb: the statement's name in messages.
+            all_rows: all rows are removed, which a single truncate record may express.
+
+        Raises:
+            InvalidInputError: the log's format cannot express a delete in this table.
+        """
+        log = self.options.log
+        if log is None or (all_rows and log.truncate_record):
+            return
+        if not self.spec.has_key and log.traits.deletes_need_key:
+            msg = (
+                f"{verb}: log.format={log.format!r} identifies a deleted row by its primary key, and table "
+                f"{self.path!r} has none. Nothing was written. Create such a table with log.format='arrow' or "
+                "'debezium-json', or with a primary key."
+            )
+            raise InvalidInputError(msg)
+
     def newest_visible(self) -> int:
         """Return the newest snapshot that readers of the log may see."""
         return self.log.newest()

@@ -249,7 +249,7 @@ class _Sink:
             if writer.table.looks_up:
                 # Spark passes rows to a data source in any order, so only now are the rows of a bucket all known. They
                 # are staged again by bucket, and the commit lists those files.
-                writer.write_by(partial(self._stage_again, staged), commit_id)
+                writer.write(partial(self._stage_again, staged), commit_id)
                 return
             # From here on a commit may list the files.
             undo.pop_all()

@@ -46,16 +46,18 @@ class CommitId:
     checkpoint_id: str = ""
 
     @classmethod
-    def of_batch(cls, batch: object) -> CommitId:
-        """Return the id of a write that the caller identifies by a name and a number.
+    def of(cls, batch: object) -> CommitId | None:
+        """Return the id of a write that the caller identifies by a name and a number; None for any other write.
 
         Args:
-            batch: the name and the number, an integer (NumPy integers are accepted).
+            batch: the name and the number, an integer (NumPy integers are accepted); or None.
 
         Raises:
             InvalidInputError: ``batch`` is anything else. A value that Delta's ``txn`` action cannot hold makes the
                 table's log unreadable for other tools.
         """
+        if batch is None:
+            return None
         name, number = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (None, None)
         if not isinstance(name, str) or not name or name == OLDEST or not _is_unicode(name):
             raise _no_batch(batch)

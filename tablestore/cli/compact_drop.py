@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, TypeVar
+from collections.abc import Mapping
+from typing import Annotated
 
 from rich.console import Console
 from typer import Option, Typer, confirm
@@ -15,10 +14,8 @@ from tablestore.cli.console import AsJson
 from tablestore.cli.output import print_json
 from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
-from tablestore.local.split_threads import cores
+from tablestore.local.threads import run_in_threads
 from tablestore.maintenance.compact import compact as compact_table
-
-Task = TypeVar("Task")
 
 
 def compact(path: Path, option: Client = None, as_json: AsJson = False) -> None:
@@ -77,9 +74,3 @@ def add_to(app: Typer) -> None:
     """Add the commands to the application."""
     app.command()(compact)
     app.command()(drop)
-
-
-def run_in_threads(tasks: Sequence[Task], work: Callable[[Task], str]) -> list[str]:
-    """Run tasks in one thread per core; once all have ended, raise the error of the first task that failed."""
-    with ThreadPoolExecutor(cores(), thread_name_prefix="tablestore-compact") as pool:
-        return list(pool.map(work, tasks))

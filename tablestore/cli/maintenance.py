@@ -11,12 +11,12 @@ from typer import Argument, Option, Typer
 
 from log_system.jars import waiting
 from tablestore.cli.audit import progress_bar
-from tablestore.cli.compact_drop import run_in_threads
 from tablestore.cli.console import AsJson, console
 from tablestore.cli.output import print_json, show_rows
 from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
 from tablestore.inspect.metadata_tables import INSPECTED, inspected
+from tablestore.local.threads import run_in_threads
 from tablestore.maintenance import remove_orphans as orphans
 from tablestore.maintenance.change_tags import delete_tag as remove_tag
 from tablestore.maintenance.change_tags import make_tag
@@ -94,7 +94,7 @@ def rollback(
 def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = False, option: Client = None) -> None:
     """Delete partitions older than 'partition.expiration-time'. Starts Spark."""
     from tablestore.session import session  # noqa: PLC0415 - PySpark takes a second to import
-    from tablestore.table import TableStore  # noqa: PLC0415
+    from tablestore.table.store import TableStore  # noqa: PLC0415
 
     with waiting("Reading partitions ..."):
         table = TableStore.open(session(), path, options=client_options(option))

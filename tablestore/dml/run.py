@@ -156,25 +156,13 @@ class Verbs:
             assert stager.base is not None
             return merge_on_read.stage(changes(stager.base), self._table, stager, by_bucket=by_bucket)
 
-        return self._once(
-            batch, lambda commit_id: self._writer.write_by(stage, commit_id, kind=kind, all_rows=all_rows)
-        )
+        return self._writer.write(stage, CommitId.of(batch), kind=kind, all_rows=all_rows)
 
     def _replace(
         self, kind: str, batch: Batch, stage: Callable[[int], copy_on_write.Staging], *, all_rows: bool = False
     ) -> Snapshot | None:
         """Replace files of a table without a key."""
-        return self._once(
-            batch, lambda commit_id: self._writer.replace_by(stage, commit_id, kind=kind, all_rows=all_rows)
-        )
-
-    def _once(self, batch: Batch, write: Callable[[CommitId | None], Snapshot | None]) -> Snapshot | None:
-        """Write, unless the batch has already landed."""
-        commit_id = None if batch is None else CommitId.of_batch(batch)
-        if commit_id is not None and (landed := self._writer.publish_landed(commit_id)) is not None:
-            return landed
-        self._writer.recover_once()
-        return write(commit_id)
+        return self._writer.replace(stage, CommitId.of(batch), kind=kind, all_rows=all_rows)
 
     def _needs(self, where: Condition) -> Predicate:
         """Return the part of a condition by which our own reader can filter rows.
@@ -195,7 +183,7 @@ class Verbs:
             InvalidInputError: the log's format cannot express a delete in this table.
         """
         self._writer.refresh()
-        check_says_deletes(self._table, verb, all_rows=all_rows)
+        self._table.check_says_deletes(verb, all_rows=all_rows)
 
     def _check_rows(self, frame: DataFrame, verb: str) -> None:
         """Check that a frame's columns are the table's.
@@ -207,29 +195,6 @@ class Verbs:
             msg = f"{verb}: expected no column {CHANGE_TYPE!r}: all rows are new. Drop it, or write() the changes."
             raise InvalidInputError(msg)
         check_columns(frame.schema, self._table.spec)
-
-
-def check_says_deletes(table: TableContext, verb: str, *, all_rows: bool = False) -> None:
-    """Check that the log can express a statement's changes.
-
-    Args:
-        table: the table.
-        verb: the statement's name in messages.
-        all_rows: all rows are removed, which a single truncate record may express.
-
-    Raises:
-        InvalidInputError: the log's format cannot express a delete in this table.
-    """
-    log = table.options.log
-    if log is None or (all_rows and log.truncate_record):
-        return
-    if not table.spec.has_key and log.traits.deletes_need_key:
-        msg = (
-            f"{verb}: log.format={log.format!r} identifies a deleted row by its primary key, and table {table.path!r} "
-            "has none. Nothing was written. Create such a table with log.format='arrow' or 'debezium-json', or with a "
-            "primary key."
-        )
-        raise InvalidInputError(msg)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pyarrow as pa
 from snapshot.errors import CorruptedError, InvalidInputError
 from snapshot.schema.spec import TableSpec
 from snapshot.store.table_files import TableFiles
-from tablestore.local.split_threads import read_splits
+from tablestore.local.threads import read_splits
 from tablestore.read.split_planner import snapshot_splits
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.context import TableContext
 from tablestore.inspect.metadata_tables import inspected
 from tablestore.local.rows import reader
-from tablestore.local.split_threads import ReadAnew, cores
 from tablestore.local.tail import followed, in_order
+from tablestore.local.threads import ReadAnew, cores
 from tablestore.options.read_options import parse_read_options, timestamp_millis
 from tablestore.options.table_options import TableOptions
 from tablestore.read.time_travel import Point, between, snapshot_at

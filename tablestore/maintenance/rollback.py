@@ -21,7 +21,6 @@ from snapshot.store.lookup import base_file
 from snapshot.store.snapshot_files import SnapshotFiles
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
-from tablestore.dml.run import check_says_deletes
 from tablestore.read.time_travel import Point, snapshot_at
 from tablestore.write.optimistic_retry import Replaced
 from tablestore.write.writer import Writer
@@ -69,11 +68,10 @@ def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point
         ConflictError: other writers committed first too often; nothing was written.
     """
     files = table.files
-    check_says_deletes(table, "rollback")
+    table.check_says_deletes("rollback")
     then = snapshot_at(files, to).id
-    writer.recover_once()
     if not table.spec.has_key:
-        return writer.replace_by(partial(_replaced, files, run_tasks, then), kind="rollback")
+        return writer.replace(partial(_replaced, files, run_tasks, then), kind="rollback")
 
     def stage(stager: Stager) -> list[StagedFile]:
         assert stager.base is not None
@@ -82,7 +80,7 @@ def rollback(table: TableContext, writer: Writer, run_tasks: RunTasks, to: Point
         results = run_tasks(_tasks(writer.table.files, exact, stager.base, then), _stage_bucket)
         return accept_staged(stager, [row for result in results for row in json.loads(result)])
 
-    return writer.write_by(stage, kind="rollback")
+    return writer.write(stage, kind="rollback")
 
 
 def _replaced(files: TableFiles, run_tasks: Any, then: int, now: int) -> tuple[list[StagedFile], Replaced]:

@@ -41,7 +41,7 @@ from tablestore.sql.parser.statements import (
 from tablestore.sql.parser.statements import Column as StatementColumn
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 
 def run_verb(scope: Scope, statement: Verb) -> Result:

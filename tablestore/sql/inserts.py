@@ -47,7 +47,7 @@ from tablestore.sql.parser.types import PRECISION_MAX, FlinkType
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, plan_into, relation
 from tablestore.sql.queries.relation import Relation
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
 

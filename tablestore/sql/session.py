@@ -52,7 +52,7 @@ from tablestore.sql.parser.statements import (
 )
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, plan
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 
 class Catalog:

@@ -201,7 +201,7 @@ class TableStore(ReadableTable):
             ConflictError: Other writers committed first too often; nothing was written.
             PublishPendingError: Committed, but the log's broker fails; the next write or ``recover()`` publishes it.
         """
-        commit_id = None if batch is None else CommitId.of_batch(batch)
+        commit_id = CommitId.of(batch)
         rows = self.alter.merge_schema(frame) if merge_schema else frame
         return self._handle.write(partial(stage_frame, rows), commit_id)
 

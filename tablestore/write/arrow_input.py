@@ -8,11 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapshot.errors import InvalidInputError
+from snapshot.merge.merge_rules import LAST_ROW, MergeRule
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import SEQ, conform
+from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, conform
 from snapshot.staging.stage import change_file_schema
 
+_CARRIED = (COMMIT_VERSION, COMMIT_TIMESTAMP)
 _TASK_SHIFT = 33
 """Row numbers of a task stay below 2**33, as in Spark's ``monotonically_increasing_id``."""
 
@@ -48,8 +51,73 @@ def prepare_batches(
         yield conform(shaped if keep is None else shaped.filter(keep), target)
 
 
+def check_names(names: Sequence[str], spec: TableSpec) -> None:
+    """Check the names of the columns of rows to write; case does not count.
+
+    Columns that were added to the table later may be missing, so that existing writers continue to work; their rows
+    have NULL in them.
+
+    Raises:
+        InvalidInputError: a column is missing or unknown, or is ``_change_type`` although the table has no key.
+    """
+    given = {name.lower() for name in names}
+    wanted = {name.lower() for name in spec.arrow.names}
+    allowed = wanted | ({CHANGE_TYPE, *_CARRIED} if spec.has_key else set())
+    if CHANGE_TYPE in given and not spec.has_key:
+        msg = (
+            f"column {CHANGE_TYPE!r}: only a table with a primary key takes {', '.join(CHANGE_TYPE_NAMES)}; "
+            "this table has none. Drop the column to append the rows."
+        )
+        raise InvalidInputError(msg)
+    missing = [name for name in spec.arrow.names if name.lower() not in given and name not in spec.added]
+    extra = [name for name in names if name.lower() not in allowed]
+    if missing or extra:
+        parts = [f"missing {missing}" if missing else "", f"unknown {extra}" if extra else ""]
+        msg = (
+            f"the frame's columns are not the table's: {' and '.join(filter(None, parts))}. "
+            f"The table has {spec.arrow.names}; select these."
+        )
+        raise InvalidInputError(msg)
+
+
+def delete_columns(names: Sequence[str], spec: TableSpec, rule: MergeRule = LAST_ROW) -> tuple[str, ...]:
+    """Return the columns that deletes by key need: those of the key, and the sequence fields if there are any.
+
+    Args:
+        names: the columns of the given keys.
+        spec: the table.
+        rule: the table's merge rule.
+
+    Raises:
+        InvalidInputError: the table has no key; the keys lack a key column or a sequence field; or the merge engine
+            needs whole rows for deletes.
+    """
+    if not spec.has_key:
+        msg = "delete: this table has no primary key, so its rows cannot be named."
+        raise InvalidInputError(msg)
+    if rule.takes_preimages:
+        msg = (
+            f"delete: with merge-engine='{rule.name}' a delete takes its row's values back, and keys alone have none. "
+            f"Write whole rows with a column {CHANGE_TYPE!r} that says 'delete'."
+        )
+        raise InvalidInputError(msg)
+    given = {name.lower() for name in names}
+    missing = [name for name in spec.primary_key if name.lower() not in given]
+    if missing:
+        msg = f"delete: the frame lacks key columns {missing}; it has {list(names)}."
+        raise InvalidInputError(msg)
+    missing = [name for name in rule.buries if name.lower() not in given]
+    if missing:
+        msg = (
+            f"delete: with sequence.field a delete needs its sequence too; the frame lacks {missing}; it has "
+            f"{list(names)}. Without it, no row would be older than the delete."
+        )
+        raise InvalidInputError(msg)
+    return (*spec.primary_key, *rule.buries)
+
+
 def deletes_of(keys: pa.Table, spec: TableSpec, kept: Sequence[str]) -> pa.Table:
-    """Return a delete for each row of keys, with the columns in ``kept``; see ``prepare_input.deletes_of``."""
+    """Return a delete for each row of keys, with the columns in ``kept`` and ``_change_type``."""
     names = {name.lower(): name for name in keys.column_names}
     columns = [
         keys.column(names[f.name.lower()]) if f.name in kept else pa.nulls(keys.num_rows, f.type) for f in spec.arrow

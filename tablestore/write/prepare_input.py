@@ -9,15 +9,14 @@ from pyspark.sql.types import StructField, StructType
 from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import LAST_ROW, MergeRule
 from snapshot.quoting import backquoted, text_literal
-from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
+from snapshot.row_kind import CHANGE_TYPE, KIND, RowKind
 from snapshot.schema.spark_types import can_widen
 from snapshot.schema.spec import TableSpec
-from snapshot.schema.system_columns import BUCKET, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ
+from snapshot.schema.system_columns import BUCKET, SEQ
 from tablestore.write import arrow_input
 
 UNKNOWN_KIND = -1
 """Row kind for an invalid ``_change_type``; staging rejects it."""
-_CARRIED = (COMMIT_VERSION, COMMIT_TIMESTAMP)
 
 
 def prepare_rows(frame: DataFrame, spec: TableSpec) -> DataFrame:
@@ -81,10 +80,7 @@ def table_columns(schema: StructType, spec: TableSpec) -> list[Column]:
 
 
 def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]:
-    """Check a frame's columns against the table's; names are case-insensitive.
-
-    Columns that were added to the table later may be missing, so that existing writers continue to work; their rows
-    have NULL in them.
+    """Check a frame's columns against the table's: their names (``arrow_input.check_names``) and types.
 
     Returns:
         The frame's columns by lower-case name.
@@ -93,24 +89,8 @@ def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]
         InvalidInputError: a column is missing, unknown or of another type, or the frame has ``_change_type`` although
             the table has no key.
     """
+    arrow_input.check_names(schema.names, spec)
     given = {field.name.lower(): field for field in schema.fields}
-    wanted = {field.name.lower() for field in spec.schema.fields}
-    allowed = wanted | ({CHANGE_TYPE, *_CARRIED} if spec.has_key else set())
-    if CHANGE_TYPE in given and not spec.has_key:
-        msg = (
-            f"column {CHANGE_TYPE!r}: only a table with a primary key takes {', '.join(CHANGE_TYPE_NAMES)}; "
-            "this table has none. Drop the column to append the rows."
-        )
-        raise InvalidInputError(msg)
-    missing = [f.name for f in spec.schema.fields if f.name.lower() not in given and f.name not in spec.added]
-    extra = [f.name for f in schema.fields if f.name.lower() not in allowed]
-    if missing or extra:
-        parts = [f"missing {missing}" if missing else "", f"unknown {extra}" if extra else ""]
-        msg = (
-            f"the frame's columns are not the table's: {' and '.join(filter(None, parts))}. "
-            f"The table has {spec.schema.fieldNames()}; select these."
-        )
-        raise InvalidInputError(msg)
     for field in spec.schema.fields:
         source = given.get(field.name.lower())
         if source is not None and not can_widen(source.dataType, field.dataType):
@@ -129,28 +109,8 @@ def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> 
         InvalidInputError: the table has no key; the frame lacks a key column or a sequence field; or the merge engine
             needs whole rows for deletes.
     """
-    if not spec.has_key:
-        msg = "delete: this table has no primary key, so its rows cannot be named."
-        raise InvalidInputError(msg)
+    kept = arrow_input.delete_columns(keys.columns, spec, rule)
     given = {name.lower(): name for name in keys.columns}
-    if rule.takes_preimages:
-        msg = (
-            f"delete: with merge-engine='{rule.name}' a delete takes its row's values back, and keys alone have none. "
-            f"Write whole rows with a column {CHANGE_TYPE!r} that says 'delete'."
-        )
-        raise InvalidInputError(msg)
-    missing = [name for name in spec.primary_key if name.lower() not in given]
-    if missing:
-        msg = f"delete: the frame lacks key columns {missing}; it has {keys.columns}."
-        raise InvalidInputError(msg)
-    missing = [name for name in rule.buries if name.lower() not in given]
-    if missing:
-        msg = (
-            f"delete: with sequence.field a delete needs its sequence too; the frame lacks {missing}; it has "
-            f"{keys.columns}. Without it, no row would be older than the delete."
-        )
-        raise InvalidInputError(msg)
-    kept = (*spec.primary_key, *rule.buries)
     if keys.isLocal():
         return keys.sparkSession.createDataFrame(arrow_input.deletes_of(keys.toArrow(), spec, kept))
     return keys.select(

@@ -78,7 +78,12 @@ class Writer:
         self.meter = Meter(table.path)
 
     def write(
-        self, stage: Callable[[Stager], Sequence[StagedFile]], commit_id: CommitId | None = None
+        self,
+        stage: Callable[[Stager], Sequence[StagedFile]],
+        commit_id: CommitId | None = None,
+        *,
+        kind: str | None = None,
+        all_rows: bool = False,
     ) -> Snapshot | None:
         """Write rows as one snapshot.
 
@@ -92,41 +97,14 @@ class Writer:
         4. Publish and index: write the snapshot, and any earlier one that the log lacks, to the log. A crash before or
            during this step leaves a committed snapshot that the next writer or ``recover()`` publishes.
 
-        Args:
-            stage: steps 1 and 2: prepares and stages the rows with the given stager; may be called several times.
-            commit_id: identifies a write that the caller may repeat after a crash; None for any other write.
-
-        Returns:
-            The snapshot; None if nothing was staged.
-
-        Raises:
-            InvalidInputError: the rows do not fit the table; nothing was committed.
-            ConflictError: other writers committed first too often; nothing was committed.
-            PublishPendingError: committed, but not yet in the log.
-        """
-        if commit_id is not None and (landed := self.publish_landed(commit_id)) is not None:
-            return landed
-        self.recover_once()
-        return self.write_by(stage, commit_id)
-
-    def write_by(
-        self,
-        stage: Callable[[Stager], Sequence[StagedFile]],
-        commit_id: CommitId | None = None,
-        *,
-        kind: str | None = None,
-        all_rows: bool = False,
-    ) -> Snapshot | None:
-        """Stage, commit and publish (steps 1 to 4 of ``write``).
-
         Changes that depend on the table's contents are staged again if another writer commits first. These are the
         changes of a DML statement, those of a merge engine, and all changes with ``changelog-producer=lookup``. Any
         change is staged again if the table's columns change before the commit.
 
         Args:
-            stage: stages the rows with the given stager; may be called several times. The rows of a DML statement are
-                computed from the stager's snapshot ``base``.
-            commit_id: as for ``write``.
+            stage: steps 1 and 2: prepares and stages the rows with the given stager; may be called several times. The
+                rows of a DML statement are computed from the stager's snapshot ``base``.
+            commit_id: identifies a write that the caller may repeat after a crash; None for any other write.
             kind: the snapshot's kind, for a DML statement; None for a write.
             all_rows: replace all existing rows with the staged ones.
 
@@ -134,8 +112,13 @@ class Writer:
             The snapshot; None if nothing was staged.
 
         Raises:
+            InvalidInputError: the rows do not fit the table; nothing was committed.
             ConflictError: other writers committed first ``RETRIES_MAX`` times in a row; nothing was committed.
+            PublishPendingError: committed, but not yet in the log.
         """
+        if commit_id is not None and (landed := self.publish_landed(commit_id)) is not None:
+            return landed
+        self.recover_once()
         tries = itertools.count()
 
         def attempt() -> Snapshot | None:
@@ -151,7 +134,7 @@ class Writer:
 
         return self.meter.made(kind or "write", lambda: until_fresh(self._table.path, attempt, tries_max=RETRIES_MAX))
 
-    def replace_by(
+    def replace(
         self,
         stage: Callable[[int], tuple[Sequence[StagedFile], Replaced]],
         commit_id: CommitId | None = None,
@@ -179,6 +162,9 @@ class Writer:
         Raises:
             ConflictError: other writers removed files first ``RETRIES_MAX`` times in a row; nothing was committed.
         """
+        if commit_id is not None and (landed := self.publish_landed(commit_id)) is not None:
+            return landed
+        self.recover_once()
 
         def attempt() -> Snapshot | None:
             self.refresh()

@@ -89,7 +89,7 @@ def test_whoever_dies_in_a_verb_leaves_a_log_that_is_the_table(
                 )
                 try:
                     with failing(*step, after=after):
-                        writer.replace_by(stage, kind="update")
+                        writer.replace(stage, kind="update")
                 except Crash:
                     writer = new_writer()
         writer = new_writer()
@@ -98,7 +98,7 @@ def test_whoever_dies_in_a_verb_leaves_a_log_that_is_the_table(
         report = verify(TableContext.open(str(path)))
         assert report.ok, report
         assert not report.pending
-        writer.replace_by(rewriting(table, lambda _: None), kind="truncate")
+        writer.replace(rewriting(table, lambda _: None), kind="truncate")
         assert +in_log(servers, name) == in_table(path) == Counter()
     finally:
         for publisher in buried:
@@ -137,14 +137,14 @@ def test_whoever_dies_while_one_record_says_that_all_rows_are_gone(
             write(writer, [(number, "a"), (number, "b")])
             try:
                 with failing(*step, after=after, hits=range(2, 3) if step[0] is DeltaLog else range(1, 2)):
-                    writer.replace_by(meanwhile(number), kind="overwrite", all_rows=True)
+                    writer.replace(meanwhile(number), kind="overwrite", all_rows=True)
             except Crash:
                 writer = new_writer()
         writer = new_writer()
         recover(table.files, buried[-1], table.index, buckets=PARTITIONS)
         assert in_log(servers, name) == in_table(path)
         write(writer, [(-1, "end")])
-        writer.replace_by(meanwhile(1), kind="truncate", all_rows=True)
+        writer.replace(meanwhile(1), kind="truncate", all_rows=True)
         assert in_log(servers, name) == in_table(path) == Counter()
         report = verify(TableContext.open(str(path)))
         assert report.ok, report

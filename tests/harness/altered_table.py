@@ -80,7 +80,7 @@ class Altered:
     def write_by(writer: Writer, rows: Sequence[Row]) -> Snapshot | None:
         """Write rows by a writer, outside of the model."""
         writer.recover_once()
-        return writer.write_by(lambda stager: stager.stage(prepare_batches(iter([batch_of(rows)]), stager.spec, 0), 0))
+        return writer.write(lambda stager: stager.stage(prepare_batches(iter([batch_of(rows)]), stager.spec, 0), 0))
 
     @property
     def table(self) -> TableContext:
@@ -94,7 +94,7 @@ class Altered:
 
     def write(self, rows: Sequence[Row], *, writer: Writer | None = None) -> Snapshot | None:
         """Write rows by the table's names; with a key, a row whose ``_change_type`` is ``delete`` deletes."""
-        made = self.write_by(writer or self._writer, rows)
+        made = self.write(writer or self._writer, rows)
         if made is not None:
             columns, before = self.states[-1]
             self.states.append((columns, self._after(before, rows, columns)))

@@ -67,7 +67,7 @@ class Damaged:
         if self.key:
             act(writer, table, "truncate", lambda held: [(key, None) for key in held])
         else:
-            writer.replace_by(rewriting(table, lambda _: None), kind="truncate", all_rows=True)
+            writer.replace(rewriting(table, lambda _: None), kind="truncate", all_rows=True)
         if publisher is not None:
             publisher.discard()
             settle(self.servers, self.topic)

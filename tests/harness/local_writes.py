@@ -74,7 +74,7 @@ def recover_at(path: Path, partitions: int) -> None:
 def write(writer: Writer, changes: Sequence[Change], commit_id: CommitId | None = None) -> Snapshot | None:
     """Write changes as one snapshot, staged in this process."""
     writer.recover_once()
-    return writer.write_by(lambda stager: staged(stager, changes), commit_id)
+    return writer.write(lambda stager: staged(stager, changes), commit_id)
 
 
 def act(
@@ -82,7 +82,7 @@ def act(
 ) -> Snapshot | None:
     """Do a verb on a table with a key: ``decide`` gives the changes of the rows that there are."""
     writer.recover_once()
-    return writer.write_by(
+    return writer.write(
         lambda stager: staged(stager, decide(rows_of(table, stager.base))),
         kind=kind,
         all_rows=kind in ("truncate", "overwrite"),

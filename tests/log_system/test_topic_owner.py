@@ -22,7 +22,7 @@ from snapshot.storage import Storage
 from tablestore.cli import app
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing, preceded
 from tests.harness.local_writes import make_table, publisher_of, write

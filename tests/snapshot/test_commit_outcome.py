@@ -113,7 +113,7 @@ def do_alter(table: TableContext, writer: Writer) -> None:
 
 
 def do_delete(table: TableContext, writer: Writer) -> None:
-    assert writer.replace_by(rewriting(table, lambda row: None if row[0] == 9 else row), kind="delete") is not None
+    assert writer.replace(rewriting(table, lambda row: None if row[0] == 9 else row), kind="delete") is not None
 
 
 def do_alter_columns(table: TableContext, writer: Writer) -> None:
@@ -121,7 +121,7 @@ def do_alter_columns(table: TableContext, writer: Writer) -> None:
 
 
 def do_overwrite(table: TableContext, writer: Writer) -> None:
-    assert writer.write_by(lambda stager: staged(stager, [(7, "only")]), kind="overwrite", all_rows=True) is not None
+    assert writer.write(lambda stager: staged(stager, [(7, "only")]), kind="overwrite", all_rows=True) is not None
 
 
 def do_rollback(table: TableContext, writer: Writer) -> None:

@@ -52,7 +52,7 @@ def test_an_update_to_an_empty_string_is_refused(tmp_path: Path) -> None:
     writer = Writer(table, None)
     write(writer, [(1, "a"), (2, "b")])
     with pytest.raises(InvalidInputError, match=EMPTY):
-        writer.replace_by(rewriting(table, lambda row: (row[0], "") if row[0] == 1 else row), kind="update")
+        writer.replace(rewriting(table, lambda row: (row[0], "") if row[0] == 1 else row), kind="update")
     assert table.files.latest() == 1
 
 
@@ -64,5 +64,5 @@ def test_a_date_beyond_the_years_that_readers_know_is_refused(tmp_path: Path, ke
     more = {KIND: pa.array([int(RowKind.INSERT)], pa.int8()), SEQ: pa.array([0])} if key else {}
     refused = "partition column 'd' must not contain dates outside the years 1 to 9999"
     with pytest.raises(InvalidInputError, match=refused):
-        Writer(table, None).write_by(lambda stager: stager.stage([pa.record_batch({**columns, **more})], 0))
+        Writer(table, None).write(lambda stager: stager.stage([pa.record_batch({**columns, **more})], 0))
     assert table.files.latest() == 0

@@ -24,7 +24,7 @@ from tablestore.sql.parser.statements import CreateTable, CreateView, Query
 from tablestore.sql.parser.window_types import WindowKind, names_of, windows_of
 from tablestore.sql.queries.qualify import Source, qualified
 from tablestore.sql.queries.windows import MARK, over_windows, windowed
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 #: Maximum nesting of views. A deeper one is taken to read itself, which views can when their definitions change.
 DEPTH_MAX = 32

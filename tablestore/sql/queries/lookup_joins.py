@@ -22,7 +22,7 @@ from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import Relation
 from tablestore.sql.queries.unsupported import BATCH, refuse
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 _INSTEAD: Final = "INSERT its result INTO a table and read that"
 

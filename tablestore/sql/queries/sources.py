@@ -19,7 +19,7 @@ from tablestore.sql.parser.statements import ComputedColumn, CreateTable
 from tablestore.sql.queries.batch_query import DEPTH_MAX, batch_table, open_table, within_view
 from tablestore.sql.queries.relation import Relation, first_and_last_of, last_of, of_changes, of_rows
 from tablestore.sql.queries.unsupported import is_momentary
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 
 
 def is_endless(scope: Scope, name: str, depth: int = 0) -> bool:

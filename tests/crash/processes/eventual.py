@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.session import session
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 from tablestore.write.writer import Writer
 from tests.crash.matrix.audit import Verdict, read_index
 from tests.crash.matrix.cases import SMALL, Case

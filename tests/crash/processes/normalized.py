@@ -19,7 +19,7 @@ from tablestore.datasource import NormalizedDataSource
 from tablestore.normalize.keyed_state import KeyedState
 from tablestore.session import session
 from tablestore.streaming.normalized_stream import NormalizedStream
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 from tests.crash.kill_points import KillPoint, guarded
 from tests.crash.matrix.cases import Case
 from tests.crash.matrix.runner import SPARK_SECONDS, Result

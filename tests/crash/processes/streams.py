@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from tablestore.datasource import TableStoreDataSource
 from tablestore.session import session
-from tablestore.table import TableStore
+from tablestore.table.store import TableStore
 from tests.crash.kill_points import KillPoint, set_trap
 from tests.crash.processes.batches import BATCHES, FOREACH_BATCH, NOBODY, Job, changes_of
 

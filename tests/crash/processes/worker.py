@@ -129,13 +129,13 @@ def write_batches(job: Job, writer: Writer, nursery: TaskPool | None, batches: S
 def _write_batch(job: Job, writer: Writer, nursery: TaskPool | None, batch: int, commit_id: CommitId) -> None:
     table = writer.refresh()
     if batch > 0 and job.kind == REWRITE:
-        writer.replace_by(rewriting(table, partial(rewrite_row, batch)), commit_id, kind="update")
+        writer.replace(rewriting(table, partial(rewrite_row, batch)), commit_id, kind="update")
     elif batch > 0 and job.kind == VERBS:
 
         def stage(stager: Stager) -> list[StagedFile]:
             return staged(stager, verb_changes(job, batch, rows_of(table, stager.base)))
 
-        writer.write_by(stage, commit_id, kind="update" if batch == 1 else "overwrite")
+        writer.write(stage, commit_id, kind="update" if batch == 1 else "overwrite")
     elif batch == 2 and job.kind in {ROLLBACK, ROLLBACK_FILES}:
         # It has no number: rolling back again finds nothing to do.
         rollback(table, writer, run_here, 1)

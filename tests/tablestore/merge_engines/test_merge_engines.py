@@ -139,7 +139,7 @@ def staged(stager: Stager, changes: Sequence[Change]) -> list[StagedFile]:
 
 
 def write(table: TableContext, changes: Sequence[Change]) -> Snapshot | None:
-    return Writer(table, None).write_by(lambda stager: staged(stager, changes))
+    return Writer(table, None).write(lambda stager: staged(stager, changes))
 
 
 def rows_of(table: TableContext) -> dict[int, Row]:

@@ -125,7 +125,7 @@ def test_an_attempt_that_becomes_nothing_leaves_no_word_in_an_eventual_log(
         return files
 
     writer.recover_once()
-    assert writer.write_by(staged) is None
+    assert writer.write(staged) is None
     publisher.discard()
     assert rows_of(table) == {1: "first"}
     assert fold(change for partition in drain(servers, name, PARTITIONS) for change in partition) == {1: "first"}

@@ -30,7 +30,7 @@ from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
 from tablestore.local import tail
-from tablestore.local.split_threads import read_splits
+from tablestore.local.threads import read_splits
 from tablestore.maintenance.change_tags import make_tag
 from tablestore.maintenance.compact import compact
 from tablestore.write.writer import Writer
@@ -69,7 +69,7 @@ def put(writer: Writer, rows: list[dict[str, Any]], kind: RowKind = RowKind.UPDA
     more = [{KIND: int(kind), SEQ: n} if spec.has_key else {} for n in range(len(rows))]
     schema = change_file_schema(spec) if spec.has_key else spec.arrow
     batch = pa.RecordBatch.from_pylist([{**r, **m} for r, m in zip(rows, more, strict=True)], schema=schema)
-    assert writer.write_by(lambda stager: stager.stage([batch], 0), None)
+    assert writer.write(lambda stager: stager.stage([batch], 0), None)
 
 
 @pytest.fixture(scope="module", params=["key", "key, partitions", "append"])

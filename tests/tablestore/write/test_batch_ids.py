@@ -27,12 +27,12 @@ from snapshot.store.table_files import OLDEST
 )  # fmt: skip
 def test_what_names_no_write_is_refused_and_the_error_says_what_does(batch: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"batch: expected a pair \(name, number\).*got .*Nothing was written"):
-        CommitId.of_batch(batch)
+        CommitId.of(batch)
 
 
 @pytest.mark.parametrize("number", [0, 7, 2**63 - 1, np.int32(7), np.uint64(7), np.int64(0)], ids=repr)
 def test_any_whole_number_that_delta_can_hold_is_taken(number: Any) -> None:
-    made = CommitId.of_batch(("job", number))
+    made = CommitId.of(("job", number))
     assert made == CommitId("job", int(number), durable=True)
     assert type(made.batch) is int
 

@@ -140,7 +140,7 @@ def test_a_commit_in_between_makes_the_write_look_again(tmp_path: Path) -> None:
             local_writes.write(Writer(table, None), other)
         return files
 
-    made = writer.write_by(staged)
+    made = writer.write(staged)
     assert made is not None
     assert told(table, made.id) == [(1, "other", BEFORE), (1, "mine", AFTER)], "a compaction in between changes nothing"
     assert sorted(p.name for p in (tmp_path / "t" / "_changes").rglob("*.parquet")) == sorted(
@@ -161,7 +161,7 @@ def test_a_write_that_never_gets_through_says_so_and_changes_nothing(
         return files
 
     with pytest.raises(ConflictError, match=r"committed 3 times.*do without changelog-producer='lookup'"):
-        Writer(table, None).write_by(staged)
+        Writer(table, None).write(staged)
     assert rows_of(table) == {2: "other 2"}
 
 

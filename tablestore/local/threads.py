@@ -1,4 +1,4 @@
-"""Reads splits in threads of this process, without Spark; DuckDB and Arrow release Python's global lock."""
+"""Runs tasks and reads splits in threads of this process; DuckDB and Arrow release Python's global lock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from queue import Empty, Full, Queue
 from threading import Event, Lock
+from typing import TypeVar
 
 import pyarrow as pa
 
 from snapshot.records import Split
 
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 _WAITING_PER_THREAD = 2
 """Batches that may be queued for the reader, per thread."""
 _LOOK_SECONDS = 0.1
@@ -22,6 +25,12 @@ _LOOK_SECONDS = 0.1
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_in_threads(tasks: Sequence[Task], work: Callable[[Task], Result]) -> list[Result]:
+    """Run tasks in one thread per core; once all have ended, raise the error of the first task that failed."""
+    with ThreadPoolExecutor(cores(), thread_name_prefix="tablestore") as pool:
+        return list(pool.map(work, tasks))
 
 
 def read_splits(parts: Sequence[Split], threads: int) -> Generator[pa.RecordBatch]:
