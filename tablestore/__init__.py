@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         WidenColumn,
     )
     from tablestore.dml.merge_clauses import when_matched, when_not_matched, when_not_matched_by_source
-    from tablestore.local.table_reader import LocalTable, open_local
+    from tablestore.local.table import LocalTable, create_local, open_local
     from tablestore.session import register, session
     from tablestore.sql.session import Catalog
     from tablestore.table.store import TableStore
@@ -43,6 +43,7 @@ __all__ = [
     "Snapshot",
     "TableStore",
     "WidenColumn",
+    "create_local",
     "open_local",
     "register",
     "session",
@@ -58,14 +59,15 @@ _PLACES = {
     "CommentColumn": "snapshot.schema.evolution",
     "DropColumn": "snapshot.schema.evolution",
     "LocalKafka": "log_system.local_kafka.owned",
-    "LocalTable": "tablestore.local.table_reader",
+    "LocalTable": "tablestore.local.table",
     "MoveColumn": "snapshot.schema.evolution",
     "PublishPendingError": "tablestore.write.publish",
     "RenameColumn": "snapshot.schema.evolution",
     "Snapshot": "snapshot.records",
     "TableStore": "tablestore.table.store",
     "WidenColumn": "snapshot.schema.evolution",
-    "open_local": "tablestore.local.table_reader",
+    "create_local": "tablestore.local.table",
+    "open_local": "tablestore.local.table",
     "register": "tablestore.session",
     "session": "tablestore.session",
     "when_matched": "tablestore.dml.merge_clauses",

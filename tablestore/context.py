@@ -13,6 +13,7 @@ from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.errors import InvalidInputError, TableReplacedError
 from snapshot.merge.merge_rules import MergeRule
 from snapshot.schema.spec import TableSpec
+from snapshot.staging.file_rewriter import FileRewriter
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
 from tablestore.log_systems import open_log
@@ -132,6 +133,12 @@ class TableContext:
                 "'debezium-json', or with a primary key."
             )
             raise InvalidInputError(msg)
+
+    def file_rewriter(self) -> FileRewriter:
+        """Return what rewrites the files of a table without a key, for its current definition."""
+        return FileRewriter(
+            self.files.storage, self.spec, self.options.write.target_file_size_bytes, check=self.log.record_check()
+        )
 
     def newest_visible(self) -> int:
         """Return the newest snapshot that readers of the log may see."""

@@ -17,7 +17,7 @@ from tablestore.cli.maintenance import Point
 from tablestore.cli.output import BatchPrinter, print_json, show_batches, show_rows
 from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
-from tablestore.local.table_reader import LocalTable, open_local
+from tablestore.local.table import LocalTable, open_local
 from tablestore.read.time_travel import is_tag
 
 _STARTS = ("latest", "earliest", "full")

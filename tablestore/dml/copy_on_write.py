@@ -25,7 +25,7 @@ from snapshot.quoting import backquoted
 from snapshot.row_kind import KIND
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, COMMIT_VERSION, SEQ
-from snapshot.staging.file_rewriter import Act, FileRewriter
+from snapshot.staging.file_rewriter import Act
 from snapshot.staging.stage import AMBIGUOUS, OUTSIDE, StagedFile
 from snapshot.store.changes import SnapshotChanges
 from tablestore.context import TableContext
@@ -99,7 +99,7 @@ def overwrite(spark: SparkSession, table: TableContext, rows: DataFrame, where: 
 
 def overwrite_partitions(table: TableContext, rows: DataFrame, base: int) -> Staging:
     """Stage an overwrite of the partitions that occur in the new rows."""
-    staged = run_staging(_inserts(rows, table.spec, None), _rewriter(table))
+    staged = run_staging(_inserts(rows, table.spec, None), table.file_rewriter())
     names = table.spec.partition_by
     filled = {tuple(each.file.partition[name] for name in names) for each in staged}
     old = [f for f in table.files.base_table.files(base) if tuple(f.partition.get(name) for name in names) in filled]
@@ -253,12 +253,6 @@ def _act(act: Column) -> Column:
     return act.cast(ByteType()).alias(BUCKET)
 
 
-def _rewriter(table: TableContext) -> FileRewriter:
-    return FileRewriter(
-        table.files.storage, table.spec, table.options.write.target_file_size_bytes, check=table.log.record_check()
-    )
-
-
 def _rewritten(frame: DataFrame | None, table: TableContext, touched: Found) -> Staging:
-    staged = [] if frame is None else run_staging(frame, _rewriter(table))
+    staged = [] if frame is None else run_staging(frame, table.file_rewriter())
     return staged, Replaced(touched.whole, touched.some, touched.base)

@@ -1,23 +1,22 @@
-"""``open_local``: reads a table within this process, with deltalake, DuckDB and confluent-kafka; no Spark, no Java."""
+"""What a ``LocalTable`` reads: its definition, rows, changes and snapshots."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 
 import duckdb
 import pyarrow as pa
 
-from log_system.kafka.client.access_policy import Allowed
-from log_system.kafka.client.secrets import wrap
+from log_system.report import Progress, Report
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.context import TableContext
 from tablestore.inspect.metadata_tables import inspected
+from tablestore.local.handle import LocalHandle
 from tablestore.local.rows import reader
 from tablestore.local.tail import followed, in_order
 from tablestore.local.threads import ReadAnew, cores
@@ -25,42 +24,28 @@ from tablestore.options.read_options import parse_read_options, timestamp_millis
 from tablestore.options.table_options import TableOptions
 from tablestore.read.time_travel import Point, between, snapshot_at
 from tablestore.streaming.change_feed import Feed
+from tablestore.table.consumers import TableConsumers
+from tablestore.table.log import TableLog
+from tablestore.table.tags import TableTags
 
 
-def open_local(
-    path: str | os.PathLike[str],
-    *,
-    options: Mapping[str, object] | None = None,
-    allow_references: Iterable[str] | None = None,
-) -> LocalTable:
-    """Open a table for reading in this process, without Spark or Java.
+class LocalTableReader:
+    """The part of ``LocalTable`` that changes no rows.
 
-    Args:
-        path: the table's folder; a local path or the URL of an object store.
-        options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
-        allow_references: which ``env:`` and ``file:`` references the table's stored options may contain; by default
-            the list in ``TABLESTORE_ALLOWED_REFERENCES``. See ``docs/reference/options.md``.
-
-    Raises:
-        NotFoundError: there is no table at the path.
-        InvalidInputError: an option is not a client option, options are given for a table without a log, or a stored
-            client option may only be given by the opening program.
-    """
-    options = wrap(options or {})
-    return LocalTable(TableContext.open(os.fspath(path), options, Allowed.of(allow_references)))
-
-
-class LocalTable:
-    """A read-only handle on a table, returned by ``open_local(path)``; reads into Arrow and DuckDB.
-
-    Buckets are read by one thread per core, each in bounded memory (about 320 MB at most). Use a handle from one thread
-    at a time; any number of handles may read a table concurrently.
+    Buckets are read by one thread per core, each in bounded memory (about 320 MB at most).
     """
 
-    def __init__(self, table: TableContext) -> None:
-        """Do not call this directly; use ``open_local``."""
-        self._table = table
+    def __init__(self, handle: LocalHandle) -> None:
+        self._handle = handle
         self._threads = cores()
+        self.tags = TableTags(handle)
+        self.consumers = TableConsumers(handle)
+        self.log = TableLog(handle)
+
+    @property
+    def _table(self) -> TableContext:
+        """The table as it was defined when it was last refreshed."""
+        return self._handle.table
 
     @property
     def path(self) -> str:
@@ -262,14 +247,17 @@ class LocalTable:
             return in_order(feed, after, self._table.newest_visible(), self.feed_schema)
         return followed(self._table, feed, after, self.feed_schema, poll_seconds)
 
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Compare log and table for every snapshot still in the log; see ``TableStore.verify``."""
+        return self._now().log.verify(progress)
+
     def _snapshot(self, point: Point | None) -> int:
         files = self._now().files
         return files.latest() if point is None else snapshot_at(files, point).id
 
     def _now(self) -> TableContext:
         """Refresh the table's definition and return the table."""
-        self._table = self._table.refreshed()
-        return self._table
+        return self._handle.refresh()
 
     def _known_count(self, snapshot: int) -> int | None:
         """Return the sum of the files' row counts; None if changes must be merged or a file's row count is unknown."""

@@ -93,43 +93,59 @@ class TextPredicate(Predicate):
         return TextPredicate(conjuncts=kept, schema=self.schema)
 
 
-def parse_filter(text: str, schema: pa.Schema) -> TextPredicate:
+def parse_filter(text: str, schema: pa.Schema, what: str = "filter") -> TextPredicate:
     """Parse a condition on a table's rows.
 
     Args:
         text: a DuckDB ``WHERE`` condition, such as ``price > 10 AND name LIKE 'a%'``.
         schema: the table's columns.
+        what: the condition's name in messages.
 
     Raises:
         InvalidInputError: the text is not a condition, reads an unknown column, or compares incompatible types.
+    """
+    what = f"{what} {text!r}"
+    tree = parse_expression(text, schema, what, 'a condition in DuckDB\'s SQL, such as "price > 10"')
+    parts = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
+    found = TextPredicate(conjuncts=tuple(_conjunct(part, schema) for part in parts), schema=schema)
+    _check(found, what)
+    return found
+
+
+def parse_expression(text: str, schema: pa.Schema, what: str, expected: str) -> exp.Expr:
+    """Parse an expression in DuckDB's SQL over a single row of a table.
+
+    Args:
+        text: the expression.
+        schema: the table's columns.
+        what: the expression's name in messages.
+        expected: what it should be, for messages.
+
+    Raises:
+        InvalidInputError: the text is not an expression on single rows, or reads an unknown column.
     """
     try:
         tree = sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
     except SqlglotError as error:
         reasons = [each.get("description") for each in getattr(error, "errors", [])]
         reason = str(reasons[-1] if reasons else error).splitlines()[0].rstrip(".")
-        msg = f'filter {text!r}: expected a condition in DuckDB\'s SQL, such as "price > 10": {reason}.'
+        msg = f"{what}: expected {expected}: {reason}."
         raise InvalidInputError(msg) from error
-    for kind, what in _REFUSED:
+    for kind, refused in _REFUSED:
         if tree.find(kind) is not None:
-            msg = f"filter {text!r}: {what} cannot stand in a condition on single rows; use to_duckdb() for that."
+            msg = f"{what}: {refused} cannot stand in an expression on single rows; use to_duckdb() for that."
             raise InvalidInputError(msg)
-    parts = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
-    found = TextPredicate(conjuncts=tuple(_conjunct(part, text, schema) for part in parts), schema=schema)
-    _check(found, text)
-    return found
-
-
-def _conjunct(tree: exp.Expr, text: str, schema: pa.Schema) -> _Conjunct:
-    names: set[str] = set()
     for column in tree.find_all(exp.Column):
         name = column.parts[0].name
-        place = _find(name, schema)
-        if not place:
-            msg = f"filter {text!r}: there is no column {name!r}; the table has {schema.names}."
+        if not _find(name, schema):
+            msg = f"{what}: there is no column {name!r}; the table has {schema.names}."
             raise InvalidInputError(msg)
-        names.add(place)
-    return _Conjunct(tree, frozenset(names), tree.find(exp.Func) is None or _only_logic(tree))
+    return tree
+
+
+def _conjunct(tree: exp.Expr, schema: pa.Schema) -> _Conjunct:
+    names = frozenset(_find(column.parts[0].name, schema) for column in tree.find_all(exp.Column))
+    return _Conjunct(tree, names, tree.find(exp.Func) is None or _only_logic(tree))
 
 
 def _only_logic(tree: exp.Expr) -> bool:
@@ -149,7 +165,7 @@ def _shielded(sql: str, data_type: pa.DataType) -> str:
     return f"({sql} + CAST(0 AS {type_name(data_type)}))" if pa.types.is_floating(data_type) else sql
 
 
-def _check(predicate: TextPredicate, text: str) -> None:
+def _check(predicate: TextPredicate, what: str) -> None:
     """Check that DuckDB accepts the condition on columns of these types.
 
     Raises:
@@ -162,5 +178,5 @@ def _check(predicate: TextPredicate, text: str) -> None:
             connection.register("row", row).execute(f"SELECT 1 FROM row WHERE {predicate.sql_with(quoted)}")
         except duckdb.Error as error:
             reason = str(error).splitlines()[0].rstrip(".")
-            msg = f"filter {text!r}: DuckDB does not take it: {reason}."
+            msg = f"{what}: DuckDB does not take it: {reason}."
             raise InvalidInputError(msg) from error

@@ -17,7 +17,7 @@ from snapshot.errors import ConflictError, FencedError, OutcomeUnknownError, Tab
 from snapshot.schema.system_columns import COMMIT_VERSION
 from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
-from tablestore.local.table_reader import open_local
+from tablestore.local.table import open_local
 from tablestore.maintenance.rollback import rollback
 from tablestore.write.writer import Writer
 from tests.crash.visibility import Observer

@@ -1,0 +1,115 @@
+"""Schemas for new tables, from Arrow or DDL text, without Spark's JVM."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import sqlglot
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from snapshot.errors import InvalidInputError
+
+_TYPE: Final = exp.DataType.Type
+_SIMPLE: Final = {
+    _TYPE.BOOLEAN: BooleanType(),
+    _TYPE.TINYINT: ByteType(),
+    _TYPE.SMALLINT: ShortType(),
+    _TYPE.INT: IntegerType(),
+    _TYPE.BIGINT: LongType(),
+    _TYPE.FLOAT: FloatType(),
+    _TYPE.DOUBLE: DoubleType(),
+    _TYPE.TEXT: StringType(),
+    _TYPE.BINARY: BinaryType(),
+    _TYPE.DATE: DateType(),
+    _TYPE.TIMESTAMPTZ: TimestampType(),
+    _TYPE.TIMESTAMPLTZ: TimestampType(),
+    _TYPE.TIMESTAMPNTZ: TimestampNTZType(),
+}
+
+
+def as_spark_schema(schema: pa.Schema | StructType | str) -> StructType:
+    """Return a schema as Spark's, with the nullability and, from DDL text, the comments that it has.
+
+    Raises:
+        InvalidInputError: the text is not a schema in Spark's DDL, or a table cannot hold a type.
+    """
+    if isinstance(schema, StructType):
+        return schema
+    if isinstance(schema, str):
+        return _of_ddl(schema)
+    try:
+        return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    except PySparkException as error:
+        msg = f"schema: a table cannot hold a type of {schema.types}: {error}"
+        raise InvalidInputError(msg) from error
+
+
+def _of_ddl(text: str) -> StructType:
+    try:
+        tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect="spark")
+    except SqlglotError as error:
+        raise _not_ddl(text, str(error).splitlines()[0]) from error
+    columns = tree.this.expressions if isinstance(tree, exp.Create) and isinstance(tree.this, exp.Schema) else []
+    if not columns or not all(isinstance(column, exp.ColumnDef) for column in columns):
+        raise _not_ddl(text, "it has something other than columns")
+    return StructType([_field(column, text) for column in columns])
+
+
+def _field(column: exp.ColumnDef, text: str) -> StructField:
+    if column.kind is None:
+        raise _not_ddl(text, f"column {column.name!r} has no type")
+    nullable, metadata = True, {}
+    for each in column.constraints:
+        if isinstance(each.kind, exp.NotNullColumnConstraint):
+            nullable = bool(each.kind.args.get("allow_null"))
+        elif isinstance(each.kind, exp.CommentColumnConstraint):
+            metadata["comment"] = each.kind.this.name
+        else:
+            raise _not_ddl(text, f"column {column.name!r} has {each.sql(dialect='spark')!r}")
+    return StructField(column.name, _data_type(column.kind, text), nullable, metadata)
+
+
+def _data_type(given: exp.DataType, text: str) -> DataType:
+    inner = given.expressions
+    if given.this is _TYPE.DECIMAL:
+        return DecimalType(*(int(each.name) for each in inner))
+    if given.this is _TYPE.ARRAY and len(inner) == 1:
+        return ArrayType(_data_type(inner[0], text))
+    if given.this is _TYPE.MAP and len(inner) == 2:
+        return MapType(_data_type(inner[0], text), _data_type(inner[1], text))
+    if given.this is _TYPE.STRUCT:
+        return StructType([_field(each, text) for each in inner])
+    found = _SIMPLE.get(given.this)
+    if found is None or inner:
+        raise _not_ddl(text, f"{given.sql(dialect='spark')} is not a type of a column")
+    return found
+
+
+def _not_ddl(text: str, reason: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"schema: expected Spark's DDL, such as 'id bigint, name string', got {text!r}: {reason.rstrip('.')}."
+    )

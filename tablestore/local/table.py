@@ -1,0 +1,279 @@
+"""``open_local`` and ``create_local``: tables in a Python program, without Spark and Java."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from log_system.index import IndexEntry
+from log_system.kafka.client.access_policy import Allowed
+from log_system.kafka.client.secrets import wrap
+from snapshot.records import Snapshot
+from snapshot.staging.stage import StagedFile, Stager
+from snapshot.store.commit import CommitId
+from tablestore.context import TableContext
+from tablestore.local.handle import LocalHandle
+from tablestore.local.repeatable import repeatable
+from tablestore.local.row_changes import Value
+from tablestore.local.staging import stage_rows
+from tablestore.local.table_reader import LocalTableReader
+from tablestore.maintenance.compact import compact
+from tablestore.table.handle import exclusive
+from tablestore.table.maintenance import Maintenance
+from tablestore.write.arrow_input import delete_columns, deletes_of
+from tablestore.write.foreign_commits import adopt
+from tablestore.write.metrics import Hook
+from tablestore.write.recovery import publish_all
+from tablestore.write.tabular_input import Tabular, read_loosely, read_tabular
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from tablestore.table.alter import Alter
+
+
+def open_local(
+    path: str | os.PathLike[str],
+    *,
+    options: Mapping[str, object] | None = None,
+    allow_references: Iterable[str] | None = None,
+) -> LocalTable:
+    """Open a table in this process, without Spark or Java.
+
+    Args:
+        path: the table's folder; a local path or the URL of an object store.
+        options: Kafka client options (``kafka.*``) that are not stored with the table, such as a password.
+        allow_references: which ``env:`` and ``file:`` references the table's stored options may contain; by default
+            the list in ``TABLESTORE_ALLOWED_REFERENCES``. See ``docs/reference/options.md``.
+
+    Raises:
+        NotFoundError: there is no table at the path.
+        InvalidInputError: an option is not a client option, options are given for a table without a log, or a stored
+            client option may only be given by the opening program.
+    """
+    options = wrap(options or {})
+    return LocalTable(TableContext.open(os.fspath(path), options, Allowed.of(allow_references)))
+
+
+def create_local(
+    path: str | os.PathLike[str],
+    schema: pa.Schema | StructType | str,
+    *,
+    primary_key: Sequence[str] = (),
+    partition_by: Sequence[str] = (),
+    log_system: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    client_options: Mapping[str, object] | None = None,
+    allow_references: Iterable[str] | None = None,
+) -> LocalTable:
+    """Create an empty table and, with a log system, its topic; without Spark or Java.
+
+    Args:
+        path: the table's folder; a local path or the URL of an object store.
+        schema: the columns, as an Arrow schema, a Spark schema or DDL text such as ``"id bigint, name string"``.
+        primary_key: as for ``TableStore.create``, and so are the others.
+        partition_by: the partition columns of the base table.
+        log_system: ``"kafka"`` or ``"files"`` (default).
+        options: see ``docs/reference/options.md``.
+        client_options: Kafka client options that are not stored.
+        allow_references: as in ``open_local``.
+
+    Raises:
+        InvalidInputError: a column, key or option is wrong, or an existing topic does not fit; nothing was created.
+        AlreadyExistsError: there is a table, or something else, at the path.
+        UnavailableError: the broker or the file system does not answer.
+    """
+    # PySpark takes a moment to import, and only creating a table needs its types.
+    from tablestore.ddl.create_drop import create  # noqa: PLC0415
+    from tablestore.local.schema_input import as_spark_schema  # noqa: PLC0415
+
+    table = create(
+        os.fspath(path),
+        as_spark_schema(schema),
+        primary_key=tuple(primary_key),
+        partition_by=tuple(partition_by),
+        log_system=log_system,
+        options=options or {},
+        runtime=client_options,
+        allowed=Allowed.of(allow_references),
+    )
+    return LocalTable(table)
+
+
+class LocalTable(LocalTableReader):
+    """A table in this process: reads into Arrow and DuckDB, and writes what has Arrow columns.
+
+    Get one with ``open_local(path)`` or ``create_local(path, schema, ...)``. Writes keep the promises of
+    ``TableStore``: the same commits, the same publishing, the same options; Spark and local writers may work on one
+    table concurrently. Use a handle from one thread at a time; any number of handles may work on a table.
+
+    Attributes:
+        maintenance: Expires snapshots and partitions, rolls back, removes orphaned files.
+        tags: The tags.
+        consumers: The named consumers.
+        log: Repairs the log.
+    """
+
+    def __init__(self, table: TableContext) -> None:
+        """Do not call this directly; use ``open_local``."""
+        super().__init__(LocalHandle(table))
+        self.maintenance = Maintenance(self._handle)
+
+    @property
+    def alter(self) -> Alter:
+        """Changes columns and options; see ``TableStore.alter``."""
+        from tablestore.table.alter import Alter  # noqa: PLC0415 - PySpark takes a moment to import
+
+        return Alter(self._handle)
+
+    @property
+    def metrics(self) -> Hook | None:
+        """A function called after each write, publish, compaction and expiry; see ``TableStore.metrics``."""
+        return self._handle.writer.meter.hook
+
+    @metrics.setter
+    def metrics(self, hook: Hook | None) -> None:
+        self._handle.writer.meter.hook = hook
+
+    @exclusive
+    def write(self, data: Tabular, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
+        """Write rows as one snapshot: append them or, in a table with a key, upsert them.
+
+        A stream is read batch by batch and may be larger than memory: beyond 64 MB, its rows wait in a temporary file.
+
+        Args:
+            data: The table's columns, in any order: a pandas or polars frame, a PyArrow table, batch or reader, a
+                DuckDB relation, a list of dicts, or another object with ``__arrow_c_stream__``. In a table with a key,
+                ``_change_type`` says what each row does, as in ``TableStore.write``.
+            batch: Name and increasing number of the write, for callers that may repeat it after a crash; see
+                ``TableStore.write``.
+
+        Returns:
+            The snapshot, committed and published; None if there are no rows.
+
+        Raises:
+            InvalidInputError: The rows do not fit the table; nothing was written.
+            ConflictError: Other writers committed first too often; nothing was written.
+            PublishPendingError: Committed, but the log's broker fails; the next write or ``recover()`` publishes it.
+        """
+        commit_id = CommitId.of(batch)
+        with repeatable(read_tabular(data, self._handle.refresh().spec)) as rows:
+
+            def stage(stager: Stager) -> list[StagedFile]:
+                return stage_rows(rows(), stager)
+
+            return self._handle.write(stage, commit_id)
+
+    @exclusive
+    def delete(self, where: str | Tabular, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
+        """Delete rows by condition or by key.
+
+        Args:
+            where: A condition in DuckDB's SQL, such as ``"price > 10"``; or rows with the key columns and those of
+                ``sequence.field``, as for ``write``. Their other columns are ignored, and the table is not read.
+            batch: As for ``write``.
+
+        Returns:
+            The snapshot; None if there is nothing to delete.
+
+        Raises:
+            InvalidInputError: The condition cannot be evaluated; rows were given and the table has no key, or they lack
+                a key column; or the log's format has no deletes. Nothing was written.
+            ConflictError: Other writers committed first too often; nothing was written.
+        """
+        if isinstance(where, str):
+            return self._handle.finish(self._handle.verbs.delete(where, batch))
+        table = self._handle.refresh()
+        keys = read_loosely(where, table.spec)
+        kept = delete_columns(keys.column_names, table.spec, table.rule)
+        return self.write(deletes_of(keys, table.spec, kept), batch=batch)
+
+    @exclusive
+    def update(
+        self,
+        where: str | None,
+        set: Mapping[str, Value],  # noqa: A002 - SQL's own word
+        *,
+        batch: tuple[str, int] | None = None,
+    ) -> Snapshot | None:
+        """Update columns of the rows that match a condition.
+
+        Args:
+            where: The condition in DuckDB's SQL; None selects all rows.
+            set: New values by column: an expression in DuckDB's SQL over the current row as text, such as
+                ``"price * 2"`` or ``"'text'"``, or a constant other than text. Key columns cannot be set here.
+            batch: As for ``write``.
+
+        Returns:
+            The snapshot; None if no row matches.
+
+        Raises:
+            InvalidInputError: The condition or a value cannot be evaluated, a value does not fit its column, or a
+                column belongs to the key. Nothing was written.
+            ConflictError: Other writers committed first too often; nothing was written.
+        """
+        return self._handle.finish(self._handle.verbs.update(where, set, batch))
+
+    @exclusive
+    def overwrite(
+        self, data: Tabular, where: str | None = None, *, batch: tuple[str, int] | None = None
+    ) -> Snapshot | None:
+        """Replace all rows, or the rows that match a condition.
+
+        Args:
+            data: The new rows, as for ``write``, without ``_change_type``.
+            where: The rows to replace, in DuckDB's SQL; every new row must match it too.
+            batch: As for ``write``.
+
+        Returns:
+            The snapshot; None if there is nothing to remove or add.
+
+        Raises:
+            InvalidInputError: The rows do not fit the table or ``where``. Nothing was written.
+            ConflictError: Other writers committed first too often; nothing was written.
+        """
+        CommitId.of(batch)
+        with repeatable(read_tabular(data, self._handle.refresh().spec)) as rows:
+            return self._handle.finish(self._handle.verbs.overwrite(rows, where, batch))
+
+    @exclusive
+    def truncate(self, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
+        """Delete all rows, and publish the deletes.
+
+        Args:
+            batch: As for ``write``.
+
+        Returns:
+            The snapshot; None if the table is empty.
+
+        Raises:
+            ConflictError: Other writers committed first too often; nothing was written.
+        """
+        return self._handle.finish(self._handle.verbs.truncate(batch))
+
+    @exclusive
+    def compact(self) -> Snapshot | None:
+        """Merge all changes into the base table, or combine small files; see ``TableStore.compact``."""
+        return compact(self._handle.refresh(), self._handle.run_tasks)
+
+    @exclusive
+    def recover(self, *, skip_foreign: Collection[int] = ()) -> list[IndexEntry]:
+        """Publish every committed snapshot that the log lacks; see ``TableStore.recover``."""
+        self._handle.renew()
+        adopt(self._handle.refresh(), skip_foreign)
+        return publish_all(self._handle.refresh(), self._handle.publisher)
+
+    def close(self) -> None:
+        """Close the connections to the broker; the next write opens them again."""
+        self._handle.writer.discard()
+
+    def __enter__(self) -> LocalTable:
+        """Return this handle."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connections to the broker."""
+        self.close()
