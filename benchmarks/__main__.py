@@ -23,6 +23,7 @@ class Group(StrEnum):
     APPEND = "append"
     READ = "read"
     LOCAL = "local"
+    LOCAL_WRITE = "local_write"
     STREAM = "stream"
     INGEST = "ingest"
     EVENTUAL = "eventual"

@@ -14,7 +14,7 @@ import duckdb
 
 from benchmarks.frames import SCHEMA, rows, sample
 from benchmarks.harness import CORES, Bench, Result, at_least, count_text, limit, main, reach, seconds_text, timed
-from tablestore.local.table_reader import open_local
+from tablestore import open_local
 
 PYPAIMON_ROWS = 150_000
 """Rows per second of pypaimon's merged read on a machine with two cores."""

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.errors import PySparkException
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from log_system.base import LogIdentity, LogStorage
 from log_system.index import INDEX, LogIndex
@@ -19,7 +18,6 @@ from snapshot.delta.log import DeltaLog
 from snapshot.errors import (
     AlreadyExistsError,
     CorruptedError,
-    InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
     TableReplacedError,
@@ -49,22 +47,6 @@ _STRANGERS_PASS = (
     "table's; that requires a topic without compaction, or a snapshot id in each record. Set log.headers='all', or "
     "restrict writes to the topic to the table's writers (Kafka ACLs); verify() finds such records in any case."
 )
-
-
-def as_schema(schema: StructType | str) -> StructType:
-    """Return a schema, parsing it if it is DDL text.
-
-    Raises:
-        InvalidInputError: the text is not a schema.
-    """
-    if isinstance(schema, StructType):
-        return schema
-    try:
-        parsed = StructType.fromDDL(schema)
-    except PySparkException as error:
-        msg = f"schema: expected a StructType or DDL text such as 'id bigint, name string', got {schema!r}: {error}"
-        raise InvalidInputError(msg) from error
-    return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
 
 
 def create(

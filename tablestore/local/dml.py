@@ -73,7 +73,7 @@ class LocalVerbs:
         if moved := changes.columns & set(spec.primary_key):
             msg = (
                 f"update: set: {sorted(moved)} belong to the primary key; rows move to other keys only with "
-                "TableStore.update, which needs Spark. Delete the rows and write them anew, or use that."
+                "TableStore.update, which needs Spark. Delete the rows and write new ones, or use that."
             )
             raise InvalidInputError(msg)
         return self._change("update", batch, lambda base: self._updates(base, where, changes))

@@ -87,12 +87,12 @@ def create_local(
         UnavailableError: the broker or the file system does not answer.
     """
     # PySpark takes a moment to import, and only creating a table needs its types.
+    from snapshot.schema.ddl_text import as_schema  # noqa: PLC0415
     from tablestore.ddl.create_drop import create  # noqa: PLC0415
-    from tablestore.local.schema_input import as_spark_schema  # noqa: PLC0415
 
     table = create(
         os.fspath(path),
-        as_spark_schema(schema),
+        as_schema(schema),
         primary_key=tuple(primary_key),
         partition_by=tuple(partition_by),
         log_system=log_system,

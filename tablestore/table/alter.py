@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
+from snapshot.schema.ddl_text import as_data_type
 from snapshot.schema.evolution import (
     AddColumn,
     AllowNull,
@@ -88,7 +87,7 @@ class Alter:
         Raises:
             InvalidInputError: The name is taken or reserved, or a table cannot hold the type.
         """
-        return self(AddColumn(name, _type_of(name, data_type), first, after, comment))
+        return self(AddColumn(name, as_data_type(data_type, name), first, after, comment))
 
     def drop_column(self, name: str) -> Snapshot | None:
         """Drop a column. A column added later under its name does not bring its values back.
@@ -128,7 +127,7 @@ class Alter:
         Raises:
             InvalidInputError: The type is not wider, or the key or the partitions need the column as it is.
         """
-        return self(WidenColumn(name, _type_of(name, data_type)))
+        return self(WidenColumn(name, as_data_type(data_type, name)))
 
     def allow_null(self, name: str) -> Snapshot | None:
         """Drop a column's NOT NULL constraint, for good."""
@@ -166,18 +165,3 @@ class Alter:
         lacking = [f for f in self._handle.table.spec.schema.fields if f.nullable and f.name.lower() not in given]
         nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in lacking]
         return frame.select("*", *nulls) if nulls else frame
-
-
-def _type_of(name: str, data_type: DataType | str) -> DataType:
-    """Return the Spark type of DDL text.
-
-    Raises:
-        InvalidInputError: The text is not a type.
-    """
-    if isinstance(data_type, DataType):
-        return data_type
-    try:
-        return DataType.fromDDL(data_type)
-    except PySparkException as error:
-        msg = f"column {name!r}: expected a Spark type or its text such as 'bigint', got {data_type!r}: {error}"
-        raise InvalidInputError(msg) from error

@@ -18,6 +18,7 @@ from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import CorruptedError, NotFoundError
 from snapshot.records import Snapshot
+from snapshot.schema.ddl_text import as_schema
 from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
@@ -128,7 +129,7 @@ class TableStore(ReadableTable):
         """
         table = create_drop.create(
             os.fspath(path),
-            create_drop.as_schema(schema),
+            as_schema(schema),
             primary_key=tuple(primary_key),
             partition_by=tuple(partition_by),
             log_system=log_system,

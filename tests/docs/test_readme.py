@@ -1,4 +1,4 @@
-"""The examples of README and of the page on eventual logs run as they stand and print what is said there."""
+"""The examples of README and of guide pages run as they stand and print what is said there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[2] / "README.md"
+GUIDE = README.parent / "docs" / "guide"
 EXAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```\n+^```text\n(?P<output>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -17,7 +18,9 @@ def trimmed(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("page", [README, README.parent / "docs" / "guide" / "eventual.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [README, *(GUIDE / name for name in ("eventual.md", "python.md"))], ids=lambda page: page.name
+)
 def test_the_example_prints_what_the_page_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import TableStoreError
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.context import TableContext
-from tablestore.local.table_reader import open_local
+from tablestore.local.table import open_local
 from tablestore.options.read_options import ReadOptions, ScanMode
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tests.harness.local_writes import drain, publisher_of, write

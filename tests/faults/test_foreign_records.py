@@ -14,7 +14,7 @@ from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind
 from snapshot.errors import CorruptedError
 from tablestore.ddl.alter import alter
-from tablestore.local.table_reader import LocalTable
+from tablestore.local.table import LocalTable
 from tablestore.write.open_publisher import open_publisher
 from tablestore.write.publish import PublishPendingError
 from tablestore.write.writer import Writer

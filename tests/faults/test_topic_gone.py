@@ -20,7 +20,7 @@ from log_system.kafka.client.topic import delete_topic
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import DataLostError, NotFoundError, TableStoreError
 from tablestore.context import TableContext
-from tablestore.local.table_reader import LocalTable
+from tablestore.local.table import LocalTable
 from tablestore.options.read_options import parse_read_options
 from tablestore.streaming.change_feed import Feed
 from tablestore.streaming.eventual_stream import EventualStream

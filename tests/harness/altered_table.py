@@ -94,7 +94,7 @@ class Altered:
 
     def write(self, rows: Sequence[Row], *, writer: Writer | None = None) -> Snapshot | None:
         """Write rows by the table's names; with a key, a row whose ``_change_type`` is ``delete`` deletes."""
-        made = self.write(writer or self._writer, rows)
+        made = self.write_by(writer or self._writer, rows)
         if made is not None:
             columns, before = self.states[-1]
             self.states.append((columns, self._after(before, rows, columns)))

@@ -25,7 +25,7 @@ from tablestore.cli import app
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
-from tablestore.local.table_reader import open_local
+from tablestore.local.table import open_local
 from tablestore.options.read_options import parse_read_options
 from tablestore.sql import Catalog
 

@@ -20,7 +20,7 @@ from log_system.kafka.log import KafkaLog
 from snapshot.errors import DataLostError, TableStoreError
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.context import TableContext
-from tablestore.local.table_reader import open_local
+from tablestore.local.table import open_local
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tests.crash.matrix.audit import Verdict

@@ -1,4 +1,4 @@
-"""A writer process that may be killed: writes numbered batches, each exactly once however often it is started."""
+"""A local writer that may be killed: writes numbered batches, each exactly once however often it is started."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import os
 import random
 import signal
 
-from snapshot.store.commit import CommitId
-from tablestore.context import TableContext
-from tablestore.write.writer import Writer
+from snapshot.row_kind import CHANGE_TYPE
+from tablestore import open_local
 from tests.crash.kill_points import KillPoint, set_trap
-from tests.harness.local_writes import Change, publisher_of, write
+from tests.harness.local_writes import Change
 
 KEYS = 40
 
@@ -24,15 +23,13 @@ def changes_of(batch: int, rows: int) -> list[Change]:
 def run(path: str, writer_name: str, batches: range, rows: int, point: str, hit: int, *, stop: bool = False) -> None:
     """Write batches until done or dead; with ``stop``, fall asleep at the point (SIGSTOP) in place of dying there."""
     set_trap(KillPoint(point, hit, _stop if stop else None))
-    table = TableContext.open(path)
-    publisher = publisher_of(table)
-    writer = Writer(table, publisher)
-    for batch in batches:
-        commit_id = CommitId(writer_name, batch, durable=True)
-        writer.recover_once()
-        if not writer.publish_landed(commit_id):
-            write(writer, changes_of(batch, rows), commit_id)
-    publisher.discard()
+    with open_local(path) as table:
+        for batch in batches:
+            changes = changes_of(batch, rows)
+            data = [
+                {"id": key, "v": value, CHANGE_TYPE: "delete" if value is None else "insert"} for key, value in changes
+            ]
+            table.write(data, batch=(writer_name, batch))
 
 
 def _stop() -> None:

@@ -1,4 +1,4 @@
-"""Schemas for new tables, from Arrow or DDL text, without Spark's JVM."""
+"""Schemas and types from DDL text or Arrow, with or without Spark's JVM."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 import pyarrow as pa
 import sqlglot
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -51,24 +52,60 @@ _SIMPLE: Final = {
 }
 
 
-def as_spark_schema(schema: pa.Schema | StructType | str) -> StructType:
-    """Return a schema as Spark's, with the nullability and, from DDL text, the comments that it has.
+def as_schema(schema: pa.Schema | StructType | str) -> StructType:
+    """Return columns as a Spark schema.
+
+    Args:
+        schema: a Spark schema, an Arrow schema, or DDL text.
 
     Raises:
-        InvalidInputError: the text is not a schema in Spark's DDL, or a table cannot hold a type.
+        InvalidInputError: the text is not a schema in Spark's DDL, or Spark has no type for one of Arrow's.
     """
     if isinstance(schema, StructType):
         return schema
-    if isinstance(schema, str):
-        return _of_ddl(schema)
     try:
+        if isinstance(schema, str):
+            parsed = StructType.fromDDL(schema) if _spark_runs() else columns_of(schema)
+            return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
         return from_arrow_schema(schema, prefer_timestamp_ntz=True)
     except PySparkException as error:
-        msg = f"schema: a table cannot hold a type of {schema.types}: {error}"
+        msg = (
+            "schema: expected a Spark or Arrow schema, or DDL text such as 'id bigint, name string', got "
+            f"{schema!r}: {error}"
+        )
         raise InvalidInputError(msg) from error
 
 
-def _of_ddl(text: str) -> StructType:
+def as_data_type(data_type: DataType | str, what: str) -> DataType:
+    """Return the type of a column.
+
+    Args:
+        data_type: a Spark type or its DDL text, such as ``"decimal(10, 2)"``.
+        what: the column's name in messages.
+
+    Raises:
+        InvalidInputError: the text is not a type.
+    """
+    if isinstance(data_type, DataType):
+        return data_type
+    try:
+        return DataType.fromDDL(data_type) if _spark_runs() else columns_of(f"c {data_type}").fields[0].dataType
+    except (PySparkException, InvalidInputError) as error:
+        msg = f"column {what!r}: expected a Spark type or its text such as 'bigint', got {data_type!r}: {error}"
+        raise InvalidInputError(msg) from error
+
+
+def _spark_runs() -> bool:
+    """Return whether Spark's own parser, which is in its JVM, can be asked."""
+    return SparkSession.getActiveSession() is not None
+
+
+def columns_of(text: str) -> StructType:
+    """Return the columns of DDL text, parsed without Spark's JVM.
+
+    Raises:
+        InvalidInputError: the text is not a schema.
+    """
     try:
         tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect="spark")
     except SqlglotError as error:
