@@ -268,14 +268,17 @@ def test_a_write_of_many_rows_goes_through_threads_and_the_last_row_of_a_key_win
 
     with pytest.raises(OSError, match="the source is gone"):
         table.write(pa.RecordBatchReader.from_batches(data.schema, failing()))
+    with pytest.raises(OSError, match="the source is gone"):
+        table._handle.write(lambda stager: staging.stage_rows(failing(), stager))
     assert set(Path(table.path).rglob("*.parquet")) == files
     assert len(table.snapshots()) == 2
 
 
-def test_a_stream_larger_than_the_buffer_is_staged_again_when_another_writer_was_first(
-    make: Callable[..., LocalTable], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("memory", [1_000, 1 << 30], ids=["beyond the buffer", "in memory"])
+def test_a_stream_is_staged_again_when_another_writer_was_first(
+    make: Callable[..., LocalTable], monkeypatch: pytest.MonkeyPatch, memory: int
 ) -> None:
-    monkeypatch.setattr(repeatable, "_MEMORY_BYTES", 1_000)
+    monkeypatch.setattr(repeatable, "_MEMORY_BYTES", memory)
     table = make(primary_key=["id"], **{"changelog-producer": "lookup"})
     other = open_local(table.path)
     attempts: list[int] = []
@@ -336,6 +339,26 @@ def test_maintenance_needs_no_spark(make: Callable[..., LocalTable]) -> None:
     assert table.count("note = 'new'") == 1
     assert table.recover() == []
     assert table.verify().ok
+
+
+def test_old_partitions_without_a_region_expire_too(make: Callable[..., LocalTable]) -> None:
+    options = {"partition.expiration-time": "7 d", "partition.timestamp-formatter": "yyyy-MM-dd"}
+    schema = "id bigint, day string, region string"
+    table = make(schema, partition_by=["day", "region"], **{"partition.timestamp-pattern": "$day", **options})
+    today = str(dt.datetime.now(dt.UTC).date())
+    rows = [("2020-01-01", None), ("2020-01-01", "a"), (today, None), (today, "a"), (None, None)]
+    table.write([{"id": n, "day": day, "region": region} for n, (day, region) in enumerate(rows)])
+    # The write itself expires what is due.
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [2, 3, 4]
+
+
+def test_a_log_that_cannot_say_deletes_refuses_them(make: Callable[..., LocalTable]) -> None:
+    table = make(log=True)
+    table.write(table_of([(1, "a", 1, "a")]))
+    for statement in (lambda: table.delete("id = 1"), lambda: table.update("id = 1", {"n": 2}), table.truncate):
+        with pytest.raises(InvalidInputError, match=r"log.format='json' identifies a deleted row by its primary key"):
+            statement()
+    assert rows_of(table) == Counter([(1, "a", 1, "a")])
 
 
 def test_ddl_means_what_it_means_to_spark(spark: SparkSession) -> None:
