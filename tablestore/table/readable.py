@@ -73,13 +73,37 @@ class ReadableTable:
         """Return the snapshots that have not expired, newest first."""
         return list(islice(self._handle.refresh().files.snapshots(), limit))
 
+    def history(self, limit: int | None = None) -> DataFrame:
+        """Return the snapshots that have not expired as a frame, newest first, as Delta's ``history``.
+
+        Args:
+            limit: The number of snapshots; by default all.
+
+        Returns:
+            The columns ``snapshot_id``, ``kind``, ``rows`` (number of changes), ``committed_at``, ``published``
+            (NULL without a log), ``tags`` and ``commit_id``.
+        """
+        frame = self.inspect.snapshots()
+        return frame if limit is None else frame.limit(limit)
+
+    def count(
+        self,
+        *,
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+        tag: str | None = None,
+    ) -> int:
+        """Return the number of rows of a snapshot, by default the newest; the arguments are those of ``read``."""
+        columns = self._handle.refresh().spec.primary_key or None
+        return self.read(snapshot=snapshot, timestamp=timestamp, tag=tag, columns=columns).count()
+
     def read(
         self,
         *,
         snapshot: int | None = None,
         timestamp: datetime | str | int | None = None,
         tag: str | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         schema: str = NEWEST,
     ) -> DataFrame:
         """Read the rows of a snapshot, by default the newest.
@@ -88,7 +112,7 @@ class ReadableTable:
             snapshot: The snapshot's id.
             timestamp: Read the newest snapshot at or before this time (datetime, ISO-8601 text, or epoch milliseconds).
             tag: The snapshot's tag.
-            columns: The columns to read. Naming them here saves merging the others.
+            columns: The column or columns to read. Naming them here saves merging the others.
             schema: ``newest`` reads an old snapshot with the table's current columns, NULL where it had none; ``own``
                 with the columns of that snapshot.
 

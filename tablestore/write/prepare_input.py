@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
@@ -93,24 +95,8 @@ def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]
         InvalidInputError: a column is missing, unknown or of another type, or the frame has ``_change_type`` although
             the table has no key.
     """
+    check_names(schema.names, spec)
     given = {field.name.lower(): field for field in schema.fields}
-    wanted = {field.name.lower() for field in spec.schema.fields}
-    allowed = wanted | ({CHANGE_TYPE, *_CARRIED} if spec.has_key else set())
-    if CHANGE_TYPE in given and not spec.has_key:
-        msg = (
-            f"column {CHANGE_TYPE!r}: only a table with a primary key takes {', '.join(CHANGE_TYPE_NAMES)}; "
-            "this table has none. Drop the column to append the rows."
-        )
-        raise InvalidInputError(msg)
-    missing = [f.name for f in spec.schema.fields if f.name.lower() not in given and f.name not in spec.added]
-    extra = [f.name for f in schema.fields if f.name.lower() not in allowed]
-    if missing or extra:
-        parts = [f"missing {missing}" if missing else "", f"unknown {extra}" if extra else ""]
-        msg = (
-            f"the frame's columns are not the table's: {' and '.join(filter(None, parts))}. "
-            f"The table has {spec.schema.fieldNames()}; select these."
-        )
-        raise InvalidInputError(msg)
     for field in spec.schema.fields:
         source = given.get(field.name.lower())
         if source is not None and not can_widen(source.dataType, field.dataType):
@@ -120,6 +106,32 @@ def check_columns(schema: StructType, spec: TableSpec) -> dict[str, StructField]
             )
             raise InvalidInputError(msg)
     return given
+
+
+def check_names(names: Sequence[str], spec: TableSpec) -> None:
+    """Check the names of a frame's columns; see ``check_columns``.
+
+    Raises:
+        InvalidInputError: a column is missing or unknown, or is ``_change_type`` although the table has no key.
+    """
+    given = {name.lower() for name in names}
+    wanted = {name.lower() for name in spec.arrow.names}
+    allowed = wanted | ({CHANGE_TYPE, *_CARRIED} if spec.has_key else set())
+    if CHANGE_TYPE in given and not spec.has_key:
+        msg = (
+            f"column {CHANGE_TYPE!r}: only a table with a primary key takes {', '.join(CHANGE_TYPE_NAMES)}; "
+            "this table has none. Drop the column to append the rows."
+        )
+        raise InvalidInputError(msg)
+    missing = [name for name in spec.arrow.names if name.lower() not in given and name not in spec.added]
+    extra = [name for name in names if name.lower() not in allowed]
+    if missing or extra:
+        parts = [f"missing {missing}" if missing else "", f"unknown {extra}" if extra else ""]
+        msg = (
+            f"the frame's columns are not the table's: {' and '.join(filter(None, parts))}. "
+            f"The table has {spec.arrow.names}; select these."
+        )
+        raise InvalidInputError(msg)
 
 
 def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> DataFrame:
