@@ -122,8 +122,8 @@ class ReadOptions(Group):
 _KNOWN: Final = {spec.name.lower(): spec.name for spec in ReadOptions.specs()} | {"allowreferences": "allowReferences"}
 _OF_DELTA: Final = {"versionasof": "snapshot", "timestampasof": "timestamp"}
 """Options that Delta calls otherwise."""
-_OF_SPARK = ("numrows", "queryname", "owner", "provider", "comment", "location", "external", "is_managed_location")
-"""Options that Spark adds itself, for the console sink, for queries and for tables of its catalog."""
+_OF_SPARK = ("numrows", "queryname")
+"""Options that Spark adds itself, for the console sink and for queries."""
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -142,8 +142,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
             hint = did_you_mean(name, _KNOWN.values(), otherwise=known)
             msg = f"unknown option {name!r} for format({FORMAT!r}). {hint}"
             raise InvalidInputError(msg)
-    # For a table of Spark's catalog, Spark passes the folder as ``location``.
-    path = given.get("path") or given.get("location")
+    path = given.get("path")
     if not path:
         msg = f"option 'path' is required for format({FORMAT!r}): the table's folder."
         raise InvalidInputError(msg)

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from log_system.report import Progress, Report
 from snapshot.records import Snapshot
 from tablestore.inspect.frames import Inspector
+from tablestore.inspect.html import table_html
 from tablestore.options.read_options import NEWEST, ScanMode
 from tablestore.options.table_options import TableOptions
 from tablestore.read import batch
@@ -225,5 +226,10 @@ class ReadableTable:
     def __repr__(self) -> str:
         spec, log = self._handle.table.spec, self._handle.table.options.log
         key = f", primary_key={list(spec.primary_key)}" if spec.primary_key else ""
+        partitions = f", partition_by={list(spec.partition_by)}" if spec.partition_by else ""
         topic = f", log_system='kafka', topic={log.kafka.topic!r}" if log else ""
-        return f"TableStore({self.path!r}{key}{topic})"
+        return f"TableStore({self.path!r}{key}{partitions}{topic})"
+
+    def _repr_html_(self) -> str:
+        """Return the definition and the newest snapshot, for notebooks."""
+        return table_html(self._handle.table)

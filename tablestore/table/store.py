@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -34,7 +34,7 @@ from tablestore.write.foreign_commits import adopt
 from tablestore.write.metrics import Hook
 from tablestore.write.prepare_input import deletes_of
 from tablestore.write.recovery import publish_all
-from tablestore.write.tabular_input import Tabular, frame_of
+from tablestore.write.tabular_input import Tabular, frame_of, is_tabular
 
 _MOVED = {
     "add_column": "alter.add_column",
@@ -251,7 +251,7 @@ class TableStore(ReadableTable):
                 frame lacks a key column; or the log's format has no deletes. Nothing was written.
             ConflictError: Other writers committed first too often; nothing was written.
         """
-        if not isinstance(where, str | Column):
+        if is_tabular(where):
             keys = self._frame(where, exact=False)
             return self.write(deletes_of(keys, self._handle.refresh().spec, self._handle.table.rule), batch=batch)
         return self._handle.finish(self._handle.verbs.delete(where, batch))

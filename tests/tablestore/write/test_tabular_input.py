@@ -97,18 +97,25 @@ def test_rows_of_any_library_get_the_tables_types(source: str) -> None:
         (pa.table({"x": pa.array([5], pa.int64())}), "double", [5.0]),
         (pa.table({"x": pa.array([0.5], pa.float32())}), "double", [0.5]),
         (pa.table({"x": pa.array([b"ab"], pa.binary(2))}), "binary", [b"ab"]),
+        (pa.table({"x": pa.array([bytes(16)], pa.uuid())}), "binary", [bytes(16)]),
         (pa.table({"x": pa.array([1000], pa.timestamp("ns"))}), "timestamp_ntz", [dt.datetime(1970, 1, 1, 0, 0, 0, 1)]),
         (pa.table({"x": pa.array([dt.date(2026, 1, 2)], pa.date64())}), "date", [dt.date(2026, 1, 2)]),
         (duckdb.sql("SELECT sum(i) x FROM range(3) t(i)"), "int", [3]),
         (duckdb.sql("SELECT {'a': 1, 'b': 'c'} x"), "struct<a: bigint, b: string>", [{"a": 1, "b": "c"}]),
         ([{"x": NOON}, {}], "timestamp", [NOON, None]),
-        ([{"x": 1}, {"x": 2.5}], "float", [1.0, 2.5]),
+        ([{}, {"x": 1}, {"x": 2.5}], "float", [None, 1.0, 2.5]),
         ([{"x": [{"a": 1}, {}]}], "array<struct<a: int, b: string>>", [[{"a": 1, "b": None}, {"a": None, "b": None}]]),
         ([], "string", []),
     ],
 )  # fmt: skip
 def test_values_that_a_column_can_hold_are_converted(data: object, data_type: str, expected: list[object]) -> None:
     assert values(data, data_type) == expected
+
+
+def test_not_a_number_is_a_number_except_in_pandas() -> None:
+    given = {"x": [float("nan")]}
+    assert str(values([{"x": float("nan")}], "double")) == str(values(pa.table(given), "double")) == "[nan]"
+    assert values(pandas.DataFrame(given), "double") == [None]
 
 
 @pytest.mark.parametrize(
@@ -127,6 +134,7 @@ def test_values_that_a_column_can_hold_are_converted(data: object, data_type: st
         (pa.table({"x": pa.array([1], pa.timestamp("us", "UTC"))}), "timestamp_ntz", "remove its time zone"),
         (pa.table({"x": [{"a": 1, "b": 2}]}), "struct<a: bigint>", "expected struct<a: int64>, got struct<a: int64, b"),
         (pa.table({"x": [[None, 1]]}), "array<string>", "expected list<element: string>, got list<"),
+        (pandas.DataFrame({"x": pandas.period_range("2026-01", periods=1)}), "bigint", "expected int64, got .*period"),
         (pandas.DataFrame({"x": [1.5]}), "bigint", "expected int64, got double with a value that does not fit"),
         (pandas.DataFrame({"x": ["a", 1]}), "string", "expected string, got a Python int in row 1"),
         ([{"x": 1}, {"x": "b"}], "int", "expected int32, got a Python str in row 1"),
@@ -143,10 +151,11 @@ def test_values_that_a_column_can_hold_are_converted(data: object, data_type: st
         ([{"x": {"k": [{"a": "1"}]}}], "map<string, array<struct<a: int>>>", "column 'x.value.element.a'.* Python str"),
         ([{"x": 1, "X": 2}], "int", r"columns \['x', 'X'\] have the same name"),
         (pandas.DataFrame([[1, 2]], columns=["x", "x"]), "int", r"columns \['x'\] have the same name"),
-        ([{"x": 1, "y": 2}], "int", r"unknown \['y'\]"),
+        ([{"x": 1}, {"y": 2}], "int", r"unknown \['y'\]"),
         (pa.table({"y": [1]}), "int", r"missing \['x'\] and unknown \['y'\]"),
         ([{"x": 1}, 5], "int", r"rows: expected a Spark, .* got a list of \['dict', 'int'\]"),
         (polars.LazyFrame({"x": [1]}), "int", "got a LazyFrame; call its collect"),
+        (polars.DataFrame({"x": [["a"]]}, {"x": polars.List(polars.Enum(["a"]))}), "array<string>", "'x': .*list<"),
         ({"x": [1]}, "int", "got a dict"),
     ],
 )  # fmt: skip
@@ -229,3 +238,15 @@ def test_types_that_only_spark_knows_apart_arrive(spark: SparkSession, tmp_path:
     }  # fmt: skip
     table.write([row])
     assert table.read().toArrow().to_pylist() == [row | {"m": [("k", {"a": 1})]}]
+
+
+@pytest.mark.parametrize("threshold", ["48MB", "1000"], ids=["local", "in Spark's tasks"])
+def test_the_last_row_of_a_key_counts_whatever_the_size(spark: SparkSession, table: TableStore, threshold: str) -> None:
+    name = "spark.sql.execution.arrow.localRelationThreshold"
+    before = spark.conf.get(name)
+    spark.conf.set(name, threshold)
+    try:
+        table.write(pa.table({"id": [n % 3 for n in range(25_000)], "v": [str(n) for n in range(25_000)]}))
+    finally:
+        spark.conf.set(name, before)
+    assert rows(table.read()) == {0: "24999", 1: "24997", 2: "24998"}
