@@ -37,6 +37,7 @@ from tablestore.options.read_options import FORMAT, NORMALIZED_FORMAT, ReadOptio
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.splits import as_feed
+from tablestore.spark.error_messages import shows_messages
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.query_checkpoint import commit_id_of
 from tablestore.streaming.eventual_stream import EventualStream
@@ -47,7 +48,11 @@ from tablestore.write.open_publisher import open_publisher
 from tablestore.write.prepare_input import check_columns
 from tablestore.write.writer import Writer
 
+_OF_CATALOG = "provider"
+"""The option that Spark adds for tables of its catalog."""
 
+
+@shows_messages
 class TableStoreDataSource(DataSource):
     """A table as a Spark data source. Options: see ``ReadOptions``."""
 
@@ -58,6 +63,7 @@ class TableStoreDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the table's columns; with ``readChangeFeed``, also those of its change feed."""
+        self._refuse_create_table()
         options = self._options()
         table = _opened(options)
         spec = _spec(table, options)
@@ -97,10 +103,27 @@ class TableStoreDataSource(DataSource):
             raise InvalidInputError(msg)
         return TableStreamWriter(_Sink.open(options, schema), options.checkpoint)
 
+    def _refuse_create_table(self) -> None:
+        """Check that Spark does not ask for ``CREATE TABLE``.
+
+        Raises:
+            InvalidInputError: it does. Spark could not read that table again: its own catalog does not pass the path
+                on to a Python data source, and any other catalog, such as Delta's, does not look for one.
+        """
+        if _OF_CATALOG in self.options:
+            path = self.options.get("path") or self.options.get("location") or "/path/of/the/table"
+            msg = (
+                f"CREATE TABLE ... USING {FORMAT}: Spark could not read the table again by its name. Use CREATE "
+                f"TEMPORARY VIEW name USING {FORMAT} OPTIONS (path '{path}'), which takes INSERT INTO too. A new "
+                "table is created by TableStore.create(spark, path, ...)."
+            )
+            raise InvalidInputError(msg)
+
     def _options(self) -> ReadOptions:
         return parse_read_options(dict(self.options))
 
 
+@shows_messages
 class NormalizedDataSource(TableStoreDataSource):
     """The stream of an eventual log through the normalize operator, which query plans show by this source's name."""
 
@@ -114,6 +137,7 @@ class NormalizedDataSource(TableStoreDataSource):
         return NormalizedStream(self._options(), schema)
 
 
+@shows_messages
 class SnapshotReader(DataSourceReader):
     """Reads one snapshot, with filters applied before rows reach Spark."""
 
@@ -277,6 +301,7 @@ class _Sink:
             self.stager.remove_paths([str(row["path"]) for row in rows if row["path"]])
 
 
+@shows_messages
 class TableBatchWriter(DataSourceArrowWriter):
     """The writer of ``df.write.format("tablestore")`` and ``INSERT INTO``."""
 
@@ -297,6 +322,7 @@ class TableBatchWriter(DataSourceArrowWriter):
         self._sink.abort(messages)
 
 
+@shows_messages
 class TableStreamWriter(DataSourceStreamArrowWriter):
     """The writer of ``df.writeStream.format("tablestore")``; a micro-batch that Spark repeats still lands only once."""
 

@@ -79,8 +79,8 @@ _SIGNS = {"insert": "+I", "update_preimage": "-U", "update_postimage": "+U", "de
 _TEXTS = {("statement",), ("view",), ("plan",)}
 _SPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _WAIT_SECONDS = 0.2
-_OURS = re.compile(r"^snapshot\.errors\.\w+: (.+)$", re.MULTILINE)
-"""An error of this program in a Python traceback."""
+_OURS = re.compile(r"(?:^|: )snapshot\.errors\.\w+: (.+)$", re.MULTILINE)
+"""An error of this program in a message of Spark, with or without a Python traceback."""
 
 
 def statements_of(texts: Iterable[str]) -> list[Statement]:

@@ -206,9 +206,14 @@ def _properties(
     return parsed.to_properties()
 
 
+def is_changeable(name: str) -> bool:
+    """Return whether an option may change after ``create``."""
+    return name not in _FIXED_WHY and name.startswith(CHANGEABLE)
+
+
 def _check_changeable(path: str, name: str) -> None:
     known = [spec.name for spec in OPTIONS]
-    if name not in _FIXED_WHY and any(name.startswith(each) for each in CHANGEABLE):
+    if is_changeable(name):
         return
     if name not in known and not name.startswith("kafka."):
         hint = did_you_mean(name, known, otherwise="docs/reference/options.md lists all.")

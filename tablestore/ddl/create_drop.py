@@ -40,6 +40,7 @@ from tablestore.options.table_options import (
     TableOptions,
     parse_options,
 )
+from tablestore.options.value_types import names_of
 
 logger = logging.getLogger("tablestore")
 _STRANGERS_PASS = (
@@ -53,8 +54,8 @@ def create(
     path: str,
     schema: StructType,
     *,
-    primary_key: Sequence[str],
-    partition_by: Sequence[str],
+    primary_key: str | Sequence[str],
+    partition_by: str | Sequence[str],
     log_system: str | None,
     options: Mapping[str, Any],
     runtime: Mapping[str, object] | None = None,
@@ -75,6 +76,7 @@ def create(
         UnavailableError: the broker or the file system does not respond.
     """
     runtime, allowed = wrap(runtime or {}), allowed or Allowed.of()
+    primary_key, partition_by = names_of(primary_key), names_of(partition_by)
     # Step 1.
     check_schema(schema, primary_key, partition_by)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
@@ -96,8 +98,19 @@ def create(
     storage.check_put_new()
     with storage.alone():
         _clear_way(storage, parsed.log, runtime, allowed)
-        files = _make(storage, schema, parsed, log, tuple(primary_key), tuple(partition_by))
+        files = _make(storage, schema, parsed, log, primary_key, partition_by)
     return TableContext.of(files, parsed, runtime, allowed)
+
+
+def exists(path: str) -> bool:
+    """Return whether there is a table at a path; the remains of an interrupted ``create`` or ``drop`` are none.
+
+    Raises:
+        CorruptedError: there is a table, and its definition cannot be read.
+        UnavailableError: the file system does not respond.
+    """
+    storage = Storage.at(path)
+    return _is_table(storage, read_intent(storage))
 
 
 def _make(

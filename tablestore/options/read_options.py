@@ -57,9 +57,13 @@ class ReadOptions(Group):
     path: str = option("path", VERBATIM, None, "The table's folder.")
     columns: tuple[str, ...] | None = optional("columns", _NAMES, "The columns of a batch read; None for all.")
     snapshot: int | None = optional(
-        "snapshot", integer(0), "The snapshot of a batch read, or the first one of a stream (`from-snapshot`)."
+        "snapshot",
+        integer(0),
+        "The snapshot of a batch read (also `versionAsOf`), or the first one of a stream (`from-snapshot`).",
     )
-    timestamp_ms: int | None = optional("timestamp", _TIME, "The same by time, in milliseconds since the epoch.")
+    timestamp_ms: int | None = optional(
+        "timestamp", _TIME, "The same by time (also `timestampAsOf`), in milliseconds since the epoch."
+    )
     tag: str | None = optional("tag", VERBATIM, "The tag of a batch read, or after which a stream starts (`from-tag`).")
     scan_mode: ScanMode = option("scan-mode", choice(ScanMode), ScanMode.FULL, "Where a stream starts.")
     change_feed: bool = option(
@@ -116,8 +120,10 @@ class ReadOptions(Group):
 
 
 _KNOWN: Final = {spec.name.lower(): spec.name for spec in ReadOptions.specs()} | {"allowreferences": "allowReferences"}
-_OF_SPARK = ("numrows", "queryname", "owner", "provider", "comment", "location", "external", "is_managed_location")
-"""Options that Spark adds itself, for the console sink, for queries and for tables of its catalog."""
+_OF_DELTA: Final = {"versionasof": "snapshot", "timestampasof": "timestamp"}
+"""Options that Delta calls otherwise."""
+_OF_SPARK = ("numrows", "queryname")
+"""Options that Spark adds itself, for the console sink and for queries."""
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -127,7 +133,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         InvalidInputError: an option is unknown, a value is invalid, ``path`` is missing, or two options exclude each
             other.
     """
-    given = {name.lower(): value for name, value in options.items()}
+    given = _renamed({name.lower(): value for name, value in options.items()})
     allowed = Allowed.parse(given["allowreferences"], "allowReferences") if "allowreferences" in given else Allowed.of()
     runtime = {name: value for name, value in given.items() if name.startswith("kafka.")}
     for name in given:
@@ -136,8 +142,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
             hint = did_you_mean(name, _KNOWN.values(), otherwise=known)
             msg = f"unknown option {name!r} for format({FORMAT!r}). {hint}"
             raise InvalidInputError(msg)
-    # For a table of Spark's catalog, Spark passes the folder as ``location``.
-    path = given.get("path") or given.get("location")
+    path = given.get("path")
     if not path:
         msg = f"option 'path' is required for format({FORMAT!r}): the table's folder."
         raise InvalidInputError(msg)
@@ -148,6 +153,19 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
             raise InvalidInputError(msg)
     found = ReadOptions.read(given, path=path, runtime=wrap(runtime), allowed=allowed)
     return replace(found, scan_mode=_scan_mode(found, is_given="scan-mode" in given))
+
+
+def _renamed(given: Mapping[str, str]) -> dict[str, str]:
+    """Return options with those that have Delta's name (``versionAsOf``, ``timestampAsOf``) under their own.
+
+    Raises:
+        InvalidInputError: both names of an option are given.
+    """
+    for alias, name in _OF_DELTA.items():
+        if alias in given and name in given:
+            msg = f"options {alias!r} and {name!r} are the same option; give one."
+            raise InvalidInputError(msg)
+    return {_OF_DELTA.get(name, name): value for name, value in given.items()}
 
 
 def parse_schema_choice(text: str) -> bool:

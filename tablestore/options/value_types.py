@@ -6,7 +6,7 @@ A type ignores blanks around the text, except for ``VERBATIM`` and types whose v
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -14,6 +14,11 @@ T = TypeVar("T")
 Word = TypeVar("Word", bound=str)
 
 FOREVER: Final = -1
+
+
+def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names that may be given as one name or as several."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 @dataclass(frozen=True)

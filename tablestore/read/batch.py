@@ -20,6 +20,7 @@ from tablestore.options.read_options import (
     parse_schema_choice,
     timestamp_millis,
 )
+from tablestore.options.value_types import names_of
 from tablestore.read import anti_join_scan, bitmap_scan
 from tablestore.read.base_table_columns import base_table_columns, shielded
 from tablestore.read.spark_splits import frame_of_splits
@@ -33,7 +34,7 @@ def read(
     *,
     snapshot: int | None,
     timestamp: datetime | str | int | None,
-    columns: Sequence[str] | None,
+    columns: str | Sequence[str] | None,
     push_filters: bool = False,
     tag: str | None = None,
     schema: str = NEWEST,
@@ -63,6 +64,7 @@ def read(
     snapshot = _snapshot_id(files, snapshot, timestamp, tag)
     spec = files.spec_of(snapshot) if is_own else table.spec
     names = spec.schema.fieldNames()
+    columns = None if columns is None else names_of(columns)
     unknown = [name for name in columns or () if name not in names]
     if unknown:
         msg = f"read: unknown columns {unknown}; the table has {names}."

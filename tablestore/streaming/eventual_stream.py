@@ -23,6 +23,7 @@ from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.options.read_options import ReadOptions, ScanMode
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import initial_splits
+from tablestore.spark.error_messages import shows_messages
 from tablestore.streaming.change_feed import BEFORE_FULL
 from tablestore.streaming.snapshot_stream import Offset, SnapshotStream
 
@@ -44,6 +45,7 @@ def uncommitted(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.append_column(COMMIT_VERSION, pa.nulls(batch.num_rows, pa.int64()))
 
 
+@shows_messages
 class EventualStream(SnapshotStream):
     """Reads an eventual log up to its end.
 

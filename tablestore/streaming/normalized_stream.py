@@ -23,6 +23,7 @@ from tablestore.normalize.state_upkeep import StateUpkeep
 from tablestore.options.read_options import ReadOptions
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.split_planner import initial_bucket_splits
+from tablestore.spark.error_messages import shows_messages
 from tablestore.streaming.change_feed import BEFORE_FULL
 from tablestore.streaming.eventual_stream import EventualStream, uncommitted
 from tablestore.streaming.snapshot_stream import Offset
@@ -44,6 +45,7 @@ class LastOfPartition:
             yield uncommitted(batch.drop_columns([SEQ]))
 
 
+@shows_messages
 class NormalizedStream(EventualStream):
     """Reads an eventual log through the normalize operator.
 

@@ -31,6 +31,7 @@ from tablestore.context import TableContext
 from tablestore.options.read_options import ReadOptions
 from tablestore.read.spark_splits import ReadSplit
 from tablestore.read.splits import as_feed
+from tablestore.spark.error_messages import shows_messages
 from tablestore.spark.python_worker import begin_task
 from tablestore.streaming.change_feed import BEFORE_FULL, Feed
 from tablestore.streaming.consumers import ConsumerProgress
@@ -58,6 +59,7 @@ def feed_schema(spec: TableSpec) -> StructType:
     )
 
 
+@shows_messages
 class SnapshotStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a table's snapshots as they become visible, from the log or, without one, from the table's files."""
 

@@ -24,6 +24,7 @@ from snapshot.schema.evolution import (
 )
 from tablestore.after_write import after_write
 from tablestore.ddl.alter import alter
+from tablestore.options.value_types import names_of
 from tablestore.table.handle import TableHandle, exclusive
 
 
@@ -39,14 +40,14 @@ class Alter:
 
     @exclusive
     def __call__(
-        self, *changes: Change, set_options: Mapping[str, Any] | None = None, reset_options: Sequence[str] = ()
+        self, *changes: Change, set_options: Mapping[str, Any] | None = None, reset_options: str | Sequence[str] = ()
     ) -> Snapshot | None:
         """Make several changes as one snapshot, all or none of them.
 
         Args:
             changes: ``tablestore.AddColumn(...)`` and the like, applied in order.
             set_options: Options to set; see ``set_options``.
-            reset_options: Names of options to set to their defaults.
+            reset_options: Name or names of options to set to their defaults.
 
         Returns:
             The snapshot, committed and published; None if nothing changes.
@@ -69,7 +70,7 @@ class Alter:
                 # Options are in effect once they are committed.
                 after_write(f"table {table.path}", "publishing", lambda: handle.writer.publish(snapshot))
 
-        return alter(table, changes, set_options=set_options, reset_options=reset_options, publish=publish)
+        return alter(table, changes, set_options=set_options, reset_options=names_of(reset_options), publish=publish)
 
     def add_column(
         self, name: str, data_type: DataType | str, *, first: bool = False, after: str | None = None,

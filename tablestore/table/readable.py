@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from log_system.report import Progress, Report
 from snapshot.records import Snapshot
 from tablestore.inspect.frames import Inspector
+from tablestore.inspect.html import table_html
 from tablestore.options.read_options import NEWEST, ScanMode
 from tablestore.options.table_options import TableOptions
 from tablestore.read import batch
@@ -73,13 +74,37 @@ class ReadableTable:
         """Return the snapshots that have not expired, newest first."""
         return list(islice(self._handle.refresh().files.snapshots(), limit))
 
+    def history(self, limit: int | None = None) -> DataFrame:
+        """Return the snapshots that have not expired as a frame, newest first, as Delta's ``history``.
+
+        Args:
+            limit: The number of snapshots; by default all.
+
+        Returns:
+            The columns ``snapshot_id``, ``kind``, ``rows`` (number of changes), ``committed_at``, ``published``
+            (NULL without a log), ``tags`` and ``commit_id``.
+        """
+        frame = self.inspect.snapshots()
+        return frame if limit is None else frame.limit(limit)
+
+    def count(
+        self,
+        *,
+        snapshot: int | None = None,
+        timestamp: datetime | str | int | None = None,
+        tag: str | None = None,
+    ) -> int:
+        """Return the number of rows of a snapshot, by default the newest; the arguments are those of ``read``."""
+        columns = self._handle.refresh().spec.primary_key or None
+        return self.read(snapshot=snapshot, timestamp=timestamp, tag=tag, columns=columns).count()
+
     def read(
         self,
         *,
         snapshot: int | None = None,
         timestamp: datetime | str | int | None = None,
         tag: str | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         schema: str = NEWEST,
     ) -> DataFrame:
         """Read the rows of a snapshot, by default the newest.
@@ -88,7 +113,7 @@ class ReadableTable:
             snapshot: The snapshot's id.
             timestamp: Read the newest snapshot at or before this time (datetime, ISO-8601 text, or epoch milliseconds).
             tag: The snapshot's tag.
-            columns: The columns to read. Naming them here saves merging the others.
+            columns: The column or columns to read. Naming them here saves merging the others.
             schema: ``newest`` reads an old snapshot with the table's current columns, NULL where it had none; ``own``
                 with the columns of that snapshot.
 
@@ -201,5 +226,10 @@ class ReadableTable:
     def __repr__(self) -> str:
         spec, log = self._handle.table.spec, self._handle.table.options.log
         key = f", primary_key={list(spec.primary_key)}" if spec.primary_key else ""
+        partitions = f", partition_by={list(spec.partition_by)}" if spec.partition_by else ""
         topic = f", log_system='kafka', topic={log.kafka.topic!r}" if log else ""
-        return f"TableStore({self.path!r}{key}{topic})"
+        return f"TableStore({self.path!r}{key}{partitions}{topic})"
+
+    def _repr_html_(self) -> str:
+        """Return the definition and the newest snapshot, for notebooks."""
+        return table_html(self._handle.table)

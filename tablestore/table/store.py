@@ -22,6 +22,7 @@ from snapshot.schema.ddl_text import as_schema
 from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.create_if_absent import create_if_absent
 from tablestore.dml.conditions import Condition, Value
 from tablestore.dml.merge_clauses import Clause
 from tablestore.dml.merge_join import On
@@ -37,6 +38,8 @@ from tablestore.write.metrics import Hook
 from tablestore.write.prepare_input import deletes_of
 from tablestore.write.recovery import publish_all
 from tablestore.write.staging_job import stage_frame
+from tablestore.write.tabular_frame import frame_of
+from tablestore.write.tabular_input import Tabular, is_tabular
 
 _MOVED = {
     "add_column": "alter.add_column",
@@ -63,7 +66,8 @@ _MOVED = {
 class TableStore(ReadableTable):
     """One table: its snapshots in Delta files, its changes in a log.
 
-    Get one with ``TableStore.create(spark, path, schema, ...)`` or ``TableStore.open(spark, path)``. Threads may share
+    Get one with ``TableStore.create(spark, path, schema, ...)`` or ``TableStore.open(spark, path)``, which is also
+    called ``TableStore.for_path``. Threads may share
     a handle: verbs that change the table run one at a time, and reads run beside them. To write in parallel, give each
     thread a handle of its own; any number of handles in any number of processes may work on one table.
 
@@ -100,12 +104,13 @@ class TableStore(ReadableTable):
         path: str | os.PathLike[str],
         schema: StructType | str,
         *,
-        primary_key: Sequence[str] = (),
-        partition_by: Sequence[str] = (),
+        primary_key: str | Sequence[str] = (),
+        partition_by: str | Sequence[str] = (),
         log_system: str | None = None,
         options: Mapping[str, Any] | None = None,
         client_options: Mapping[str, object] | None = None,
         allow_references: Iterable[str] | None = None,
+        if_not_exists: bool = False,
     ) -> TableStore:
         """Create an empty table and, with a log system, its topic.
 
@@ -113,25 +118,28 @@ class TableStore(ReadableTable):
             spark: The session; see ``tablestore.session``.
             path: The table's folder: a local path or the URL of an object store.
             schema: The columns, as a Spark schema or DDL text such as ``"id bigint, name string"``.
-            primary_key: The key columns. With a key, writes upsert; without one, they append.
-            partition_by: The partition columns of the base table.
+            primary_key: The key column or columns. With a key, writes upsert; without one, they append.
+            partition_by: The partition column or columns of the base table.
             log_system: ``"kafka"`` publishes every snapshot to a Kafka topic; with ``"files"`` (default), streams read
                 the changes in the table's files.
             options: See ``docs/reference/options.md``; with a log, ``kafka.bootstrap.servers`` and ``kafka.topic`` are
                 required.
             client_options: Kafka client options that are not stored, as ``options`` of ``open``.
             allow_references: As in ``open``.
+            if_not_exists: Open the table if there is one with these columns, key, partitions, log and fixed options.
 
         Raises:
             InvalidInputError: A column, key or option is wrong, or an existing topic does not fit; nothing was created.
-            AlreadyExistsError: There is a table, or something else, at the path.
+            AlreadyExistsError: There is a table, or something else, at the path; with ``if_not_exists``, one that
+                differs, and the message says in what.
             UnavailableError: The broker or the file system does not answer.
         """
-        table = create_drop.create(
+        make = create_if_absent if if_not_exists else create_drop.create
+        table = make(
             os.fspath(path),
             as_schema(schema),
-            primary_key=tuple(primary_key),
-            partition_by=tuple(partition_by),
+            primary_key=primary_key,
+            partition_by=partition_by,
             log_system=log_system,
             options=options or {},
             runtime=client_options,
@@ -165,6 +173,22 @@ class TableStore(ReadableTable):
         options = wrap(options or {})
         return cls(spark, TableContext.open(os.fspath(path), options, Allowed.of(allow_references)))
 
+    for_path = open  # noqa: A003 - the method above, by Delta's name for it
+
+    @staticmethod
+    def exists(spark: SparkSession, path: str | os.PathLike[str]) -> bool:
+        """Return whether there is a table at a path. What an interrupted ``create`` or ``drop`` left is none.
+
+        Args:
+            spark: The session.
+            path: The table's folder.
+
+        Raises:
+            CorruptedError: The table's definition cannot be read.
+            UnavailableError: The file system does not answer.
+        """
+        return create_drop.exists(os.fspath(path))
+
     @property
     def metrics(self) -> Hook | None:
         """A function called after each write, publish, compaction and expiry of this handle; None for none.
@@ -180,12 +204,14 @@ class TableStore(ReadableTable):
 
     @exclusive
     def write(
-        self, frame: DataFrame, *, batch: tuple[str, int] | None = None, merge_schema: bool = False
+        self, frame: Tabular, *, batch: tuple[str, int] | None = None, merge_schema: bool = False
     ) -> Snapshot | None:
         """Write rows as one snapshot: append them or, in a table with a key, upsert them.
 
         Args:
-            frame: The table's columns, in any order. In a table with a key, a column ``_change_type`` (``insert``,
+            frame: The table's columns, in any order, as a Spark, pandas or polars frame, a PyArrow table, batch or
+                reader, a DuckDB relation, a list of dicts, or another object with ``__arrow_c_stream__``; see
+                ``docs/guide/rows.md``. In a table with a key, a column ``_change_type`` (``insert``,
                 ``update_postimage``, ``delete``; ``update_preimage`` is ignored) says what each row does; of several
                 rows of one key the last one counts.
             batch: Name and increasing number of the write, for callers that may repeat it after a crash. A number not
@@ -203,16 +229,24 @@ class TableStore(ReadableTable):
             PublishPendingError: Committed, but the log's broker fails; the next write or ``recover()`` publishes it.
         """
         commit_id = CommitId.of(batch)
-        rows = self.alter.merge_schema(frame) if merge_schema else frame
+        rows = self._frame(frame, exact=not merge_schema)
+        rows = self.alter.merge_schema(rows) if merge_schema else rows
         return self._handle.write(partial(stage_frame, rows), commit_id)
 
+    def _frame(self, rows: Tabular, *, exact: bool = True) -> DataFrame:
+        """Return rows as a Spark frame; see ``frame_of``."""
+        # A Spark frame needs no definition of the table, and reading it takes a request.
+        if isinstance(rows, DataFrame):
+            return rows
+        return frame_of(self._handle.spark, rows, self._handle.refresh().spec, exact=exact)
+
     @exclusive
-    def delete(self, where: DataFrame | Condition, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
+    def delete(self, where: Tabular | Condition, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
         """Delete rows by condition or by key.
 
         Args:
-            where: A condition, as a Spark column or SQL text; or a frame with the key columns and those of
-                ``sequence.field``. Other columns of the frame are ignored, and the table is not read.
+            where: A condition, as a Spark column or SQL text; or rows, as for ``write``, with the key columns and
+                those of ``sequence.field``. Their other columns are ignored, and the table is not read.
             batch: As for ``write``.
 
         Returns:
@@ -223,8 +257,9 @@ class TableStore(ReadableTable):
                 frame lacks a key column; or the log's format has no deletes. Nothing was written.
             ConflictError: Other writers committed first too often; nothing was written.
         """
-        if isinstance(where, DataFrame):
-            return self.write(deletes_of(where, self._handle.refresh().spec, self._handle.table.rule), batch=batch)
+        if isinstance(where, DataFrame) or is_tabular(where):
+            keys = self._frame(where, exact=False)
+            return self.write(deletes_of(keys, self._handle.refresh().spec, self._handle.table.rule), batch=batch)
         return self._handle.finish(self._handle.verbs.delete(where, batch))
 
     @exclusive
@@ -256,7 +291,7 @@ class TableStore(ReadableTable):
     @exclusive
     def overwrite(
         self,
-        frame: DataFrame,
+        frame: Tabular,
         where: Condition | None = None,
         *,
         dynamic: bool = False,
@@ -265,8 +300,8 @@ class TableStore(ReadableTable):
         """Replace all rows, the rows that match a condition, or whole partitions.
 
         Args:
-            frame: The new rows, with the table's columns. In a table with a key, a new row also replaces the row with
-                its key outside the replaced part; of several rows of one key the last one counts.
+            frame: The new rows, as for ``write``, with the table's columns. In a table with a key, a new row also
+                replaces the row with its key outside the replaced part; of several rows of one key the last one counts.
             where: The rows to replace; every new row must match it too.
             dynamic: Replace the partitions that occur in ``frame``.
             batch: As for ``write``.
@@ -279,7 +314,7 @@ class TableStore(ReadableTable):
                 written.
             ConflictError: Other writers committed first too often; nothing was written.
         """
-        return self._handle.finish(self._handle.verbs.overwrite(frame, where, batch, dynamic=dynamic))
+        return self._handle.finish(self._handle.verbs.overwrite(self._frame(frame), where, batch, dynamic=dynamic))
 
     @exclusive
     def truncate(self, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
@@ -298,12 +333,13 @@ class TableStore(ReadableTable):
 
     @exclusive
     def merge(
-        self, source: DataFrame, on: On, when: Sequence[Clause], *, batch: tuple[str, int] | None = None
+        self, source: Tabular, on: On, when: Sequence[Clause], *, batch: tuple[str, int] | None = None
     ) -> Snapshot | None:
         """Merge the rows of a source into the table, as SQL's ``MERGE`` does.
 
         Args:
-            source: The source rows. In expressions its columns are ``source.x`` and the table's ``target.x``.
+            source: The source rows, as for ``write``, with any columns. In expressions its columns are ``source.x`` and
+                the table's ``target.x``.
             on: The names of columns that both have, or a condition.
             when: Clauses made by ``when_matched(...)``, ``when_not_matched(...)`` and
                 ``when_not_matched_by_source(...)``. The first clause whose condition holds applies to a row.
@@ -317,7 +353,7 @@ class TableStore(ReadableTable):
                 one row of the table, or two rows would have the same primary key. Nothing was written.
             ConflictError: Other writers committed first too often; nothing was written.
         """
-        return self._handle.finish(self._handle.verbs.merge(source, on, when, batch))
+        return self._handle.finish(self._handle.verbs.merge(self._frame(source, exact=False), on, when, batch))
 
     def write_stream(
         self,

@@ -17,7 +17,7 @@ from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.write.arrow_input import check_names
-from tablestore.write.value_casts import array_of, cast_array, without_encoding
+from tablestore.write.value_casts import array_of, cast_array, check_cast, without_encoding
 
 Tabular = Any
 """Rows: a Spark, pandas or polars frame, a PyArrow table, batch or reader, a DuckDB relation, a list of dicts or of
@@ -25,6 +25,16 @@ record batches, or any other object with ``__arrow_c_stream__``."""
 
 logger = logging.getLogger("tablestore")
 _Column = Any  # an Arrow array or, where the values have no type of their own, a list
+
+
+def is_tabular(data: object) -> bool:
+    """Return whether an object is rows or looks like rows, other than a Spark frame."""
+    return isinstance(data, list | tuple) or _is_pandas(data) or hasattr(data, "__arrow_c_stream__")
+
+
+def _is_pandas(data: object) -> bool:
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)
 
 
 def read_tabular(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader:
@@ -41,9 +51,9 @@ def read_tabular(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader:
     check_names(_names(source), spec)
     if isinstance(source, dict):
         return pa.table({fields[n.lower()].name: _fitted(n, v, fields) for n, v in source.items()}).to_reader()
-    # Casting no rows checks the types now.
-    empty = {fields[n.lower()].name: _fitted(n, v, fields) for n, v in _columns_of(source.schema.empty_table()).items()}
-    target = pa.table(empty).schema
+    for given in source.schema:
+        check_cast(given.type, fields[given.name.lower()].type, given.name)
+    target = pa.schema([fields[name.lower()].with_nullable(True) for name in source.schema.names])
     return pa.RecordBatchReader.from_batches(target, _cast_batches(source, fields, target))
 
 
@@ -75,7 +85,7 @@ def _opened(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader | dict[str, 
     Raises:
         InvalidInputError: the object is not tabular.
     """
-    if (pandas := sys.modules.get("pandas")) and isinstance(data, pandas.DataFrame):
+    if _is_pandas(data):
         return _columns_of_pandas(data)
     if isinstance(data, list | tuple) and all(isinstance(row, dict) for row in data):
         # Each row may have other keys, so that none is overlooked; without rows, the columns are the table's.

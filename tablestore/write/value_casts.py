@@ -33,14 +33,23 @@ def cast_array(array: pa.Array | pa.ChunkedArray, to: pa.DataType, name: str) ->
     """
     if array.type == to:
         return array
-    if not can_cast(array.type, to):
-        msg = f"column {name!r}: expected {to}, got {array.type}; {_advice(array.type, to)}."
-        raise InvalidInputError(msg)
+    check_cast(array.type, to, name)
     try:
         return _cast(array, to)
     except pa.ArrowException as error:
         msg = f"column {name!r}: expected {to}, got {array.type} with a value that does not fit: {error}."
         raise InvalidInputError(msg) from error
+
+
+def check_cast(given: pa.DataType, to: pa.DataType, name: str) -> None:
+    """Check that a column's type fits, whatever its values are.
+
+    Raises:
+        InvalidInputError: it does not.
+    """
+    if not can_cast(given, to):
+        msg = f"column {name!r}: expected {to}, got {given}; {_advice(given, to)}."
+        raise InvalidInputError(msg)
 
 
 def array_of(values: Sequence[object], to: pa.DataType | None, name: str) -> pa.Array:
@@ -52,7 +61,7 @@ def array_of(values: Sequence[object], to: pa.DataType | None, name: str) -> pa.
     if to is not None:
         _check_values(values, to, name)
     try:
-        return pa.array(values, to, from_pandas=True)
+        return pa.array(values, to)
     except (pa.ArrowException, OverflowError) as error:
         what = "values of one type" if to is None else str(to)
         msg = f"column {name!r}: expected {what}, got a value that does not fit: {error}."
@@ -75,7 +84,8 @@ def can_cast(given: pa.DataType, to: pa.DataType) -> bool:
     if is_.is_dictionary(given):
         return can_cast(given.value_type, to)
     if isinstance(given, pa.BaseExtensionType):
-        return can_cast(given.storage_type, to)
+        # A number stored for something else, such as a period, is not a number.
+        return not is_.is_primitive(given.storage_type) and can_cast(given.storage_type, to)
     if is_.is_timestamp(given) and is_.is_timestamp(to):
         return (given.tz is None) == (to.tz is None)
     if is_.is_struct(given) and is_.is_struct(to):

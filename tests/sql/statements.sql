@@ -672,6 +672,12 @@ SHOW PROCEDURES
 ---- error
 line 1, column 6: expected TABLES, VIEWS, CREATE TABLE or CREATE VIEW, got 'PROCEDURES'
 
+---- DESCRIBE HISTORY
+DESCRIBE HISTORY t
+
+---- error
+line 1, column 10: HISTORY is not supported: use SELECT * FROM t$snapshots, or TableStore.history() in Python
+
 ---- DESCRIBE EXTENDED
 DESCRIBE EXTENDED t
 

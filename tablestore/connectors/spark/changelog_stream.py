@@ -27,6 +27,7 @@ from tablestore.connectors.table import KafkaTable
 from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedSplit
 from tablestore.normalize.state_upkeep import StateUpkeep
+from tablestore.spark.error_messages import shows_messages
 from tablestore.spark.python_worker import begin_task
 
 CHANGELOG_FORMAT: Final = "upsert-kafka-normalize"
@@ -56,6 +57,7 @@ class ChangesSplit(InputPartition):
     part: NormalizedSplit
 
 
+@shows_messages
 class ChangelogStream(KafkaStream):
     """Reads an upsert table through the normalize operator.
 

@@ -29,9 +29,11 @@ from tablestore.connectors.spark.sink import Sink, Written
 from tablestore.connectors.spark.split_reader import RangeSplit, live, read_last, read_rows, shown
 from tablestore.connectors.spark.stream import KafkaStream
 from tablestore.connectors.table import KafkaTable
+from tablestore.spark.error_messages import shows_messages
 from tablestore.spark.python_worker import begin_task
 
 
+@shows_messages
 class KafkaDataSource(DataSource):
     """Data source over topics whose messages are rows; ``ConnectorOptions`` documents the options."""
 
@@ -84,6 +86,7 @@ class KafkaDataSource(DataSource):
         return KafkaTable.of(self.connector, dict(self.options), schema, side)
 
 
+@shows_messages
 class UpsertKafkaDataSource(KafkaDataSource):
     """Data source over a topic where the last message of a key is its current row."""
 
@@ -95,6 +98,7 @@ class UpsertKafkaDataSource(KafkaDataSource):
         return "upsert-kafka"
 
 
+@shows_messages
 class ChangelogDataSource(UpsertKafkaDataSource):
     """The stream of an upsert table through the normalize operator, which query plans show by this source's name."""
 
@@ -119,6 +123,7 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
     return [message.written for message in messages if isinstance(message, _Message)]
 
 
+@shows_messages
 class TopicBatchWriter(DataSourceArrowWriter):
     """Writer of a batch (``df.write.format(...)`` and ``INSERT INTO``)."""
 
@@ -139,6 +144,7 @@ class TopicBatchWriter(DataSourceArrowWriter):
         self._sink.abort(_written(messages))
 
 
+@shows_messages
 class TopicStreamWriter(DataSourceStreamArrowWriter):
     """Writer of micro-batches (``df.writeStream.format(...)``)."""
 
@@ -159,6 +165,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         self._sink.abort(_written(messages))
 
 
+@shows_messages
 class KafkaReader(DataSourceReader):
     """Reads the messages that topics hold at planning time; for an upsert table, the current row of each key."""
 

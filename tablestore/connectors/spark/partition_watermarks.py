@@ -36,6 +36,7 @@ from tablestore.connectors.spark.stream import Json, KafkaStream
 from tablestore.connectors.table import KafkaTable
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.value_types import duration_or_ms
+from tablestore.spark.error_messages import shows_messages
 
 IDLE: Final = "_idle"
 """Name of the boolean column that marks a heartbeat."""
@@ -85,6 +86,7 @@ class _Beat(InputPartition):
     at: int
 
 
+@shows_messages
 class PartitionStream(KafkaStream):
     """Streaming reader of one partition; heartbeats are part of its offsets, so that a restart repeats them."""
 

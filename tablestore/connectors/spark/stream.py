@@ -19,6 +19,7 @@ from snapshot.schema.system_columns import SEQ
 from tablestore.connectors.kafka.scan_planner import Scan, ScanSpec
 from tablestore.connectors.spark.split_reader import RangeSplit, read_last, read_rows, shown
 from tablestore.connectors.table import KafkaTable
+from tablestore.spark.error_messages import shows_messages
 from tablestore.spark.python_worker import begin_task
 
 logger = logging.getLogger("tablestore")
@@ -30,6 +31,7 @@ topic ids.
 """
 
 
+@shows_messages
 class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streaming reader of messages; it commits processed offsets for the consumer group, as Flink does."""
 

@@ -53,6 +53,10 @@ _NOT_SHOWN: Final[Mapping[str, str]] = {
     "MODULES": "there are no modules",
     "JARS": "there is nothing to load",
 }
+_NOT_DESCRIBED: Final[Mapping[str, str]] = {
+    "EXTENDED": "use DESCRIBE, and SELECT * FROM t$options",
+    "HISTORY": "use SELECT * FROM t$snapshots, or TableStore.history() in Python",
+}
 _DETAILS: Final = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "PLAN_ADVICE")
 _QUERY_STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
 
@@ -125,8 +129,9 @@ class FlinkParser(VerbReader):
 
     def _describe(self) -> Describe:
         self._take("TABLE")
-        if self._is_word("EXTENDED") and self._next and self._next.token_type != TokenType.SEMICOLON:
-            self.raise_error("EXTENDED is not supported: use DESCRIBE, and SELECT * FROM t$options")
+        for word, instead in _NOT_DESCRIBED.items():
+            if self._is_word(word) and self._next and self._next.token_type != TokenType.SEMICOLON:
+                self.raise_error(f"{word} is not supported: {instead}")
         return Describe(self._object_name("the name of a table or view"))
 
     def _explain(self) -> Explain:

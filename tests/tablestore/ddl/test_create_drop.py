@@ -22,7 +22,7 @@ from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from snapshot.storage import Storage
 from tablestore import TableStore
 from tablestore.context import TableContext
-from tablestore.ddl import create_drop
+from tablestore.ddl import create_drop, create_if_absent
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import make_table
 from tests.harness.spark_tables import DDL, Follower, frame, group_offsets, log_options, make, rows
@@ -339,3 +339,53 @@ def test_of_several_creators_at_once_one_makes_the_table(
     winners = [each for each in made if each != "already-exists"]
     assert len(winners) == 1, made
     assert TableContext.open(str(path)).spec.table_id == winners[0]
+
+
+def test_create_if_not_exists_returns_the_table_or_names_the_difference(spark: SparkSession, tmp_path: Path) -> None:
+    path, ddl = tmp_path / "t", "id int, day date, v string"
+
+    def create(
+        columns: str = ddl, *, key: str = "id", partition_by: str | tuple[str, ...] = "day", **options: object
+    ) -> TableStore:
+        given = {"bucket": 2, **options}
+        return TableStore.create(
+            spark, path, columns, primary_key=key, partition_by=partition_by, options=given, if_not_exists=True
+        )
+
+    assert not TableStore.exists(spark, path)
+    create().write([{"id": 1, "day": None, "v": "a"}])
+    assert TableStore.exists(spark, path)
+    again = create(**{"compaction.auto": False})
+    assert (again.count(), again.primary_key, again.partition_by) == (1, ("id",), ("day",))
+    again.alter.set_options({"compaction.auto": False})
+    assert TableStore.for_path(spark, path).count() == create().count() == 1
+    with pytest.raises(AlreadyExistsError, match=r"exists with columns \['id', 'day', 'v'\], expected \['id', 'v'\]"):
+        create("id int, v string", partition_by=())
+    with pytest.raises(AlreadyExistsError, match="with column 'id' 'int NOT NULL', expected 'bigint NOT NULL'"):
+        create(ddl.replace("int", "bigint"))
+    with pytest.raises(AlreadyExistsError, match=r"primary_key \['id'\], expected \['v'\]"):
+        create(key="v")
+    with pytest.raises(AlreadyExistsError, match="option 'bucket' '2', expected '3'"):
+        create(bucket=3)
+    with pytest.raises(InvalidInputError, match="unknown option 'buckets'"):
+        create(buckets=3)
+    with pytest.raises(AlreadyExistsError, match="a table exists already"):
+        TableStore.create(spark, path, ddl)
+
+
+def test_two_programs_that_create_one_table_if_it_does_not_exist_get_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one is faster between the look and the creation."""
+    path, make = tmp_path / "t", create_if_absent.create
+
+    def slow(*args: object, **given: object) -> TableContext:
+        make(*args, **given)
+        return make(*args, **given)
+
+    monkeypatch.setattr(create_if_absent, "create", slow)
+    assert TableStore.create(spark, path, DDL, if_not_exists=True).count() == 0
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(AlreadyExistsError, match="expected an empty folder"):
+        TableStore.create(spark, tmp_path / "other", DDL, if_not_exists=True)

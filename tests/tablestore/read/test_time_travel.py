@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import StreamingQueryException
 
@@ -45,6 +46,15 @@ def test_what_was_is_read_by_tag_as_changes_and_as_a_stream(
     tag = table.tags.create("two", 2)
     assert (tag.name, tag.snapshot.id, [t.name for t in table.tags.all()]) == ("two", 2, ["two"])
     assert rows(table.read(tag="two")) == then
+
+    def read(**options: object) -> DataFrame:
+        return spark.read.format("tablestore").load(table.path, **options)
+
+    assert rows(read(versionAsOf=2)) == then == rows(read(timestampAsOf=table.snapshots()[-3].time.isoformat()))
+    with pytest.raises(PySparkException, match="options 'versionasof' and 'snapshot' are the same option"):
+        read(versionAsOf=2, snapshot=2)
+    assert (table.count(snapshot=2), table.count(tag="two")) == (len(then), len(then))
+    assert [tuple(row) for row in table.history(2).select("snapshot_id", "rows").collect()] == [(4, 1), (3, 1)]
 
     # Changes in a batch are those that a stream gives.
     stream = Follower(tmp_path / "all", lambda: table.read_stream(scan_mode="earliest"))
