@@ -45,6 +45,11 @@ _OF_CONNECTORS: Final = (
 )
 
 
+def name_of(made: CreateTable) -> str:
+    """Return the name of a table, without the hint of a query."""
+    return made.name.partition(" /*+ ")[0]
+
+
 def connector_of(made: CreateTable) -> Connector | None:
     """Return the connector of a table, or None for a store table.
 
@@ -86,7 +91,7 @@ def connector_options(made: CreateTable, columns: Columns | None = None) -> dict
         made: the table's definition.
         columns: the columns to read or write; None for all stored ones.
     """
-    options: dict[str, ClientValue] = dict(made.options) | {"table.name": made.name}
+    options: dict[str, ClientValue] = dict(made.options) | {"table.name": name_of(made)}
     if made.primary_key:
         options[PRIMARY_KEY] = ",".join(made.primary_key)
     for column in stored_columns(made) if columns is None else columns:
@@ -197,11 +202,11 @@ def _check_watermark(made: CreateTable) -> None:
         msg = f"table '{made.name}': WATERMARK FOR '{name}': there is no such column."
         raise InvalidInputError(msg)
     if isinstance(column, ComputedColumn):
-        msg = (
-            f"table '{made.name}': WATERMARK FOR '{name}': a computed column cannot have it yet; declare the event "
-            "time as a physical or metadata column."
-        )
-        raise InvalidInputError(msg)
+        # Spark says its type when the table is read.
+        if "PROCTIME" in column.expression.upper():
+            msg = f"table '{made.name}': WATERMARK FOR '{name}': PROCTIME() is no event time, and needs no watermark."
+            raise InvalidInputError(msg)
+        return
     if not isinstance(column.type.spark, TimestampType | TimestampNTZType):
         actual = column.type.text
         msg = f"table '{made.name}': WATERMARK FOR '{name}': expected TIMESTAMP or TIMESTAMP_LTZ, got {actual}."
