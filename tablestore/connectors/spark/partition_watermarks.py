@@ -291,7 +291,8 @@ def read_with_watermark(
         frames.append(frame.withWatermark(_EVENT_TIME, delay).where(kept).drop(IDLE, _EVENT_TIME))
     # Set Spark's watermark key on the column itself, so that later operators on the column recognize the watermark.
     marked_column = F.col(backquoted(column)).alias(column, metadata={MARK: 0})
-    return reduce(DataFrame.union, frames).withColumn(column, marked_column)
+    united = reduce(DataFrame.union, frames).withColumn(column, marked_column)
+    return united if table.options.scan_parallelism is None else united.coalesce(table.options.scan_parallelism)
 
 
 def _check_time(field: StructField) -> None:

@@ -11,7 +11,7 @@ from log_system.kafka.client.access_policy import VARIABLE, Allowed
 from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.kafka.client_properties import check_stored_properties
-from tablestore.connectors.kafka.message_mapping import WRITABLE
+from tablestore.connectors.kafka.message_mapping import writable
 from tablestore.connectors.kafka.partitioners import OWN_PARTITIONERS
 from tablestore.connectors.option_names import (
     METADATA,
@@ -264,11 +264,17 @@ def check_sink(made: CreateTable) -> None:
     if connector is None:
         return
     columns = insertable_columns(made)
+    known = writable(has_topics=_has_topics(made))
     for column in columns:
-        if isinstance(column, MetadataColumn) and column.key not in WRITABLE:
+        if isinstance(column, MetadataColumn) and column.key not in known:
             msg = (
                 f"table '{made.name}': Invalid metadata key '{column.key}' in column '{column.name}': only "
-                f"{' and '.join(WRITABLE)} can be written. Declare the column VIRTUAL."
+                f"{' and '.join(known)} can be written. Declare the column VIRTUAL."
             )
             raise InvalidInputError(msg)
     KafkaTable.of(connector, connector_options(made, columns), schema_of(columns), Side.SINK)
+
+
+def _has_topics(made: CreateTable) -> bool:
+    options = dict(made.options)
+    return "topic-pattern" in options or ";" in str(options.get("topic", "")).strip(" ;")
