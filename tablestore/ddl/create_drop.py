@@ -35,6 +35,7 @@ from tablestore.ddl.intent import INTENT, Intent, kafka_properties, put_intent, 
 from tablestore.log_systems import SERVERS, log_storage
 from tablestore.options.partition_time import check_time
 from tablestore.options.rule_of_options import merge_rule
+from tablestore.options.specification import LOG_SYSTEM
 from tablestore.options.table_options import (
     Consistency,
     Headers,
@@ -95,6 +96,7 @@ def create(
     runtime, allowed = wrap(runtime or {}), allowed or Allowed.of()
     # Step 1.
     check_schema(schema, primary_key, partition_by)
+    options = _with_topic(path, log_system, options)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
     # The stored options must be valid for any process that opens the table: check them without this process's runtime
     # options first.
@@ -116,6 +118,12 @@ def create(
         _clear_way(storage, parsed.log, runtime, allowed)
         files = _make(storage, schema, parsed, log, tuple(primary_key), tuple(partition_by))
     return TableContext.of(files, parsed, runtime, allowed)
+
+
+def _with_topic(path: str, log_system: str | None, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return options in which a table with a Kafka log has a topic: if it names none, that of its folder's name."""
+    has_log = "kafka" in (log_system, options.get(LOG_SYSTEM.name))
+    return {"kafka.topic": Storage.at(path).root.rpartition("/")[2], **options} if has_log else options
 
 
 def _make(

@@ -134,7 +134,8 @@ def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path
         ("CREATE TABLE t (a INT) WITH ('log.system' = 'pulsar')", "kafka"),
         ("CREATE TABLE t (a INT) WITH ('log.system' = 'kafka')", "kafka.bootstrap.servers"),
         (
-            "CREATE TABLE t (a INT) WITH ('log.system' = 'kafka', 'kafka.bootstrap.servers' = 'x:1')",
+            "CREATE TABLE t (a INT) "
+            "WITH ('log.system' = 'kafka', 'kafka.bootstrap.servers' = 'x:1', 'kafka.topic' = '')",
             "kafka.topic",
         ),
         ("CREATE TABLE t (a INT) WITH ('log.consistency' = 'eventual')", "log.system"),
