@@ -35,11 +35,15 @@ def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, 
     """
     keys = ", ".join(keys_of(spec))
     # Materialize it only if it is read twice.
-    arrived = "TABLE" if rule.buries else "VIEW"
+    arrived = "TABLE" if rule.buries or rule.removing else "VIEW"
     if any(column.function is Function.HLL_SKETCH for column in rule.columns.values()):
         register_sketches(session)
     try:
-        session.execute(f"CREATE TEMP {arrived} arrived AS {_arrived(spec, rule, new)}")
+        rows = _rows(spec, rule, new)
+        if rule.removing:
+            _cut(session, spec, rule, rows)
+            rows = "SELECT * FROM rest"
+        session.execute(f"CREATE TEMP {arrived} arrived AS {_sequenced(spec, rule, rows)}")
         session.execute(f"CREATE TEMP TABLE merged AS {_merged(spec, rule)}")
     except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException) as error:
         reason = str(error).partition("\n")[0].rpartition("ValueError: ")[2].removesuffix(".")
@@ -57,25 +61,32 @@ def merge(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, 
     """)
     if rule.buries:
         session.execute(f"CREATE TEMP TABLE buried AS {_buried(spec, rule)}")
+    if rule.removing:
+        session.execute("DROP TABLE rest")
     session.execute("DROP TABLE merged")
     session.execute(f"DROP {arrived} arrived")
 
 
-def _arrived(spec: TableSpec, rule: MergeRule, new: str) -> str:
-    """Return a query for all rows: the table's columns, ``ord``, ``gone`` (a retraction), and columns per sequence.
+def _rows(spec: TableSpec, rule: MergeRule, new: str) -> str:
+    """Return a query for all rows: the table's columns, ``ord``, ``gone`` (a retraction), ``deletes`` (a delete)."""
+    columns = columns_of(spec)
+    listed, kind, seq = ", ".join(columns), f"c{len(columns)}", f"c{len(columns) + 1}"
+    retracts = f"{kind} IN ({RowKind.UPDATE_BEFORE:d}, {RowKind.DELETE:d})"
+    deletes = f"{kind} = {RowKind.DELETE:d}"
+    rows = f"SELECT {listed}, {_OLD} AS ord, FALSE AS gone, FALSE AS deletes FROM old"
+    if rule.buries:
+        in_graves = {*keys_of(spec), *names_in(spec, rule.buries)}
+        known = ", ".join(c if c in in_graves else f"NULL AS {c}" for c in columns)
+        rows += f" UNION ALL SELECT {known}, {_GRAVE} AS ord, TRUE AS gone, TRUE AS deletes FROM graves"
+    return f"{rows} UNION ALL SELECT {listed}, {seq} AS ord, {retracts} AS gone, {deletes} AS deletes FROM {new}"
+
+
+def _sequenced(spec: TableSpec, rule: MergeRule, rows: str) -> str:
+    """Return a query for rows with columns for each sequence.
 
     For sequence i: ``s{i}`` is its value, ``a{i}`` whether the row applies to its columns, ``p{i}`` whether the row is
     on time (not late).
     """
-    columns = columns_of(spec)
-    listed, kind, seq = ", ".join(columns), f"c{len(columns)}", f"c{len(columns) + 1}"
-    retracts = f"{kind} IN ({RowKind.UPDATE_BEFORE:d}, {RowKind.DELETE:d})"
-    rows = f"SELECT {listed}, {_OLD} AS ord, FALSE AS gone FROM old"
-    if rule.buries:
-        in_graves = {*keys_of(spec), *names_in(spec, rule.buries)}
-        known = ", ".join(c if c in in_graves else f"NULL AS {c}" for c in columns)
-        rows += f" UNION ALL SELECT {known}, {_GRAVE} AS ord, TRUE AS gone FROM graves"
-    rows += f" UNION ALL SELECT {listed}, {seq} AS ord, {retracts} AS gone FROM {new}"
     keys = ", ".join(keys_of(spec))
     for number, sequence in enumerate(rule.sequences):
         fields = names_in(spec, sequence.fields)
@@ -88,6 +99,27 @@ def _arrived(spec: TableSpec, rule: MergeRule, new: str) -> str:
         punctual = _reaches(f"s{number}", f"b{number}")
         rows = f"SELECT * EXCLUDE (b{number}), {punctual} AS p{number} FROM ({rows})"
     return rows
+
+
+def _cut(session: duckdb.DuckDBPyConnection, spec: TableSpec, rule: MergeRule, rows: str) -> None:
+    """Create the table ``rest``: the rows that arrived after the last delete that removed the row of their key.
+
+    Such a delete is on time in its group, compared with the rows since the last removal. A delete that is on time
+    among all rows removes in any case. Without the rows up to it, deletes after it may be on time, too.
+    """
+    keys = keys_of(spec)
+    removes = " OR ".join(f"(a{number} AND p{number})" for number in rule.removing)
+    session.execute(f"CREATE TEMP TABLE rest AS {rows}")
+    while True:
+        session.execute(f"""
+            CREATE OR REPLACE TEMP TABLE removed AS
+            SELECT {", ".join(keys)}, max(ord) AS last FROM ({_sequenced(spec, rule, "SELECT * FROM rest")})
+            WHERE deletes AND ({removes}) GROUP BY {", ".join(keys)}
+        """)
+        same = same_key(keys, "rest", "removed")
+        if session.execute(f"DELETE FROM rest USING removed WHERE {same} AND ord <= last").fetchone() == (0,):
+            break
+    session.execute("DROP TABLE removed")
 
 
 def _remaining(spec: TableSpec, rule: MergeRule) -> str:
@@ -147,6 +179,8 @@ def _folded(x: str, data_type: pa.DataType, name: str, rule: MergeRule) -> tuple
         return _sum(x, counts, retracts=retracts)
     if column.function is Function.HLL_SKETCH:
         return {x: _aggregate("list", x, *counts, f"{x} IS NOT NULL")}, f"{UNITE}({x})"
+    if column.function in (Function.MERGE_MAP, Function.NESTED_UPDATE):
+        return _folded_in_order(x, data_type, counts, column)
     if column.function is Function.COLLECT:
         return _collect(x, data_type, counts, distinct=column.distinct, retracts=retracts and not column.ignore_retract)
     return {x: _plain(x, column, counts, retracts=retracts)}, x
@@ -166,9 +200,17 @@ def _plain(x: str, column: ColumnRule, counts: list[str], *, retracts: bool) -> 
             return _aggregate("arg_max_null", f"{kept}, ord", *punctual, f"{x} IS NOT NULL")
         case Function.FIRST_VALUE:
             # A retraction, whose value is NULL here, can be the first row, too.
-            return _aggregate("arg_min_null", f"{kept}, ord", *[each for each in counts if each != "NOT gone"])
+            first = _aggregate("arg_min_null", f"{kept}, ord", *[each for each in counts if each != "NOT gone"])
+            if column.sequence is None:
+                return first
+            behind = [*counts, f"NOT p{column.sequence}"]
+            before = _aggregate("arg_max_null", f"{kept}, ord", *behind)
+            return f"CASE WHEN {_aggregate('count', '*', *behind)} > 0 THEN {before} ELSE {first} END"
         case Function.FIRST_NON_NULL_VALUE:
-            return _aggregate("arg_min", f"{x}, ord", *counts)
+            first = _aggregate("arg_min", f"{x}, ord", *counts)
+            if column.sequence is None:
+                return first
+            return f"coalesce({_aggregate('arg_max', f'{x}, ord', *counts, f'NOT p{column.sequence}')}, {first})"
         case Function.COUNT:
             one = f"CASE WHEN {x} IS NULL THEN 0 WHEN ord = {_OLD} THEN {x} WHEN gone THEN -1 ELSE 1 END"
             return f"coalesce({_aggregate('sum', one, *counts)}, 0)"
@@ -204,6 +246,41 @@ def _collect(
     nothing = f"{{'v': NULL::{type_name(data_type)}, 'gone': FALSE}}"
     lists = _aggregate("list", f"{{'v': {x}, 'gone': gone}} ORDER BY ord", *present)
     return {x: lists}, f"list_reduce({x}, lambda a, b: {{'v': {step}, 'gone': FALSE}}, {nothing}).v"
+
+
+def _folded_in_order(
+    x: str, data_type: pa.DataType, counts: list[str], column: ColumnRule
+) -> tuple[dict[str, str], str]:
+    """Return the SQL that folds maps, or arrays of rows, one after the other; NULL if there are none."""
+    if column.function is Function.MERGE_MAP:
+        added = "CASE WHEN a.v IS NULL THEN b.v ELSE map_concat(a.v, b.v) END"
+        has_key = "list_contains(map_keys(b.v), e.key)"
+        taken = f"map_from_entries(list_filter(map_entries(a.v), lambda e: NOT {has_key}))"
+    else:
+        added, taken = _nested_update(column.nested_key)
+    step = f"CASE WHEN b.gone THEN {taken} ELSE {added} END"
+    nothing = f"{{'v': NULL::{type_name(data_type)}, 'gone': FALSE}}"
+    values = _aggregate("list", f"{{'v': {x}, 'gone': gone}} ORDER BY ord", *counts, f"{x} IS NOT NULL")
+    return {x: values}, f"list_reduce({x}, lambda a, b: {{'v': {step}, 'gone': FALSE}}, {nothing}).v"
+
+
+def _nested_update(nested_key: tuple[int, ...]) -> tuple[str, str]:
+    """Return the SQL of elements ``a.v`` with those of ``b.v`` added, and of those without those of ``b.v``.
+
+    With a key, the last element of each replaces the others.
+    """
+
+    def key(element: str) -> str:
+        fields = (f"'k{number}': struct_extract_at({element}, {number + 1})" for number in nested_key)
+        return f"{{{', '.join(fields)}}}" if nested_key else element
+
+    new = "list_filter(b.v, lambda e: e IS NOT NULL)"
+    kept = f"list_filter(a.v, lambda e: NOT list_contains(list_transform({new}, lambda y: {key('y')}), {key('e')}))"
+    if not nested_key:
+        return f"list_concat(a.v, {new})", kept
+    later = f"list_transform({new}[i + 1:], lambda z: {key('z')})"
+    last = f"list_filter({new}, lambda e, i: NOT list_contains({later}, {key('e')}))"
+    return f"list_concat({kept}, {last})", kept
 
 
 def _sum(x: str, counts: list[str], *, retracts: bool) -> tuple[dict[str, str], str]:

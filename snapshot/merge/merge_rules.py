@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from typing import Final
 
 
 class Function(StrEnum):
@@ -28,7 +29,17 @@ class Function(StrEnum):
     BOOL_AND = "bool_and"
     LISTAGG = "listagg"
     COLLECT = "collect"
+    MERGE_MAP = "merge_map"
+    NESTED_UPDATE = "nested_update"
     HLL_SKETCH = "hll_sketch"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Function | None:
+        """Return the function for an older name of Paimon's."""
+        return cls.FIRST_NON_NULL_VALUE if value == FIRST_NOT_NULL else None
+
+
+FIRST_NOT_NULL: Final = "first_not_null_value"
 
 
 class Deletes(Enum):
@@ -49,10 +60,12 @@ class Sequence:
     Attributes:
         fields: the columns.
         is_group: it orders only the columns of its group; a row whose fields are all NULL does not change the group.
+        removes: whether a delete that is not late in this group removes the row.
     """
 
     fields: tuple[str, ...]
     is_group: bool = False
+    removes: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,7 @@ class ColumnRule:
         fills: whether a late value is used if there is no other (``last_non_null_value`` of partial updates).
         delimiter: the separator of ``listagg``.
         distinct: whether ``collect`` keeps only the first of equal elements.
+        nested_key: positions of the fields by which ``nested_update`` replaces elements; empty if it adds them.
         retracts: whether a value can be retracted; ``last_value`` and ``last_non_null_value`` then become NULL.
         ignore_retract: whether retractions of this column are ignored.
     """
@@ -74,6 +88,7 @@ class ColumnRule:
     fills: bool = False
     delimiter: str = ","
     distinct: bool = False
+    nested_key: tuple[int, ...] = ()
     retracts: bool = True
     ignore_retract: bool = False
 
@@ -103,6 +118,11 @@ class MergeRule:
     deletes: Deletes = Deletes.REMOVE
     ignore_delete: bool = False
     name: str = "deduplicate"
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        """The numbers of the sequence groups whose deletes remove the row."""
+        return tuple(number for number, sequence in enumerate(self.sequences) if sequence.removes)
 
     @property
     def merges(self) -> bool:

@@ -34,8 +34,9 @@ _RESULT = "written string"
 
 def read(spark: SparkSession, connector: str, schema: StructType | str, options: Mapping[str, object]) -> DataFrame:
     """Return a table's rows up to its current end or the configured bound; an upsert table has one row for each key."""
-    options = wrap(options)
-    return spark.read.format(FORMATS[Connector(connector)]).schema(schema).options(**reveal(options)).load()
+    options, kind = wrap(options), Connector(connector)
+    frame = spark.read.format(FORMATS[kind]).schema(schema).options(**reveal(options)).load()
+    return _limited(frame, kind, options)
 
 
 def read_stream(
@@ -46,8 +47,9 @@ def read_stream(
     An upsert table yields upserts and deletes. Its schema must include ``_change_type``, which distinguishes them. Use
     `read_changes` to get a full changelog with the previous row of each change.
     """
-    options = wrap(options)
-    return spark.readStream.format(FORMATS[Connector(connector)]).schema(schema).options(**reveal(options)).load()
+    options, kind = wrap(options), Connector(connector)
+    frame = spark.readStream.format(FORMATS[kind]).schema(schema).options(**reveal(options)).load()
+    return _limited(frame, kind, options)
 
 
 def read_changes(
@@ -89,7 +91,8 @@ def read_changes(
     root = parse_options(Connector.UPSERT, options, Side.SOURCE).state
     if root is not None:
         Storage.at(root).check_put_new()
-    return spark.readStream.format(CHANGELOG_FORMAT).schema(StructType(shown)).options(**reveal(options)).load()
+    frame = spark.readStream.format(CHANGELOG_FORMAT).schema(StructType(shown)).options(**reveal(options)).load()
+    return _limited(frame, Connector.UPSERT, options)
 
 
 def write(frame: DataFrame, connector: str, options: Mapping[str, object]) -> None:
@@ -147,6 +150,12 @@ def write_stream(
         raise InvalidInputError(msg)
     writer = frame.writeStream.outputMode(output_mode).foreachBatch(_batch_writer(kind, options, transform))
     return writer.option("checkpointLocation", parsed.checkpoint)
+
+
+def _limited(frame: DataFrame, connector: Connector, options: Mapping[str, object]) -> DataFrame:
+    """Return a frame that is read by at most as many tasks as ``scan.parallelism`` says."""
+    parallelism = parse_options(connector, options, Side.SOURCE).scan_parallelism
+    return frame if parallelism is None else frame.coalesce(parallelism)
 
 
 def _batch_writer(

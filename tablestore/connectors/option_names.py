@@ -44,7 +44,9 @@ _BOTH: Final = (
     "scan.bounded.mode",
     "scan.bounded.timestamp-millis",
     "scan.bounded.specific-offsets",
+    "scan.parallelism",
     "sink.parallelism",
+    "sink.transaction-naming-strategy",
     "sink.delivery-guarantee",
     "sink.transactional-id-prefix",
     PRIMARY_KEY,
@@ -79,7 +81,10 @@ _HINTS: Final[Mapping[tuple[Connector, str], str]] = {
     (Connector.UPSERT, "key.fields"): "The key of an upsert table is its PRIMARY KEY (option 'primary-key').",
     (Connector.UPSERT, "sink.partitioner"): "An upsert table is always partitioned by its key.",
     (Connector.UPSERT, "format"): "Give 'key.format' and 'value.format'.",
-    (Connector.UPSERT, "topic-pattern"): "Give one 'topic'.",
+    (Connector.UPSERT, "topic-pattern"): "Give one 'topic': the rows of a key are those of one topic.",
+    (Connector.UPSERT, "scan.topic-partition-discovery.interval"): (
+        "A query of an upsert table fails when partitions are added, since keys move to other partitions."
+    ),
     **{
         (Connector.UPSERT, name): "An upsert table is always read from its earliest offsets."
         for name in _KAFKA

@@ -32,6 +32,7 @@ from tablestore.connectors.option_names import (
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.value_types import DIGITS, VERBATIM, choice, duration_or_ms, integer
 
+_NOT_FOR: Final = {Side.SOURCE: "sink.parallelism", Side.SINK: "scan.parallelism"}
 _OFFSETS: Final = re.compile(r"partition:([0-9]{1,9}),offset:([0-9]{1,18})")
 
 
@@ -158,8 +159,17 @@ class FieldsInclude(StrEnum):
 class Guarantee(StrEnum):
     """The sink's delivery guarantee when a write is retried."""
 
+    NONE = "none"
+    """No promise; what is written is written as with `AT_LEAST_ONCE`."""
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
+
+
+class TransactionNaming(StrEnum):
+    """How Flink names transactions; here a query always uses one transactional id again, whichever is set."""
+
+    INCREMENTING = "incrementing"
+    POOLING = "pooling"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +212,10 @@ class ConnectorOptions(Group):
     parallelism: int | None = optional("sink.parallelism", integer(1), "Writing tasks; None leaves it to Spark.")
     guarantee: Guarantee = option("sink.delivery-guarantee", choice(Guarantee), Guarantee.AT_LEAST_ONCE)
     transactional_prefix: str | None = optional("sink.transactional-id-prefix", VERBATIM)
+    transaction_naming: TransactionNaming = option(
+        "sink.transaction-naming-strategy", choice(TransactionNaming), TransactionNaming.INCREMENTING
+    )
+    scan_parallelism: int | None = optional("scan.parallelism", integer(1), "The most tasks that read.")
     buffer_rows: int = option("sink.buffer-flush.max-rows", integer(0), "0", "Rows of the upsert buffer; 0: none.")
     buffer_ms: int = option("sink.buffer-flush.interval", duration_or_ms(), "0", "When that buffer is flushed.")
     rows_max: int | None = optional(ROWS_MAX, integer(1), "Maximum records of a micro-batch.")
@@ -215,9 +229,13 @@ class ConnectorOptions(Group):
 
     @property
     def topic(self) -> str:
-        """The single topic of a sink or an upsert table."""
-        (topic,) = self.topics
-        return topic
+        """The topic of a sink or an upsert table; of several the first."""
+        return self.topics[0]
+
+    @property
+    def has_topics(self) -> bool:
+        """Whether there may be several topics, so that each row that is written names its own."""
+        return self.pattern is not None or len(self.topics) > 1
 
     @property
     def what(self) -> str:
@@ -248,7 +266,7 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
     _check_connector(connector, given)
     key_format, value_format, prefixes = parse_formats(connector, given)
     refuse_unknown(connector, given, prefixes)
-    topics, pattern = _topics(connector, given, side)
+    topics, pattern = _topics(connector, given)
     if not given.get("properties.bootstrap.servers"):
         msg = (
             "One or more required options are missing. Missing required options are: properties.bootstrap.servers "
@@ -257,8 +275,8 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
         raise InvalidInputError(msg)
     properties = parse_properties(options_after(options, PROPERTIES))
     parsed = ConnectorOptions.read(
-        # A table that is only read does not need a valid number of writing tasks.
-        {name: text for name, text in given.items() if name != "sink.parallelism" or side is not Side.SOURCE},
+        # A table that is only read does not need a valid number of writing tasks, nor the other way round.
+        {name: text for name, text in given.items() if side is None or name != _NOT_FOR[side]},
         connector=connector,
         topics=topics,
         pattern=pattern,
@@ -288,7 +306,7 @@ def _check_connector(connector: Connector, given: Mapping[str, str]) -> None:
         raise InvalidInputError(msg)
 
 
-def _topics(connector: Connector, given: Mapping[str, str], side: Side | None) -> tuple[tuple[str, ...], str | None]:
+def _topics(connector: Connector, given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     text, pattern = given.get("topic"), given.get("topic-pattern")
     topics = tuple(dict.fromkeys(filter(None, (name.strip() for name in (text or "").split(";")))))
     if topics and pattern is not None:
@@ -300,16 +318,12 @@ def _topics(connector: Connector, given: Mapping[str, str], side: Side | None) -
             raise InvalidInputError(msg)
         if len(topics) > 1:
             msg = (
-                "The 'upsert-kafka' connector doesn't support topic list. Please use single topic as the value of "
-                f"option 'topic', got {text!r}."
+                "The 'upsert-kafka' connector doesn't support topic list: the rows of a key are those of one topic. "
+                f"Please use single topic as the value of option 'topic', got {text!r}; UNION ALL reads several tables."
             )
             raise InvalidInputError(msg)
     elif not topics and pattern is None:
         msg = "Either 'topic' or 'topic-pattern' must be set."
-        raise InvalidInputError(msg)
-    if side is Side.SINK and (pattern is not None or len(topics) != 1):
-        actual = f"'topic-pattern': {pattern!r}" if pattern is not None else f"'topic': {list(topics)}"
-        msg = f"The Kafka sink supports a single topic only, but got {actual}."
         raise InvalidInputError(msg)
     return topics, pattern
 
@@ -379,6 +393,12 @@ def _check_sink(options: ConnectorOptions) -> None:
         msg = (
             "Currently 'round-robin' partitioner ('sink.partitioner') only works when option 'key.fields' is not "
             "specified."
+        )
+        raise InvalidInputError(msg)
+    if options.guarantee is Guarantee.EXACTLY_ONCE and options.pattern is not None:
+        msg = (
+            "'sink.delivery-guarantee' = 'exactly-once' needs the names of the topics: the first one keeps which "
+            f"micro-batches are written. Set 'topic' = 'a;b', got 'topic-pattern' = {options.pattern!r}."
         )
         raise InvalidInputError(msg)
     if (options.buffer_rows > 0) != (options.buffer_ms > 0):

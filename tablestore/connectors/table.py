@@ -67,7 +67,7 @@ class KafkaTable:
                     msg += "cannot be compared as a key (float, double and nested types cannot). Choose another."
                     raise InvalidInputError(msg)
         if side is Side.SINK:
-            check_writable(layout)
+            check_writable(layout, has_topics=parsed.has_topics)
         coding = Coding(layout, parsed.key_format, parsed.value_format)
         # Opening a format validates its options and the column types.
         coding.open_key()

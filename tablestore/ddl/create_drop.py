@@ -33,6 +33,7 @@ from tablestore.ddl.intent import INTENT, Intent, kafka_properties, put_intent, 
 from tablestore.log_systems import SERVERS, log_storage
 from tablestore.options.partition_time import check_time
 from tablestore.options.rule_of_options import merge_rule
+from tablestore.options.specification import LOG_SYSTEM
 from tablestore.options.table_options import (
     Consistency,
     Headers,
@@ -79,6 +80,7 @@ def create(
     primary_key, partition_by = names_of(primary_key), names_of(partition_by)
     # Step 1.
     check_schema(schema, primary_key, partition_by)
+    options = with_topic(path, log_system, options)
     parsed = parse_options(options, log_system=log_system, primary_key=primary_key)
     # The stored options must be valid for any process that opens the table: check them without this process's runtime
     # options first.
@@ -111,6 +113,12 @@ def exists(path: str) -> bool:
     """
     storage = Storage.at(path)
     return _is_table(storage, read_intent(storage))
+
+
+def with_topic(path: str, log_system: str | None, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return options in which a table with a Kafka log has a topic: if it names none, that of its folder's name."""
+    has_log = "kafka" in (log_system, options.get(LOG_SYSTEM.name))
+    return {"kafka.topic": Storage.at(path).root.rpartition("/")[2], **options} if has_log else options
 
 
 def _make(

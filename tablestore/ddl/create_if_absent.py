@@ -12,7 +12,7 @@ from snapshot.errors import AlreadyExistsError
 from snapshot.schema.spark_types import table_schema, visible
 from tablestore.context import TableContext
 from tablestore.ddl.alter import is_changeable
-from tablestore.ddl.create_drop import create, exists
+from tablestore.ddl.create_drop import create, exists, with_topic
 from tablestore.options.specification import LOG_SYSTEM
 from tablestore.options.table_options import TableOptions, parse_options
 from tablestore.options.value_types import names_of
@@ -55,6 +55,7 @@ def create_if_absent(
             if not exists(path):
                 raise
     table = TableContext.open(path, runtime, allowed)
+    options = with_topic(path, log_system, options)
     parsed = parse_options(options, log_system=log_system, primary_key=keys)
     found = _differences(table, table_schema(schema, keys), keys, partitions, parsed, options)
     if found:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from snapshot.errors import InvalidInputError
 from snapshot.merge.merge_rules import Function
 from tablestore.options.declaration import Group, OptionSpec, option, optional
-from tablestore.options.value_types import BOOLEAN, COLUMNS, RETENTION, VERBATIM, choice
+from tablestore.options.value_types import BOOLEAN, COLUMNS, RETENTION, VERBATIM, OptionType, choice
 
 FIELDS: Final = "fields."
 AGGREGATE: Final = "aggregate-function"
@@ -18,6 +18,17 @@ SEQUENCE_GROUP: Final = "sequence-group"
 DELIMITER: Final = "list-agg-delimiter"
 DISTINCT: Final = "distinct"
 IGNORE_RETRACT: Final = "ignore-retract"
+NESTED_KEY: Final = "nested-key"
+_NOT_HERE: Final[Mapping[str, str]] = {
+    "theta_sketch": "use 'hll_sketch', whose sketches can be united, too",
+    **dict.fromkeys(
+        ("rbm32", "rbm64", "roaring_bitmap"),
+        "there are no bitmaps here; use 'collect' with distinct for the values, or 'hll_sketch' for their number",
+    ),
+    "nested_partial_update": "use 'nested_update', which replaces whole elements by their nested-key",
+    "merge_map_with_keytime": "use 'merge_map' in a sequence group",
+}
+"""Paimon's functions that are not supported, with what to use instead."""
 
 
 class Engine(StrEnum):
@@ -36,6 +47,16 @@ SEQUENCE_FIELD: Final = OptionSpec(
     "Columns that decide which row of a key is newer, regardless of the order of arrival: a row or delete with a "
     "smaller sequence is late and ignored.",
 )
+
+
+FUNCTION: Final = OptionType("word", choice(Function).expected, lambda text: Function(text.strip().lower()))
+REMOVE_ON_GROUP: Final = OptionSpec(
+    "partial-update.remove-record-on-sequence-group",
+    COLUMNS,
+    None,
+    "Sequence columns: a delete that has one of them, and is not late in its group, removes the row, and what it knew "
+    "of the order is forgotten.",
+)
 PARTIAL_REMOVE: Final = "partial-update.remove-record-on-delete"
 AGGREGATION_REMOVE: Final = "aggregation.remove-record-on-delete"
 DEFAULT_FUNCTION: Final = "fields.default-aggregate-function"
@@ -43,7 +64,7 @@ DEFAULT_FUNCTION: Final = "fields.default-aggregate-function"
 _FIELD_OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
     OptionSpec(
         f"{FIELDS}<column>.{AGGREGATE}",
-        choice(Function),
+        FUNCTION,
         doc="How values of the column are folded; see [merge engines](../guide/merge_engines.md).",
     ),
     OptionSpec(
@@ -58,6 +79,11 @@ _FIELD_OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
         doc="Stands between the strings of `listagg`; a comma if it is not given.",
     ),
     OptionSpec(f"{FIELDS}<column>.{DISTINCT}", BOOLEAN, doc="`collect` keeps the first of equal elements."),
+    OptionSpec(
+        f"{FIELDS}<column>.{NESTED_KEY}",
+        COLUMNS,
+        doc="Fields of the rows in an array by which `nested_update` replaces them; without it, rows are added.",
+    ),
     OptionSpec(
         f"{FIELDS}<column>.{IGNORE_RETRACT}",
         BOOLEAN,
@@ -102,6 +128,7 @@ class MergeOptions(Group):
         "With `merge-engine=partial-update`: a delete removes the row. Otherwise it is refused, or with sequence "
         "groups sets their columns to NULL.",
     )
+    remove_groups: tuple[str, ...] = field(default=(), metadata={"spec": REMOVE_ON_GROUP})
     aggregation_remove: bool = option(
         AGGREGATION_REMOVE,
         BOOLEAN,
@@ -110,7 +137,7 @@ class MergeOptions(Group):
     )
     default_function: Function | None = optional(
         DEFAULT_FUNCTION,
-        choice(Function),
+        FUNCTION,
         "The aggregate function of columns that name none; without it `last_non_null_value`.",
     )
     fields: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -123,6 +150,7 @@ class MergeOptions(Group):
             InvalidInputError: a value is invalid.
         """
         named = {name: text for name, text in given.items() if is_field_option(name)}
+        _check_functions(given)
         for name, text in named.items():
             _, suffix = split_field_option(name)
             # The columns of a sequence group are parsed when the table's columns are known.
@@ -146,6 +174,14 @@ class MergeOptions(Group):
                 f"option '{next(iter(given))}' needs a primary key, by which rows are merged; this table has none. "
                 "Declare one, or leave the option out."
             )
+            raise InvalidInputError(msg)
+
+
+def _check_functions(given: Mapping[str, str]) -> None:
+    for name, text in given.items():
+        function = text.strip().lower()
+        if name.startswith(FIELDS) and name.endswith(AGGREGATE) and function in _NOT_HERE:
+            msg = f"option '{name}': function '{function}' is not supported: {_NOT_HERE[function]}."
             raise InvalidInputError(msg)
 
 

@@ -19,8 +19,11 @@ from tablestore.options.merge_options import (
     DELIMITER,
     DISTINCT,
     FIELDS,
+    FUNCTION,
     IGNORE_RETRACT,
+    NESTED_KEY,
     PARTIAL_REMOVE,
+    REMOVE_ON_GROUP,
     SEQUENCE_FIELD,
     SEQUENCE_GROUP,
     Engine,
@@ -33,6 +36,7 @@ PRODUCT_DIGITS_MAX = 18
 """Products of decimals with more digits would overflow DECIMAL during the computation."""
 _TAKES_BACK = (
     Function.SUM, Function.PRODUCT, Function.COUNT, Function.LAST_VALUE, Function.LAST_NON_NULL_VALUE, Function.COLLECT,
+    Function.MERGE_MAP, Function.NESTED_UPDATE,
 )  # fmt: skip
 
 
@@ -51,6 +55,10 @@ def _multiplies(data_type: pa.DataType) -> bool:
     return _is_number(data_type) and not (pa.types.is_decimal(data_type) and data_type.precision > PRODUCT_DIGITS_MAX)
 
 
+def _has_rows(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(data_type) and pa.types.is_struct(data_type.value_type))
+
+
 _FITS: Mapping[Function, tuple[Callable[[pa.DataType], bool], str]] = {
     Function.SUM: (_is_number, "a number"),
     Function.PRODUCT: (_multiplies, f"a number (a DECIMAL of at most {PRODUCT_DIGITS_MAX} digits)"),
@@ -61,6 +69,8 @@ _FITS: Mapping[Function, tuple[Callable[[pa.DataType], bool], str]] = {
     Function.BOOL_AND: (pa.types.is_boolean, "BOOLEAN"),
     Function.LISTAGG: (pa.types.is_string, "STRING"),
     Function.COLLECT: (pa.types.is_list, "an ARRAY"),
+    Function.MERGE_MAP: (pa.types.is_map, "a MAP"),
+    Function.NESTED_UPDATE: (_has_rows, "an ARRAY of rows (STRUCT)"),
     Function.HLL_SKETCH: (pa.types.is_binary, "BINARY"),
 }
 """The column types that a function accepts; functions that are not listed accept any type."""
@@ -139,7 +149,7 @@ class _Maker:
                 columns[column] = ColumnRule(
                     Function.LAST_NON_NULL_VALUE, 0 if whole else None, fills=True, ignore_retract=True
                 )
-        sequences = whole or tuple(merge_rules.Sequence(fields, is_group=True) for fields, _ in groups)
+        sequences = whole or self._removing(groups)
         deletes = Deletes.RETRACT if groups else Deletes.REMOVE if options.partial_remove else Deletes.REFUSE
         return replace(plain, columns=self._ordered(columns, sequences), sequences=sequences, deletes=deletes)
 
@@ -174,7 +184,7 @@ class _Maker:
 
     def _function(self, column: str) -> Function | None:
         text = self._given.get(AGGREGATE, {}).get(column)
-        return self._options.default_function if text is None else Function(text.lower())
+        return self._options.default_function if text is None else FUNCTION.parse(text)
 
     def _aggregate(
         self, column: str, sequence: int | None, otherwise: Function = Function.LAST_NON_NULL_VALUE
@@ -199,9 +209,37 @@ class _Maker:
             function,
             sequence,
             delimiter=self._given.get(DELIMITER, {}).get(column, ","),
+            nested_key=self._nested_key(column),
             distinct=BOOLEAN.parse(self._given.get(DISTINCT, {}).get(column, "false")),
             retracts=function in _TAKES_BACK and not (function is Function.PRODUCT and pa.types.is_decimal(data_type)),
             ignore_retract=BOOLEAN.parse(self._given.get(IGNORE_RETRACT, {}).get(column, "false")),
+        )
+
+    def _nested_key(self, column: str) -> tuple[int, ...]:
+        """Return the positions of the fields of ``nested-key``."""
+        text = self._given.get(NESTED_KEY, {}).get(column)
+        if text is None:
+            return ()
+        name = f"{FIELDS}{column}.{NESTED_KEY}"
+        row = self._schema.field(column).type.value_type
+        fields = [row.field(number).name for number in range(row.num_fields)]
+        names = OptionSpec(name, COLUMNS).parse(text)
+        for each in names:
+            if each not in fields:
+                msg = f"option '{name}': there is no field '{each}'; the rows have {fields}."
+                raise InvalidInputError(msg)
+        return tuple(fields.index(each) for each in names)
+
+    def _removing(self, groups: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]) -> tuple[merge_rules.Sequence, ...]:
+        """Return the sequences of groups; deletes of those that ``remove-record-on-sequence-group`` names remove."""
+        named = self._options.remove_groups
+        for name in named:
+            if not any(name in fields for fields, _ in groups):
+                columns = [field for fields, _ in groups for field in fields]
+                msg = f"option '{REMOVE_ON_GROUP.name}': '{name}' orders no sequence group; expected some of {columns}."
+                raise InvalidInputError(msg)
+        return tuple(
+            merge_rules.Sequence(fields, is_group=True, removes=bool(set(fields) & set(named))) for fields, _ in groups
         )
 
     def _check_columns(self) -> None:
@@ -209,7 +247,11 @@ class _Maker:
         for what, options in self._given.items():
             for column in options if what != SEQUENCE_GROUP else ():
                 self._named(f"{FIELDS}{column}.{what}", column, single=True)
-        for what, function in ((DELIMITER, Function.LISTAGG), (DISTINCT, Function.COLLECT)):
+        for what, function in (
+            (DELIMITER, Function.LISTAGG),
+            (DISTINCT, Function.COLLECT),
+            (NESTED_KEY, Function.NESTED_UPDATE),
+        ):
             for column in self._given.get(what, {}):
                 if self._function(column) is not function:
                     msg = f"option '{FIELDS}{column}.{what}' is for {AGGREGATE} '{function}' only. Leave it out."
@@ -244,6 +286,7 @@ class _Maker:
         known: list[tuple[str, bool, Sequence[Engine]]] = [
             (SEQUENCE_FIELD.name, bool(options.sequence_field), [e for e in Engine if e is not Engine.FIRST_ROW]),
             (PARTIAL_REMOVE, options.partial_remove, [Engine.PARTIAL_UPDATE]),
+            (REMOVE_ON_GROUP.name, bool(options.remove_groups), [Engine.PARTIAL_UPDATE]),
             (AGGREGATION_REMOVE, options.aggregation_remove, [Engine.AGGREGATION]),
             (DEFAULT_FUNCTION, options.default_function is not None, aggregates),
         ]

@@ -89,7 +89,7 @@ class KafkaOptions(Group):
         "kafka.topic",
         TOPIC,
         None,
-        "The table's own topic, created with the table. Required with `log.system=kafka`.",
+        "The table's own topic, created with the table; by default it has the name of the table's folder.",
         fixed=True,
     )
     client: Mapping[str, str] = field(hash=False)

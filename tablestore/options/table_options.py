@@ -10,6 +10,7 @@ from log_system.kafka.client.client_options import check_client_options, nearest
 from log_system.kafka.client.secrets import refuse_inline_secrets
 from snapshot.errors import InvalidInputError
 from snapshot.suggestions import did_you_mean
+from tablestore.options.declaration import OptionSpec
 from tablestore.options.merge_options import DELIMITER, MergeOptions, is_field_option
 from tablestore.options.specification import (
     KAFKA,
@@ -28,6 +29,7 @@ from tablestore.options.specification import (
     TableOptions,
     WriteOptions,
 )
+from tablestore.options.value_types import COLUMNS
 
 __all__ = [
     "OPTIONS",
@@ -68,13 +70,27 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "partial-update.ignore-delete": "use ignore-delete",
     "first-row.ignore-delete": "use ignore-delete",
     "deduplicate.ignore-delete": "use ignore-delete",
-    "partial-update.remove-record-on-sequence-group": "not supported; a delete sets the columns of its sequence "
-    "groups to NULL, or is ignored with ignore-delete=true",
     "sequence.field.sort-order": "the row with the greatest sequence is always the newest",
     "snapshot.time-retained": "use snapshot.retention",
     "snapshot.num-retained.min": "use snapshot.retain-min",
     "snapshot.num-retained.max": "use snapshot.retain-max",
 }
+
+
+_BUCKET_KEY: Final = "bucket-key"
+_FIXED_BUCKETS: Final = (
+    "the bucket of a key is its partition in the log, where its changes are in order, so it cannot move. Set the "
+    "number of buckets, about one for each GB that the table will have"
+)
+_NOT_HERE: Final[Mapping[tuple[str, str], str]] = {
+    ("bucket", "-1"): _FIXED_BUCKETS,
+    ("bucket", "-2"): _FIXED_BUCKETS,
+    ("changelog-producer", "input"): "use 'none', whose changes are those that were written, or 'lookup', which adds "
+    "the rows that they replace",
+    ("changelog-producer", "full-compaction"): "use 'lookup', which produces the same changes with each write instead "
+    "of each compaction",
+}
+"""Values of Paimon's that are not supported, with the reason and what to use instead."""
 
 
 def parse_stored(properties: Mapping[str, str], primary_key: Sequence[str]) -> TableOptions:
@@ -109,8 +125,10 @@ def parse_options(
             credential is given inline. The message does not contain credentials.
     """
     given = {name: _text(name, value) for name, value in options.items()}
-    for name in given:
+    _take_bucket_key(given, primary_key)
+    for name, value in given.items():
         _check_name(name)
+        _check_value(name, value)
     system = _log_system(given.pop(LOG_SYSTEM.name, None), log_system)
     if system != "kafka":
         _refuse_without_log(given)
@@ -134,6 +152,33 @@ def parse_options(
         )
         raise InvalidInputError(msg)
     return table
+
+
+def _take_bucket_key(given: dict[str, str], primary_key: Sequence[str]) -> None:
+    """Remove Paimon's ``bucket-key``, which can only be the primary key.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    text = given.pop(_BUCKET_KEY, None)
+    if text is None:
+        return
+    names = OptionSpec(_BUCKET_KEY, COLUMNS).parse(text)
+    if sorted(names) != sorted(primary_key):
+        key = f"the primary key {list(primary_key)}" if primary_key else "a primary key, which this table has not"
+        msg = (
+            f"option '{_BUCKET_KEY}': expected {key}, got {list(names)}: the bucket of a row is a hash of its whole "
+            "key, and its partition in the log. Leave the option out; 'partition_by' (PARTITIONED BY) divides rows by "
+            "other columns."
+        )
+        raise InvalidInputError(msg)
+
+
+def _check_value(name: str, text: str) -> None:
+    why = _NOT_HERE.get((name, text.lower()))
+    if why:
+        msg = f"option '{name}'='{text}' is not supported: {why}."
+        raise InvalidInputError(msg)
 
 
 def _check_changelog(table: TableOptions, primary_key: Sequence[str]) -> None:

@@ -38,6 +38,7 @@ from tablestore.connectors.option_names import Connector
 from tablestore.options.merge_options import AGGREGATION_REMOVE
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns
+from tablestore.sql.catalog.hints import hinted
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import NAME, Mode
 from tablestore.sql.catalog.table_references import tables_in
@@ -61,13 +62,10 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
     Raises:
         InvalidInputError: the rows do not fit the table; nothing was written.
     """
-    made = scope.definition(statement.target).made
-    if not isinstance(made, CreateTable):
-        msg = f"INSERT INTO '{statement.target}': this is a view; write into its tables."
-        raise InvalidInputError(msg)
+    name, made = _target(scope, statement)
     check_sink(made)
     columns = _wanted(made, statement)
-    table = open_table(scope, statement.target)
+    table = open_table(scope, name)
     if scope.settings.mode is Mode.BATCH:
         planned = Plan(batch_frame(scope, statement.query))
     else:
@@ -88,9 +86,29 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
             checkpoint=_checkpoint(scope, statement),
             output_mode=planned.mode,
             trigger=scope.settings.trigger,
-            query_name=f"{name}: {statement.target}" if (name := scope.settings.get(NAME)) else None,
+            query_name=f"{given}: {statement.target}" if (given := scope.settings.get(NAME)) else None,
             transform=None if each is None else lambda batch: aligned(Plan(each(batch)), made, columns),
         )
+
+
+def _target(scope: Scope, statement: Insert) -> tuple[str, CreateTable]:
+    """Return the name and the definition of the table that a statement writes to, with the options of its hint."""
+    made = scope.definition(statement.target).made
+    if not isinstance(made, CreateTable):
+        msg = f"INSERT INTO '{statement.target}': this is a view; write into its tables."
+        raise InvalidInputError(msg)
+    if not statement.hints:
+        return statement.target, made
+    if connector_of(made) is None:
+        msg = (
+            f"INSERT INTO '{statement.target}': a store table is written with its own options. Remove the hint, or set "
+            "them by ALTER TABLE ... SET."
+        )
+        raise InvalidInputError(msg)
+    name = hinted(scope, statement.target, statement.hints)
+    made = scope.definition(name).made
+    assert isinstance(made, CreateTable), "a hinted table is one"
+    return name, made
 
 
 def _has_order(statement: Insert, made: CreateTable) -> bool:

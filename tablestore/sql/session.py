@@ -15,7 +15,7 @@ from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
 from tablestore.sql.catalog import execute_ddl, show
-from tablestore.sql.catalog.results import Result
+from tablestore.sql.catalog.results import Result, shown
 from tablestore.sql.catalog.session_scope import GiveSpark, Scope
 from tablestore.sql.catalog.settings import Mode
 from tablestore.sql.catalog.table_frames import ConnectorTable
@@ -130,12 +130,13 @@ class Catalog:
             case Select():
                 with scope.without_checkpoint():
                     planned = self._planned(statement.query)
+                each = planned.transform
                 return Result(
                     statement,
-                    frame=planned.frame,
+                    frame=shown(planned.frame) if each is None else planned.frame,
                     output_mode=planned.mode,
                     chained=planned.chained,
-                    each=planned.transform,
+                    each=None if each is None else lambda batch: shown(each(batch)),
                 )
             case Explain():
                 return Result(statement, columns=("plan",), rows=tuple((text,) for text in self._explained(statement)))

@@ -122,8 +122,7 @@ class TableStore(ReadableTable):
             partition_by: The partition column or columns of the base table.
             log_system: ``"kafka"`` publishes every snapshot to a Kafka topic; with ``"files"`` (default), streams read
                 the changes in the table's files.
-            options: See ``docs/reference/options.md``; with a log, ``kafka.bootstrap.servers`` and ``kafka.topic`` are
-                required.
+            options: See ``docs/reference/options.md``; with a log, ``kafka.bootstrap.servers`` is required.
             client_options: Kafka client options that are not stored, as ``options`` of ``open``.
             allow_references: As in ``open``.
             if_not_exists: Open the table if there is one with these columns, key, partitions, log and fixed options.

@@ -62,6 +62,19 @@ def test_m03_headers_are_a_map(lab: Lab, made: Topics, connector: str) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_headers_as_a_list_keep_repeated_ones_in_order(lab: Lab, made: Topics, connector: str) -> None:
+    topic = made(**({"cleanup_policy": "compact"} if connector == "upsert-kafka" else {}))
+    several = (("a", b"\x01"), ("b", None), ("a", b"\x02"))
+    column, more = "h ARRAY<ROW<key STRING, value BYTES>>", {"metadata__h": "headers"}
+    lab.wire.send(topic, [record(1, headers=several), record(2)])
+    rows = [{"key": name, "value": data} for name, data in several]
+    assert read(lab, topic, connector, column, "headers") == [rows, []]
+    more |= {"primary_key": "k"} if connector == "upsert-kafka" else {}
+    lab.write(topic, f"k INT, {column}", [(3, rows), (4, None)], connector, **more)
+    assert [found.headers for found in lab.wire.read(topic)[2:]] == [several, ()]
+
+
 def test_c15_headers_are_never_null(lab: Lab, made: Topics) -> None:
     """Declared nullable as on the page, and an empty map where there are none."""
     topic = made()

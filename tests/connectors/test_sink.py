@@ -170,12 +170,47 @@ def write_as_tasks(lab: Lab, topic: str, tasks: list[list[Any]], **options: Any)
     writer.commit(messages)
 
 
-def test_c09_a_sink_has_one_topic(lab: Lab) -> None:
-    """Neither a list nor a pattern can be written to."""
-    with pytest.raises(InvalidInputError, match=r"single topic only, but got 'topic': \['a', 'b'\]"):
-        lab.write("a;b", KV, [(1, "a")])
-    with pytest.raises(InvalidInputError, match="'topic-pattern'"):
-        lab.write(None, KV, [(1, "a")], topic_pattern="a.*")
+NAMED = f"{KV}, t STRING"
+
+
+def test_c09_rows_for_several_topics_name_theirs(lab: Lab, made: Topics) -> None:
+    """A list or a pattern is written to by rows with metadata `topic`, which must be one of them."""
+    for topics in ({"topic": "a;b"}, {"topic": None, "topic_pattern": "a.*"}):
+        given = {"topic": None, **topics}
+        with pytest.raises(InvalidInputError, match="rows that name their topic: expected a column with metadata"):
+            lab.write(given.pop("topic"), KV, [(1, "a")], **given)
+    one, two = made(2), made()
+    rows = [(1, "a", one), (2, "b", two), (3, "c", one)]
+    lab.write(f"{one};{two}", NAMED, rows, metadata__t="topic", sink__partitioner="fixed")
+    assert lab.wire.values(one) == [b'{"k":1,"v":"a"}', b'{"k":3,"v":"c"}']
+    assert lab.wire.values(two) == [b'{"k":2,"v":"b"}']
+    with pytest.raises(InvalidInputError, match=f"expected one of topics '{one}', '{two}', got 'other'"):
+        lab.write(f"{one};{two}", NAMED, [(1, "a", "other")], metadata__t="topic")
+    with pytest.raises(InvalidInputError, match=r"column 't' \(metadata 'topic'\) must not be NULL: 1 of 2 rows"):
+        lab.write(f"{one};{two}", NAMED, [(1, "a", None), (2, "b", one)], metadata__t="topic")
+    with pytest.raises(InvalidInputError, match="keys for writing: headers, timestamp"):
+        lab.write(one, NAMED, [(1, "a", one)], metadata__t="topic")
+
+
+def test_rows_for_topics_of_a_pattern_go_to_new_ones_too(lab: Lab, made: Topics) -> None:
+    one = made()
+    given = {"topic_pattern": f"{one}(-x)?", "metadata__t": "topic"}
+    lab.write(None, NAMED, [(1, "a", one), (2, "b", f"{one}-x")], **given)
+    assert lab.wire.values(one) == [b'{"k":1,"v":"a"}']
+    assert lab.wire.values(f"{one}-x") == [b'{"k":2,"v":"b"}']
+    with pytest.raises(InvalidInputError, match=f"metadata 'topic': expected one of topics that match .*got '{one}-y'"):
+        lab.write(None, NAMED, [(1, "a", f"{one}-y")], **given)
+    with pytest.raises(InvalidInputError, match="'exactly-once' needs the names of the topics"):
+        lab.write(None, NAMED, [(1, "a", one)], **given, **EXACTLY)
+
+
+def test_rows_for_several_topics_are_one_transaction(lab: Lab, made: Topics, checkpoint: Path) -> None:
+    one, two = made(2), made()
+    given = {**EXACTLY, "checkpointLocation": str(checkpoint), "metadata__t": "topic"}
+    for _ in range(2):
+        lab.write_batch(f"{one};{two}", NAMED, [(1, "a", one), (2, "b", two), (3, "c", one)], 0, **given)
+    assert sorted(lab.wire.values(one)) == [b'{"k":1,"v":"a"}', b'{"k":3,"v":"c"}']
+    assert lab.wire.values(two) == [b'{"k":2,"v":"b"}']
 
 
 def test_b05_upsert_sink_writes_values_and_tombstones(lab: Lab, made: Topics) -> None:
@@ -320,15 +355,20 @@ def test_c21_one_buffer_option_alone_is_an_error_on_write_only(lab: Lab, made: T
 
 
 def test_o39_another_guarantee_is_refused(lab: Lab) -> None:
-    """`sink.delivery-guarantee`: `at-least-once` or `exactly-once`."""
-    with pytest.raises(InvalidInputError, match="'at-least-once' or 'exactly-once'"):
+    """`sink.delivery-guarantee`: `none`, `at-least-once` or `exactly-once`."""
+    with pytest.raises(InvalidInputError, match="'none' or 'at-least-once' or 'exactly-once'"):
         lab.write("t", KV, [(1, "a")], sink__delivery_guarantee="twice")
 
 
-def test_c11_none_is_no_guarantee_here(lab: Lab) -> None:
-    """The page's two; `none` is an error that names them."""
-    with pytest.raises(InvalidInputError, match="'at-least-once' or 'exactly-once'"):
-        lab.write("t", KV, [(1, "a")], sink__delivery_guarantee="none")
+def test_c11_none_is_at_least_once_here(lab: Lab, made: Topics) -> None:
+    """The page's two, and `none`, which writes as `at-least-once` does; so do both ways to name transactions."""
+    topic = made()
+    for strategy in ("pooling", "incrementing"):
+        given = {"sink__delivery_guarantee": "none", "sink__transaction_naming_strategy": strategy}
+        lab.write(topic, KV, [(1, "a")], **given)
+    assert lab.wire.values(topic) == [b'{"k":1,"v":"a"}'] * 2
+    with pytest.raises(InvalidInputError, match="'incrementing' or 'pooling'"):
+        lab.write(topic, KV, [(1, "a")], sink__transaction_naming_strategy="other")
 
 
 EXACTLY = {"sink__delivery_guarantee": "exactly-once", "sink__transactional_id_prefix": "flink-txn"}

@@ -154,6 +154,17 @@ def test_o09_o20_sink_parallelism_is_the_number_of_tasks(spark: SparkSession, wi
     assert by_key == {f'{{"k":{k}}}'.encode(): [0, 1, 2, 3, 4] for k in range(20)}
 
 
+def test_scan_parallelism_is_the_most_tasks_that_read(spark: SparkSession, wire: Wire, made: Topics) -> None:
+    topic = made(4)
+    wire.send(topic, [Record(b'{"id":1}', partition=number) for number in range(4)])
+    for tasks in (1, 3):
+        frame = read_table(spark, "kafka", "id INT", given(wire, topic, **EARLIEST, scan__parallelism=str(tasks)))
+        assert frame.rdd.getNumPartitions() == tasks
+        assert frame.count() == 4
+    with pytest.raises(InvalidInputError, match=r"scan\.parallelism"):
+        read_table(spark, "kafka", "id INT", given(wire, topic, scan__parallelism="0"))
+
+
 def test_b14_updating_results_go_to_an_upsert_table_once(
     spark: SparkSession, wire: Wire, made: Topics, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ class Case:
         sequence: ``sequence.field``.
         groups: sequence columns, and the columns that they order.
         removes: a delete removes the row.
+        removing: sequence columns of groups; a delete that is not late in one of them removes the row.
         retracts: a delete takes values back.
         ignores: columns from which nothing is taken back.
         any_order: the table is the same in whatever order rows with distinct sequences arrive.
@@ -31,6 +32,7 @@ class Case:
     sequence: tuple[str, ...] = ()
     groups: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     removes: bool = False
+    removing: tuple[tuple[str, ...], ...] = ()
     retracts: bool = False
     ignores: frozenset[str] = frozenset()
     any_order: bool = False
@@ -62,6 +64,9 @@ class Model:
             return
         if kind == PREIMAGE and not case.retracts:
             return
+        if kind == DELETE and any(self._is_punctual(known.row, row, group) for group in case.removing):
+            known.row = None
+            return
         late = False
         if case.sequence:
             at = _at(row, case.sequence)
@@ -79,6 +84,11 @@ class Model:
             known.row = None
             return
         known.row = self._merged(kind, known.row, row, late=late)
+
+    def _is_punctual(self, old: Row | None, new: Row, group: tuple[str, ...]) -> bool:
+        if all(new[name] is None for name in group):
+            return False
+        return old is None or all(old[name] is None for name in group) or _at(new, group) >= _at(old, group)
 
     def _merged(self, kind: str, old: Row | None, new: Row, *, late: bool) -> Row:
         case, is_first = self.case, old is None
@@ -117,13 +127,13 @@ def _added(function: str, old: Any, new: Any, *, late: bool, first: bool, fills:
     if function == FILL:
         return old if new is None or (late and not (fills and old is None)) else new
     if function == "first_value":
-        return new if first else old
+        return new if first or late else old
     if function == "count":
         return (old or 0) + (new is not None)
     if new is None or old is None:
         return _once(function, new) if old is None else old
     if function == "first_non_null_value":
-        return old
+        return new if late else old
     folds: dict[str, Any] = {
         "sum": lambda: old + new,
         "product": lambda: old * new,
@@ -133,13 +143,28 @@ def _added(function: str, old: Any, new: Any, *, late: bool, first: bool, fills:
         "bool_and": lambda: old and new,
         "listagg": lambda: f"{old};{new}",
         "collect": lambda: old + new,
+        "merge_map": lambda: list({**dict(old), **dict(new)}.items()),
+        "nested_update": lambda: [*old, *(each for each in new if each is not None)],
+        "nested_update k": lambda: _by_key(old, new),
         "collect distinct": lambda: _once(function, old + new),
     }
     return folds[function]()
 
 
 def _once(function: str, value: Any) -> Any:
+    if value is not None and function.startswith("nested_update"):
+        return _by_key([], value) if function.endswith("k") else [each for each in value if each is not None]
     return list(dict.fromkeys(value)) if function == "collect distinct" and value is not None else value
+
+
+def _by_key(old: list[Row], new: list[Row | None]) -> list[Row]:
+    """The last element of a key wins, and stands where it arrived."""
+    found = {each["k"]: each for each in old}
+    for each in new:
+        if each is not None:
+            found.pop(each["k"], None)
+            found[each["k"]] = each
+    return list(found.values())
 
 
 def _taken(function: str, old: Any, new: Any, *, late: bool) -> Any:
@@ -151,6 +176,12 @@ def _taken(function: str, old: Any, new: Any, *, late: bool) -> Any:
         return old
     if function == FILL:
         return old if late else None
+    if function == "merge_map":
+        return None if old is None else [pair for pair in old if pair[0] not in dict(new)]
+    if function.startswith("nested_update"):
+        by_key = function.endswith("k")
+        gone = [each["k"] if by_key else each for each in new if each is not None]
+        return None if old is None else [each for each in old if (each["k"] if by_key else each) not in gone]
     if function.startswith("collect"):
         if old is None:
             return None

@@ -18,6 +18,42 @@ SELECT PROCTIME(), proctime() FROM t
 ---- spark
 SELECT DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP()), DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP()) FROM t
 
+---- the current time
+SELECT LOCALTIMESTAMP, LOCALTIME, CURRENT_TIME, CURRENT_ROW_TIMESTAMP(), `localtime`, t.localtime, a AS localtime FROM t
+
+---- spark
+SELECT LOCALTIMESTAMP(), CURRENT_TIME(0), CURRENT_TIME(0), CURRENT_TIMESTAMP(), `localtime`, t.localtime, a AS localtime FROM t
+
+---- TIME
+SELECT TIME '10:11:12', TIME '10:11:12.345', CAST(a AS TIME), CAST(a AS TIME(3)) FROM t
+
+---- spark
+SELECT CAST('10:11:12' AS TIME(0)), CAST('10:11:12.345' AS TIME(3)), CAST(a AS TIME(0)), CAST(a AS TIME(3)) FROM t
+
+---- a path that is no constant
+SELECT JSON_VALUE(v, p) FROM t
+
+---- error
+line 1, column 22: expected a path in single quotes, such as '$.name' or 'lax $.list[0]'
+
+---- a path with more than names and positions
+SELECT JSON_VALUE(v, '$..a') FROM t
+
+---- error
+line 1, column 22: path '$..a' is not supported: expected '$' with names and positions, such as '$.list[0][''a b'']'
+
+---- a clause of another function
+SELECT JSON_EXISTS(v, '$.a' EMPTY ARRAY ON EMPTY) FROM t
+
+---- error
+line 1, column 29: expected ')', got 'EMPTY'
+
+---- a type that JSON_VALUE does not return
+SELECT JSON_VALUE(v, '$.a' RETURNING DATE) FROM t
+
+---- error
+line 1, column 38: JSON_VALUE: expected RETURNING STRING, BOOLEAN, INTEGER or DOUBLE
+
 ---- literals and constructors
 SELECT X'C0FFEE', x'00', MAP['k', 1], MAP['a', ROW(1, MAP['b', 2])], ROW(a, 'x'), ARRAY[1, 2], CAST(ROW(1) AS ROW<x INT>), TO_TIMESTAMP_LTZ(a, 3), TO_TIMESTAMP_LTZ(a, 0), TO_TIMESTAMP_LTZ(b) FROM t
 

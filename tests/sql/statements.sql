@@ -330,7 +330,7 @@ line 1, column 26: there is no type NUMBER; there are STRING, BYTES, BOOLEAN, TI
 CREATE TABLE t (a TIME(3))
 
 ---- error
-line 1, column 19: type TIME is not supported: Spark's tables cannot hold it; use TIMESTAMP or STRING
+line 1, column 19: type TIME is not supported: tables cannot store it; store STRING, and use CAST(... AS TIME) in queries and computed columns
 
 ---- nanoseconds
 CREATE TABLE t (a TIMESTAMP(9))
@@ -363,7 +363,7 @@ CREATE TABLE t (a INT PRIMARY KEY NOT ENFORCED, PRIMARY KEY (a) NOT ENFORCED)
 line 1, column 49: a table has one PRIMARY KEY at most
 
 ---- another watermark
-CREATE TABLE t (ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '5' MONTH)
+CREATE TABLE t (ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '5' EPOCH)
 
 ---- error
 line 1, column 54: a watermark is the column itself or the column less an interval, such as ts - INTERVAL '5' SECOND; this is neither
@@ -463,8 +463,53 @@ line 1, column 1: a SELECT without columns: name them, or use *
 ---- hints
 SELECT * FROM t /*+ OPTIONS('a' = 'b') */
 
+---- becomes
+SELECT * FROM t /*+ OPTIONS('a' = 'b') */
+
+---- a hint for a sink
+INSERT INTO t /*+ OPTIONS(sink.parallelism = '2', 'properties.sasl.password' = 'x') */ (a, b) SELECT * FROM u /*+ OPTIONS('a' = 'b') */ AS v JOIN w ON v.a = w.a
+
+---- becomes
+INSERT INTO `t` /*+ OPTIONS('sink.parallelism' = '2', 'properties.sasl.password' = '***') */ (`a`, `b`)
+SELECT * FROM u /*+ OPTIONS('a' = 'b') */ AS v JOIN w ON v.a = w.a
+
+---- a hint in a view
+CREATE VIEW v AS SELECT * FROM t /*+ OPTIONS('a' = 'b') */; SELECT 1
+
+---- becomes
+CREATE VIEW `v` AS
+SELECT * FROM t /*+ OPTIONS('a' = 'b') */;
+SELECT 1
+
+---- a hint after SELECT
+SELECT /*+ BROADCAST(t) */ * FROM t
+
 ---- error
-line 1, column 17: hints are not supported: set options with ALTER TABLE ... SET, or make a table LIKE this one
+line 1, column 8: a hint goes after the name of a table in FROM or INSERT INTO: t /*+ OPTIONS('key' = 'value') */
+
+---- a hint after an alias
+SELECT * FROM t AS u /*+ OPTIONS('a' = 'b') */
+
+---- error
+line 1, column 22: a hint goes after the name of a table in FROM or INSERT INTO: t /*+ OPTIONS('key' = 'value') */
+
+---- a hint of a table that is deleted from
+DELETE FROM t /*+ OPTIONS('a' = 'b') */
+
+---- error
+line 1, column 15: a hint goes after the name of a table in FROM or INSERT INTO: t /*+ OPTIONS('key' = 'value') */
+
+---- another hint
+SELECT * FROM t /*+ LOOKUP('a' = 'b') */
+
+---- error
+line 1, column 21: expected OPTIONS, the only hint: Spark plans joins and state by itself, got 'LOOKUP'
+
+---- a hint without a value
+SELECT * FROM t /*+ OPTIONS('a') */
+
+---- error
+line 1, column 32: expected '=', got ')'
 
 ---- a window without a size
 SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts)))

@@ -76,6 +76,13 @@ def test_q01_is_described_with_its_key(catalog: Catalog) -> None:
     )
 
 
+def test_comments_are_described(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE s (k INT COMMENT 'the key', v STRING, w AS UPPER(v) COMMENT 'loud')")
+    described = catalog.sql("DESC s")
+    assert described.columns[-1] == "comment"
+    assert [row[-1] for row in described.rows] == ["the key", "", "loud"]
+
+
 def test_q10_is_described_with_metadata_computed_column_and_watermark(catalog: Catalog) -> None:
     """`DESCRIBE` shows the metadata column, the computed one and the watermark."""
     catalog.sql(PAGES["Q10"].text)
@@ -127,7 +134,8 @@ def test_q09_b54_makes_a_store_table_in_the_warehouse(catalog: Catalog, tmp_path
         ("CREATE TABLE t (a INT) WITH ('log.system' = 'pulsar')", "kafka"),
         ("CREATE TABLE t (a INT) WITH ('log.system' = 'kafka')", "kafka.bootstrap.servers"),
         (
-            "CREATE TABLE t (a INT) WITH ('log.system' = 'kafka', 'kafka.bootstrap.servers' = 'x:1')",
+            "CREATE TABLE t (a INT) "
+            "WITH ('log.system' = 'kafka', 'kafka.bootstrap.servers' = 'x:1', 'kafka.topic' = '')",
             "kafka.topic",
         ),
         ("CREATE TABLE t (a INT) WITH ('log.consistency' = 'eventual')", "log.system"),

@@ -15,7 +15,7 @@ from tablestore.sql import SqlError, parse
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.render import render
-from tablestore.sql.parser.statements import Select, Statement
+from tablestore.sql.parser.statements import CreateTable, Select, Statement
 from tests.sql.pairs import Pair, pairs
 
 ALL = [*pairs("pages.sql"), *pairs("statements.sql"), *pairs("queries.sql")]
@@ -74,6 +74,17 @@ def test_an_error_shows_no_credential(text: str) -> None:
     with pytest.raises(SqlError) as caught:
         parse(text)
     assert "hunter2" not in str(caught.value) + caught.value.text + repr(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("interval", "days"),
+    [("'2' WEEK", 14), ("'1' MONTH", 31), ("'2' YEARS", 732), ("'1-2' YEAR TO MONTH", 428), ("'0.5' DAY", 0.5)],
+)
+def test_a_watermark_is_never_less_than_its_interval(interval: str, days: float) -> None:
+    (made,) = parse(f"CREATE TABLE t (ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL {interval})")
+    assert isinstance(made, CreateTable)
+    assert made.watermark is not None
+    assert made.watermark.delay_ms == days * 86_400_000
 
 
 def test_deep_nesting_is_an_error_with_a_place() -> None:

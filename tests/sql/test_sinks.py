@@ -216,3 +216,47 @@ def test_literals_and_elements_are_those_of_flink(catalog: Catalog) -> None:
     assert found == [(5, "five", 1, None, 10, 20, None, "x", b"\xc0\xff\xee")]
     with pytest.raises(InvalidInputError, match=r"column 'b' is ROW<`x` INT, `y` STRING>"):
         catalog.sql("INSERT INTO r VALUES (1, ROW(5), MAP['k', 1], ARRAY[10], X'00')")
+
+
+def test_rows_are_inserted_into_the_topics_that_they_name(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    one, two = wire.make(topic()), wire.make(topic())
+    catalog.sql(
+        f"CREATE TABLE many (k INT, t STRING METADATA FROM 'topic') WITH ('connector' = 'kafka', 'format' = 'json', "
+        f"'topic' = '{one};{two}', 'properties.bootstrap.servers' = '...', 'scan.startup.mode' = 'earliest-offset')"
+    )
+    catalog.sql(f"INSERT INTO many VALUES (1, '{one}'), (2, '{two}'), (3, '{one}')")
+    assert [wire.values(each) for each in (one, two)] == [[b'{"k":1}', b'{"k":3}'], [b'{"k":2}']]
+    assert rows(catalog, "SELECT k, t FROM many") == sorted([(1, one), (2, two), (3, one)])
+    with pytest.raises(InvalidInputError, match="only headers and timestamp can be written"):
+        catalog.sql(f"INSERT INTO many /*+ OPTIONS('topic' = '{one}') */ VALUES (1, '{one}')")
+
+
+def test_streams_complete_a_row_as_one_query(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    """A union of streams, each with the columns of its sequence group, and NULL for those of the other."""
+    catalog.sql(
+        "CREATE TABLE whole (k INT, a STRING, g INT, b INT, h INT, PRIMARY KEY (k) NOT ENFORCED) WITH ("
+        "'merge-engine' = 'partial-update', 'fields.g.sequence-group' = 'a', 'fields.h.sequence-group' = 'b')"
+    )
+    for name, sent in (("one", [(1, "x", 2), (2, "y", 1), (1, "late", 1)]), ("two", [(1, "5", 1), (3, "6", 1)])):
+        made = wire.make(topic())
+        wire.send(made, [message(k, r, v) for k, r, v in sent])
+        source(catalog, made)
+        catalog.sql(f"ALTER TABLE s RENAME TO {name}; {ONCE}")
+    finish(
+        catalog,
+        "INSERT INTO whole SELECT k, r, v, CAST(NULL AS INT), CAST(NULL AS INT) FROM one "
+        "UNION ALL SELECT k, CAST(NULL AS STRING), CAST(NULL AS INT), CAST(r AS INT), v FROM two",
+    )
+    assert rows(catalog, "SELECT * FROM whole") == [(1, "x", 2, 5, 1), (2, "y", 1, None, None), (3, None, None, 6, 1)]
+
+
+def test_delete_removes_rows_also_where_deletes_of_streams_are_ignored(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE kept (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('ignore-delete' = 'true')")
+    catalog.sql("INSERT INTO kept VALUES (1, 1), (2, 2), (3, 3); DELETE FROM kept WHERE k = 1")
+    assert rows(catalog, "SELECT k FROM kept") == [(2,), (3,)]
+    catalog.sql("DELETE FROM kept WHERE v > 2")
+    assert rows(catalog, "SELECT k FROM kept") == [(2,)]
+    catalog.sql("TRUNCATE TABLE kept")
+    assert rows(catalog, "SELECT k FROM kept") == []

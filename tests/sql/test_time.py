@@ -88,6 +88,25 @@ def stamp(second: int) -> str:
     return f"2023-12-31 23:59:{60 + second}" if second < 0 else at(second)
 
 
+def test_a_computed_column_has_a_watermark(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    rows = [{"k": key, "s": at(second)} for key, second in EVENTS]
+    computed = "ts AS CAST(s AS TIMESTAMP(3)), w AS UPPER(k), WATERMARK FOR {} AS {} - INTERVAL '2' SECOND"
+    for name in ("ts", "w"):
+        columns = f"k STRING, s STRING, {computed.format(name, name)}"
+        stream(catalog, wire, topic(), name, columns, rows, maxRowsPerTrigger="3")
+    query = (
+        "SELECT 'tumble', window_start, window_end, k, COUNT(*) FROM TABLE(TUMBLE(TABLE {}, DESCRIPTOR(ts), "
+        "INTERVAL '10' SECOND)) GROUP BY window_start, window_end, k"
+    )
+    assert seen(catalog, query.format("ts")) == windows("tumble")
+    with pytest.raises(InvalidInputError, match="computed column: expected TIMESTAMP or TIMESTAMP_LTZ, got string"):
+        catalog.sql(query.format("w"))
+    catalog.sql("SET 'table.exec.source.idle-timeout' = '1 s'")
+    with pytest.raises(InvalidInputError, match="must be 0, got 1000 ms"):
+        catalog.sql(query.format("ts"))
+    catalog.sql("RESET 'table.exec.source.idle-timeout'")
+
+
 def test_windows_come_once_when_the_watermark_passes(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
     rows = [{"k": key, "ts": at(second), "n": 1} for key, second in EVENTS]
     columns = "k STRING, ts TIMESTAMP(3), n INT, WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"

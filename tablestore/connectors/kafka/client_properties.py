@@ -48,7 +48,7 @@ _OWNED: Mapping[str, str] = {
 }
 #: Accepted and ignored values of the options above: they match what the connectors do anyway.
 _DONE_ANYWAY: Mapping[str, tuple[str, ...]] = {
-    "enable.auto.commit": ("false",),
+    "enable.auto.commit": ("false", "true"),
     "enable.idempotence": ("true",),
     "acks": ("all", "-1"),
     "request.required.acks": ("all", "-1"),

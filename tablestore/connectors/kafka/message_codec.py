@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from snapshot.errors import BadRecordError, CorruptedError, InvalidInputError
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, RowKind
 from tablestore.connectors.formats.base import DecodedRows, RowFormat
 from tablestore.connectors.formats.registry import open_row_format
-from tablestore.connectors.kafka.message_mapping import MessageMapping, headers_of, metadata_array, timestamps_of
+from tablestore.connectors.kafka.message_mapping import TOPIC, MessageMapping, headers_of, metadata_array, timestamps_of
 
 _UPSERT, _DELETE = RowKind.UPDATE_AFTER.change_type, RowKind.DELETE.change_type
 
@@ -165,6 +165,7 @@ class EncodedMessages:
         timestamps: milliseconds since the epoch; None if the table has no writable timestamp column.
         headers: message headers; None if the table has no writable headers column.
         partitions: target partitions, int32, where -1 leaves the choice to the client; None if not yet assigned.
+        topic: the topic of all these messages; empty for the sink's only one.
     """
 
     keys: pa.Array | None
@@ -172,6 +173,7 @@ class EncodedMessages:
     timestamps: Sequence[int | None] | None
     headers: Sequence[list[tuple[str, bytes | None]] | None] | None
     partitions: np.ndarray | None = None
+    topic: str = ""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -222,6 +224,20 @@ class MessageEncoder:
             self._metadata(rows, "timestamp", lambda column: timestamps_of(column, self._zone)),
             self._metadata(rows, "headers", headers_of),
         )
+
+    def by_topic(self, rows: pa.RecordBatch) -> Iterator[EncodedMessages]:
+        """Encode rows that name their topics, and yield the messages of each topic, in order.
+
+        Raises:
+            InvalidInputError: a row has no topic, or as for `encode`.
+        """
+        (column,) = (name for name, key in self._layout.metadata.items() if key == TOPIC)
+        names = rows.column(column)
+        if names.null_count:
+            msg = f"column '{column}' (metadata 'topic') must not be NULL: {names.null_count} of {len(names)} rows."
+            raise InvalidInputError(msg)
+        for name in pc.unique(names).to_pylist():
+            yield replace(self.encode(rows.filter(pc.equal(names, name))), topic=name)
 
     def _metadata(self, rows: pa.RecordBatch, key: str, read: Callable[[pa.Array], list[Any]]) -> list[Any] | None:
         for column, shown in self._layout.metadata.items():

@@ -17,9 +17,12 @@ from snapshot.errors import InvalidInputError
 
 _TIMESTAMP_TYPES: Final = ("NoTimestampType", "CreateTime", "LogAppendTime")
 HEADERS: Final = pa.map_(pa.string(), pa.binary())
+HEADER_LIST: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MILLIS: Final = pa.timestamp("ms", "UTC")
 
 WRITABLE: Final = ("headers", "timestamp")
+TOPIC: Final = "topic"
+"""Metadata that can be written if there are several topics."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,10 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "partition": _Kind(pa.int32(), "INT NOT NULL", _from(_M.partition), _text_or(pt.is_int32, pt.is_int64)),
     "headers": _Kind(
         HEADERS,
-        "MAP<STRING, BYTES>",
+        "MAP<STRING, BYTES>, or ARRAY<ROW<key STRING, value BYTES>>, which keeps repeated ones",
         # If a header occurs several times, the last one wins.
         lambda messages: [list(dict(m.headers() or ()).items()) for m in messages],
-        lambda kind: kind == HEADERS,
+        lambda kind: kind == HEADERS or _lists_headers(kind),
     ),
     "leader-epoch": _Kind(pa.int32(), "INT", _from(_M.leader_epoch), _text_or(pt.is_int32, pt.is_int64)),
     "offset": _Kind(pa.int64(), "BIGINT NOT NULL", _from(_M.offset), _text_or(pt.is_int64)),
@@ -169,17 +172,40 @@ def _check_metadata(column: pa.Field, key: str) -> None:
         raise InvalidInputError(msg)
 
 
-def check_writable(layout: MessageMapping) -> None:
-    """Raise if a metadata column is read-only.
+def _lists_headers(kind: pa.DataType) -> bool:
+    """Return whether a type lists headers: arrays of rows of a STRING and BYTES, whatever the fields' names are."""
+    if not pt.is_list(kind) or not pt.is_struct(kind.value_type):
+        return False
+    return [field.type for field in kind.value_type] == [pa.string(), pa.binary()]
+
+
+def writable(*, has_topics: bool) -> tuple[str, ...]:
+    """Return the metadata keys that can be written; the topic only if there are several."""
+    return (*WRITABLE, TOPIC) if has_topics else WRITABLE
+
+
+def check_writable(layout: MessageMapping, *, has_topics: bool) -> None:
+    """Raise if a metadata column is read-only, or if rows do not name their topic.
+
+    Args:
+        layout: the mapping of the columns that are written.
+        has_topics: whether the table has several topics.
 
     Raises:
-        InvalidInputError: a column has a metadata key that cannot be written.
+        InvalidInputError: a column has a metadata key that cannot be written, or the topic is missing.
     """
+    known = writable(has_topics=has_topics)
+    if has_topics and TOPIC not in layout.metadata.values():
+        msg = (
+            "A table of several topics ('topic' = 'a;b', or 'topic-pattern') is written by rows that name their topic: "
+            "expected a column with metadata 'topic' (in SQL, STRING METADATA FROM 'topic', not VIRTUAL), got none."
+        )
+        raise InvalidInputError(msg)
     for column, key in layout.metadata.items():
-        if key not in WRITABLE:
+        if key not in known:
             msg = (
                 f"Invalid metadata key '{key}' in column '{column}'. The connector supports the following metadata "
-                f"keys for writing: {', '.join(WRITABLE)}. Leave the column out of the rows written (in SQL, "
+                f"keys for writing: {', '.join(known)}. Leave the column out of the rows written (in SQL, "
                 "declare it METADATA VIRTUAL)."
             )
             raise InvalidInputError(msg)
@@ -195,6 +221,10 @@ def metadata_array(key: str, messages: Sequence[Any], data_type: pa.DataType, zo
         zone: the session's time zone, used to show a timestamp in a column type without a time zone.
     """
     known = KINDS[key]
+    if key == "headers" and _lists_headers(data_type):
+        names = [field.name for field in data_type.value_type]
+        rows = [[dict(zip(names, header, strict=True)) for header in m.headers() or ()] for m in messages]
+        return pa.array(rows, data_type)
     array = pa.array(known.take(messages), known.type)
     if array.type == data_type:
         return array
@@ -228,7 +258,10 @@ def timestamps_of(array: pa.Array, zone: str) -> list[int | None]:
 
 def headers_of(array: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
     """Return the message headers of a headers column, in the form the client accepts."""
-    return cast(list[list[tuple[str, bytes | None]] | None], array.to_pylist())
+    rows = array.to_pylist()
+    if not _lists_headers(array.type):
+        return cast(list[list[tuple[str, bytes | None]] | None], rows)
+    return [None if row is None else [cast(tuple[str, bytes | None], tuple(h.values())) for h in row] for row in rows]
 
 
 def _region(zone: str) -> str:

@@ -48,7 +48,7 @@ class MessageSender:
 
         Args:
             client: the cluster.
-            topic: the target topic.
+            topic: the topic of messages that name none.
             choose: chooses the partition of each message; None leaves the choice to the client.
             transactional_id: the transactional id; None for a producer without transactions.
             more: further client options.
@@ -63,6 +63,7 @@ class MessageSender:
 
     def send(self, messages: EncodedMessages) -> None:
         """Queue messages; block while the producer's queue is full."""
+        self._topic = messages.topic or self._topic
         partitions = messages.partitions
         if partitions is None:
             nowhere = np.full(len(messages), -1, np.int32)

@@ -21,6 +21,7 @@ _SCHEMA: Final = pa.schema(
         ("partition", pa.int32()),
         ("timestamp", pa.int64()),
         ("headers", HEADERS),
+        ("topic", pa.string()),
     ]
 )
 _KEYS, _TIMESTAMPS, _HEADERS = b"keys", b"timestamps", b"headers"
@@ -74,6 +75,7 @@ def staged(storage: Storage, name: str) -> Iterator[EncodedMessages]:
                 columns["timestamp"].to_pylist() if _TIMESTAMPS in has else None,
                 columns["headers"].to_pylist() if _HEADERS in has else None,
                 columns["partition"].to_numpy(),
+                columns["topic"][0].as_py(),
             )
 
 
@@ -96,5 +98,6 @@ def _to_arrow(messages: EncodedMessages, choose: Choose | None, *, writer_schema
         pa.array(partitions),
         column(messages.timestamps, pa.int64()),
         column(messages.headers, HEADERS),
+        pa.repeat(messages.topic, count),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=writer_schema)

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampNTZType
+from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampNTZType, TimestampType
 
 from log_system.kafka.client.cluster import Offsets, Partition
 from log_system.kafka.client.consumers import FetchRange
@@ -51,7 +51,7 @@ class PartitionWatermarks:
 
     Attributes:
         partition: the partition.
-        column: the event-time column.
+        column: the event-time column; empty if it is computed, for which there are no heartbeats.
         idle_ms: how long a partition must be without messages to be idle; 0 disables idleness.
         zone: the session's time zone.
     """
@@ -93,8 +93,9 @@ class PartitionStream(KafkaStream):
     def __init__(self, table: KafkaTable, schema: StructType, watched: PartitionWatermarks) -> None:
         """Read the partition as rows of ``schema``, to which ``_idle`` is added."""
         super().__init__(table, schema)
-        if watched.column not in schema.fieldNames() or not pa.types.is_timestamp(
-            table.coding.layout.schema.field(watched.column).type
+        if watched.column and (
+            watched.column not in schema.fieldNames()
+            or not pa.types.is_timestamp(table.coding.layout.schema.field(watched.column).type)
         ):
             msg = f"watermark: expected a timestamp column, got {watched.column!r}; the columns are {schema.names}."
             raise InvalidInputError(msg)
@@ -218,7 +219,13 @@ _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
 def read_with_watermark(
-    spark: SparkSession, schema: StructType | str, options: Mapping[str, object], *, column: str, delay: str
+    spark: SparkSession,
+    schema: StructType | str,
+    options: Mapping[str, object],
+    *,
+    column: str,
+    delay: str,
+    computed: str | None = None,
 ) -> DataFrame:
     """Return a streaming frame of a ``kafka`` table with the watermark of its slowest partition.
 
@@ -234,13 +241,15 @@ def read_with_watermark(
         options: the table's options.
         column: the event-time column.
         delay: how late a row may be relative to the newest row of its partition, such as ``2 seconds``.
+        computed: Spark's expression of ``column``, if it is not one of ``schema``. The session must have no idle
+            timeout then.
 
     Returns:
-        A streaming frame with a watermark on ``column``.
+        A streaming frame with a watermark on ``column``, which is the last column if it is computed.
 
     Raises:
-        InvalidInputError: the options are invalid, there is no partition, or Spark's ``multipleWatermarkPolicy`` is not
-            ``min``.
+        InvalidInputError: the options are invalid, there is no partition, the event time is not a timestamp, or Spark's
+            ``multipleWatermarkPolicy`` is not ``min``.
         NotFoundError: a topic does not exist.
     """
     options = wrap(options)
@@ -260,21 +269,39 @@ def read_with_watermark(
         )
         raise InvalidInputError(msg)
     idle_ms = OptionSpec(IDLE_TIMEOUT, duration_or_ms()).parse(spark.conf.get(IDLE_TIMEOUT, "0") or "0")
+    if computed is not None and idle_ms:
+        msg = (
+            f"watermark for '{column}', a computed column: {IDLE_TIMEOUT} must be 0, got {idle_ms} ms: the event time "
+            "of partitions is read before columns are computed. Declare it as a physical or metadata column."
+        )
+        raise InvalidInputError(msg)
     zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     marked = StructType([*columns.fields, StructField(IDLE, BooleanType())])
     frames = []
     for partition in partitions:
-        given = {**options, **PartitionWatermarks(partition, column, idle_ms, zone).options()}
+        watched = PartitionWatermarks(partition, "" if computed else column, idle_ms, zone)
+        given = {**options, **watched.options()}
         frame = spark.readStream.format("kafka-table").schema(marked).options(**reveal(given)).load()
+        if computed is not None:
+            frame = frame.withColumn(column, F.expr(computed))
+            _check_time(frame.schema[column])
         # Spark supports watermarks on TIMESTAMP only, so a TIMESTAMP_NTZ is read as UTC.
-        frame = frame.withColumn(_EVENT_TIME, instant(F.col(backquoted(column)), columns[column].dataType))
+        frame = frame.withColumn(_EVENT_TIME, instant(F.col(backquoted(column)), frame.schema[column].dataType))
         # The filter refers to the event time so that Spark does not push it below the watermark operator, which would
         # then not see the heartbeats.
         kept = ~(F.col(IDLE) & F.col(_EVENT_TIME).isNotNull())
         frames.append(frame.withWatermark(_EVENT_TIME, delay).where(kept).drop(IDLE, _EVENT_TIME))
     # Set Spark's watermark key on the column itself, so that later operators on the column recognize the watermark.
     marked_column = F.col(backquoted(column)).alias(column, metadata={MARK: 0})
-    return reduce(DataFrame.union, frames).withColumn(column, marked_column)
+    united = reduce(DataFrame.union, frames).withColumn(column, marked_column)
+    return united if table.options.scan_parallelism is None else united.coalesce(table.options.scan_parallelism)
+
+
+def _check_time(field: StructField) -> None:
+    if not isinstance(field.dataType, TimestampType | TimestampNTZType):
+        actual = field.dataType.simpleString()
+        msg = f"watermark for '{field.name}', a computed column: expected TIMESTAMP or TIMESTAMP_LTZ, got {actual}."
+        raise InvalidInputError(msg)
 
 
 def instant(time: Column, data_type: DataType) -> Column:

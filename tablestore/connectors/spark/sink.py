@@ -13,19 +13,20 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from log_system.kafka.client.cluster import Cluster, delete_groups
-from log_system.kafka.client.topic import describe_topic, ensure_topic_of_broker
+from log_system.kafka.client.cluster import delete_groups
+from log_system.kafka.client.topic import describe_topic
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
 from tablestore.after_write import after_write
 from tablestore.connectors.kafka.message_codec import EncodedMessages, MessageEncoder
 from tablestore.connectors.kafka.message_sender import KeyBuffer, MessageSender, Receiver, send_all
-from tablestore.connectors.kafka.partitioners import OWN_PARTITIONERS, load_class, make_partitioner
+from tablestore.connectors.kafka.partitioners import OWN_PARTITIONERS, load_class
 from tablestore.connectors.kafka.transactional_sink import Batch, TransactionalWriter
 from tablestore.connectors.option_names import Connector, Side
 from tablestore.connectors.options import Guarantee
 from tablestore.connectors.spark.message_staging import StagingFile, staged
 from tablestore.connectors.spark.session_zone import session_zone
+from tablestore.connectors.spark.sink_topics import TopicPartitioner, partitions_of
 from tablestore.connectors.table import KafkaTable
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.query_checkpoint import query_id
@@ -49,13 +50,13 @@ class Sink:
 
     Attributes:
         table: the table.
-        partitions: the topic's partitions.
+        partitions: the partitions of the topics; of a pattern none.
         write_id: the unique id of this write, part of the names of its staging files.
         is_stream: whether this is a streaming write.
     """
 
     table: KafkaTable
-    partitions: tuple[int, ...]
+    partitions: dict[str, tuple[int, ...]]
     write_id: str
     is_stream: bool
 
@@ -80,18 +81,14 @@ class Sink:
             raise InvalidInputError(msg)
         if parsed.partitioner not in OWN_PARTITIONERS:
             load_class(parsed.partitioner)
-        client = parsed.client()
-        create = parsed.properties.config.get("allow.auto.create.topics") != "false"
-        if create:
-            ensure_topic_of_broker(client, parsed.topic, compacted=parsed.is_upsert)
+        partitions = partitions_of(parsed, parsed.topics)
         if parsed.is_upsert:
-            shape = describe_topic(client, parsed.topic)
+            shape = describe_topic(parsed.client(), parsed.topic)
             if shape is not None and not shape.compacted:
                 logger.warning(
                     "topic %r is not compacted (cleanup.policy), so it keeps every change of every key.", parsed.topic
                 )
-        partitions = Cluster(client).partitions([parsed.topic])
-        return cls(table, tuple(number for _, number in partitions), uuid.uuid4().hex, is_stream)
+        return cls(table, partitions, uuid.uuid4().hex, is_stream)
 
     @property
     def once(self) -> bool:
@@ -116,9 +113,8 @@ class Sink:
             )
             raise InvalidInputError(msg)
         keyed = self.table.coding.key_format is not None
-        choose = make_partitioner(
-            options.partitioner, options.topic, self.partitions, task, options.parallelism, keyed=keyed
-        )
+        partitioner = TopicPartitioner(options, dict(self.partitions), task, keyed)
+        choose = partitioner.choose if options.has_topics else partitioner.of(options.topic)
         messages = self._encoded(batches)
         if self.once:
             attempt = context.taskAttemptId() if context is not None else 0
@@ -126,7 +122,7 @@ class Sink:
             file = StagingFile(self._storage, name, choose)
             send_all(self._buffered(file), messages)
             return Written(task, file.rows, name if file.rows else None)
-        sender = MessageSender(options.client(), options.topic, choose, None)
+        sender = MessageSender(options.client(), next(iter(options.topics), ""), choose, None)
         return Written(task, send_all(self._buffered(sender), messages))
 
     def commit(self, written: Sequence[Written], batch_number: int | None) -> None:
@@ -167,7 +163,7 @@ class Sink:
                 # Also delete what earlier attempts have staged; nothing reads it any more.
                 self._storage.delete_tree()
 
-        after_write(f"topic {options.topic!r}", "clearing up", clear_up)
+        after_write(options.what, "clearing up", clear_up)
 
     def abort(self, written: Sequence[Written]) -> None:
         """Delete the staging files."""
@@ -176,6 +172,8 @@ class Sink:
 
     def _encoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[EncodedMessages]:
         encoder = MessageEncoder(self.table.coding, session_zone())
+        if self.table.options.has_topics:
+            return chain.from_iterable(encoder.by_topic(batch) for batch in batches if batch.num_rows)
         return (encoder.encode(batch) for batch in batches if batch.num_rows)
 
     def _buffered(self, receiver: Receiver) -> Receiver:

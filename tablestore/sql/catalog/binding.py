@@ -11,7 +11,7 @@ from log_system.kafka.client.access_policy import VARIABLE, Allowed
 from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.kafka.client_properties import check_stored_properties
-from tablestore.connectors.kafka.message_mapping import WRITABLE
+from tablestore.connectors.kafka.message_mapping import writable
 from tablestore.connectors.kafka.partitioners import OWN_PARTITIONERS
 from tablestore.connectors.option_names import (
     METADATA,
@@ -43,6 +43,11 @@ _OF_CONNECTORS: Final = (
     "scan.",
     "sink.",
 )
+
+
+def name_of(made: CreateTable) -> str:
+    """Return the name of a table, without the hint of a query."""
+    return made.name.partition(" /*+ ")[0]
 
 
 def connector_of(made: CreateTable) -> Connector | None:
@@ -86,7 +91,7 @@ def connector_options(made: CreateTable, columns: Columns | None = None) -> dict
         made: the table's definition.
         columns: the columns to read or write; None for all stored ones.
     """
-    options: dict[str, ClientValue] = dict(made.options) | {"table.name": made.name}
+    options: dict[str, ClientValue] = dict(made.options) | {"table.name": name_of(made)}
     if made.primary_key:
         options[PRIMARY_KEY] = ",".join(made.primary_key)
     for column in stored_columns(made) if columns is None else columns:
@@ -197,11 +202,11 @@ def _check_watermark(made: CreateTable) -> None:
         msg = f"table '{made.name}': WATERMARK FOR '{name}': there is no such column."
         raise InvalidInputError(msg)
     if isinstance(column, ComputedColumn):
-        msg = (
-            f"table '{made.name}': WATERMARK FOR '{name}': a computed column cannot have it yet; declare the event "
-            "time as a physical or metadata column."
-        )
-        raise InvalidInputError(msg)
+        # Spark says its type when the table is read.
+        if "PROCTIME" in column.expression.upper():
+            msg = f"table '{made.name}': WATERMARK FOR '{name}': PROCTIME() is no event time, and needs no watermark."
+            raise InvalidInputError(msg)
+        return
     if not isinstance(column.type.spark, TimestampType | TimestampNTZType):
         actual = column.type.text
         msg = f"table '{made.name}': WATERMARK FOR '{name}': expected TIMESTAMP or TIMESTAMP_LTZ, got {actual}."
@@ -259,11 +264,17 @@ def check_sink(made: CreateTable) -> None:
     if connector is None:
         return
     columns = insertable_columns(made)
+    known = writable(has_topics=_has_topics(made))
     for column in columns:
-        if isinstance(column, MetadataColumn) and column.key not in WRITABLE:
+        if isinstance(column, MetadataColumn) and column.key not in known:
             msg = (
                 f"table '{made.name}': Invalid metadata key '{column.key}' in column '{column.name}': only "
-                f"{' and '.join(WRITABLE)} can be written. Declare the column VIRTUAL."
+                f"{' and '.join(known)} can be written. Declare the column VIRTUAL."
             )
             raise InvalidInputError(msg)
     KafkaTable.of(connector, connector_options(made, columns), schema_of(columns), Side.SINK)
+
+
+def _has_topics(made: CreateTable) -> bool:
+    options = dict(made.options)
+    return "topic-pattern" in options or ";" in str(options.get("topic", "")).strip(" ;")

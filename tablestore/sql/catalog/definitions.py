@@ -24,7 +24,7 @@ from snapshot.storage import Storage
 from tablestore.sql.parser.errors import SqlError
 from tablestore.sql.parser.parse import parse
 from tablestore.sql.parser.render import render
-from tablestore.sql.parser.statements import CreateTable, CreateView
+from tablestore.sql.parser.statements import CreateTable, CreateView, Options
 
 FOLDER: Final = "_catalog"
 CHECKPOINTS_FOLDER: Final = "_checkpoints"
@@ -45,11 +45,13 @@ class Definition:
         made: the statement that creates it.
         path: folder of a store table, relative to the warehouse; None for views and connector tables.
         version: number of the definition's file; 0 before it is stored, and for a temporary definition.
+        hints: options of a hint in a query, which are never stored.
     """
 
     made: Made
     path: str | None = None
     version: int = 0
+    hints: Options = ()
 
     @property
     def name(self) -> str:

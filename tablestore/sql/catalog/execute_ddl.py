@@ -19,6 +19,7 @@ from tablestore.sql.catalog.alter_table import Altered, StoreChanges, altered, s
 from tablestore.sql.catalog.binding import LOG_SERVERS, LOG_SYSTEM, check_table, connector_of, schema_of, stored_columns
 from tablestore.sql.catalog.create_like import merged
 from tablestore.sql.catalog.definitions import CHECKPOINTS_FOLDER, FOLDER, Definition, taken
+from tablestore.sql.catalog.hints import refuse_stored_secrets
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.store_tables import as_stored
 from tablestore.sql.catalog.table_references import check_there, tables_in
@@ -90,6 +91,7 @@ def create_view(scope: Scope, made: CreateView) -> bool:
             msg = f"view '{made.name}' would read itself. Choose another name."
             raise InvalidInputError(msg)
     check_there(scope, made.query)
+    refuse_stored_secrets(made.query, made.name)
     scope.add(Definition(replace(made, if_not_exists=False)))
     return True
 

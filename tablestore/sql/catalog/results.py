@@ -1,12 +1,14 @@
-"""``Result``: the result of a statement."""
+"""``Result``: the result of a statement, and how its rows are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import YearMonthIntervalType
 
 from tablestore.sql.parser.statements import Statement
 
@@ -36,3 +38,22 @@ class Result:
     chained: bool = False
     each: Callable[[DataFrame], DataFrame] | None = None
     queries: tuple[StreamingQuery, ...] = field(default=())
+
+
+def shown(frame: DataFrame) -> DataFrame:
+    """Return a frame with intervals of years and months as Flink's text (``+1-02``), since Python has no such type."""
+    if not any(isinstance(field.dataType, YearMonthIntervalType) for field in frame.schema):
+        return frame
+    names = [f"_{number}" for number in range(len(frame.columns))]
+    columns = [
+        (_text_of(name) if isinstance(field.dataType, YearMonthIntervalType) else F.col(name)).alias(field.name)
+        for name, field in zip(names, frame.schema, strict=True)
+    ]
+    return frame.toDF(*names).select(*columns)
+
+
+def _text_of(name: str) -> Column:
+    months = F.expr(f"CAST(CAST({name} AS INTERVAL MONTH) AS INT)")
+    sign, length = F.when(months < 0, "-").otherwise("+"), F.abs(months)
+    text = F.format_string("%s%d-%02d", sign, F.floor(length / 12), length % 12)
+    return F.when(months.isNotNull(), text)

@@ -66,6 +66,7 @@ class Scope:
         self.settings = Settings()
         self._definitions = Definitions(warehouse)
         self._temporary: dict[str, Definition] = {}
+        self._hinted: dict[str, Definition] = {}
         self._is_momentary = False
         self._session_states: str | None = None
         self._before: dict[str, str | None] = {}
@@ -163,6 +164,8 @@ class Scope:
             temporary: True to search the session's temporary definitions, False the warehouse's, None both, the
                 session's first.
         """
+        if name in self._hinted:
+            return self._hinted[name]
         if temporary is not False and name in self._temporary:
             return self._temporary[name]
         there = None if temporary else self._definitions.get(name)
@@ -204,6 +207,11 @@ class Scope:
             raise AlreadyExistsError(taken(definition.name))
         else:
             self._temporary[definition.name] = definition
+
+    def keep_hinted(self, definition: Definition) -> str:
+        """Keep a table with the options of a hint for the session's queries, and return the name it is found by."""
+        self._hinted[definition.name] = definition
+        return definition.name
 
     def change(self, there: Definition, change: Callable[[Definition], Definition]) -> None:
         """Replace a definition with ``change`` of its current version, which may be newer than ``there``.

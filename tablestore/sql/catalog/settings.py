@@ -12,7 +12,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.suggestions import did_you_mean
 from tablestore.connectors.spark.partition_watermarks import IDLE_TIMEOUT
 from tablestore.options.declaration import OptionSpec
-from tablestore.options.value_types import OptionType, choice, duration_or_ms, text
+from tablestore.options.value_types import BOOLEAN, OptionType, choice, duration_or_ms, text
 
 ADDRESSES: Final = "tablestore.addresses"
 MODE: Final = "execution.runtime-mode"
@@ -20,6 +20,7 @@ CHECKPOINTS: Final = "execution.checkpointing.dir"
 NAME: Final = "pipeline.name"
 ZONE: Final = "table.local-time-zone"
 TRIGGER: Final = "tablestore.trigger"
+HINTS: Final = "table.dynamic-table-options.enabled"
 SPARK: Final = "spark."
 
 #: Flink settings that do not exist here, with what happens instead.
@@ -73,6 +74,7 @@ _SETTINGS: Final[Mapping[str, OptionSpec[Any]]] = {
         OptionSpec(ZONE, text("a time zone such as 'Europe/Berlin'"), ""),
         OptionSpec(IDLE_TIMEOUT, duration_or_ms(), "0"),
         OptionSpec(TRIGGER, _TRIGGER, "0"),
+        OptionSpec(HINTS, BOOLEAN, "true"),
     )
 }
 

@@ -42,11 +42,16 @@ def show_create(scope: Scope, shown: ShowCreate) -> Result:
 
 
 def describe(scope: Scope, described: Describe) -> Result:
-    """List the columns of a table, as Flink does; for a view, return the statement that creates it."""
+    """List the columns of a table, as Flink does, with their comments if any has one; for a view, its statement."""
     made = scope.definition(described.name).made
     if isinstance(made, CreateView):
         return Result(described, columns=("view",), rows=((render(replace(made)),),))
-    return Result(described, columns=_DESCRIBED, rows=tuple(_described(made, column) for column in made.columns))
+    rows = tuple(_described(made, column) for column in made.columns)
+    if all(column.comment is None for column in made.columns):
+        return Result(described, columns=_DESCRIBED, rows=rows)
+    comments = (column.comment or "" for column in made.columns)
+    commented = tuple((*row, comment) for row, comment in zip(rows, comments, strict=True))
+    return Result(described, columns=(*_DESCRIBED, "comment"), rows=commented)
 
 
 def show_settings(scope: Scope, shown: SetOption) -> Result:

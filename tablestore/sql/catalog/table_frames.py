@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -24,6 +24,7 @@ from tablestore.sql.catalog.binding import (
     connector_of,
     connector_options,
     insertable_columns,
+    name_of,
     schema_of,
     stored_columns,
 )
@@ -50,7 +51,7 @@ class ConnectorTable:
     @property
     def name(self) -> str:
         """The table's name."""
-        return self._made.name
+        return name_of(self._made)
 
     @property
     def schema(self) -> StructType:
@@ -85,14 +86,17 @@ class ConnectorTable:
         """Read the table as a stream with the watermark of its definition; see ``read_with_watermark``."""
         watermark = self._made.watermark
         assert watermark is not None, "only a table with a watermark is read with it"
+        computed = next((each for each in self._made.columns if each.name == watermark.column), None)
+        expression = expression_in_spark(computed.expression) if isinstance(computed, ComputedColumn) else None
         frame = read_with_watermark(
             self._scope.spark,
             self.schema,
             self._options(),
             column=watermark.column,
             delay=f"{watermark.delay_ms} milliseconds",
+            computed=expression,
         )
-        return with_computed(frame, self._made)
+        return with_computed(frame, self._made, known=(watermark.column,))
 
     def write(self, frame: DataFrame) -> None:
         """Write a frame's rows; see ``tablestore.connectors.write``."""
@@ -134,12 +138,18 @@ class ConnectorTable:
         return f"ConnectorTable({self.name!r}, {self.connector.value!r})"
 
 
-def with_computed(frame: DataFrame, made: CreateTable) -> DataFrame:
-    """Add a table's computed columns where it declares them; ``_change_type`` and ``_seq`` stay at the end."""
+def with_computed(frame: DataFrame, made: CreateTable, known: Collection[str] = ()) -> DataFrame:
+    """Add a table's computed columns where it declares them; ``_change_type`` and ``_seq`` stay at the end.
+
+    Args:
+        frame: the stored columns.
+        made: the table's definition.
+        known: names of computed columns that the frame has.
+    """
     declared = {column.name for column in made.columns}
     columns = [
         F.expr(expression_in_spark(column.expression)).alias(column.name)
-        if isinstance(column, ComputedColumn)
+        if isinstance(column, ComputedColumn) and column.name not in known
         else F.col(backquoted(column.name))
         for column in made.columns
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -39,7 +40,12 @@ _UNITS_MS: Final[Mapping[str, int]] = {
     "MINUTE": 60_000,
     "HOUR": 3_600_000,
     "DAY": 86_400_000,
+    "WEEK": 7 * 86_400_000,
+    # A watermark has a fixed delay; the longest month and year are never too short.
+    "MONTH": 31 * 86_400_000,
+    "YEAR": 366 * 86_400_000,
 }
+_YEARS: Final = re.compile(r"([0-9]{1,4})-([0-9]{1,2})")
 PARTS: Final = ("ALL", "CONSTRAINTS", "GENERATED", "METADATA", "OPTIONS", "PARTITIONS", "WATERMARKS")
 """The parts of a definition that ``LIKE`` can include and exclude."""
 _NOT_MADE: Final = ("CATALOG", "DATABASE", "FUNCTION", "MODEL", "MATERIALIZED")
@@ -286,6 +292,9 @@ def _delay_ms(tree: exp.Expr, column: str) -> int | None:
     number, unit = tree.expression.this, tree.expression.args.get("unit")
     if not isinstance(number, exp.Literal) or unit is None:
         return None
+    if isinstance(unit, exp.IntervalSpan):
+        pair = _YEARS.fullmatch(number.name) if unit.sql().upper() == "YEAR TO MONTH" else None
+        return None if pair is None else int(pair[1]) * _UNITS_MS["YEAR"] + int(pair[2]) * _UNITS_MS["MONTH"]
     scale = _UNITS_MS.get(unit.name.upper().removesuffix("S"))
     digits = number.name.strip()
     if scale is None or number.args.get("is_string") is not True or len(digits) > 12:

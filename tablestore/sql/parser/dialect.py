@@ -2,7 +2,7 @@
 
 Functions are Spark's and are passed through unchanged. The translation covers what differs: strings (``'it''s'``),
 identifiers in backquotes only, types, the constructors ``ROW(...)`` and ``MAP[...]``, elements of arrays and maps,
-``TO_TIMESTAMP_LTZ`` of a number, and ``PROCTIME()``.
+``TO_TIMESTAMP_LTZ`` of a number, and the functions of ``time_functions.py`` and ``json_functions.py``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.tokenizer_core import TokenType
 
 from snapshot.errors import InvalidInputError
+from tablestore.sql.parser.json_functions import JsonFunction, json_in_spark
+from tablestore.sql.parser.time_functions import NOW, UNITS, rounded
 
-PROCTIME: Final = "PROCTIME"
-_PROCTIME_IN_SPARK: Final = "DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP())"
 _RUNS_CODE: Final = "runs code that is not SQL"
 #: Spark functions that can run code or read data outside the warehouse's tables, with the reason to refuse them.
 _BEYOND: Final = {
@@ -63,6 +63,8 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.DataType) and node.this in _TIMES:
         node.set("this", _TIMES[node.this])
         node.set("expressions", None)
+    if isinstance(node, exp.Cast) and node.to.this == exp.DType.TIME:
+        node.set("to", _time_of(node))
     if isinstance(node, exp.Bracket):
         # An array's first element has the index 1, and one that is not there is NULL; keys of maps stay as they are.
         return (
@@ -74,10 +76,58 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
         number, precision = node.expressions
         name = _FROM_EPOCH.get(precision.name)
         return node if name is None else _call(name, number)
-    if isinstance(node, exp.Anonymous) and node.name.upper() == PROCTIME and not node.expressions:
-        proctime: exp.Expr = exp.maybe_parse(_PROCTIME_IN_SPARK, dialect="spark")
-        return proctime
+    if isinstance(node, exp.Anonymous | exp.Localtimestamp) and not node.expressions and _name_of(node) in NOW:
+        return exp.var(NOW[_name_of(node)])
+    if isinstance(node, JsonFunction | exp.Floor | exp.Ceil):
+        return _written(node)
+    if isinstance(node, exp.Select):
+        _name_outputs(node)
     return node
+
+
+def _time_of(cast: exp.Cast) -> exp.DataType:
+    """Return Spark's TIME with the declared digits; without any, with those of a literal, else with none."""
+    declared = cast.to.expressions
+    literal = cast.this.name if isinstance(cast.this, exp.Literal) else ""
+    digits = declared[0].name if declared else str(len(literal.partition(".")[2]))
+    return exp.DataType(this=exp.DType.USERDEFINED, kind=f"TIME({digits})")
+
+
+def _name_of(call: exp.Expr) -> str:
+    return "LOCALTIMESTAMP" if isinstance(call, exp.Localtimestamp) else call.name.upper()
+
+
+def _is_written(node: exp.Expr) -> bool:
+    return isinstance(node, JsonFunction) or (isinstance(node, exp.Floor | exp.Ceil) and bool(node.args.get("to")))
+
+
+def _written(node: JsonFunction | exp.Floor | exp.Ceil) -> exp.Expr:
+    """Return a function that Spark does not have, as text in Spark SQL; other nodes unchanged."""
+    if isinstance(node, JsonFunction):
+        defaults = (_text(node.args.get("empty")), _text(node.args.get("error")))
+        return exp.var(json_in_spark(node, _text(node.this), defaults))
+    unit = node.args.get("to")
+    if unit is None:
+        return node
+    if unit.name.upper() not in UNITS:
+        msg = f"{node.key.upper()}(... TO {unit.name}): expected one of {', '.join(UNITS)}, got {unit.name}."
+        raise InvalidInputError(msg)
+    return exp.var(rounded(_text(node.this), unit.name.upper(), up=isinstance(node, exp.Ceil)))
+
+
+def _text(node: exp.Expr | None) -> str:
+    return "" if node is None else to_spark(node)
+
+
+def _name_outputs(select: exp.Select) -> None:
+    """Set Flink's names for columns without a name that Spark would name by a long expression, in place."""
+    outputs = [
+        exp.alias_(each, f"EXPR${number}", quoted=True)
+        if not isinstance(each, exp.Alias) and any(map(_is_written, each.walk()))
+        else each
+        for number, each in enumerate(select.expressions)
+    ]
+    select.set("expressions", outputs)
 
 
 def _call(name: str, *arguments: exp.Expr) -> exp.Expr:

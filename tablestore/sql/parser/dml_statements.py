@@ -135,8 +135,8 @@ class VerbReader(DdlReader):
         tree = self._parse_statement()
         if not isinstance(tree, exp.Query | exp.Values):
             self.raise_error("expected a query: SELECT, VALUES or WITH", start)
+        text = self._query_text(start)
         self._check_tree(tree, start)
-        text = self._source(start)
         self._need(")")
         return Query(text, tree)
 

@@ -12,6 +12,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from tablestore.sql.parser.dialect import Flink
 from tablestore.sql.parser.dml_statements import VerbReader
 from tablestore.sql.parser.errors import SqlError, error_at
+from tablestore.sql.parser.hints import misplaced, read_hints
 from tablestore.sql.parser.statements import (
     Describe,
     Explain,
@@ -27,10 +28,8 @@ from tablestore.sql.parser.statements import (
 )
 from tablestore.sql.parser.token_reader import SyntaxFaultError
 
-_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 #: The longest start of a text that leaves no quote or comment open.
 _CLOSED: Final = re.compile(r"(?:--[^\n]*+|/\*.*?\*/|'(?:[^']|'')*+'|`(?:[^`]|``)*+`|(?!--|/\*)[^'`])*+", re.DOTALL)
-_HINTS: Final = "hints are not supported: set options with ALTER TABLE ... SET, or make a table LIKE this one"
 _DOUBLE_QUOTE: Final = "double quotes are not supported: put strings in single quotes, names in backquotes"
 _STATEMENTS: Final = (
     "CREATE, DROP, ALTER, SHOW, DESCRIBE, INSERT, DELETE, UPDATE, TRUNCATE, MERGE, EXECUTE STATEMENT SET, SELECT, "
@@ -66,9 +65,8 @@ class FlinkParser(VerbReader):
 
     def statements(self, tokens: list[Token], text: str) -> tuple[Statement, ...]:
         """Parse all statements of a text."""
-        self.reset()
-        self.sql, self._tokens, self._tokens_size, self._index = text, tokens, len(tokens), -1
-        self._advance()
+        self.begin(tokens, text)
+        self.hints = read_hints(tokens, text)
         parsed: list[Statement] = []
         while self._curr:
             if self._take(";"):
@@ -76,6 +74,8 @@ class FlinkParser(VerbReader):
             parsed.append(self._statement())
             if not self._at_end():
                 self._expected("';' or the end of the text")
+        for hint in self.hints.values():
+            raise misplaced(hint)
         return tuple(parsed)
 
     def _statement(self) -> Statement:  # noqa: C901, PLR0911 - one line a statement reads best as a list
@@ -232,13 +232,6 @@ def _tokens(text: str) -> list[Token]:
             text, at, at + 1, f"a {'comment' if text[at : at + 1] == '/' else 'quote'} is not closed"
         ) from error
     for token in tokens:
-        if token.token_type == TokenType.HINT:
-            raise error_at(text, token.start, token.end + 1, _HINTS)
         if token.text == '"' and text[token.start] == '"':
             raise error_at(text, token.start, token.start + 1, _DOUBLE_QUOTE)
-    gaps = zip([0, *(token.end + 1 for token in tokens)], [*(token.start for token in tokens), len(text)], strict=True)
-    for start, end in gaps:
-        for comment in _COMMENT.finditer(text, start, end):
-            if comment[0].startswith("/*+"):
-                raise error_at(text, comment.start(), comment.start() + 3, _HINTS)
     return tokens

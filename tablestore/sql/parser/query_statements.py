@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 from sqlglot import exp
+from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tablestore.sql.parser.error_location import RefusedError
+from tablestore.sql.parser.hints import Hint, attach
+from tablestore.sql.parser.json_functions import PARSERS, JsonReader
 from tablestore.sql.parser.statements import Insert, Query
-from tablestore.sql.parser.token_reader import Reader
+from tablestore.sql.parser.time_functions import WITHOUT_BRACKETS
 from tablestore.sql.parser.window_types import ARGUMENTS, WindowKind, Windows, microseconds, modern
 
 _STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
@@ -18,8 +21,12 @@ _WINDOWS: Final = frozenset(WindowKind)
 _STATEMENTS: Final = (exp.Command, exp.DDL, exp.DML, exp.Drop, exp.Set, exp.Use)
 
 
-class QueryReader(Reader):
+class QueryReader(JsonReader):
     """Parser for queries, expressions and ``INSERT INTO``."""
+
+    FUNCTION_PARSERS: ClassVar = {**SparkParser.FUNCTION_PARSERS, **PARSERS}
+    hints: dict[int, Hint]
+    """The hints of the text that are not attached to a table yet."""
 
     def _query(self) -> Query:
         start = self._curr
@@ -30,12 +37,18 @@ class QueryReader(Reader):
             self.raise_error("expected a query: SELECT, VALUES or WITH", start)
         if not self._at_end() and not self._is_word("END"):
             self._expected("the end of the statement")
+        text = self._query_text(start)
         self._check_tree(tree, start)
         try:
             modern(tree)
         except RefusedError as error:
             self.raise_error(error.reason, start)
-        return Query(self._source(start), tree, self.sql)
+        return Query(text, tree, self.sql)
+
+    def _query_text(self, start: Token) -> str:
+        """Return the text from a token to the last consumed one, with the hint after that."""
+        hint = self.hints.get(self._prev.end)
+        return self._source(start) if hint is None else self.sql[start.start : hint.end]
 
     def _expression(self, what: str) -> tuple[str, exp.Expr]:
         start = self._curr
@@ -45,16 +58,28 @@ class QueryReader(Reader):
         self._check_tree(tree, start)
         return self._source(start), tree
 
+    def _parse_function_call(self, *args: object, **named: object) -> exp.Expr | None:
+        """Parse functions that are called without brackets and that sqlglot takes for columns."""
+        token = self._curr
+        is_word = bool(token) and token.token_type not in self.INVALID_FUNC_NAME_TOKENS
+        is_called = bool(self._next) and self._next.token_type in {TokenType.L_PAREN, TokenType.DOT}
+        if is_word and not is_called and token.text.upper() in WITHOUT_BRACKETS and self._prev.text != ".":
+            self._advance()
+            return exp.Anonymous(this=token.text.upper()).update_positions(token)
+        return super()._parse_function_call(*args, **named)  # type: ignore[arg-type]  # handed through as they come
+
     def _check_tree(self, tree: exp.Expr, start: Token) -> None:
         """Raise an error for invalid SQL that sqlglot accepts, and for SQL that is not supported here."""
         for node in tree.walk():
+            if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+                attach(node, self.hints)
             if isinstance(node, exp.Select) and not node.expressions:
                 self.raise_error("a SELECT without columns: name them, or use *", start)
             if isinstance(node, _STATEMENTS) and not isinstance(node, exp.Query):
                 self.raise_error("expected a query and nothing else in it", start)
             if isinstance(node, exp.Placeholder | exp.Parameter):
                 self.raise_error("parameters are not supported: write the value", start)
-            if isinstance(node, exp.DataType) and node.this in {exp.DType.TIMESTAMPTZ, exp.DType.TIME}:
+            if isinstance(node, exp.DataType) and node.this == exp.DType.TIMESTAMPTZ:
                 self.raise_error(f"type {node.this.value} is not supported: use TIMESTAMP or TIMESTAMP_LTZ", start)
             if isinstance(node, exp.MatchRecognize):
                 self.raise_error("MATCH_RECOGNIZE is not supported: Spark does not support it", start)
@@ -144,10 +169,11 @@ class QueryReader(Reader):
             self.raise_error("INSERT OVERWRITE is not supported in EXPLAIN or in a STATEMENT SET")
         self._need("INTO")
         target = self._object_name("the name of the table")
+        hint = self.hints.pop(self._prev.end, None)
         if self._is_word("PARTITION"):
             self.raise_error("PARTITION (...) is not supported: give the partition columns as columns")
         names = self._list_of(lambda: self._name("the name of a column")) if self._names_follow() else ()
-        return Insert(target, self._query(), names)
+        return Insert(target, self._query(), names, () if hint is None else hint.options)
 
     def _names_follow(self) -> bool:
         """Return whether a parenthesis opens a list of column names, not a query."""

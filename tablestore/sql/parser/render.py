@@ -32,6 +32,7 @@ from tablestore.sql.parser.statements import (
     Merge,
     MergeClause,
     MetadataColumn,
+    Options,
     Overwrite,
     ResetOption,
     Select,
@@ -52,6 +53,11 @@ def is_secret(key: str, value: ClientValue) -> bool:
     for prefix in _PREFIXES:
         key = key.removeprefix(prefix)
     return holds_secret(key, value)
+
+
+def hint_text(options: Options) -> str:
+    """Return a hint with credentials masked."""
+    return f"/*+ OPTIONS({_options(options, ', ')}) */"
 
 
 @singledispatch
@@ -152,7 +158,8 @@ def _(shown: Describe) -> str:
 @render.register
 def _(insert: Insert) -> str:
     names = f" ({_names(insert.columns)})" if insert.columns else ""
-    return f"INSERT INTO {backquoted(insert.target)}{names}\n{insert.query.text}"
+    hint = f" {hint_text(insert.hints)}" if insert.hints else ""
+    return f"INSERT INTO {backquoted(insert.target)}{hint}{names}\n{insert.query.text}"
 
 
 @render.register

@@ -33,6 +33,7 @@ class Place:
     end: int = 0
 
 
+Options = tuple[tuple[str, ClientValue], ...]
 Assignments = tuple[tuple[str, Expression], ...]
 
 
@@ -321,11 +322,16 @@ class Describe:
 
 @dataclass(frozen=True)
 class Insert:
-    """``INSERT INTO``; if ``columns`` is empty, the table's columns are filled in order."""
+    """``INSERT INTO``; if ``columns`` is empty, the table's columns are filled in order.
+
+    Attributes:
+        hints: options of a hint after the table's name.
+    """
 
     target: str
     query: Query
     columns: tuple[str, ...] = ()
+    hints: Options = ()
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,12 @@ class SyntaxFaultError(ParseError):
 class Reader(SparkParser):
     """sqlglot's parser, extended with the basic elements of Flink's statements."""
 
+    def begin(self, tokens: list[Token], text: str) -> None:
+        """Start to parse the tokens of a text."""
+        self.reset()
+        self.sql, self._tokens, self._tokens_size, self._index = text, tokens, len(tokens), -1
+        self._advance()
+
     def _warn_unsupported(self) -> None:
         """Suppress sqlglot's warning: a statement that it parses as a mere command is refused with an error."""
 

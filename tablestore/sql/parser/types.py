@@ -56,7 +56,7 @@ _TIMESTAMPS: Final[dict[str, DataType]] = {"TIMESTAMP": TimestampNTZType(), "TIM
 SYNONYMS: Final = {"INTEGER": "INT", "DEC": "DECIMAL", "NUMERIC": "DECIMAL"}
 """Flink's synonyms of type names."""
 UNSUPPORTED: Final = {
-    "TIME": "Spark's tables cannot hold it; use TIMESTAMP or STRING",
+    "TIME": "tables cannot store it; store STRING, and use CAST(... AS TIME) in queries and computed columns",
     "INTERVAL": "intervals cannot be columns; use BIGINT",
     "MULTISET": "Spark has none; use MAP<T, INT>",
     "RAW": "it belongs to Java classes; use BYTES",

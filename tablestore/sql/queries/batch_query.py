@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
+from tablestore.sql.catalog.hints import batch_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed
 from tablestore.sql.catalog.table_references import check_there, is_inside, tables_in
@@ -28,6 +29,7 @@ from tablestore.table.store import TableStore
 
 #: Maximum nesting of views. A deeper one is taken to read itself, which views can when their definitions change.
 DEPTH_MAX = 32
+_NO_TIME: Final = "UNSUPPORTED_TIME_TYPE"
 #: Spark's position in the generated SQL, which users never see, at the end of an error message.
 _PLACE_IN_SPARK: Final = re.compile(r";? line \d+,? pos \d+$")
 
@@ -40,6 +42,7 @@ def batch_frame(scope: Scope, query: Query, depth: int = 0) -> DataFrame:
         InvalidInputError: Spark rejects the query.
     """
     check_there(scope, query)
+    query = with_hints(scope, query)
     frames = {name: batch_table(scope, name, depth) for name in tables_in(query)}
     try:
         return over(scope.spark, *_with_times(query.tree, frames))
@@ -80,14 +83,17 @@ def batch_table(scope: Scope, name: str, depth: int) -> DataFrame:
     """Return the current rows of a table, a view or a metadata table such as ``t$snapshots``."""
     if is_inside(scope, name):
         return _inside(scope, name)
-    made = scope.definition(name).made
+    definition = scope.definition(name)
+    made = definition.made
     if isinstance(made, CreateView):
         check_depth(made, depth)
         with within_view(made):
             frame = batch_frame(scope, made.query, depth + 1)
         return frame.toDF(*names_of_view(made, frame.columns))
     table = open_table(scope, name)
-    return with_computed(table.read(), made) if isinstance(table, TableStore) else table.read()
+    if isinstance(table, TableStore):
+        return with_computed(table.read(**batch_read(definition)), made)
+    return table.read()
 
 
 def _inside(scope: Scope, name: str) -> DataFrame:
@@ -179,6 +185,8 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
         return spark.sql(to_spark(tree))
     except (AnalysisException, ParseException) as error:
         message = str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
+        if error.getCondition() == _NO_TIME:
+            message = "type TIME is off in this Spark: SET 'spark.sql.timeType.enabled' = 'true', or use STRING."
         for name, view in views.items():
             # Names of frames in FROM have a number after an @.
             message = message.replace(view, name.partition("@")[0])

@@ -16,6 +16,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
+from tablestore.sql.catalog.hints import with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_references import check_there, tables_in
 from tablestore.sql.parser.error_location import RefusedError, placed
@@ -124,6 +125,7 @@ def relation(scope: Scope, query: Query, depth: int = 0, *, timed: bool = False)
             alternative.
     """
     check_there(scope, query)
+    query = with_hints(scope, query)
     if not any(is_endless(scope, name) for name in tables_in(query)):
         return of_rows(batch_frame(scope, query))
     try:

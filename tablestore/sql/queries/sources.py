@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -11,6 +13,7 @@ from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
 from tablestore.spark.changelog import changelog
 from tablestore.sql.catalog.binding import connector_of
+from tablestore.sql.catalog.hints import stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import with_computed
 from tablestore.sql.catalog.table_references import check_there, is_inside, tables_in
@@ -31,8 +34,9 @@ def is_endless(scope: Scope, name: str, depth: int = 0) -> bool:
         return _goes_on(made)
     with within_view(made):
         check_there(scope, made.query)
-    # Planning reports a view that reads itself; here the depth only ends the recursion.
-    return depth < DEPTH_MAX and any(is_endless(scope, each, depth + 1) for each in tables_in(made.query))
+        # Planning reports a view that reads itself; here the depth only ends the recursion.
+        names = tables_in(with_hints(scope, made.query))
+    return depth < DEPTH_MAX and any(is_endless(scope, each, depth + 1) for each in names)
 
 
 def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
@@ -50,9 +54,10 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
         has_watermark = timed and made.watermark is not None and not made.primary_key
         frame = table.read_timed() if has_watermark else table.read_stream(ordered=bool(made.primary_key))
         return _of_key_table(frame, made) if made.primary_key else of_rows(frame)
+    options = stream_read(scope.definition(made.name))
     if not made.primary_key:
-        return of_rows(with_computed(_added(table.read_stream(), made.name), made))
-    return _of_key_table(with_computed(_changes_of(table), made), made)
+        return of_rows(with_computed(_added(table.read_stream(**options), made.name), made))
+    return _of_key_table(with_computed(_changes_of(table, options), made), made)
 
 
 def _added(changes: DataFrame, name: str) -> DataFrame:
@@ -71,12 +76,12 @@ def _added(changes: DataFrame, name: str) -> DataFrame:
     )
 
 
-def _changes_of(table: TableStore) -> DataFrame:
+def _changes_of(table: TableStore, options: Mapping[str, Any]) -> DataFrame:
     """Return a store table's changes with the rows they replace; at most one change per key and micro-batch.
 
     The stream of a log that shows uncommitted changes already has both properties, since it is normalized.
     """
-    changes, key = table.read_stream(), table.primary_key
+    changes, key = table.read_stream(**options), table.primary_key
     if table.log.shows_uncommitted:
         return changes
     order = F.col(COMMIT_VERSION)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -45,6 +46,7 @@ _TYPES: Mapping[str, DataType] = {
     "TIMESTAMP_LTZ": TimestampType(),
     "DECIMAL(10, 2)": DecimalType(10, 2),
     "MAP<STRING, BYTES>": MapType(StringType(), BinaryType()),
+    "ARRAY<ROW<key STRING, value BYTES>>": ArrayType(StructType().add("key", "string").add("value", "binary")),
 }
 _SOURCES = {"kafka": KafkaDataSource, "upsert-kafka": UpsertKafkaDataSource}
 

@@ -72,6 +72,23 @@ def test_b45_g20_a_key_table_is_made_opened_and_dropped(
         TableStore.open(spark, path)
 
 
+def test_o24_a_topic_is_named_as_the_folder_unless_it_is_given(
+    kafka: object, client: KafkaClient, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    """`kafka.topic`: the topic of the table; unless given, it has the name of the table's folder."""
+    name = topic()
+    log = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    schema = create_drop.as_schema("id bigint not null")
+    more = {"primary_key": ["id"], "partition_by": [], "log_system": "kafka"}
+    made = create_drop.create(str(tmp_path / name), schema, options=log, **more)
+    assert made.options.log is not None
+    assert made.options.log.kafka.topic == name
+    assert describe_topic(client, name) is not None
+    create_drop.drop_at(str(tmp_path / name), {}, made.allowed)
+    with pytest.raises(InvalidInputError, match=r"'kafka\.topic': expected a topic name"):
+        create_drop.create(str(tmp_path / "a b"), schema, options=log, **more)
+
+
 def test_o21_an_append_table_and_a_table_without_a_log_stream_and_read_alike(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -91,7 +108,7 @@ def test_o21_an_append_table_and_a_table_without_a_log_stream_and_read_alike(
     ("change", "words"),
     [
         ({"log.formt": "json"}, ("log.formt", "log.format")),
-        ({"kafka.topic": None}, ("kafka.topic", "required")),
+        ({"kafka.topic": ""}, ("kafka.topic", "required")),
         ({"kafka.bootstrap.servers": None}, ("kafka.bootstrap.servers", "required")),
         ({"topic": "t"}, ("topic", "kafka.topic")),
         ({"scan.startup.mode": "x"}, ("scan.startup.mode", "scan_mode")),

@@ -169,11 +169,31 @@ def test_option_and_argument_must_not_contradict_each_other() -> None:
 
 @pytest.mark.parametrize("missing", ["kafka.bootstrap.servers", "kafka.topic"])
 def test_o23_o24_a_missing_required_option_is_named(missing: str) -> None:
-    """`kafka.bootstrap.servers`, `kafka.topic`: required where there is a log."""
+    """`kafka.bootstrap.servers` is required where there is a log; `kafka.topic` is stored, so it is not empty."""
     given_options = {name: value for name, value in KAFKA.items() if name != missing}
 
     assert f"'{missing}' is required" in refusal(given_options)
     assert missing in refusal({**KAFKA, missing: "  "})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("bucket", "-1", "its partition in the log, where its changes are in order"),
+        ("changelog-producer", "input", "use 'none', whose changes are those that were written"),
+        ("changelog-producer", "Full-Compaction", "use 'lookup', which produces the same changes"),
+        ("bucket-key", "other", "the bucket of a row is a hash of its whole key"),
+    ],
+)
+def test_values_of_paimons_are_refused_with_what_to_use(name: str, value: str, reason: str) -> None:
+    message = refusal({**KAFKA, name: value})
+
+    assert f"'{name}'" in message
+    assert reason in message
+
+
+def test_a_bucket_key_may_be_the_primary_key() -> None:
+    assert parse_options({"bucket-key": "b, a", "bucket": 3}, primary_key=["a", "b"]).buckets == 3
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,32 @@ CASES = {
         retracts=True,
         ignores=frozenset("ylf"),
     ),
+    "groups, removing": Case(
+        {
+            "merge-engine": "partial-update",
+            "fields.s.sequence-group": "x,w",
+            "fields.t,y.sequence-group": "f,l",
+            "partial-update.remove-record-on-sequence-group": "t,s",
+        },
+        functions(),
+        groups={("s",): ("x", "w"), ("t", "y"): ("f", "l")},
+        retracts=True,
+        removing=(("s",), ("t", "y")),
+    ),
+    "groups, one removing": Case(
+        named({"x": "sum", "f": "first_value"}, merge_engine="partial-update")
+        | {
+            "fields.s.sequence-group": "x,w",
+            "fields.t.sequence-group": "f,l",
+            "fields.f.ignore-retract": "true",
+            "partial-update.remove-record-on-sequence-group": "s",
+        },
+        functions(x="sum", f="first_value", y=FILL),
+        groups={("s",): ("x", "w"), ("t",): ("f", "l")},
+        retracts=True,
+        ignores=frozenset("yf"),
+        removing=(("s",),),
+    ),
     "aggregation": Case(
         named(AGGREGATES, merge_engine="aggregation") | {f"fields.{name}.ignore-retract": "true" for name in IGNORED},
         AGGREGATES,
@@ -107,7 +133,7 @@ CASES = {
         retracts=True,
     ),
     "aggregation, others": Case(
-        named({"x": "product", "y": "first_non_null_value", "w": "max", "f": "bool_and", "l": "collect"})
+        named({"x": "product", "y": "first_not_null_value", "w": "max", "f": "bool_and", "l": "collect"})
         | {"merge-engine": "aggregation", "fields.default-aggregate-function": "last_value", "ignore-delete": "true"},
         functions(x="product", y="first_non_null_value", w="max", f="bool_and", l="collect"),
     ),
@@ -116,6 +142,12 @@ CASES = {
         functions(x="sum", y="count", t=FILL, l=FILL),
         ("s",),
         retracts=True,
+    ),
+    "aggregation, late, the first": Case(
+        named({"x": "first_value", "y": "first_non_null_value"}, merge_engine="aggregation", sequence__field="s")
+        | {"ignore-delete": "true"},
+        functions(x="first_value", y="first_non_null_value", default=FILL),
+        ("s",),
     ),
     "aggregation, late, removing": Case(
         named({"x": "sum", "y": "max", "w": "min"}, merge_engine="aggregation", sequence__field="s")
@@ -356,7 +388,7 @@ PARTIAL = {"merge-engine": "partial-update"}
         ({**NO, "fields.x.distinct": "true"}, "for aggregate-function 'collect' only"),
         ({**NO, "fields.x.distinct": "yes"}, "expected 'true' or 'false'"),
         ({**NO, "fields.w.list-agg-delimiter": ";"}, "for aggregate-function 'listagg' only"),
-        ({**NO, "fields.x.nested-key": "a"}, "unknown option 'fields.x.nested-key'"),
+        ({**NO, "fields.x.count-limit": "a"}, "unknown option 'fields.x.count-limit'"),
         ({**NO, "sequence.field": "s", "fields.s.aggregate-function": "max"}, "cannot have an aggregate-function"),
         ({**NO, "partial-update.remove-record-on-delete": "true"}, "goes with merge-engine='partial-update'"),
         ({**PARTIAL, "fields.x.aggregate-function": "sum"}, "in a sequence group only"),

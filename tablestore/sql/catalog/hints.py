@@ -1,0 +1,163 @@
+"""Dynamic table options: hints override the options of the tables that a query reads and writes, for that query.
+
+A hinted table is a definition of its own, whose name in the query's tree is the table's with the hint. So one query may
+read a table with several hints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from sqlglot import exp
+
+from snapshot.errors import InvalidInputError
+from snapshot.suggestions import did_you_mean
+from tablestore.options.declaration import OptionSpec
+from tablestore.options.value_types import integer
+from tablestore.sql.catalog.binding import CONNECTOR, check_table, connector_of
+from tablestore.sql.catalog.definitions import Definition
+from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.settings import HINTS
+from tablestore.sql.parser.error_location import RefusedError, placed
+from tablestore.sql.parser.hints import hints_of
+from tablestore.sql.parser.render import hint_text, is_secret
+from tablestore.sql.parser.statements import CreateTable, Options, Query
+
+_BATCH: Final = ("snapshot", "timestamp", "tag")
+"""Options of hints for store tables, as of ``TableStore.read``."""
+_STREAM: Final = ("scan-mode", "snapshot", "timestamp", "tag", "consumer", "maxRowsPerTrigger")
+"""The same for streams, as of ``TableStore.read_stream``."""
+_NAMES: Final = {"scan-mode": "scan_mode", "maxRowsPerTrigger": "max_rows"}
+_MODES: Final = ("scan.startup.mode", "scan.bounded.mode")
+_NUMBERS: Final = ("snapshot", "maxRowsPerTrigger")
+
+
+def with_hints(scope: Scope, query: Query) -> Query:
+    """Return a query in which tables with a hint are replaced by tables with its options.
+
+    Raises:
+        InvalidInputError: a hint is of a view or of a lookup table, or its options are not valid.
+    """
+    if not any(map(hints_of, query.tree.find_all(exp.Table))):
+        return query
+    tree = query.tree.copy()
+    own = {cte.alias for cte in tree.find_all(exp.CTE)}
+    for table in list(tree.find_all(exp.Table)):
+        options = hints_of(table)
+        if options:
+            try:
+                _replace(scope, table, options, own)
+            except InvalidInputError as error:
+                raise placed(RefusedError(table, str(error)), query) from error
+    return replace(query, tree=tree)
+
+
+def _replace(scope: Scope, table: exp.Table, options: Options, own: set[str]) -> None:
+    if table.name in own or table.args.get("version") is not None:
+        what = "a query of WITH" if table.name in own else "a lookup table, of which the current rows are read"
+        msg = f"a hint for '{table.name}', {what}, is not supported. Remove it."
+        raise InvalidInputError(msg)
+    name = hinted(scope, table.name, options)
+    if not table.alias:
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
+    table.this.set("this", name)
+    table.this.set("quoted", True)
+    table.meta.clear()
+
+
+def hinted(scope: Scope, name: str, options: Options) -> str:
+    """Return the name, in this session, of a table with the options of a hint.
+
+    Raises:
+        InvalidInputError: hints are switched off, there is no such table, or the options are not valid.
+    """
+    if scope.settings.get(HINTS) != "true":
+        msg = f"hint OPTIONS is allowed only while setting '{HINTS}' is 'true'. SET it, or remove the hint."
+        raise InvalidInputError(msg)
+    there = scope.definition(name)
+    if not isinstance(there.made, CreateTable):
+        msg = f"'{name}' is a view, which has no options. Put the hint after a table in the view's query."
+        raise InvalidInputError(msg)
+    hint = hint_text(options)
+    if any(key == CONNECTOR for key, _ in options):
+        msg = f"'{name}' {hint}: a hint cannot change option '{CONNECTOR}'."
+        raise InvalidInputError(msg)
+    made = replace(there.made, name=f"{name} {hint}")
+    if connector_of(made) is None:
+        _check_store(name, options)
+        return scope.keep_hinted(Definition(made, there.path, there.version, options))
+    made = replace(made, options=_overridden(made.options, options))
+    # A credential in a query is not stored, as in a temporary table.
+    check_table(replace(made, temporary=True), scope.allowed)
+    return scope.keep_hinted(Definition(made, there.path, there.version, options))
+
+
+def _overridden(defined: Options, given: Options) -> Options:
+    """Return options with those of a hint; a mode of the hint replaces all that belongs to the table's mode."""
+    replaced = tuple(key.removesuffix("mode") for key, _ in given if key in _MODES)
+    kept = {key: value for key, value in defined if not (replaced and key.startswith(replaced))}
+    return tuple((kept | dict(given)).items())
+
+
+def _check_store(name: str, options: Options) -> None:
+    known = tuple(dict.fromkeys((*_BATCH, *_STREAM)))
+    for key, value in options:
+        if key not in known:
+            otherwise = f"A store table's hints are {', '.join(known)}; other options are set by ALTER TABLE ... SET."
+            msg = f"'{name}': option '{key}' of a hint: {did_you_mean(key, known, otherwise=otherwise)}"
+            raise InvalidInputError(msg)
+        if key in _NUMBERS:
+            OptionSpec(key, integer(0)).parse(str(value))
+
+
+def batch_read(definition: Definition) -> dict[str, Any]:
+    """Return the arguments of ``TableStore.read`` that a hint sets.
+
+    Raises:
+        InvalidInputError: the hint has options of a stream.
+    """
+    return _arguments(definition, _BATCH, "batch")
+
+
+def stream_read(definition: Definition) -> dict[str, Any]:
+    """Return the arguments of ``TableStore.read_stream`` that a hint sets.
+
+    Raises:
+        InvalidInputError: the hint has options that a stream of the table does not take.
+    """
+    arguments = _arguments(definition, _STREAM, "streaming")
+    assert isinstance(definition.made, CreateTable), "a view has no hints"
+    late = [key for key, _ in definition.hints if key != "maxRowsPerTrigger"]
+    if definition.made.primary_key and late:
+        msg = (
+            f"'{definition.name}': option '{late[0]}' is not supported in a continuous query of a table with a PRIMARY "
+            "KEY: the rows that later changes replace would be missing. Read it in batch mode, or by "
+            "catalog.table(name).read_stream(...)."
+        )
+        raise InvalidInputError(msg)
+    return arguments
+
+
+def _arguments(definition: Definition, names: tuple[str, ...], mode: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    for key, value in definition.hints:
+        if key not in names:
+            msg = f"'{definition.name}': option '{key}' is not one of a {mode} read, which takes {', '.join(names)}."
+            raise InvalidInputError(msg)
+        is_number = key in _NUMBERS
+        arguments[_NAMES.get(key, key)] = OptionSpec(key, integer(0)).parse(str(value)) if is_number else str(value)
+    return arguments
+
+
+def refuse_stored_secrets(query: Query, view: str) -> None:
+    """Check that the hints of a view's query, which is stored, hold no credential.
+
+    Raises:
+        InvalidInputError: one does.
+    """
+    for table in query.tree.find_all(exp.Table):
+        for key, value in hints_of(table):
+            if is_secret(key, value):
+                msg = f"view '{view}': option '{key}' of a hint holds a credential, and views are stored. Remove it."
+                raise InvalidInputError(msg)

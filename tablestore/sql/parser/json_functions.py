@@ -1,0 +1,189 @@
+"""Flink's ``JSON_VALUE``, ``JSON_QUERY`` and ``JSON_EXISTS``: their clauses, and their translation to Spark SQL.
+
+Spark has no function that tells a path that is missing from a text that is not JSON. So the text is parsed to a
+variant, whose type at the path says what is there, and ``GET_JSON_OBJECT`` returns it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Final
+
+from sqlglot import exp
+
+from snapshot.quoting import text_literal
+from tablestore.sql.parser.token_reader import Reader
+
+_MODE: Final = re.compile(r"\s*(strict|lax)\s+(.+)", re.IGNORECASE | re.DOTALL)
+_STEP: Final = re.compile(r"""\.([^.\[\]*'"?()@\s]+)|\.?\[(\d{1,9})\]|\.?\[\s*(?:'([^'?*\\]+)'|"([^'"?*\\]+)")\s*\]""")
+_RETURNED: Final = {
+    exp.DType.TEXT: "STRING",
+    exp.DType.VARCHAR: "STRING",
+    exp.DType.BOOLEAN: "BOOLEAN",
+    exp.DType.INT: "INT",
+    exp.DType.DOUBLE: "DOUBLE",
+}
+"""Spark's types of ``RETURNING``."""
+_WRAPPERS: Final = (
+    ("WITHOUT", "WITHOUT"),
+    ("WITH CONDITIONAL", "CONDITIONAL"),
+    ("WITH UNCONDITIONAL", "UNCONDITIONAL"),
+    ("WITH", "UNCONDITIONAL"),
+)
+_CONSTANTS: Final = {"EMPTY ARRAY": "'[]'", "EMPTY OBJECT": "'{}'", "TRUE": "TRUE", "FALSE": "FALSE", "UNKNOWN": "NULL"}
+
+
+class JsonFunction(exp.Expression, exp.Func):
+    """A call of one of the functions; ``empty`` and ``error`` are words such as ``NULL``, or the value of DEFAULT."""
+
+    arg_types: ClassVar = {
+        "this": True, "path": True, "returning": False, "wrapper": False, "empty": False, "error": False
+    }  # fmt: skip
+
+
+class JsonValue(JsonFunction):
+    """``JSON_VALUE``."""
+
+    _sql_names: ClassVar = ["JSON_VALUE"]
+
+
+class JsonQuery(JsonFunction):
+    """``JSON_QUERY``."""
+
+    _sql_names: ClassVar = ["JSON_QUERY"]
+
+
+class JsonExists(JsonFunction):
+    """``JSON_EXISTS``."""
+
+    _sql_names: ClassVar = ["JSON_EXISTS"]
+
+
+class JsonReader(Reader):
+    """Parser for the arguments of the functions, up to the closing bracket."""
+
+    def _json_value(self) -> exp.Expr:
+        text, path = self._text_and_path()
+        returning = None
+        if self._take("RETURNING"):
+            returning = self._parse_types()
+            if not isinstance(returning, exp.DataType) or returning.this not in _RETURNED:
+                self.raise_error("JSON_VALUE: expected RETURNING STRING, BOOLEAN, INTEGER or DOUBLE", self._prev)
+        empty, error = self._behaviours(("NULL", "ERROR", "DEFAULT"), ("EMPTY", "ERROR"))
+        return JsonValue(this=text, path=path, returning=returning, empty=empty, error=error)
+
+    def _json_query(self) -> exp.Expr:
+        text, path = self._text_and_path()
+        if self._take("RETURNING"):
+            self.raise_error("JSON_QUERY: RETURNING is not supported: it returns STRING", self._prev)
+        wrapper = self._wrapper()
+        empty, error = self._behaviours(("NULL", "ERROR", "EMPTY ARRAY", "EMPTY OBJECT"), ("EMPTY", "ERROR"))
+        return JsonQuery(this=text, path=path, wrapper=exp.var(wrapper), empty=empty, error=error)
+
+    def _wrapper(self) -> str:
+        """Parse the wrapper, such as ``WITH CONDITIONAL ARRAY WRAPPER``; it may be left out."""
+        for words, kind in _WRAPPERS:
+            if self._take(*words.split()):
+                self._take("ARRAY")
+                self._need("WRAPPER")
+                return kind
+        return "WITHOUT"
+
+    def _json_exists(self) -> exp.Expr:
+        text, path = self._text_and_path()
+        _, error = self._behaviours(("TRUE", "FALSE", "UNKNOWN", "ERROR"), ("ERROR",))
+        return JsonExists(this=text, path=path, error=error)
+
+    def _text_and_path(self) -> tuple[exp.Expr, exp.Expr]:
+        text = self._parse_disjunction()
+        if text is None or not self._take(","):
+            self.raise_error("expected the JSON text, a comma and a path such as '$.name'")
+        start = self._curr
+        path = self._parse_primary()
+        if not isinstance(path, exp.Literal) or not path.is_string:
+            self.raise_error("expected a path in single quotes, such as '$.name' or 'lax $.list[0]'", start)
+        try:
+            _steps(path.name)
+        except ValueError as error:
+            self.raise_error(str(error), start)
+        return text, path
+
+    def _behaviours(self, words: tuple[str, ...], events: tuple[str, ...]) -> tuple[exp.Expr | None, exp.Expr | None]:
+        """Parse ``NULL ON EMPTY DEFAULT 0 ON ERROR`` and the like; the default of each is None."""
+        found: dict[str, exp.Expr | None] = {}
+        while (word := next((each for each in words if self._take(*each.split())), None)) is not None:
+            value = self._parse_bitwise() if word == "DEFAULT" else exp.var(word)
+            event = next((each for each in events if self._take("ON", each)), None)
+            if event is None or event in found:
+                self._expected(" or ".join(f"ON {each}" for each in events if each not in found))
+            found[event] = value
+        # sqlglot takes a closing bracket after the arguments as optional.
+        self._need(")")
+        return found.get("EMPTY"), found.get("ERROR")
+
+
+PARSERS: Final = {
+    "JSON_VALUE": JsonReader._json_value,  # noqa: SLF001 - of the class above
+    "JSON_QUERY": JsonReader._json_query,  # noqa: SLF001
+    "JSON_EXISTS": JsonReader._json_exists,  # noqa: SLF001
+}
+"""Parsers of the functions' arguments, by name."""
+
+
+def json_in_spark(call: JsonFunction, text: str, defaults: tuple[str, str]) -> str:
+    """Return a call in Spark SQL.
+
+    Args:
+        call: the call.
+        text: the JSON text's expression in Spark SQL.
+        defaults: the values of ``DEFAULT ... ON EMPTY`` and ``ON ERROR`` in Spark SQL; "" where there is none.
+    """
+    is_lax, path = _steps(call.args["path"].name)
+    at = f"TRY_VARIANT_GET(TRY_PARSE_JSON({text}), {path}, 'variant')"
+    kind, found = f"SCHEMA_OF_VARIANT({at})", f"GET_JSON_OBJECT({text}, {path})"
+    name = str(call.sql_name())
+    empty = _behaviour(call.args.get("empty"), defaults[0], f"{name}: there is no value at the path")
+    error = _behaviour(call.args.get("error"), defaults[1], f"{name}: the text is not JSON, or the path is not in it")
+    missing = empty if is_lax else error
+    if isinstance(call, JsonExists):
+        missing = "FALSE" if is_lax or call.args.get("error") is None else error
+    # The type is in the first condition, so that Spark evaluates it once.
+    nothing = f"CASE WHEN {kind} IS NULL THEN IF({text} IS NULL, NULL, {missing})"
+    if isinstance(call, JsonExists):
+        return f"({nothing} ELSE {kind} <> 'VOID' END)"
+    nothing += f" WHEN {kind} = 'VOID' THEN {empty}"
+    is_nested = f"({kind} LIKE 'OBJECT<%' OR {kind} LIKE 'ARRAY<%')"
+    if isinstance(call, JsonValue):
+        returned = call.args.get("returning")
+        value = found if returned is None else f"TRY_CAST({found} AS {_RETURNED[returned.this]})"
+        return f"({nothing} WHEN {is_nested} THEN {missing} WHEN {value} IS NULL THEN {error} ELSE {value} END)"
+    wrapper = call.args["wrapper"].name
+    if wrapper == "WITHOUT":
+        return f"({nothing} WHEN {is_nested} THEN {found} ELSE {missing} END)"
+    wrapped = f"CONCAT('[', IF({is_nested}, {found}, TO_JSON({at})), ']')"
+    is_kept = f" WHEN {kind} LIKE 'ARRAY<%' THEN {found}" if wrapper == "CONDITIONAL" else ""
+    return f"({nothing}{is_kept} ELSE {wrapped} END)"
+
+
+def _behaviour(behaviour: exp.Expr | None, default: str, message: str) -> str:
+    if behaviour is None or (isinstance(behaviour, exp.Var) and behaviour.name == "NULL"):
+        return "NULL"
+    if not isinstance(behaviour, exp.Var):
+        return default
+    return _CONSTANTS.get(behaviour.name) or f"RAISE_ERROR({text_literal(message)})"
+
+
+def _steps(path: str) -> tuple[bool, str]:
+    """Return whether a path is ``lax``, and the path as a literal of Spark SQL.
+
+    Raises:
+        ValueError: it has more than names and positions.
+    """
+    mode = _MODE.fullmatch(path)
+    steps = (mode[2] if mode else path).strip()
+    if not steps.startswith("$") or _STEP.sub("", steps) != "$":
+        msg = f"path '{path}' is not supported: expected '$' with names and positions, such as '$.list[0][''a b'']'"
+        raise ValueError(msg)
+    found = "".join(f"[{at}]" if at else f"['{name or one or two}']" for name, at, one, two in _STEP.findall(steps))
+    literal = str(exp.Literal.string(f"${found}").sql(dialect="spark"))
+    return mode is not None and mode[1].lower() == "lax", literal

@@ -1,0 +1,64 @@
+"""Flink's functions of time in Spark SQL: ``FLOOR`` and ``CEIL`` of a time, and those of the current time.
+
+``DATE_TRUNC`` returns an instant, whatever its argument is, so a ``TIMESTAMP`` would pass through the session's time
+zone, in which some times do not exist. Here the distance to the result is computed by the clock, and added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+PROCTIME: Final = "PROCTIME"
+NOW: Final[Mapping[str, str]] = {
+    PROCTIME: "DATE_TRUNC('MILLISECOND', CURRENT_TIMESTAMP())",
+    "CURRENT_ROW_TIMESTAMP": "CURRENT_TIMESTAMP()",
+    "LOCALTIMESTAMP": "LOCALTIMESTAMP()",
+    "LOCALTIME": "CURRENT_TIME(0)",
+    "CURRENT_TIME": "CURRENT_TIME(0)",
+}
+"""Functions without arguments, in Spark SQL."""
+WITHOUT_BRACKETS: Final = ("LOCALTIMESTAMP", "LOCALTIME", "CURRENT_TIME")
+"""Those that are called by their name alone."""
+
+_SECONDS: Final = "EXTRACT(SECOND FROM {clock})"
+_BY_CLOCK: Final[Mapping[str, tuple[str, str]]] = {
+    "MILLISECOND": ("{clock} - MAKE_DT_INTERVAL(0, 0, 0, " + _SECONDS + " % 0.001)", "'0.001' SECOND"),
+    "SECOND": ("{clock} - MAKE_DT_INTERVAL(0, 0, 0, " + _SECONDS + " % 1)", "'1' SECOND"),
+    "MINUTE": ("{clock} - MAKE_DT_INTERVAL(0, 0, 0, " + _SECONDS + ")", "'1' MINUTE"),
+    "HOUR": ("{clock} - MAKE_DT_INTERVAL(0, 0, MINUTE({clock}), " + _SECONDS + ")", "'1' HOUR"),
+}
+_BY_DATE: Final[Mapping[str, tuple[str, str]]] = {
+    "DAY": ("{date}", "'1' DAY"),
+    # A week starts on Sunday, as in Flink.
+    "WEEK": ("DATE_SUB({date}, DAYOFWEEK({date}) - 1)", "'7' DAY"),
+    "MONTH": ("TRUNC({date}, 'MONTH')", "'1' MONTH"),
+    "QUARTER": ("TRUNC({date}, 'QUARTER')", "'3' MONTH"),
+    "YEAR": ("TRUNC({date}, 'YEAR')", "'1' YEAR"),
+}
+UNITS: Final = (*_BY_CLOCK, *_BY_DATE)
+"""The units that a time can be rounded to."""
+
+
+def rounded(time: str, unit: str, *, up: bool) -> str:
+    """Return ``FLOOR(time TO unit)`` or ``CEIL(time TO unit)`` in Spark SQL; the result has the type of the time.
+
+    Args:
+        time: the time's expression in Spark SQL.
+        unit: one of `UNITS`.
+        up: whether to round up.
+    """
+    clock = f"CAST({time} AS TIMESTAMP_NTZ)"
+    if unit in _BY_CLOCK:
+        start, length = _BY_CLOCK[unit]
+        goal = _goal(start.format(clock=clock), clock, length, up=up)
+        return f"({time} + ({goal} - {clock}))"
+    start, length = _BY_DATE[unit]
+    goal = _goal(f"CAST({start.format(date=f'CAST({time} AS DATE)')} AS TIMESTAMP_NTZ)", clock, length, up=up)
+    # An instant is off by an hour if the clock was changed in between, which the second step corrects.
+    near = f"({time} + ({goal} - {clock}))"
+    return f"({near} + ({goal} - CAST({near} AS TIMESTAMP_NTZ)))"
+
+
+def _goal(start: str, clock: str, length: str, *, up: bool) -> str:
+    return f"IF({start} = {clock}, {clock}, {start} + INTERVAL {length})" if up else f"({start})"

@@ -1,0 +1,98 @@
+"""Hints: options of one query."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from snapshot.errors import InvalidInputError
+from tablestore.sql import Catalog, SqlError
+from tests.connectors.harness.wire import Wire
+from tests.sql.test_run import finish, rows
+
+BATCH = "SET 'execution.runtime-mode' = 'batch'"
+
+
+def orders(catalog: Catalog, wire: Wire, topic: str, **options: str) -> None:
+    """Create a table over a topic with three rows."""
+    wire.make(topic)
+    wire.send(topic, [json.dumps({"id": number}).encode() for number in range(3)])
+    given = "".join(f", '{key.replace('_', '.')}' = '{value}'" for key, value in options.items())
+    catalog.sql(
+        f"CREATE TABLE {topic} (id INT, `offset` BIGINT METADATA VIRTUAL) WITH ('connector' = 'kafka', "
+        f"'topic' = '{topic}', 'properties.bootstrap.servers' = '...', 'format' = 'json'{given})"
+    )
+
+
+def from_(offset: int) -> str:
+    return f"OPTIONS('scan.startup.mode' = 'specific-offsets', 'scan.startup.specific-offsets' = 'partition:0,offset:{offset}')"  # fmt: skip  # noqa: E501
+
+
+def test_a_hint_overrides_the_options_of_one_mention(catalog: Catalog, wire: Wire) -> None:
+    orders(catalog, wire, "hinted", scan_startup_mode="timestamp", **{"scan.startup.timestamp-millis": "0"})
+    catalog.sql(f"CREATE VIEW late AS SELECT id FROM hinted /*+ {from_(2)} */")
+    assert rows(catalog, "SELECT id FROM hinted") == [(0,), (1,), (2,)]
+    assert rows(catalog, f"SELECT hinted.id FROM hinted /*+ {from_(1)} */") == [(1,), (2,)]
+    joined = f"SELECT a.id FROM hinted /*+ {from_(1)} */ AS a JOIN hinted AS b ON a.id = b.id + 1"
+    assert rows(catalog, joined) == [(1,), (2,)]
+    assert rows(catalog, "SELECT id FROM late") == [(2,)]
+    assert rows(catalog, "SELECT id FROM hinted") == [(0,), (1,), (2,)]
+
+
+def test_a_hint_of_a_continuous_query_and_of_its_sink(catalog: Catalog, wire: Wire) -> None:
+    orders(catalog, wire, "came")
+    wire.make("went", partitions=4)
+    catalog.sql("SET 'tablestore.trigger' = 'available-now'")
+    catalog.sql(
+        "CREATE TABLE went (id INT) WITH ('connector' = 'kafka', 'topic' = 'went', 'format' = 'json', "
+        "'properties.bootstrap.servers' = '...', 'scan.startup.mode' = 'earliest-offset')"
+    )
+    text = f"INSERT INTO went /*+ OPTIONS('sink.partitioner' = 'fixed') */ (id) SELECT id FROM came /*+ {from_(1)} */"
+    assert finish(catalog, text) == 2
+    assert rows(catalog, "SELECT * FROM went") == [(1,), (2,)]
+    bounded = f"{from_(0)[:-1]}, 'scan.bounded.mode' = 'latest-offset')"
+    assert rows(catalog, f"SELECT * FROM came /*+ {bounded} */ ORDER BY id LIMIT 1") == [(0, 0)]
+
+
+def test_a_hint_reads_an_old_snapshot_of_a_store_table(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE s (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)")
+    catalog.sql("INSERT INTO s VALUES (1, 1)")
+    ((first,),) = rows(catalog, "SELECT MAX(snapshot_id) FROM s$snapshots")
+    catalog.sql("INSERT INTO s VALUES (1, 2), (2, 2)")
+    assert rows(catalog, f"SELECT k, v FROM s /*+ OPTIONS('snapshot' = '{first}') */") == [(1, 1)]
+    assert rows(catalog, f"SELECT n.v FROM s AS n JOIN s /*+ OPTIONS('snapshot' = '{first}') */ AS o ON n.k = o.k") == [
+        (2,)
+    ]
+    with pytest.raises(InvalidInputError, match="the rows that later changes replace would be missing"):
+        catalog.sql("SELECT * FROM s /*+ OPTIONS('scan-mode' = 'latest') */")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("SELECT * FROM t /*+ OPTIONS('scan.mode' = 'x') */", "Unsupported options found for 'kafka': scan.mode"),
+        ("SELECT * FROM t /*+ OPTIONS('connector' = 'upsert-kafka') */", "a hint cannot change option 'connector'"),
+        ("SELECT * FROM v /*+ OPTIONS('topic' = 'x') */", "'v' is a view, which has no options"),
+        ("WITH w AS (SELECT 1) SELECT * FROM w /*+ OPTIONS('topic' = 'x') */", "'w', a query of WITH, is not"),
+        ("SELECT * FROM s /*+ OPTIONS('bucket' = '2') */", "A store table's hints are snapshot, timestamp, tag"),
+        ("SELECT * FROM s /*+ OPTIONS('snapshot' = 'x') */", "option 'snapshot': expected a whole number of 0"),
+        ("INSERT INTO s /*+ OPTIONS('bucket' = '2') */ VALUES (1)", "is written with its own options"),
+        ("CREATE VIEW x AS SELECT * FROM t /*+ OPTIONS('properties.sasl.password' = 'p') */", "holds a credential"),
+        (
+            "SET 'table.dynamic-table-options.enabled' = 'false'; SELECT * FROM t /*+ OPTIONS('topic' = 'x') */",
+            "allowed only while setting 'table.dynamic-table-options.enabled' is 'true'",
+        ),
+    ],
+)
+def test_a_hint_that_cannot_be_is_refused(spark: SparkSession, tmp_path: Path, text: str, reason: str) -> None:
+    catalog = Catalog(spark, tmp_path / "warehouse", settings={"execution.runtime-mode": "batch"})
+    catalog.sql(
+        "CREATE TABLE t (id INT) WITH ('connector' = 'kafka', 'topic' = 't', 'format' = 'json', "
+        "'properties.bootstrap.servers' = '...'); CREATE TABLE s (k INT); CREATE VIEW v AS SELECT * FROM t"
+    )
+    with pytest.raises(InvalidInputError, match=reason) as caught:
+        catalog.sql(text)
+    assert isinstance(caught.value, SqlError) or "INTO" in text or "VIEW" in text
