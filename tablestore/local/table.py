@@ -58,14 +58,15 @@ def open_local(
     return LocalTable(TableContext.open(os.fspath(path), options, Allowed.of(allow_references)))
 
 
-def create_local(
+def create_local(  # noqa: PLR0913 - this is where all that makes a table has its name
     path: str | os.PathLike[str],
     schema: pa.Schema | StructType | str,
     *,
-    primary_key: Sequence[str] = (),
-    partition_by: Sequence[str] = (),
+    primary_key: str | Sequence[str] = (),
+    partition_by: str | Sequence[str] = (),
     log_system: str | None = None,
     options: Mapping[str, Any] | None = None,
+    if_not_exists: bool = False,
     client_options: Mapping[str, object] | None = None,
     allow_references: Iterable[str] | None = None,
 ) -> LocalTable:
@@ -78,6 +79,7 @@ def create_local(
         partition_by: the partition columns of the base table.
         log_system: ``"kafka"`` or ``"files"`` (default).
         options: see ``docs/reference/options.md``.
+        if_not_exists: open the table if there is one, as ``TableStore.create``.
         client_options: Kafka client options that are not stored.
         allow_references: as in ``open_local``.
 
@@ -89,12 +91,14 @@ def create_local(
     # PySpark takes a moment to import, and only creating a table needs its types.
     from snapshot.schema.ddl_text import as_schema  # noqa: PLC0415
     from tablestore.ddl.create_drop import create  # noqa: PLC0415
+    from tablestore.ddl.create_if_absent import create_if_absent  # noqa: PLC0415
 
-    table = create(
+    make = create_if_absent if if_not_exists else create
+    table = make(
         os.fspath(path),
         as_schema(schema),
-        primary_key=tuple(primary_key),
-        partition_by=tuple(partition_by),
+        primary_key=primary_key,
+        partition_by=partition_by,
         log_system=log_system,
         options=options or {},
         runtime=client_options,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -17,6 +18,7 @@ from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.context import TableContext
 from tablestore.inspect.metadata_tables import inspected
 from tablestore.local.handle import LocalHandle
+from tablestore.local.point_lookup import get_row
 from tablestore.local.rows import reader
 from tablestore.local.tail import followed, in_order
 from tablestore.local.threads import ReadAnew, cores
@@ -27,6 +29,10 @@ from tablestore.streaming.change_feed import Feed
 from tablestore.table.consumers import TableConsumers
 from tablestore.table.log import TableLog
 from tablestore.table.tags import TableTags
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+    import polars
 
 
 class LocalTableReader:
@@ -135,6 +141,63 @@ class LocalTableReader:
         """Read a snapshot batch by batch in bounded memory, in no particular order; arguments as for ``to_arrow``."""
         return self._reader(columns, filter, self._snapshot(snapshot))()
 
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - as above
+        *,
+        snapshot: Point | None = None,
+    ) -> pa.RecordBatchReader:
+        """Return a snapshot as an Arrow stream, which is read as it is consumed; arguments as for ``to_arrow``."""
+        batches = self._reader(columns, filter, self._snapshot(snapshot))()
+        return pa.RecordBatchReader.from_batches(self.schema_of(columns), batches)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the newest snapshot's rows to another library, batch by batch: ``polars.DataFrame(table)``."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - as above
+        *,
+        snapshot: Point | None = None,
+    ) -> pandas.DataFrame:
+        """Read a snapshot into a pandas frame, which needs pandas; arguments as for ``to_arrow``."""
+        return self.to_arrow(columns, filter, snapshot=snapshot).to_pandas()
+
+    def to_polars(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - as above
+        *,
+        snapshot: Point | None = None,
+    ) -> polars.DataFrame:
+        """Read a snapshot into a polars frame, which needs polars; arguments as for ``to_arrow``."""
+        import polars  # noqa: PLC0415 - not a dependency
+
+        return polars.DataFrame(self.to_arrow(columns, filter, snapshot=snapshot))
+
+    def get(
+        self, key: object, *, columns: Sequence[str] | None = None, snapshot: Point | None = None
+    ) -> dict[str, Any] | None:
+        """Look a row up by its primary key, reading one bucket only.
+
+        Args:
+            key: the key's value; for a key of several columns, a tuple in their order, or a dict.
+            columns: the columns to return; None for all.
+            snapshot: as for ``to_arrow``.
+
+        Returns:
+            The row by column; None if there is none.
+
+        Raises:
+            NotFoundError: there is no such snapshot or tag.
+            InvalidInputError: the table has no key, or the value does not fit it.
+        """
+        number = self._snapshot(snapshot)
+        return get_row(self._table, number, key, None if columns is None else self.schema_of(columns).names)
+
     def to_duckdb(
         self,
         connection: duckdb.DuckDBPyConnection | None = None,
@@ -174,6 +237,10 @@ class LocalTableReader:
     def snapshots(self, limit: int | None = None) -> list[Snapshot]:
         """Return the table's snapshots, newest first, as far back as the Delta log goes."""
         return list(islice(self._table.files.snapshots(), limit))
+
+    def history(self) -> pa.Table:
+        """Return the snapshots that have not expired, newest first; columns as of ``TableStore.history``."""
+        return self.inspect("snapshots")
 
     def inspect(self, name: str) -> pa.Table:
         """Return a metadata table: ``snapshots``, ``files``, ``log`` and so on; see ``metadata_tables``.
@@ -271,6 +338,12 @@ class LocalTableReader:
         self, columns: Sequence[str] | None, condition: str | None, snapshot: int
     ) -> Callable[[], Iterator[pa.RecordBatch]]:
         return reader(self._table.files, snapshot, self.schema_of(columns), condition, self._threads)
+
+    def _repr_html_(self) -> str:
+        """Return the definition and the newest snapshot, for notebooks."""
+        from tablestore.inspect.html import table_html  # noqa: PLC0415 - PySpark takes a moment to import
+
+        return table_html(self._now())
 
     def __repr__(self) -> str:
         """Return the path and the primary key."""

@@ -25,6 +25,7 @@ def snapshot_splits(
     columns: Sequence[str] | None = None,
     predicate: Predicate | None = None,
     spec: TableSpec | None = None,
+    bucket: int | None = None,
 ) -> list[MergedSplit]:
     """Return splits of a snapshot's rows: one per bucket, or several if there are fewer buckets than tasks.
 
@@ -35,6 +36,7 @@ def snapshot_splits(
         columns: the columns to read; None for all.
         predicate: the rows to read; None for all.
         spec: the table definition with the columns to return; None for the table's current one.
+        bucket: read only this bucket of a table with a key; None for all.
 
     Raises:
         NotFoundError: the snapshot's files are no longer known.
@@ -45,11 +47,11 @@ def snapshot_splits(
     layout = table.layout(snapshot_id)
     base = by_bucket(layout.base)
     changes = by_bucket(layout.changes)
-    buckets = sorted(base.keys() | changes.keys())
+    buckets = sorted(base.keys() | changes.keys()) if bucket is None else [bucket]
     parts: list[MergedSplit] = []
-    for bucket in buckets:
+    for each in buckets:
         share = max(1, tasks // len(buckets))
-        parts += _splits(table, spec, base.get(bucket, []), changes.get(bucket, []), share, columns, predicate)
+        parts += _splits(table, spec, base.get(each, []), changes.get(each, []), share, columns, predicate)
     return parts
 
 

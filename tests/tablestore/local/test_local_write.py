@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pandas
+import polars
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -339,6 +340,45 @@ def test_maintenance_needs_no_spark(make: Callable[..., LocalTable]) -> None:
     assert table.count("note = 'new'") == 1
     assert table.recover() == []
     assert table.verify().ok
+
+
+@pytest.mark.parametrize("kind", ["a key and a log", "a key, partitions and lookup"])
+def test_a_row_is_found_by_its_key(make: Callable[..., LocalTable], kind: str) -> None:
+    table = make(**LOGS[kind])
+    table.write(table_of([(n, f"v{n}", n, "ab"[n % 2]) for n in range(200)]))
+    table.compact()
+    table.write(table_of([(7, "new", None, "b")]))
+    table.delete("id = 9")
+    both = len(table.primary_key) > 1
+    for n in (0, 7, 100, 9, 1000):
+        key = (n, "ab"[n % 2]) if both else n
+        expected = table.to_arrow(filter=f"id = {n}").to_pylist()
+        assert table.get(key) == (expected[0] if expected else None)
+    named = {"id": 7, "part": "b"} if both else {"id": 7}
+    assert table.get(named, columns=["v"]) == {"v": "new"}
+    assert table.get(named, snapshot=1, columns=["v"]) == {"v": "v7"}
+    for wrong in (None, (1, "a", 2), {"v": 1}, {}):
+        with pytest.raises(InvalidInputError, match="get: key: expected a value of each of"):
+            table.get(wrong)
+    with pytest.raises(InvalidInputError, match="column 'id': expected int64, got a Python str"):
+        table.get({**named, "id": "7"})
+    with pytest.raises(InvalidInputError, match="no primary key"):
+        make().get(1)
+
+
+def test_other_libraries_read_the_table(make: Callable[..., LocalTable]) -> None:
+    table = make(primary_key="id")
+    table.write(table_of([(1, "a", 1, "a"), (2, None, None, "b")]))
+    assert polars.DataFrame(table).sort("id")["v"].to_list() == ["a", None]
+    assert table.to_polars(["id"], "id > 1").rows() == [(2,)]
+    assert table.to_pandas(["v"], "id = 1")["v"].tolist() == ["a"]
+    assert table.scan(["id"]).read_all().num_rows == 2
+    assert table.history()["kind"].to_pylist() == ["upsert", "create"]
+    assert "1: upsert of 2 rows" in table._repr_html_()
+    again = create_local(table.path, COLUMNS, primary_key="id", options={"bucket": 2}, if_not_exists=True)
+    assert again.count() == 2
+    with pytest.raises(AlreadyExistsError, match=r"primary_key \['id'\], expected \[\]"):
+        create_local(table.path, COLUMNS, options={"bucket": 2}, if_not_exists=True)
 
 
 def test_old_partitions_without_a_region_expire_too(make: Callable[..., LocalTable]) -> None:
