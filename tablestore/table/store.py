@@ -35,11 +35,10 @@ from tablestore.table.readable import ReadableTable
 from tablestore.table.spark_handle import SparkHandle
 from tablestore.write.foreign_commits import adopt
 from tablestore.write.metrics import Hook
-from tablestore.write.prepare_input import deletes_of
+from tablestore.write.prepare_input import deletes_of, frame_of, is_tabular
 from tablestore.write.recovery import publish_all
 from tablestore.write.staging_job import stage_frame
-from tablestore.write.tabular_frame import frame_of
-from tablestore.write.tabular_input import Tabular, is_tabular
+from tablestore.write.tabular_input import Tabular
 
 _MOVED = {
     "add_column": "alter.add_column",
@@ -256,7 +255,7 @@ class TableStore(ReadableTable):
                 frame lacks a key column; or the log's format has no deletes. Nothing was written.
             ConflictError: Other writers committed first too often; nothing was written.
         """
-        if isinstance(where, DataFrame) or is_tabular(where):
+        if is_tabular(where):
             keys = self._frame(where, exact=False)
             return self.write(deletes_of(keys, self._handle.refresh().spec, self._handle.table.rule), batch=batch)
         return self._handle.finish(self._handle.verbs.delete(where, batch))

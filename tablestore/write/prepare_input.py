@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from snapshot.errors import InvalidInputError
@@ -14,6 +15,7 @@ from snapshot.schema.spark_types import can_widen
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ
 from tablestore.write import arrow_input
+from tablestore.write.tabular_input import Tabular, is_pandas, read_loosely, read_tabular
 
 UNKNOWN_KIND = -1
 """Row kind for an invalid ``_change_type``; staging rejects it."""
@@ -122,3 +124,32 @@ def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> 
         ],
         F.lit(RowKind.DELETE.change_type).alias(CHANGE_TYPE),
     )
+
+
+def is_tabular(data: object) -> bool:
+    """Return whether an object is rows or looks like rows, rather than a condition."""
+    return isinstance(data, DataFrame | list | tuple) or is_pandas(data) or hasattr(data, "__arrow_c_stream__")
+
+
+def frame_of(spark: SparkSession, data: Tabular, spec: TableSpec, *, exact: bool = True) -> DataFrame:
+    """Return tabular data as a Spark frame; a Spark frame is returned unchanged.
+
+    Args:
+        spark: the session.
+        data: the rows.
+        spec: the table whose types the columns get.
+        exact: read with ``read_tabular``; otherwise with ``read_loosely``.
+
+    Raises:
+        InvalidInputError: the rows do not fit.
+    """
+    if isinstance(data, DataFrame):
+        return data
+    table = read_tabular(data, spec).read_all() if exact else read_loosely(data, spec)
+    of_table = dict(zip(zip(spec.arrow.names, spec.arrow.types, strict=True), spec.schema.fields, strict=True))
+    fields = []
+    for each in table.schema:
+        known = of_table.get((each.name, each.type))
+        data_type = known.dataType if known else from_arrow_type(each.type, prefer_timestamp_ntz=True)
+        fields.append(StructField(each.name, data_type))
+    return spark.createDataFrame(table, StructType(fields))

@@ -27,12 +27,8 @@ logger = logging.getLogger("tablestore")
 _Column = Any  # an Arrow array or, where the values have no type of their own, a list
 
 
-def is_tabular(data: object) -> bool:
-    """Return whether an object is rows or looks like rows, other than a Spark frame."""
-    return isinstance(data, list | tuple) or _is_pandas(data) or hasattr(data, "__arrow_c_stream__")
-
-
-def _is_pandas(data: object) -> bool:
+def is_pandas(data: object) -> bool:
+    """Return whether an object is a pandas frame."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame)
 
@@ -85,7 +81,7 @@ def _opened(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader | dict[str, 
     Raises:
         InvalidInputError: the object is not tabular.
     """
-    if _is_pandas(data):
+    if is_pandas(data):
         return _columns_of_pandas(data)
     if isinstance(data, list | tuple) and all(isinstance(row, dict) for row in data):
         # Each row may have other keys, so that none is overlooked; without rows, the columns are the table's.

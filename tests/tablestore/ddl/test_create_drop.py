@@ -19,6 +19,7 @@ from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import delete_topic, describe_topic, ensure_topic
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError, TableStoreError, UnavailableError
+from snapshot.schema.ddl_text import as_schema
 from snapshot.storage import Storage
 from tablestore import TableStore
 from tablestore.context import TableContext
@@ -78,7 +79,7 @@ def test_o24_a_topic_is_named_as_the_folder_unless_it_is_given(
     """`kafka.topic`: the topic of the table; unless given, it has the name of the table's folder."""
     name = topic()
     log = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    schema = create_drop.as_schema("id bigint not null")
+    schema = as_schema("id bigint not null")
     more = {"primary_key": ["id"], "partition_by": [], "log_system": "kafka"}
     made = create_drop.create(str(tmp_path / name), schema, options=log, **more)
     assert made.options.log is not None

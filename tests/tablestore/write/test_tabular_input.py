@@ -18,21 +18,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from snapshot.errors import InvalidInputError
+from snapshot.schema.ddl_text import as_schema
 from snapshot.schema.spark_types import table_schema
 from snapshot.schema.spec import TableSpec
 from tablestore import TableStore, when_matched, when_not_matched
-from tablestore.ddl.create_drop import as_schema
 from tablestore.write.tabular_input import read_loosely, read_tabular
 from tests.harness.spark_tables import rows, state
 
 ZONE = dt.timezone(dt.timedelta(hours=2))
 NOON = dt.datetime(2026, 5, 1, 12, 0, 0, 5, ZONE)
 PAIRS = pa.table({"id": [1, 2], "v": ["a", "b"]})
-
-
-@pytest.fixture(autouse=True)
-def parses_types(spark: SparkSession) -> None:
-    """Spark parses the tables' column types; nothing else here needs it."""
 
 
 def spec_of(ddl: str, *key: str) -> TableSpec:
@@ -45,8 +40,8 @@ def read(data: object, ddl: str, *key: str) -> pa.Table:
 
 
 def values(data: object, data_type: str) -> list[Any]:
-    """Return the values of column ``x`` as read for a table's column of this type."""
-    table = read(data, f"x {data_type}")
+    """Return the values of column ``x`` as read for a table's column of this type; a text is a query for DuckDB."""
+    table = read(duckdb.sql(data) if isinstance(data, str) else data, f"x {data_type}")
     assert table.schema.types == spec_of(f"x {data_type}").arrow.types
     return table["x"].to_pylist()
 
@@ -100,8 +95,8 @@ def test_rows_of_any_library_get_the_tables_types(source: str) -> None:
         (pa.table({"x": pa.array([bytes(16)], pa.uuid())}), "binary", [bytes(16)]),
         (pa.table({"x": pa.array([1000], pa.timestamp("ns"))}), "timestamp_ntz", [dt.datetime(1970, 1, 1, 0, 0, 0, 1)]),
         (pa.table({"x": pa.array([dt.date(2026, 1, 2)], pa.date64())}), "date", [dt.date(2026, 1, 2)]),
-        (duckdb.sql("SELECT sum(i) x FROM range(3) t(i)"), "int", [3]),
-        (duckdb.sql("SELECT {'a': 1, 'b': 'c'} x"), "struct<a: bigint, b: string>", [{"a": 1, "b": "c"}]),
+        ("SELECT sum(i) x FROM range(3) t(i)", "int", [3]),
+        ("SELECT {'a': 1, 'b': 'c'} x", "struct<a: bigint, b: string>", [{"a": 1, "b": "c"}]),
         ([{"x": NOON}, {}], "timestamp", [NOON, None]),
         ([{}, {"x": 1}, {"x": 2.5}], "float", [None, 1.0, 2.5]),
         ([{"x": [{"a": 1}, {}]}], "array<struct<a: int, b: string>>", [[{"a": 1, "b": None}, {"a": None, "b": None}]]),
