@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import http.client
+import json
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Any
 
 DROP = "/drop-the-answer-of-the-next-put-to/"
+COUNT = "/requests-since-the-last-count"
 
 
 class LossyProxy:
     """Listens on loopback and forwards to a server; ``drop_next`` works from any process."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Forward to ``host:port``."""
+        """Forward to ``host:port``; count requests."""
         proxy = self
         self._lock, self._names, self.dropped = Lock(), list[str](), 0
+        self._seen: list[str] = []
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -29,6 +32,13 @@ class LossyProxy:
                         proxy._names.append(self.path.removeprefix(DROP))
                     self._answer(200, [], b"")
                     return
+                if self.path == COUNT:
+                    with proxy._lock:
+                        seen, proxy._seen = proxy._seen, []
+                    self._answer(200, [], json.dumps(seen).encode())
+                    return
+                with proxy._lock:
+                    proxy._seen.append(f"{self.command} {self.path}")
                 connection = http.client.HTTPConnection(host, port, timeout=60)
                 kept = {k: v for k, v in self.headers.items() if k.lower() not in ("expect", "connection")}
                 connection.request(self.command, self.path, body, kept)
@@ -75,3 +85,9 @@ def drop_next(endpoint: str, name: str) -> None:
     """Drop the answer to the next PUT of an object whose path has ``name`` in it."""
     with urllib.request.urlopen(f"{endpoint}{DROP}{name}", timeout=10):
         pass
+
+
+def requests_since(endpoint: str) -> list[str]:
+    """Return method and path of each request since the last call."""
+    with urllib.request.urlopen(f"{endpoint}{COUNT}", timeout=10) as answer:
+        return list(json.load(answer))

@@ -14,7 +14,7 @@ from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind, RepairReport
-from snapshot.errors import CorruptedError
+from snapshot.errors import CorruptedError, DataLostError
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.expire_snapshots import commit_expiry
 from tablestore.write.open_publisher import open_publisher
@@ -103,6 +103,9 @@ def test_a_writer_under_which_a_table_is_restored_publishes_nothing_more(rig: Ta
     shutil.rmtree(rig.path)
     shutil.move(rig.path.parent / "backup", rig.path)
     rig.commit(13, 14)
+    with pytest.raises(DataLostError, match=r"version 4, which this process committed \(upsert\), was replaced"):
+        write(writer, changes(15))
+    assert rig.table.files.latest() == 4, "the write was committed"
     with pytest.raises(PublishPendingError, match="another commit"):
         write(writer, changes(15))
 
