@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 import s3fs
 
+from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, DataLostError, NotFoundError, UnavailableError
 from snapshot.storage import Storage
 from tablestore import open_local
@@ -30,7 +31,7 @@ from tablestore.normalize import keyed_state
 from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedSplit
 from tablestore.write.writer import Writer
-from tests.harness.local_writes import SCHEMA, rows_of, run_here, write
+from tests.harness.local_writes import SCHEMA, publisher_of, rows_of, run_here, write
 from tests.harness.lossy_proxy import drop_next, requests_since
 from tests.harness.s3_server import aws_variables, s3_server
 from tests.harness.table_harness import changes
@@ -39,6 +40,8 @@ from tests.tablestore.normalize.test_keyed_state import changes as changes_of
 
 ONE_ROW_MAX = 9
 """Requests for a write of one row: two puts, and what proves that the row is in the table before it is acknowledged."""
+PUBLISHED_ROW_MAX = 19
+"""The same with a log in Kafka: also the file that is published, the index, and whose log it is."""
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +104,33 @@ def test_answers_to_commits_that_are_lost_lose_no_file(lake: str, key: tuple[str
     assert sorted(open_local(path).to_arrow()["id"].to_pylist()) == [1, 2, 3, 9]
 
 
-@pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
-def test_a_write_of_one_row_costs_few_requests_and_lists_nothing(lake: str, key: tuple[str, ...]) -> None:
-    endpoint, writer = os.environ["AWS_ENDPOINT_URL"], Writer(make(f"{lake}/orders", key), None)
+def check_requests(writer: Writer, most: int) -> None:
+    """Check each write of one row after the first."""
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
     write(writer, [(1, "v")])
     for number in range(2, 6):
         requests_since(endpoint)
         write(writer, [(number, "v")])
         seen = requests_since(endpoint)
         assert [request for request in seen if "list-type" in request] == []
-        assert len(seen) <= ONE_ROW_MAX, "\n".join(seen)
+        assert len(seen) <= most, "\n".join(seen)
+
+
+@pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
+def test_a_write_of_one_row_costs_few_requests_and_lists_nothing(lake: str, key: tuple[str, ...]) -> None:
+    check_requests(Writer(make(f"{lake}/orders", key), None), ONE_ROW_MAX)
+
+
+def test_publishing_a_row_costs_few_requests_and_lists_nothing(
+    lake: str, kafka: LocalKafka, topic: Callable[[], str]
+) -> None:
+    named = {"bucket": "2", "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic()}
+    table = create_drop.create(
+        f"{lake}/orders", SCHEMA, primary_key=("id",), partition_by=(), log_system="kafka", options=named
+    )
+    publisher = publisher_of(table)
+    check_requests(Writer(table, publisher), PUBLISHED_ROW_MAX)
+    publisher.discard()
 
 
 def test_a_listing_is_never_answered_from_what_was_seen_before(lake: str) -> None:

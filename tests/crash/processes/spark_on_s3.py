@@ -18,15 +18,18 @@ from tablestore.context import TableContext
 from tablestore.write.writer import Writer
 from tests.conftest import QUICK
 from tests.harness.local_writes import write
-from tests.harness.lossy_proxy import drop_next
+from tests.harness.lossy_proxy import drop_next, hold_next
 from tests.harness.spark_tables import DDL, frame, rows
 
-SPARK_COMMITS = 6
+SPARK_COMMITS = 4
 WRITES_MIN = 60
 
 
 def race(spark: SparkSession, path: str) -> dict[str, Any]:
-    """Write one row at a time while Spark alters and optimizes the table."""
+    """Write one row at a time while Spark alters and optimizes the table.
+
+    Each commit of Spark is held until another one has taken its version.
+    """
     table, done, failed = TableStore.create(spark, path, DDL), list[str](), list[str]()
 
     def alter() -> None:
@@ -34,6 +37,7 @@ def race(spark: SparkSession, path: str) -> dict[str, Any]:
             for number in range(SPARK_COMMITS):
                 optimize = f"OPTIMIZE delta.`{path}`"
                 change = f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('test.number' = '{number}')"
+                hold_next(os.environ["AWS_ENDPOINT_URL"], ".json")
                 spark.sql(optimize if number % 3 == 2 else change)
                 done.append(f"{number}")
         except Exception as error:  # noqa: BLE001 - whatever stops Spark is what the test prints
