@@ -366,13 +366,13 @@ class DeltaLog:
         is_first = land(self.storage, version, text)
         # Step 2.
         self._check_follows(version, text, state, is_first=is_first)
-        # Step 3.
-        if version % int(state.base.configuration.get("delta.checkpointInterval", _INTERVAL)) == 0:
-            self._checkpoint()
         made = parse_commit(version, text)
         self._own.made(made)
         if made.only_files and len(state.since) < _FOLLOWED_MAX:
             self._state = _State(state.base, (*state.since, made), _digest(text))
+        # Step 3.
+        if version % int(state.base.configuration.get("delta.checkpointInterval", _INTERVAL)) == 0:
+            self._checkpoint()
         return made
 
     def _check_follows(self, version: int, text: bytes, state: _State, *, is_first: bool) -> None:

@@ -21,8 +21,8 @@ from tests.harness.local_writes import write
 from tests.harness.lossy_proxy import drop_next, hold_next
 from tests.harness.spark_tables import DDL, frame, rows
 
-SPARK_COMMITS = 4
-WRITES_MIN = 60
+SPARK_COMMITS = 3
+WRITES_MIN = 30
 
 
 def race(spark: SparkSession, path: str) -> dict[str, Any]:
