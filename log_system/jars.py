@@ -94,7 +94,7 @@ def fetch_jars(name: str, modules: Sequence[str], *, excludes: Sequence[str] = (
     Args:
         name: the name of the set of jars, such as ``kafka-4.1.0``; also the folder's name in the cache.
         modules: Maven coordinates, ``organisation:module:version``.
-        excludes: organisations whose modules are left out of the dependencies.
+        excludes: what is left out of the dependencies: organisations, or ``organisation:module``.
 
     Raises:
         UnavailableError: Java is missing, the jars cannot be downloaded or stored, or `check_jars` rejects one.
@@ -240,7 +240,7 @@ def _ivy_file(modules: Sequence[str], excludes: Sequence[str]) -> str:
         '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>'.format(*module.split(":"))
         for module in modules
     ]
-    excluded = [f'<exclude org="{organisation}"/>' for organisation in excludes]
+    excluded = ['<exclude org="{}" module="{}"/>'.format(*f"{each}:*".split(":")[:2]) for each in excludes]
     return "\n".join(
         [
             '<ivy-module version="2.0"><info organisation="tablestore" module="jars"/>',

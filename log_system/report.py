@@ -15,7 +15,10 @@ and once to compare values."""
 DIFFERENCES_MAX = 1_000
 """Maximum number of differences in a report; further ones are only counted."""
 
-RESTORED = "The table has another one: it was restored from an older copy, and others have committed to it since."
+RESTORED = (
+    "The table has another one: it was restored from an older copy and others have committed to it since, or a Delta "
+    "writer that checks and then writes has replaced the commit."
+)
 _TEXT_MAX = 80
 
 
@@ -36,7 +39,7 @@ class DifferenceKind(StrEnum):
     EARLY = "early"
     """A record names a snapshot that is not committed."""
     HISTORY = "history"
-    """A snapshot in the log is another commit than in the table: the table was restored from an older copy."""
+    """A snapshot in the log is another commit than in the table: the table was restored, or the commit replaced."""
     INDEX = "index"
     """An entry of the log index is missing, damaged or wrong."""
     REGISTER = "register"

@@ -102,9 +102,11 @@ class Storage:
         Raises:
             UnavailableError: the file system does not answer or refuses the request.
         """
+        # s3fs would ask for the size first, to read the parts of a large file at once.
+        whole = {"max_concurrency": 1} if "s3" in self.filesystem.protocol else {}
         with _answering(self.path(name), "read"):
             try:
-                return bytes(self.filesystem.cat_file(self.path(name)))
+                return bytes(self.filesystem.cat_file(self.path(name), **whole))
             except FileNotFoundError:
                 return None
 

@@ -1,6 +1,7 @@
-"""Writes ``log_system/jars.sha256``; run ``python -m tablestore.jar_digests`` after a change of Kafka or Delta version.
+"""Writes ``log_system/jars.sha256``; run ``python -m tablestore.jar_digests`` after a change of jars.
 
-The jars are downloaded from Maven Central into a temporary folder, so that digests never come from a local cache.
+These are the jars of Kafka, Delta and Hadoop's S3 client. They are downloaded from Maven Central into a temporary
+folder, so that digests never come from a local cache.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from log_system.jars import DIGESTS, digests_of, fetch_unchecked
 from log_system.local_kafka import installation
 from tablestore.session import IN_SPARK, delta_modules
+from tablestore.spark.object_stores import hadoop_aws_modules
 
 
 def main() -> None:
@@ -20,6 +22,7 @@ def main() -> None:
         for name, modules, excludes in (
             (installation.JARS, installation.MODULES, ()),
             (*delta_modules(), IN_SPARK),
+            hadoop_aws_modules(),
         ):
             folder = Path(work) / name
             fetch_unchecked(name, modules, folder, excludes=excludes)

@@ -18,6 +18,7 @@ from tablestore.datasource import NormalizedDataSource, TableStoreDataSource
 from tablestore.spark.class_archive import java_options, spark_archive
 from tablestore.spark.interpreter import PYTHON, worker_interpreter
 from tablestore.spark.interrupts import interrupt_quietly
+from tablestore.spark.object_stores import log_store_jar, storage_jars, storage_settings
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -63,6 +64,7 @@ def session(
     *,
     master: str = "local[*]",
     warehouse: str | os.PathLike[str] | None = None,
+    storage: str | None = None,
     config: Mapping[str, object] | None = None,
 ) -> SparkSession:
     """Return a Spark session with Delta and the table store: a new one, or the one that already runs.
@@ -75,18 +77,21 @@ def session(
         app_name: name shown by Spark.
         master: Spark's master URL. A local master listens on loopback only.
         warehouse: folder of the tables that Spark manages.
+        storage: ``"s3"`` brings Hadoop's client of S3, with which Spark reads ``s3://`` and ``s3a://``; downloaded on
+            first use (12 MB).
         config: further Spark settings. They override those set here, except that jars, extensions and Java options are
             joined.
 
     Raises:
-        UnavailableError: Java 17 or newer is missing, or Delta's jars cannot be downloaded.
+        InvalidInputError: ``storage`` is unknown.
+        UnavailableError: Java 17 or newer is missing, or jars cannot be downloaded.
     """
     given = {key: _text(value) for key, value in (config or {}).items()}
     shared = sharing(spark_archive(find_java()))
     # Executors must run this interpreter; another would not find this program's packages.
     os.environ[PYTHON] = sys.executable
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_interpreter(master)
-    settings = _settings(master, delta_jars(), java_options(shared))
+    settings = _settings(master, session_jars(storage), java_options(shared))
     if warehouse is not None:
         settings["spark.sql.warehouse.dir"] = os.fspath(warehouse)
     builder = SparkSession.builder.appName(app_name).master(master)
@@ -137,6 +142,20 @@ def delta_jars() -> list[str]:
     return sorted(str(jar) for jar in fetch_jars(name, modules, excludes=IN_SPARK).glob("*.jar"))
 
 
+def session_jars(storage: str | None = None) -> list[str]:
+    """Return the absolute paths of all jars of a session: Delta, its log store for S3, and a client of the storage.
+
+    Args:
+        storage: as for `session`.
+
+    Raises:
+        InvalidInputError: ``storage`` is unknown.
+        UnavailableError: jars cannot be downloaded, or the log store cannot be compiled.
+    """
+    clients, delta = storage_jars(storage), delta_jars()
+    return [*delta, str(log_store_jar(Path(delta[0]).parent)), *clients]
+
+
 def delta_modules() -> tuple[str, list[str]]:
     """Return the name of the set of Delta jars, and its Maven coordinates."""
     spark_line = ".".join(version("pyspark").split(".")[:2])
@@ -160,6 +179,7 @@ def _settings(master: str, jars: list[str], java: str) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         FILTER_PUSHDOWN: "true",
         **STATE_SETTINGS,
+        **storage_settings(os.environ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "2g",

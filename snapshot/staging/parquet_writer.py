@@ -105,7 +105,8 @@ class ParquetFiles:
         self._path = f"{self._prefix}-{len(self.files):05d}-{uuid.uuid4().hex}.parquet"
         target = self._storage.path(self._path)
         filesystem = self._storage.filesystem
-        filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
+        if self._storage.is_local:
+            filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
         self._sink = filesystem.open(target, "wb")
         self._metadata = []
         self._odd = odd

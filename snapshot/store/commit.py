@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from snapshot.delta.log import Commit, DataFile, DeltaLog
+from snapshot.delta.own_commit import replaced
 from snapshot.delta.txn import NUMBER_MAX
-from snapshot.errors import ConflictError, InvalidInputError, OutcomeUnknownError, TableStoreError
+from snapshot.errors import ConflictError, DataLostError, InvalidInputError, OutcomeUnknownError, TableStoreError
 from snapshot.records import Snapshot
 from snapshot.schema.system_columns import SNAPSHOT
 from snapshot.staging.stage import StagedFile
@@ -239,6 +240,18 @@ def find_commit(log: DeltaLog, commit_id: CommitId, newest: int, *, after: int) 
         # The entry of the commit has expired, but the transaction version shows that it landed.
         return Snapshot(newest, EXPIRED, 0, 0, str(commit_id))
     return None
+
+
+def check_kept(log: DeltaLog, made: Snapshot) -> None:
+    """Read a commit back before it is acknowledged.
+
+    Raises:
+        DataLostError: another Delta writer, which checks and then writes, has replaced it.
+    """
+    found = next(log.commits(made.id, made.id), None) if made.fingerprint else None
+    # An entry that is not there has expired.
+    if found is not None and found.fingerprint != made.fingerprint:
+        raise DataLostError(replaced(log.storage.root, found, made.operation))
 
 
 def as_snapshot(found: Commit) -> Snapshot:

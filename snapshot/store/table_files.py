@@ -328,7 +328,7 @@ class TableFiles:
         version, merged = self.root_for(snapshot_id)
         base = self.base_table.files(version)
         listed = self.log.files(snapshot_id)
-        self._check_changes(listed, merged, snapshot_id)
+        listed = [*listed, *self._unlisted(listed, merged, snapshot_id)]
         tombstones = tuple(f for f in listed if is_tombstones(f.path))
         return SnapshotFiles(
             snapshot_id, version, merged, tuple(base), _changes_in(listed, merged, snapshot_id), tombstones
@@ -377,9 +377,7 @@ class TableFiles:
         """Check that no other writer has changed rows of the base table since a compaction.
 
         Changes that were undone are harmless: a file added and removed again, or removed and restored (``RESTORE``).
-
-        Args:
-            others: the commits of other writers since the compaction, newest first.
+        ``others`` are the commits of other writers since the compaction, newest first.
 
         Raises:
             CorruptedError: another writer has added or removed rows.
@@ -392,7 +390,8 @@ class TableFiles:
             for path, adds in (*removed, *added):
                 first.setdefault(path, (adds, commit))
                 last[path] = adds
-        changed = {p: commit for p, (adds, commit) in first.items() if adds == last[p] and _changes_rows(commit)}
+        lasting = {p: commit for p, (adds, commit) in first.items() if adds == last[p]}
+        changed = {p: commit for p, commit in lasting.items() if commit.added or commit.removed}
         if changed:
             commit = min(changed.values(), key=lambda each: each.version)
             root = self.base_table.storage.root
@@ -404,16 +403,17 @@ class TableFiles:
             )
             raise CorruptedError(msg)
 
-    def _check_changes(self, listed: Sequence[DataFile], merged: int, snapshot_id: int) -> None:
-        """Check that no other writer has added or removed change files of a key table.
+    def _unlisted(self, listed: Sequence[DataFile], merged: int, snapshot_id: int) -> list[DataFile]:
+        """Check that no other writer has changed rows of a key table, and return change files that are missing.
 
-        A commit of the store that changes rows adds files of its own snapshot. So only the other versions are checked,
-        each once: commits of maintenance, which are few, and those of other writers.
+        A commit of the store that changes rows adds files of its own snapshot. So only the other versions are read:
+        commits of maintenance, which are few, and those of other writers. A commit whose files are not listed, and not
+        merged either, is one that a compaction has merged whose own commit another writer has then replaced.
 
         Raises:
             CorruptedError: another writer has changed rows, and its commit is not adopted.
         """
-        filled = {int(file.partition[SNAPSHOT] or 0) for file in listed}
+        filled, unlisted = {int(file.partition[SNAPSHOT] or 0) for file in listed}, list[DataFile]()
         for version in range(merged + 1, snapshot_id + 1):
             if version in filled or version in self._own_gaps:
                 continue
@@ -424,7 +424,11 @@ class TableFiles:
                 continue
             if self.needs_adoption(commit) and not self.is_adopted(version):
                 raise self._not_adopted(commit)
-            self._own_gaps.add(version)
+            missing = () if is_foreign(commit) else [file for file in commit.added if not is_tombstones(file.path)]
+            if not missing:
+                self._own_gaps.add(version)
+            unlisted += missing
+        return unlisted
 
     def trim(self, *, add: Sequence[DataFile] = (), remove: Sequence[DataFile] = ()) -> int | None:
         """Remove change files merged into the base table from the newest state; older snapshots still list them.
@@ -476,10 +480,6 @@ def is_of_another(storage: Storage, table_id: str) -> bool:
     """Return whether a folder contains a Delta table that was not created for the table with this id."""
     log = DeltaLog(storage)
     return log.has_entry(0) and log.commit_at(0).info.get(TABLE) != table_id
-
-
-def _changes_rows(commit: Commit) -> bool:
-    return bool(commit.added or commit.removed)
 
 
 def root_schema(spec: TableSpec) -> pa.Schema:

@@ -94,10 +94,11 @@ def rollback(
 def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = False, option: Client = None) -> None:
     """Delete partitions older than 'partition.expiration-time'. Starts Spark."""
     from tablestore.session import session  # noqa: PLC0415 - PySpark takes a second to import
+    from tablestore.spark.object_stores import storage_of  # noqa: PLC0415
     from tablestore.table.store import TableStore  # noqa: PLC0415
 
     with waiting("Reading partitions ..."):
-        table = TableStore.open(session(), path, options=client_options(option))
+        table = TableStore.open(session(storage=storage_of(path)), path, options=client_options(option))
         report = table.maintenance.expire_partitions(dry_run=dry_run)
     tell(report, as_json)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -27,6 +28,7 @@ from tablestore.cli.output import RowPrinter, print_json, show_rows
 from tablestore.cli.query_progress import Screen, progress_text
 from tablestore.session import session
 from tablestore.spark.interrupts import ended_by_sigterm, interrupts_noted
+from tablestore.spark.object_stores import storage_of
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.settings import SPARK
 from tablestore.sql.parser.errors import SqlError
@@ -145,7 +147,8 @@ class Runner:
         # Some Spark settings, such as memory, take effect only at startup.
         config = {key: value for key, value in settings.items() if key.startswith(SPARK)}
         others = {key: value for key, value in settings.items() if key not in config}
-        catalog = Catalog(lambda: session(config=config), warehouse, settings=others, options=options)
+        start = partial(session, storage=storage_of(warehouse), config=config)
+        catalog = Catalog(start, warehouse, settings=others, options=options)
         return cls(catalog, console, as_json=as_json, live=live)
 
     def run_all(self, statements: Sequence[Statement]) -> None:

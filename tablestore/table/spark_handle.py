@@ -14,6 +14,7 @@ from tablestore.context import TableContext
 from tablestore.dml.run import Verbs
 from tablestore.maintenance.expire_partitions import PartitionValues
 from tablestore.read import batch
+from tablestore.spark.object_stores import warn_of_overwrites
 from tablestore.spark.tasks import run_tasks
 from tablestore.table.handle import TableHandle
 from tablestore.write.open_publisher import open_publisher
@@ -28,6 +29,7 @@ class SparkHandle(TableHandle):
     """
 
     def __init__(self, spark: SparkSession, table: TableContext) -> None:
+        warn_of_overwrites(spark, table.path)
         self.spark = spark
         super().__init__(table, partial(run_tasks, spark), partial(open_publisher, spark=spark))
 

@@ -125,6 +125,8 @@ def publish_through(
             done.extend(_publish_after(table, publisher, index, published, snapshot, buckets, turns))
             if own:
                 publisher.mend()
+            if done and done[-1].snapshot >= snapshot:
+                break
         # Step 3.
         except FencedError as error:
             turns.fenced()
@@ -264,7 +266,8 @@ def check_history(table: TableFiles, claimed: Sequence[tuple[int, str]]) -> None
         if snapshot == newest and own and commit != own:
             msg = (
                 f"table {table.storage.root!r}: snapshot {snapshot} in its log is another commit ({commit}) than in "
-                f"the table ({own}): the table was restored from an older copy, and others have committed to it since. "
+                f"the table ({own}): the table was restored from an older copy and others have committed to it since, "
+                "or a Delta writer that checks and then writes has replaced the commit (docs/guide/object_stores.md). "
                 f"Nothing was published. Bring the table back in which snapshot {snapshot} is {commit}. {_GIVE_UP}"
             )
             raise CorruptedError(msg)

@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import partial
 
 from log_system.base import LogPublisher
-from snapshot.errors import ConflictError, InvalidInputError, TableReplacedError, UnavailableError
+from snapshot.errors import ConflictError, DataLostError, InvalidInputError, TableReplacedError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET
 from snapshot.staging.stage import Role, StagedFile, Stager
-from snapshot.store.commit import CommitId, Replacement, commit, find_commit
+from snapshot.store.commit import CommitId, Replacement, check_kept, commit, find_commit
 from snapshot.store.lookup import lookup_in
 from snapshot.store.truncate_changes import truncating
 from tablestore.context import TableContext
@@ -204,6 +204,7 @@ class Writer:
                 files are removed, as after every error that says that nothing was committed.
             OutcomeUnknownError: the commit may still land, so the files stay.
             PublishPendingError: committed, but not yet in the log.
+            DataLostError: another Delta writer has replaced this commit, or the one before it.
         """
         if not staged and not (replaced and replaced.files):
             return None
@@ -230,7 +231,7 @@ class Writer:
                 replacement=replacement,
                 check=partial(check_columns_of, self._table.files, (spec or self._table.spec).since, then),
             )
-        except (ConflictError, InvalidInputError, UnavailableError):
+        except (ConflictError, DataLostError, InvalidInputError, UnavailableError):
             # Nothing was committed, and no attempt is in doubt. On a full disk, staged files would keep the disk full.
             self.remove(staged)
             raise
@@ -238,6 +239,7 @@ class Writer:
         if self._publisher is not None:
             self._publisher.expect(made.id, _sent(staged))
         self.publish(made.id)
+        check_kept(log, made)
         return made
 
     def remove(self, staged: Sequence[StagedFile]) -> None:

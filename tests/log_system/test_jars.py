@@ -10,6 +10,7 @@ from log_system.jars import cache_home, digests_of, fetch_jars, locked_digests
 from log_system.local_kafka import installation
 from snapshot.errors import UnavailableError
 from tablestore.session import delta_jars, delta_modules
+from tablestore.spark.object_stores import hadoop_aws_modules
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_all_that_is_downloaded_is_locked() -> None:
-    assert locked_digests().keys() == {installation.JARS, delta_modules()[0]}
+    assert locked_digests().keys() == {installation.JARS, delta_modules()[0], hadoop_aws_modules()[0]}
     assert len(locked_digests()[installation.JARS]) > 40
     assert digests_of(Path(delta_jars()[0]).parent) == locked_digests()[delta_modules()[0]]
 

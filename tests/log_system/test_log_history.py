@@ -14,7 +14,8 @@ from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
 from log_system.report import DifferenceKind, RepairReport
-from snapshot.errors import CorruptedError
+from snapshot.delta.entries import entry_of
+from snapshot.errors import CorruptedError, DataLostError
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.expire_snapshots import commit_expiry
 from tablestore.write.open_publisher import open_publisher
@@ -103,6 +104,9 @@ def test_a_writer_under_which_a_table_is_restored_publishes_nothing_more(rig: Ta
     shutil.rmtree(rig.path)
     shutil.move(rig.path.parent / "backup", rig.path)
     rig.commit(13, 14)
+    with pytest.raises(DataLostError, match=r"version 4, which this process committed \(upsert\), was replaced"):
+        write(writer, changes(15))
+    assert rig.table.files.latest() == 4, "the write was committed"
     with pytest.raises(PublishPendingError, match="another commit"):
         write(writer, changes(15))
 
@@ -162,6 +166,19 @@ def test_verify_tells_a_log_of_another_history(rig: TableHarness) -> None:
     assert {d.text.split(".")[0] for d in found.differences if d.kind is DifferenceKind.HISTORY} >= {
         "the record is of another commit"
     }
+
+
+def test_a_published_commit_that_is_replaced_is_found_by_verify_and_by_the_next_writer(rig: TableHarness) -> None:
+    """A Delta writer has seen that there is no version 2, and writes it after ours is published."""
+    rig.write(1, 2)
+    rig.close()
+    log = rig.table.files.log.storage
+    log.put(entry_of(2), b'{"commitInfo": {"timestamp": 1, "operation": "SET TBLPROPERTIES"}}')
+    found = verify(rig.table)
+    assert {d.snapshot for d in found.differences if d.kind is DifferenceKind.HISTORY} == {2}, str(found)
+    with pytest.raises(CorruptedError, match=r"snapshot 2 .*another commit.*has replaced the commit"):
+        rig.write(3)
+    assert rig.table.files.latest() == 2, "the write was committed"
 
 
 def test_what_was_published_before_commits_were_named_goes_on(rig: TableHarness) -> None:

@@ -5,23 +5,19 @@ The store is a server of the S3 protocol on loopback.
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
 import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 import s3fs
-from moto.server import ThreadedMotoServer
 
+from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import AlreadyExistsError, DataLostError, NotFoundError, UnavailableError
 from snapshot.storage import Storage
 from tablestore import open_local
@@ -35,43 +31,30 @@ from tablestore.normalize import keyed_state
 from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedSplit
 from tablestore.write.writer import Writer
-from tests.harness.local_writes import SCHEMA, rows_of, run_here, write
-from tests.harness.lossy_proxy import LossyProxy, drop_next
+from tests.harness.local_writes import SCHEMA, publisher_of, rows_of, run_here, write
+from tests.harness.lossy_proxy import drop_next, requests_since
+from tests.harness.s3_server import aws_variables, s3_server
 from tests.harness.table_harness import changes
 from tests.tablestore.normalize.test_keyed_state import Log, spec_in, split
 from tests.tablestore.normalize.test_keyed_state import changes as changes_of
 
-
-def serve(mine: Connection) -> None:
-    """Serve until told to stop. In a process of its own, since delta-rs waits with Python's lock held."""
-    logging.disable()
-    running: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    # Everything goes by the proxy, which drops an answer where a test asks for that.
-    mine.send(LossyProxy(*running.get_host_and_port()).port)
-    mine.poll(None)
-    running.stop()
+ONE_ROW_MAX = 9
+"""Requests for a write of one row: two puts, and what proves that the row is in the table before it is acknowledged."""
+PUBLISHED_ROW_MAX = 19
+"""The same with a log in Kafka: also the file that is published, the index, and whose log it is."""
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
     """Return the address of a store."""
-    context = multiprocessing.get_context("spawn")
-    theirs, mine = context.Pipe()
-    process = context.Process(target=serve, args=(mine,), daemon=True)
-    process.start()
-    yield f"http://127.0.0.1:{theirs.recv()}"
-    theirs.send("stop")
-    process.join()
+    with s3_server() as address:
+        yield address
 
 
 @pytest.fixture
 def lake(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A bucket; fsspec and delta-rs learn from the environment where it is."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": store, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret",
-    }.items():  # fmt: skip
+    for name, value in aws_variables(store).items():
         monkeypatch.setenv(name, value)
     s3fs.S3FileSystem.clear_instance_cache()
     bucket = f"lake-{uuid.uuid4().hex[:8]}"
@@ -119,6 +102,35 @@ def test_answers_to_commits_that_are_lost_lose_no_file(lake: str, key: tuple[str
     assert expire(table, rules_of(table, timedelta(0), 1)).oldest == 4
     assert write(writer, [(9, "after")]) is not None
     assert sorted(open_local(path).to_arrow()["id"].to_pylist()) == [1, 2, 3, 9]
+
+
+def check_requests(writer: Writer, most: int) -> None:
+    """Check each write of one row after the first."""
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    write(writer, [(1, "v")])
+    for number in range(2, 6):
+        requests_since(endpoint)
+        write(writer, [(number, "v")])
+        seen = requests_since(endpoint)
+        assert [request for request in seen if "list-type" in request] == []
+        assert len(seen) <= most, "\n".join(seen)
+
+
+@pytest.mark.parametrize("key", [("id",), ()], ids=["key", "append"])
+def test_a_write_of_one_row_costs_few_requests_and_lists_nothing(lake: str, key: tuple[str, ...]) -> None:
+    check_requests(Writer(make(f"{lake}/orders", key), None), ONE_ROW_MAX)
+
+
+def test_publishing_a_row_costs_few_requests_and_lists_nothing(
+    lake: str, kafka: LocalKafka, topic: Callable[[], str]
+) -> None:
+    named = {"bucket": "2", "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic()}
+    table = create_drop.create(
+        f"{lake}/orders", SCHEMA, primary_key=("id",), partition_by=(), log_system="kafka", options=named
+    )
+    publisher = publisher_of(table)
+    check_requests(Writer(table, publisher), PUBLISHED_ROW_MAX)
+    publisher.discard()
 
 
 def test_a_listing_is_never_answered_from_what_was_seen_before(lake: str) -> None:
