@@ -37,7 +37,7 @@ from snapshot.schema.spark_types import arrow_schema, can_widen
 from tablestore.connectors.option_names import Connector
 from tablestore.options.merge_options import AGGREGATION_REMOVE
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns
+from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns, is_changelog
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import NAME, Mode
 from tablestore.sql.catalog.table_references import tables_in
@@ -46,7 +46,7 @@ from tablestore.sql.parser.statements import CreateTable, Insert, PhysicalColumn
 from tablestore.sql.parser.types import PRECISION_MAX, FlinkType
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, plan_into, relation
-from tablestore.sql.queries.relation import Relation
+from tablestore.sql.queries.relation import UPDATE, Relation
 from tablestore.table.store import TableStore
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
@@ -197,10 +197,15 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
     Raises:
         InvalidInputError: the query updates earlier rows, and the table or its primary key cannot represent that.
     """
-    if not found.grows and (connector_of(made) is Connector.KAFKA or not made.primary_key):
+    if not found.grows and is_changelog(made):
+        if not made.primary_key:
+            return Plan(found.changes(), UPDATE, chained=True, changes=True)
+        preimages = True
+    elif not found.grows and (connector_of(made) is Connector.KAFKA or not made.primary_key):
         msg = (
             f"Table sink '{made.name}' doesn't support consuming update changes, which this query makes: its rows "
-            "replace earlier ones. INSERT INTO an 'upsert-kafka' table or a store table, either with a PRIMARY KEY."
+            "replace earlier ones. INSERT INTO an 'upsert-kafka' table or a store table, either with a PRIMARY KEY, or "
+            "a 'kafka' table with a changelog format, such as 'debezium-json'."
         )
         raise InvalidInputError(msg)
     # `aligned` reports a wrong number of columns.
