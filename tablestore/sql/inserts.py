@@ -219,7 +219,7 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
             f"identify the query's rows (those it groups by, or the key of the table it reads); the inserted columns "
             f"{known}, so several rows could replace each other in undefined order (Flink would keep them all in an "
             "operator before the sink, upsertMaterialize, and write the last one). INSERT those columns INTO the key, "
-            "or create a table with the key of the query."
+            "create a table with the key of the query, or declare the PRIMARY KEY of a table of changes that it reads."
         )
         raise InvalidInputError(msg)
     return planned
