@@ -40,15 +40,16 @@ def read(spark: SparkSession, connector: str, schema: StructType | str, options:
     primary key if it has one. Changes are returned if the schema has ``_change_type``.
     """
     options = wrap(options)
-    columns = spark.createDataFrame([], schema).schema
+    reader = spark.read.format(FORMATS[Connector(connector)]).options(**reveal(options))
     parsed = parse_options(Connector(connector), options, Side.SOURCE)
-    is_compared = parsed.is_changelog and not parsed.primary_key and CHANGE_TYPE not in columns.fieldNames()
-    if is_compared:
-        schema = StructType([*columns.fields, StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType())])
-    rows = spark.read.format(FORMATS[Connector(connector)]).schema(schema).options(**reveal(options)).load()
-    if not is_compared:
-        return rows
-    return left_of(rows, [name for name in columns.fieldNames() if name.lower() in parsed.metadata])
+    if parsed.is_changelog and not parsed.primary_key:
+        columns = spark.createDataFrame([], schema).schema
+        names = columns.fieldNames()
+        if CHANGE_TYPE not in names:
+            changes = [StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType())]
+            rows = reader.schema(StructType([*columns.fields, *changes])).load()
+            return left_of(rows, [name for name in names if name.lower() in parsed.metadata])
+    return reader.schema(schema).load()
 
 
 def read_stream(
