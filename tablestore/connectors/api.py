@@ -26,6 +26,7 @@ from snapshot.storage import Storage
 from tablestore.connectors.option_names import STATE, Connector, Side
 from tablestore.connectors.options import ConnectorOptions, parse_options
 from tablestore.connectors.spark.changelog_stream import CHANGELOG_FORMAT
+from tablestore.connectors.spark.changes_left import left_of
 from tablestore.connectors.spark.sink import Sink, Written
 
 FORMATS = {Connector.KAFKA: "kafka-table", Connector.UPSERT: "upsert-kafka"}
@@ -33,10 +34,22 @@ _RESULT = "written string"
 
 
 def read(spark: SparkSession, connector: str, schema: StructType | str, options: Mapping[str, object]) -> DataFrame:
-    """Return a table's rows up to its current end or the configured bound; an upsert table has one row for each key."""
+    """Return a table's rows up to its current end or the configured bound.
+
+    An upsert table has one row for each key, and a table of a changelog format the rows that its changes leave, by
+    primary key if it has one. Changes are returned if the schema has ``_change_type``.
+    """
     options, kind = wrap(options), Connector(connector)
-    frame = spark.read.format(FORMATS[kind]).schema(schema).options(**reveal(options)).load()
-    return _limited(frame, kind, options)
+    reader = spark.read.format(FORMATS[kind]).options(**reveal(options))
+    parsed = parse_options(kind, options, Side.SOURCE)
+    if parsed.is_changelog and not parsed.primary_key:
+        columns = spark.createDataFrame([], schema).schema
+        names = columns.fieldNames()
+        if CHANGE_TYPE not in names:
+            changes = [StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType())]
+            rows = _limited(reader.schema(StructType([*columns.fields, *changes])).load(), kind, options)
+            return left_of(rows, [name for name in names if name.lower() in parsed.metadata])
+    return _limited(reader.schema(schema).load(), kind, options)
 
 
 def read_stream(
@@ -45,7 +58,8 @@ def read_stream(
     """Return a streaming frame of a table's messages.
 
     An upsert table yields upserts and deletes. Its schema must include ``_change_type``, which distinguishes them. Use
-    `read_changes` to get a full changelog with the previous row of each change.
+    `read_changes` to get a full changelog with the previous row of each change. A table of a changelog format yields
+    its changes, with ``_change_type`` and, if the schema has it, ``_seq``, the offset of the message.
     """
     options, kind = wrap(options), Connector(connector)
     frame = spark.readStream.format(FORMATS[kind]).schema(schema).options(**reveal(options)).load()
@@ -139,7 +153,13 @@ def write_stream(
     parsed = parse_options(kind, options, Side.SINK)
     if output_mode == "append" and transform is None:
         return _arranged(frame, parsed).writeStream.format(FORMATS[kind]).options(**reveal(options))
-    if kind is Connector.KAFKA and output_mode != "append":
+    if parsed.is_changelog and transform is None and CHANGE_TYPE not in frame.columns:
+        msg = (
+            f"output mode '{output_mode}' makes update changes, which a '{parsed.value_format.name}' table takes with "
+            f"the rows that they replace: add column '{CHANGE_TYPE}' to both, or write to an 'upsert-kafka' table."
+        )
+        raise InvalidInputError(msg)
+    if kind is Connector.KAFKA and output_mode != "append" and not parsed.is_changelog:
         msg = (
             f"A 'kafka' table doesn't support consuming update changes, which output mode '{output_mode}' makes; it "
             "only appends rows. Write to an 'upsert-kafka' table, or aggregate in windows with a watermark."
@@ -179,14 +199,17 @@ def _run(frame: DataFrame, sink: Sink) -> list[Written]:
 
 
 def _arranged(frame: DataFrame, options: ConnectorOptions) -> DataFrame:
-    """Return the frame repartitioned to the configured parallelism and, for an upsert table, by key.
+    """Return the frame repartitioned to the configured parallelism and, if there is a primary key, by key.
 
     The last row written for a key wins, so all rows of a key must be in one task. Spark's shuffle preserves the order
-    of rows that come from the same task.
+    of rows that come from the same task. Changes without a primary key stay in the order in which they come.
     """
-    if options.is_upsert:
-        keys = [backquoted(name) for name in options.key_fields]
+    if options.primary_key:
+        keys = [backquoted(name) for name in options.primary_key]
         return (
             frame.repartition(*keys) if options.parallelism is None else frame.repartition(options.parallelism, *keys)
         )
-    return frame if options.parallelism is None else frame.repartition(options.parallelism)
+    if options.parallelism is None:
+        return frame
+    is_ordered = options.is_changelog and CHANGE_TYPE in frame.columns
+    return frame.coalesce(options.parallelism) if is_ordered else frame.repartition(options.parallelism)

@@ -14,6 +14,7 @@ from typing import Final
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError
+from tablestore.connectors.formats.registry import CHANGELOG_FORMATS, ROW_FORMATS
 from tablestore.connectors.kafka.client_properties import PREFIX, Properties, parse_properties
 from tablestore.connectors.kafka.message_codec import FormatChoice
 from tablestore.connectors.kafka.positions import Bound, BoundedMode, Start, StartupMode
@@ -131,7 +132,8 @@ def parse_formats(
         raise InvalidInputError(msg)
     if value is None:
         also = " or 'format'" if connector is Connector.KAFKA else ""
-        msg = f"Could not find required format option 'value.format'{also}: one of csv, json, avro, raw."
+        known = (*ROW_FORMATS, *CHANGELOG_FORMATS) if connector is Connector.KAFKA else ROW_FORMATS
+        msg = f"Could not find required format option 'value.format'{also}: one of {', '.join(known)}."
         raise InvalidInputError(msg)
     shared = options_after(given, f"{both}.") if both is not None else {}
     prefixes = [f"value.{value}."]
@@ -142,11 +144,28 @@ def parse_formats(
         raise InvalidInputError(msg)
     side = "value" if both is None else ""
     value_choice = FormatChoice(value, {**shared, **options_after(given, f"value.{value}.")}, side)
+    _check_changelog(connector, key, value, given)
     if key is None:
         return None, value_choice, tuple(prefixes)
     inherited = shared if key == both else {}
     key_choice = FormatChoice(key, {**inherited, **options_after(given, f"key.{key}.")}, "key" if key != both else "")
     return key_choice, value_choice, (*prefixes, f"key.{key}.")
+
+
+def _check_changelog(connector: Connector, key: str | None, value: str, given: Mapping[str, str]) -> None:
+    """Raise if a changelog format is used where a payload has to be one row."""
+    if connector is Connector.UPSERT:
+        for side, name in (("key", key), ("value", value)):
+            if name in CHANGELOG_FORMATS:
+                msg = (
+                    f"'upsert-kafka' connector doesn't support '{name}' as {side} format, because it's not in "
+                    f"insert-only mode. Use the 'kafka' connector, whose '{name}' tables may have a PRIMARY KEY."
+                )
+                raise InvalidInputError(msg)
+    elif key in CHANGELOG_FORMATS:
+        hint = "" if "key.format" in given else " Give 'key.format', such as 'json', and 'value.format'."
+        msg = f"A key format should only deal with INSERT-only records. But '{key}' has a changelog mode.{hint}"
+        raise InvalidInputError(msg)
 
 
 class FieldsInclude(StrEnum):
@@ -184,7 +203,8 @@ class ConnectorOptions(Group):
         group_id: the consumer group, configured or generated.
         key_format: the format of the message key; None for messages without a key.
         value_format: the format of the message value.
-        key_fields: names of the key columns; the primary key on an upsert table.
+        key_fields: names of the columns in the message key; the primary key on an upsert table.
+        primary_key: names of the primary key columns; only upsert tables and those of a changelog format have any.
         metadata: the metadata key that each metadata column reads, by lower-case column name.
         precisions: the number of fractional-second digits of a timestamp column, by lower-case column name.
         start: where a read starts.
@@ -199,6 +219,7 @@ class ConnectorOptions(Group):
     key_format: FormatChoice | None
     value_format: FormatChoice
     key_fields: tuple[str, ...]
+    primary_key: tuple[str, ...]
     metadata: Mapping[str, str]
     precisions: Mapping[str, int]
     start: Start
@@ -226,6 +247,16 @@ class ConnectorOptions(Group):
     def is_upsert(self) -> bool:
         """Whether the table is an upsert table, where the last message of a key is its current row."""
         return self.connector is Connector.UPSERT
+
+    @property
+    def is_changelog(self) -> bool:
+        """Whether messages are changes, with the row before each update and delete."""
+        return self.value_format.is_changelog
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether the table is read as a stream of changes."""
+        return self.is_upsert or self.is_changelog
 
     @property
     def topic(self) -> str:
@@ -274,6 +305,7 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
         )
         raise InvalidInputError(msg)
     properties = parse_properties(options_after(options, PROPERTIES))
+    primary = _primary_key(connector, given, value_format)
     parsed = ConnectorOptions.read(
         # A table that is only read does not need a valid number of writing tasks, nor the other way round.
         {name: text for name, text in given.items() if side is None or name != _NOT_FOR[side]},
@@ -284,7 +316,8 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
         group_id=properties.group_id or _generated_group(given, topics, pattern),
         key_format=key_format,
         value_format=value_format,
-        key_fields=_key_fields(connector, given),
+        key_fields=primary if connector is Connector.UPSERT else _names(given.get("key.fields", ""), ";"),
+        primary_key=primary,
         metadata=options_after(given, METADATA),
         precisions={
             name: OptionSpec(f"{PRECISION}{name}", DIGITS).parse(text)
@@ -333,24 +366,27 @@ def _generated_group(given: Mapping[str, str], topics: tuple[str, ...], pattern:
     return f"KafkaSource-{given.get('table.name') or pattern or ';'.join(topics)}"
 
 
-def _key_fields(connector: Connector, given: Mapping[str, str]) -> tuple[str, ...]:
-    primary = tuple(filter(None, (name.strip() for name in re.split("[,;]", given.get(PRIMARY_KEY, "")))))
-    if connector is Connector.UPSERT:
-        if not primary:
-            msg = (
-                "'upsert-kafka' tables require to define a PRIMARY KEY constraint (option 'primary-key', such as "
-                "'a' or 'a,b'). It says which columns are in the Kafka message key, and which records update or "
-                "delete one row."
-            )
-            raise InvalidInputError(msg)
-        return primary
-    if primary:
+def _names(text: str, separators: str) -> tuple[str, ...]:
+    return tuple(filter(None, (name.strip() for name in re.split(f"[{separators}]", text))))
+
+
+def _primary_key(connector: Connector, given: Mapping[str, str], value_format: FormatChoice) -> tuple[str, ...]:
+    primary = _names(given.get(PRIMARY_KEY, ""), ",;")
+    if connector is Connector.UPSERT and not primary:
         msg = (
-            "A 'kafka' table doesn't support defining a PRIMARY KEY constraint (option 'primary-key'), because it "
-            "can't guarantee the semantic of primary key. Use 'upsert-kafka', or 'key.fields' for the message key."
+            "'upsert-kafka' tables require to define a PRIMARY KEY constraint (option 'primary-key', such as "
+            "'a' or 'a,b'). It says which columns are in the Kafka message key, and which records update or "
+            "delete one row."
         )
         raise InvalidInputError(msg)
-    return tuple(filter(None, (name.strip() for name in given.get("key.fields", "").split(";"))))
+    if connector is Connector.KAFKA and primary and value_format.name in ROW_FORMATS:
+        msg = (
+            f"A 'kafka' table with '{value_format.name}' format doesn't support defining a PRIMARY KEY constraint "
+            "(option 'primary-key'), because it can't guarantee the semantic of primary key. Use 'upsert-kafka', a "
+            "changelog format such as 'debezium-json', or 'key.fields' for the message key."
+        )
+        raise InvalidInputError(msg)
+    return primary
 
 
 def _check_key(options: ConnectorOptions) -> None:

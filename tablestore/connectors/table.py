@@ -13,9 +13,10 @@ from snapshot.merge.bucket_hash import key_types_allowed
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.system_columns import SEQ
+from tablestore.connectors.formats.registry import format_metadata
 from tablestore.connectors.formats.types import with_precision
 from tablestore.connectors.kafka.message_codec import Coding
-from tablestore.connectors.kafka.message_mapping import check_writable, make_mapping
+from tablestore.connectors.kafka.message_mapping import MessageMapping, check_writable, make_mapping
 from tablestore.connectors.kafka.scan_planner import ScanSpec
 from tablestore.connectors.option_names import PRIMARY_KEY, Connector, Side
 from tablestore.connectors.options import ConnectorOptions, FieldsInclude, parse_options
@@ -58,20 +59,19 @@ class KafkaTable:
             prefix=parsed.key_prefix,
             except_key=parsed.fields_include is FieldsInclude.EXCEPT_KEY,
             metadata=parsed.metadata,
+            value_metadata=format_metadata(parsed.value_format.name),
             is_upsert=parsed.is_upsert,
         )
-        if parsed.is_upsert:
-            for name in layout.key:
-                if not key_types_allowed(layout.schema.field(name).type):
-                    msg = f"option '{PRIMARY_KEY}': column '{name}' has type {layout.schema.field(name).type}, which "
-                    msg += "cannot be compared as a key (float, double and nested types cannot). Choose another."
-                    raise InvalidInputError(msg)
+        _check_primary_key(parsed, layout)
         if side is Side.SINK:
             check_writable(layout, has_topics=parsed.has_topics)
         coding = Coding(layout, parsed.key_format, parsed.value_format)
         # Opening a format validates its options and the column types.
         coding.open_key()
         coding.open_value()
+        changelog = coding.open_changelog()
+        if side is Side.SINK and changelog is not None:
+            changelog.check_writable()
         return cls(parsed, coding)
 
     def scan_spec(self) -> ScanSpec:
@@ -99,6 +99,19 @@ def _check_named(options: ConnectorOptions, names: list[str]) -> None:
     for name in options.precisions:
         if name not in names:
             msg = f"option 'precision.{name}': there is no column '{name}'; the columns are {', '.join(names)}."
+            raise InvalidInputError(msg)
+
+
+def _check_primary_key(options: ConnectorOptions, layout: MessageMapping) -> None:
+    """Raise if a column of the primary key is missing, or has a type that cannot be compared."""
+    for name in options.primary_key:
+        if name not in (*layout.key, *layout.value):
+            msg = f"option '{PRIMARY_KEY}': '{name}' is not a physical column; there are {', '.join(layout.value)}."
+            raise InvalidInputError(msg)
+        kind = layout.schema.field(name).type
+        if not key_types_allowed(kind):
+            msg = f"option '{PRIMARY_KEY}': column '{name}' has type {kind}, which "
+            msg += "cannot be compared as a key (float, double and nested types cannot). Choose another."
             raise InvalidInputError(msg)
 
 

@@ -37,7 +37,7 @@ from snapshot.schema.spark_types import arrow_schema, can_widen
 from tablestore.connectors.option_names import Connector
 from tablestore.options.merge_options import AGGREGATION_REMOVE
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns
+from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns, is_changelog
 from tablestore.sql.catalog.hints import hinted
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import NAME, Mode
@@ -47,7 +47,7 @@ from tablestore.sql.parser.statements import CreateTable, Insert, PhysicalColumn
 from tablestore.sql.parser.types import PRECISION_MAX, FlinkType
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, plan_into, relation
-from tablestore.sql.queries.relation import Relation
+from tablestore.sql.queries.relation import UPDATE, Relation
 from tablestore.table.store import TableStore
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
@@ -215,10 +215,15 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
     Raises:
         InvalidInputError: the query updates earlier rows, and the table or its primary key cannot represent that.
     """
-    if not found.grows and (connector_of(made) is Connector.KAFKA or not made.primary_key):
+    if not found.grows and is_changelog(made):
+        if not made.primary_key:
+            return Plan(found.changes(), UPDATE, chained=True, changes=True)
+        preimages = True
+    elif not found.grows and (connector_of(made) is Connector.KAFKA or not made.primary_key):
         msg = (
             f"Table sink '{made.name}' doesn't support consuming update changes, which this query makes: its rows "
-            "replace earlier ones. INSERT INTO an 'upsert-kafka' table or a store table, either with a PRIMARY KEY."
+            "replace earlier ones. INSERT INTO an 'upsert-kafka' table or a store table, either with a PRIMARY KEY, or "
+            "a 'kafka' table with a changelog format, such as 'debezium-json'."
         )
         raise InvalidInputError(msg)
     # `aligned` reports a wrong number of columns.
@@ -232,7 +237,7 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
             f"identify the query's rows (those it groups by, or the key of the table it reads); the inserted columns "
             f"{known}, so several rows could replace each other in undefined order (Flink would keep them all in an "
             "operator before the sink, upsertMaterialize, and write the last one). INSERT those columns INTO the key, "
-            "or create a table with the key of the query."
+            "create a table with the key of the query, or declare the PRIMARY KEY of a table of changes that it reads."
         )
         raise InvalidInputError(msg)
     return planned

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError, NotFoundError
-from tablestore.connectors.kafka.topic_pattern import compile_pattern
+from tablestore.connectors.java_regex import compile_pattern
 from tests.connectors.harness.lab import Lab, schema_of, shipped
 from tests.connectors.harness.wire import Record
 
@@ -185,11 +185,11 @@ def test_o27_patterns_are_javas_and_match_whole_names(lab: Lab, made: Topics) ->
     lab.wire.send(topic, rows(1))
     assert ns(lab.read(None, N, topic_pattern=rf"\Q{topic}\E")) == [1]
     assert lab.read(None, N, topic_pattern=topic[:-1]) == []
-    assert compile_pattern(r"\Qa.b\E").fullmatch("a.b")
-    assert not compile_pattern(r"\Qa.b\E").fullmatch("axb")
-    assert compile_pattern(r"[a-z&&[^x]]++-\p{Digit}{2}").fullmatch("abc-12")
-    assert not compile_pattern(r"[a-z&&[^x]]++-\p{Digit}{2}").fullmatch("axc-12")
-    assert compile_pattern(r"(?<w>ab)-\k<w>").fullmatch("ab-ab")
+    assert compile_pattern(r"\Qa.b\E", "topic-pattern").fullmatch("a.b")
+    assert not compile_pattern(r"\Qa.b\E", "topic-pattern").fullmatch("axb")
+    assert compile_pattern(r"[a-z&&[^x]]++-\p{Digit}{2}", "topic-pattern").fullmatch("abc-12")
+    assert not compile_pattern(r"[a-z&&[^x]]++-\p{Digit}{2}", "topic-pattern").fullmatch("axc-12")
+    assert compile_pattern(r"(?<w>ab)-\k<w>", "topic-pattern").fullmatch("ab-ab")
     with pytest.raises(InvalidInputError, match="'topic-pattern'"):
         lab.read(None, N, topic_pattern="(")
 

@@ -195,6 +195,7 @@ def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, t
             "PRIMARY KEY.*are not known to do so.*upsertMaterialize",
         ),
         ("SET 'table.exec.sink.upsert-materialize' = 'force'", "not supported: an INSERT is refused"),
+        ("SET 'table.exec.source.cdc-events-duplicate' = 'true'", "not supported: changes .* are taken as they are"),
         ("INSERT INTO u SELECT COUNT(*), a FROM s GROUP BY a", "PRIMARY KEY"),
         ("SELECT MAX(n) FROM u", "column 8: MAX.* over rows that change: .*the next value.*store table.*'batch'"),
         ("SELECT a, MIN(c) FROM (SELECT a, COUNT(*) AS c FROM s GROUP BY a, b) AS q GROUP BY a", "column 11: MIN"),

@@ -14,8 +14,8 @@ from snapshot.errors import BadRecordError
 from tablestore.connectors.formats.base import DecodedRows, Payloads
 from tablestore.connectors.formats.values import UnfitError
 
-Read = Callable[[bytes], dict[str, Any] | None]
-"""Decodes one payload. Returns None if it produces no row; raises UnfitError if it is invalid."""
+Read = Callable[[bytes], dict[str, Any] | list[dict[str, Any]] | None]
+"""Decodes one payload to a row, to several, or to none (None); raises UnfitError if it is invalid."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,14 @@ class BulkRows:
     """Rows decoded in bulk.
 
     Attributes:
-        position: positions of the decoded payloads, int64, ascending.
-        batch: their rows.
+        position: the position of each row's payload, int64, ascending.
+        batch: the rows.
+        read: positions of all decoded payloads, if some of them produce no row.
     """
 
     position: np.ndarray
     batch: pa.RecordBatch
+    read: np.ndarray | None = None
 
 
 ReadBulk = Callable[[pa.Array], Iterable[BulkRows]]
@@ -58,15 +60,15 @@ def decode_in_bulk(
     positions = np.flatnonzero(there.to_numpy(zero_copy_only=False))
     given = array if len(positions) == len(array) else array.take(pa.array(positions))
     parts: list[BulkRows] = []
+    read = np.zeros(len(payloads), bool)
     rows_max = max(1, len(given) * _SLICE_BYTES // max(given.nbytes, 1))
     for start in range(0, len(given), rows_max):
         part = given.slice(start, rows_max)
         texts, valid = _texts(part) if text else (part, None)
         here = positions[start : start + rows_max] if valid is None else positions[start : start + rows_max][valid]
-        parts += [BulkRows(here[found.position], found.batch) for found in bulk(texts)]
-    read = np.zeros(len(payloads), bool)
-    for part in parts:
-        read[part.position] = True
+        for found in bulk(texts):
+            parts.append(BulkRows(here[found.position], found.batch))
+            read[here[found.position if found.read is None else found.read]] = True
     rows, record = read_one_by_one(payloads, np.flatnonzero(~read).tolist(), one)
     if rows:
         parts.append(BulkRows(np.array(record, np.int64), to_batch(rows, schema)))
@@ -99,7 +101,7 @@ def _in_order(parts: Sequence[BulkRows], schema: pa.Schema) -> DecodedRows:
     position = np.concatenate([part.position for part in parts])
     batch = pa.concat_batches([part.batch for part in parts])
     if (np.diff(position) < 0).any():
-        order = np.argsort(position)
+        order = np.argsort(position, kind="stable")
         return DecodedRows(batch.take(pa.array(order)), position[order])
     return DecodedRows(batch, position)
 
@@ -122,9 +124,9 @@ def read_one_by_one(payloads: Payloads, positions: Sequence[int], read: Read) ->
             row = read(payload)
         except UnfitError as error:
             raise BadRecordError(position, error.reason, error.field) from error
-        if row is not None:
-            rows.append(row)
-            record.append(position)
+        found = row if isinstance(row, list) else [] if row is None else [row]
+        rows += found
+        record += [position] * len(found)
     return rows, record
 
 

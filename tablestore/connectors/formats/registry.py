@@ -6,13 +6,16 @@ defines the interface, and ``docs/reference/formats.md`` describes the encodings
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.formats.avro.format import AvroRowFormat
-from tablestore.connectors.formats.base import RowFormat
+from tablestore.connectors.formats.base import ChangelogFormat, MetadataKind, RowFormat
+from tablestore.connectors.formats.changelog.format import ChangelogJsonFormat
+from tablestore.connectors.formats.changelog.layouts import LAYOUTS
 from tablestore.connectors.formats.csv.format import CsvRowFormat
 from tablestore.connectors.formats.json.format import JsonRowFormat
 from tablestore.connectors.formats.raw import RawRowFormat
@@ -24,8 +27,13 @@ _FORMATS: dict[str, Callable[..., RowFormat]] = {
     "raw": RawRowFormat,
 }
 
-ROW_FORMATS = tuple(_FORMATS)
-"""The valid values of the options ``format``, ``key.format`` and ``value.format``."""
+ROW_FORMATS: Final = tuple(_FORMATS)
+"""The formats whose payloads are rows: valid values of the options ``format``, ``key.format`` and ``value.format``."""
+
+CHANGELOG_FORMATS: Final = tuple(LAYOUTS)
+"""The formats whose payloads are changes: values of ``format`` and ``value.format`` of the ``kafka`` connector."""
+
+_WITH_REGISTRY: Final = ("avro-confluent", "debezium-avro-confluent", "protobuf-confluent")
 
 
 def open_row_format(name: str, schema: pa.Schema, options: Mapping[str, str], *, side: str) -> RowFormat:
@@ -46,8 +54,34 @@ def open_row_format(name: str, schema: pa.Schema, options: Mapping[str, str], *,
         InvalidInputError: the format or an option is unknown, an option value is invalid, or the format does not
             support a column.
     """
-    if name not in _FORMATS:
-        option = f"{side}.format" if side else "format"
-        msg = f"{option} must be one of {', '.join(map(repr, ROW_FORMATS))}, got {name!r}"
-        raise InvalidInputError(msg)
+    _check_name(name, side)
+    if name in CHANGELOG_FORMATS:
+        return open_changelog_format(name, schema, options, side=side)
     return _FORMATS[name](schema, options, side=side)
+
+
+def open_changelog_format(
+    name: str, schema: pa.Schema, options: Mapping[str, str], *, side: str, metadata: Sequence[str] = ()
+) -> ChangelogFormat:
+    """Open a changelog format by name; ``metadata`` are the metadata keys to decode, the rest as `open_row_format`."""
+    return ChangelogJsonFormat(schema, options, name=name, side=side, metadata=metadata)
+
+
+def format_metadata(name: str) -> Mapping[str, MetadataKind]:
+    """Return the metadata keys of a format; only changelog formats have any."""
+    return LAYOUTS[name].metadata if name in LAYOUTS else {}
+
+
+def _check_name(name: str, side: str) -> None:
+    option = f"{side}.format" if side else "format"
+    if name in _WITH_REGISTRY:
+        other = "'debezium-json'" if name.startswith("debezium") else "'avro' or 'json'"
+        msg = (
+            f"{option}={name!r} is not supported: its schemas are in a schema registry, which is not read here. Write "
+            f"the topic as {other}."
+        )
+        raise InvalidInputError(msg)
+    known = ROW_FORMATS if side == "key" else (*ROW_FORMATS, *CHANGELOG_FORMATS)
+    if name not in known:
+        msg = f"{option} must be one of {', '.join(map(repr, known))}, got {name!r}"
+        raise InvalidInputError(msg)

@@ -13,12 +13,21 @@ import pyarrow.compute as pc
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.messages import Records
 from snapshot.errors import BadRecordError, CorruptedError, InvalidInputError
-from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, RowKind
-from tablestore.connectors.formats.base import DecodedRows, RowFormat
-from tablestore.connectors.formats.registry import open_row_format
-from tablestore.connectors.kafka.message_mapping import TOPIC, MessageMapping, headers_of, metadata_array, timestamps_of
+from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
+from tablestore.connectors.formats.base import ChangelogFormat, DecodedRows, RowFormat
+from tablestore.connectors.formats.registry import CHANGELOG_FORMATS, open_changelog_format, open_row_format
+from tablestore.connectors.kafka.message_mapping import (
+    TOPIC,
+    MessageMapping,
+    headers_of,
+    metadata_array,
+    shown_as,
+    timestamps_of,
+)
 
 _UPSERT, _DELETE = RowKind.UPDATE_AFTER.change_type, RowKind.DELETE.change_type
+_CHANGE_TYPES = pa.array(CHANGE_TYPE_NAMES, pa.string())
+_RETRACTED = pa.array([RowKind.UPDATE_BEFORE.change_type, _DELETE])
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,11 @@ class FormatChoice:
     name: str
     options: Mapping[str, str]
     side: str
+
+    @property
+    def is_changelog(self) -> bool:
+        """Whether a payload is one or more changes."""
+        return self.name in CHANGELOG_FORMATS
 
     def open(self, schema: pa.Schema) -> RowFormat:
         """Open the format for a schema.
@@ -64,7 +78,15 @@ class Coding:
 
     def open_value(self) -> RowFormat:
         """Open the value format."""
-        return self.value_format.open(self.layout.value_schema)
+        return self.open_changelog() or self.value_format.open(self.layout.value_schema)
+
+    def open_changelog(self) -> ChangelogFormat | None:
+        """Open the value format if it is a changelog format, with the table's metadata columns of the value."""
+        choice, layout = self.value_format, self.layout
+        if not choice.is_changelog:
+            return None
+        keys = tuple(layout.value_metadata.values())
+        return open_changelog_format(choice.name, layout.value_schema, choice.options, side=choice.side, metadata=keys)
 
 
 class MessageDecoder:
@@ -75,6 +97,7 @@ class MessageDecoder:
         self._layout = coding.layout
         self._key_format = coding.open_key()
         self._value_format = coding.open_value()
+        self._is_changelog = coding.value_format.is_changelog
         self._columns = list(columns)
         self._zone = zone
 
@@ -99,7 +122,7 @@ class MessageDecoder:
             part: the range the records are from; used in error messages.
 
         Returns:
-            The requested columns, plus ``_change_type`` for an upsert table; and the offset of each row's record
+            The requested columns, plus ``_change_type`` for a table of changes; and the offset of each row's record
             (int64).
 
         Raises:
@@ -107,38 +130,47 @@ class MessageDecoder:
         """
         layout = self._layout
         rows = self._decoded(self._value_format, records.values, records, part, "value")
-        value_row = _row_of(rows.record, len(records))
+        # A changelog format may find several rows in a record, in other formats a record is a row or none.
+        value_row = np.arange(len(rows.record)) if self._is_changelog else _row_of(rows.record, len(records))
+        record = rows.record if self._is_changelog else np.arange(len(records))
         key_row, key_batch = None, None
         keep = value_row >= 0
-        deleted = np.zeros(len(records), bool)
+        deleted = np.zeros(len(record), bool)
         if self._key_format is not None:
             key_rows = self._decoded(self._key_format, records.keys, records, part, "key")
-            key_row, key_batch = _row_of(key_rows.record, len(records)), key_rows.batch
+            key_row, key_batch = _row_of(key_rows.record, len(records))[record], key_rows.batch
             if layout.is_upsert:
                 deleted = records.values.is_null().to_numpy(zero_copy_only=False)
                 # A record without a key cannot belong to a row of an upsert table.
                 keep = (keep | deleted) & (key_row >= 0)
             else:
                 # A record may have a null key. If the key format skips the key, skip the whole record.
-                keep &= (key_row >= 0) | records.keys.is_null().to_numpy(zero_copy_only=False)
+                keep &= (key_row >= 0) | records.keys.is_null().to_numpy(zero_copy_only=False)[record]
         picked = np.flatnonzero(keep)
-        chosen = [records.messages[i] for i in picked.tolist()] if self.needs_messages else []
+        chosen = [records.messages[i] for i in record[picked].tolist()] if self.needs_messages else []
+        in_value = (*layout.value, *layout.value_metadata)
         found: list[pa.Array] = []
         for name in self._columns:
             data_type = layout.schema.field(name).type
             if name in layout.metadata:
                 found.append(metadata_array(layout.metadata[name], chosen, data_type, self._zone))
-            else:
-                from_value = _taken(rows.batch, layout.value, name, value_row[picked], data_type)
-                from_key = None
-                if key_row is not None and key_batch is not None:
-                    from_key = _taken(key_batch, layout.key, name, key_row[picked], data_type)
-                found.append(_either(from_value, from_key, deleted[picked]))
+                continue
+            from_value = _taken(rows.batch, in_value, name, value_row[picked])
+            if from_value is not None and name in layout.value_metadata:
+                found.append(shown_as(from_value, data_type, self._zone))
+                continue
+            from_key = None
+            if key_row is not None and key_batch is not None:
+                from_key = _taken(key_batch, layout.key, name, key_row[picked])
+            found.append(_either(_cast(from_value, data_type), _cast(from_key, data_type), deleted[picked]))
         fields = [layout.schema.field(name).with_nullable(True) for name in self._columns]
         if layout.is_upsert:
             found.append(pc.if_else(pa.array(deleted[picked]), _DELETE, _UPSERT))
+        elif self._is_changelog:
+            found.append(_CHANGE_TYPES.take(rows.batch.column(KIND).take(pa.array(picked))))
+        if layout.is_upsert or self._is_changelog:
             fields.append(pa.field(CHANGE_TYPE, pa.string()))
-        offsets = records.offsets[picked]
+        offsets = records.offsets[record[picked]]
         if not found:
             return _without_columns(len(picked)), offsets
         return pa.RecordBatch.from_arrays(found, schema=pa.schema(fields)), offsets
@@ -191,14 +223,16 @@ class MessageEncoder:
         """Encode rows that have the layout's columns; ``zone`` is the session's time zone."""
         self._layout = coding.layout
         self._key_format = coding.open_key()
-        self._value_format = coding.open_value()
+        self._changelog = coding.open_changelog()
+        self._value_format = self._changelog or coding.open_value()
         self._zone = zone
 
     def encode(self, rows: pa.RecordBatch) -> EncodedMessages:
         """Encode rows to messages, in order; rows have the layout's columns and optionally ``_change_type``.
 
         On an upsert table, inserts and updates become messages with a value, deletes become messages with a null
-        value (tombstones), and update preimages are dropped. Other tables accept only inserts.
+        value (tombstones), and update preimages are dropped. In a changelog format each change is a message. Other
+        tables accept only inserts.
 
         Raises:
             InvalidInputError: the format cannot encode a value, a primary key column is NULL, ``_change_type`` has an
@@ -213,14 +247,9 @@ class MessageEncoder:
             columns = [rows.column(name) for name in layout.key]
             self._check_key(columns)
             keys = self._key_format.encode_column(_labelled(columns, layout.key_schema, rows.num_rows))
-        written = rows if deleted is None else rows.filter(pa.array(~deleted))
-        columns = [written.column(name) for name in layout.value]
-        values = self._value_format.encode_column(_labelled(columns, layout.value_schema, written.num_rows))
-        if deleted is not None and deleted.any():
-            values = values.take(pa.array(np.maximum(np.cumsum(~deleted) - 1, 0), mask=deleted))
         return EncodedMessages(
             keys,
-            values,
+            self._values(rows, deleted),
             self._metadata(rows, "timestamp", lambda column: timestamps_of(column, self._zone)),
             self._metadata(rows, "headers", headers_of),
         )
@@ -239,6 +268,19 @@ class MessageEncoder:
         for name in pc.unique(names).to_pylist():
             yield replace(self.encode(rows.filter(pc.equal(names, name))), topic=name)
 
+    def _values(self, rows: pa.RecordBatch, deleted: np.ndarray | None) -> pa.Array:
+        """Return the values of messages; ``deleted`` is the mask that ``_changes`` returns."""
+        layout = self._layout
+        if deleted is None or self._changelog is not None or not deleted.any():
+            values = _labelled([rows.column(name) for name in layout.value], layout.value_schema, rows.num_rows)
+            if self._changelog is not None and deleted is not None:
+                return self._changelog.encode_changes(values, deleted)
+            return self._value_format.encode_column(values)
+        written = rows.filter(pa.array(~deleted))
+        columns = [written.column(name) for name in layout.value]
+        values = self._value_format.encode_column(_labelled(columns, layout.value_schema, written.num_rows))
+        return values.take(pa.array(np.maximum(np.cumsum(~deleted) - 1, 0), mask=deleted))
+
     def _metadata(self, rows: pa.RecordBatch, key: str, read: Callable[[pa.Array], list[Any]]) -> list[Any] | None:
         for column, shown in self._layout.metadata.items():
             if shown == key:
@@ -246,7 +288,7 @@ class MessageEncoder:
         return None
 
     def _changes(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray | None]:
-        """Return the rows to write and, for an upsert table, a mask of the deletes among them.
+        """Return the rows to write and a mask of those that are deleted, or retracted; None if all are inserts.
 
         Raises:
             InvalidInputError: a change type is unknown, or the table does not support it.
@@ -257,11 +299,13 @@ class MessageEncoder:
             wrong = kinds.filter(pc.invert(known))[0].as_py()
             msg = f"column '{CHANGE_TYPE}': expected one of {', '.join(CHANGE_TYPE_NAMES)}, got {wrong!r}."
             raise InvalidInputError(msg)
+        if self._changelog is not None:
+            return rows, pc.is_in(kinds, value_set=_RETRACTED).to_numpy(zero_copy_only=False)
         if not self._layout.is_upsert:
             if not pc.all(pc.equal(kinds, RowKind.INSERT.change_type)).as_py() and rows.num_rows:
                 msg = (
                     f"A 'kafka' table doesn't support consuming update and delete changes (column '{CHANGE_TYPE}'); it "
-                    "only appends rows. Write them to an 'upsert-kafka' table."
+                    "only appends rows. Write them to an 'upsert-kafka' table, or as 'debezium-json'."
                 )
                 raise InvalidInputError(msg)
             return rows, None
@@ -287,16 +331,18 @@ def _row_of(record: np.ndarray, count: int) -> np.ndarray:
     return found
 
 
-def _taken(
-    batch: pa.RecordBatch, names: Sequence[str], name: str, rows: np.ndarray, data_type: pa.DataType
-) -> pa.Array | None:
+def _taken(batch: pa.RecordBatch, names: Sequence[str], name: str, rows: np.ndarray) -> pa.Array | None:
     """Return a column's values at the given rows, NULL for row -1; None if the batch does not have the column."""
     if name not in names:
         return None
     column = batch.column(names.index(name))
     if len(rows) != len(column) or (len(rows) and (rows[0] != 0 or (np.diff(rows) != 1).any())):
         column = column.take(pa.array(rows, mask=rows < 0))
-    return column if column.type == data_type else column.cast(data_type)
+    return column
+
+
+def _cast(column: pa.Array | None, data_type: pa.DataType) -> pa.Array | None:
+    return column if column is None or column.type == data_type else column.cast(data_type)
 
 
 def _either(from_value: pa.Array | None, from_key: pa.Array | None, deleted: np.ndarray) -> pa.Array:

@@ -14,6 +14,7 @@ import pyarrow.types as pt
 from confluent_kafka import Message
 
 from snapshot.errors import InvalidInputError
+from tablestore.connectors.formats.base import MetadataKind, text_or
 
 _TIMESTAMP_TYPES: Final = ("NoTimestampType", "CreateTime", "LogAppendTime")
 HEADERS: Final = pa.map_(pa.string(), pa.binary())
@@ -23,27 +24,15 @@ _MILLIS: Final = pa.timestamp("ms", "UTC")
 WRITABLE: Final = ("headers", "timestamp")
 TOPIC: Final = "topic"
 """Metadata that can be written if there are several topics."""
+OF_VALUE: Final = "value."
+"""Prefix of the metadata keys of the value's format."""
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """A metadata key.
+class _Kind(MetadataKind):
+    """A metadata key of Kafka's messages; ``take`` extracts the metadata from them."""
 
-    Attributes:
-        type: the Arrow type of the metadata.
-        words: the SQL type, for error messages.
-        take: extracts the metadata from messages.
-        fits: whether a column of another type can show the metadata.
-    """
-
-    type: pa.DataType
-    words: str
     take: Callable[[Sequence[Any]], list[Any]]
-    fits: Callable[[pa.DataType], bool]
-
-
-def _text_or(*others: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    return lambda kind: pt.is_string(kind) or any(fits(kind) for fits in others)
 
 
 def _from(method: Callable[[Any], Any]) -> Callable[[Sequence[Any]], list[Any]]:
@@ -52,28 +41,28 @@ def _from(method: Callable[[Any], Any]) -> Callable[[Sequence[Any]], list[Any]]:
 
 _M: Final[Any] = cast(Any, Message)
 KINDS: Final[Mapping[str, _Kind]] = {
-    "topic": _Kind(pa.string(), "STRING NOT NULL", _from(_M.topic), _text_or()),
-    "partition": _Kind(pa.int32(), "INT NOT NULL", _from(_M.partition), _text_or(pt.is_int32, pt.is_int64)),
+    "topic": _Kind(pa.string(), "STRING NOT NULL", text_or(), _from(_M.topic)),
+    "partition": _Kind(pa.int32(), "INT NOT NULL", text_or(pt.is_int32, pt.is_int64), _from(_M.partition)),
     "headers": _Kind(
         HEADERS,
         "MAP<STRING, BYTES>, or ARRAY<ROW<key STRING, value BYTES>>, which keeps repeated ones",
+        lambda kind: kind == HEADERS or _lists_headers(kind),
         # If a header occurs several times, the last one wins.
         lambda messages: [list(dict(m.headers() or ()).items()) for m in messages],
-        lambda kind: kind == HEADERS or _lists_headers(kind),
     ),
-    "leader-epoch": _Kind(pa.int32(), "INT", _from(_M.leader_epoch), _text_or(pt.is_int32, pt.is_int64)),
-    "offset": _Kind(pa.int64(), "BIGINT NOT NULL", _from(_M.offset), _text_or(pt.is_int64)),
+    "leader-epoch": _Kind(pa.int32(), "INT", text_or(pt.is_int32, pt.is_int64), _from(_M.leader_epoch)),
+    "offset": _Kind(pa.int64(), "BIGINT NOT NULL", text_or(pt.is_int64), _from(_M.offset)),
     "timestamp": _Kind(
         _MILLIS,
         "TIMESTAMP_LTZ(3) NOT NULL",
+        text_or(pt.is_timestamp, pt.is_date),
         lambda messages: [m.timestamp()[1] for m in messages],
-        _text_or(pt.is_timestamp, pt.is_date),
     ),
     "timestamp-type": _Kind(
         pa.string(),
         "STRING NOT NULL",
+        text_or(),
         lambda messages: [_TIMESTAMP_TYPES[m.timestamp()[0]] for m in messages],
-        _text_or(),
     ),
 }
 """The metadata keys that the connector's documentation page lists."""
@@ -88,7 +77,8 @@ class MessageMapping:
         key: names of the key columns, in key order.
         prefix: prefix of the key columns' names in the table; message fields do not have it.
         value: names of the value columns, in order.
-        metadata: the metadata key of each metadata column, by column name.
+        metadata: the metadata key of each column that shows metadata of the message, by column name.
+        value_metadata: the format's metadata key of each column that shows metadata of the value, by column name.
         is_upsert: whether the key is a primary key: never NULL, and a message with a null value deletes its row.
     """
 
@@ -97,6 +87,7 @@ class MessageMapping:
     prefix: str
     value: tuple[str, ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
+    value_metadata: Mapping[str, str] = field(default_factory=dict)
     is_upsert: bool = False
 
     @cached_property
@@ -122,6 +113,7 @@ def make_mapping(
     prefix: str,
     except_key: bool,
     metadata: Mapping[str, str],
+    value_metadata: Mapping[str, MetadataKind],
     is_upsert: bool,
 ) -> MessageMapping:
     """Return the mapping of a table's columns to message parts.
@@ -132,16 +124,18 @@ def make_mapping(
         prefix: see ``MessageMapping``.
         except_key: whether to leave the key columns out of the value.
         metadata: metadata keys by lower-case column name; entries for columns that the schema lacks are ignored.
+        value_metadata: the metadata keys of the value's format.
         is_upsert: see ``MessageMapping``.
 
     Raises:
         InvalidInputError: a key column or a metadata key does not exist, or a metadata column has an incompatible type.
     """
+    kinds: dict[str, MetadataKind] = {**KINDS, **{f"{OF_VALUE}{name}": kind for name, kind in value_metadata.items()}}
     shown: dict[str, str] = {}
     for each in schema:
         name = metadata.get(each.name.lower())
         if name is not None:
-            _check_metadata(each, name)
+            _check_metadata(each, name, kinds)
             shown[each.name] = name
     physical = [name for name in schema.names if name not in shown]
     for name in key:
@@ -153,15 +147,16 @@ def make_mapping(
             )
             raise InvalidInputError(msg)
     value = [name for name in physical if not (except_key and name in key)]
-    return MessageMapping(schema, tuple(key), prefix, tuple(value), shown, is_upsert)
+    of_value = {name: shown.pop(name)[len(OF_VALUE) :] for name in [*shown] if shown[name].startswith(OF_VALUE)}
+    return MessageMapping(schema, tuple(key), prefix, tuple(value), shown, of_value, is_upsert)
 
 
-def _check_metadata(column: pa.Field, key: str) -> None:
-    kind = KINDS.get(key)
+def _check_metadata(column: pa.Field, key: str, kinds: Mapping[str, MetadataKind]) -> None:
+    kind = kinds.get(key)
     if kind is None:
         msg = (
             f"Invalid metadata key '{key}' in column '{column.name}'. The connector supports the following metadata "
-            f"keys for reading: {', '.join(KINDS)}; for writing: {', '.join(WRITABLE)}."
+            f"keys for reading: {', '.join(kinds)}; for writing: {', '.join(WRITABLE)}."
         )
         raise InvalidInputError(msg)
     if not kind.fits(column.type):
@@ -201,7 +196,8 @@ def check_writable(layout: MessageMapping, *, has_topics: bool) -> None:
             "expected a column with metadata 'topic' (in SQL, STRING METADATA FROM 'topic', not VIRTUAL), got none."
         )
         raise InvalidInputError(msg)
-    for column, key in layout.metadata.items():
+    of_value = {column: f"{OF_VALUE}{key}" for column, key in layout.value_metadata.items()}
+    for column, key in {**layout.metadata, **of_value}.items():
         if key not in known:
             msg = (
                 f"Invalid metadata key '{key}' in column '{column}'. The connector supports the following metadata "
@@ -225,7 +221,11 @@ def metadata_array(key: str, messages: Sequence[Any], data_type: pa.DataType, zo
         names = [field.name for field in data_type.value_type]
         rows = [[dict(zip(names, header, strict=True)) for header in m.headers() or ()] for m in messages]
         return pa.array(rows, data_type)
-    array = pa.array(known.take(messages), known.type)
+    return shown_as(pa.array(known.take(messages), known.type), data_type, zone)
+
+
+def shown_as(array: pa.Array, data_type: pa.DataType, zone: str) -> pa.Array:
+    """Return metadata in the type of its column; the other arguments are those of ``metadata_array``."""
     if array.type == data_type:
         return array
     if pt.is_timestamp(array.type) and not (pt.is_timestamp(data_type) and data_type.tz is not None):

@@ -17,8 +17,8 @@ from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.topic import LOOK_SECONDS
 from snapshot.errors import DataLostError, InvalidInputError
+from tablestore.connectors.java_regex import compile_pattern
 from tablestore.connectors.kafka.positions import Bound, BoundedMode, Start, StartupMode
-from tablestore.connectors.kafka.topic_pattern import compile_pattern
 
 logger: Final = logging.getLogger("tablestore")
 
@@ -67,7 +67,7 @@ class Scan:
         self._clock = clock
         self._cluster = Cluster(spec.client)
         self._group = GroupOffsets(spec.client, spec.group)
-        self._matches = compile_pattern(spec.pattern).fullmatch if spec.pattern is not None else None
+        self._matches = compile_pattern(spec.pattern, "topic-pattern").fullmatch if spec.pattern is not None else None
         self._partitions: list[Partition] = []
         self._looked_at: float | None = None
         self._ids: dict[str, str] = {}

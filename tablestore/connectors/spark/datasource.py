@@ -18,15 +18,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from log_system.kafka.client.consumers import FetchRange
 from snapshot.errors import InvalidInputError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
+from snapshot.schema.system_columns import SEQ
 from tablestore.connectors.kafka.scan_planner import Scan
-from tablestore.connectors.option_names import Connector, Side
+from tablestore.connectors.option_names import PRIMARY_KEY, Connector, Side
 from tablestore.connectors.spark.changelog_stream import CHANGELOG_FORMAT, ChangelogStream
 from tablestore.connectors.spark.partition_watermarks import IDLE, PartitionStream, take_watermarks
 from tablestore.connectors.spark.sink import Sink, Written
-from tablestore.connectors.spark.split_reader import RangeSplit, live, read_last, read_rows, shown
+from tablestore.connectors.spark.split_reader import RangeSplit, live, read_final, read_last, read_rows, shown
 from tablestore.connectors.spark.stream import KafkaStream
 from tablestore.connectors.table import KafkaTable
 from tablestore.spark.error_messages import shows_messages
@@ -167,12 +169,25 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
 @shows_messages
 class KafkaReader(DataSourceReader):
-    """Reads the messages that topics hold at planning time; for an upsert table, the current row of each key."""
+    """Reads the messages that topics hold at planning time.
+
+    Of an upsert table, it reads the current row of each key. Of a changelog format, it reads the rows that the changes
+    leave, or the changes themselves if ``_change_type`` is in the schema.
+    """
 
     def __init__(self, table: KafkaTable, schema: StructType) -> None:
         """Read the table as rows of ``schema``."""
-        if CHANGE_TYPE in schema.fieldNames():
+        options = table.options
+        self._shows_changes = CHANGE_TYPE in schema.fieldNames()
+        if self._shows_changes and not options.is_changelog:
             msg = f"column '{CHANGE_TYPE}': a batch read has rows, not changes. Leave it out, or read a stream."
+            raise InvalidInputError(msg)
+        if options.is_changelog and not self._shows_changes and not options.primary_key:
+            msg = (
+                f"{options.what}: which rows the changes leave is known here by the PRIMARY KEY only. Set option "
+                f"'{PRIMARY_KEY}', read with tablestore.connectors.read(), which compares whole rows, or add "
+                f"'{CHANGE_TYPE} STRING' to the schema to read the changes."
+            )
             raise InvalidInputError(msg)
         self._table = table
         self._schema: pa.Schema = arrow_schema(schema)
@@ -194,9 +209,14 @@ class KafkaReader(DataSourceReader):
         # If there is nothing to read, Spark starts one task without a split.
         if not isinstance(partition, RangeSplit):
             return
-        columns = self._schema.names
-        is_upsert = self._table.options.is_upsert
-        for batch in (read_last if is_upsert else read_rows)(self._table, partition.part, columns):
-            rows = live(batch) if is_upsert else batch
+        for rows in self._rows(partition.part):
             if rows.num_rows:
                 yield shown(rows, self._schema)
+
+    def _rows(self, part: FetchRange) -> Iterator[pa.RecordBatch]:
+        columns = [name for name in self._schema.names if name not in (CHANGE_TYPE, SEQ)]
+        if self._table.options.is_upsert:
+            return map(live, read_last(self._table, part, columns))
+        if self._table.options.is_changelog and not self._shows_changes:
+            return read_final(self._table, part, columns)
+        return read_rows(self._table, part, columns)

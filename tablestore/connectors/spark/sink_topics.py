@@ -10,9 +10,9 @@ import numpy as np
 from log_system.kafka.client.cluster import Cluster
 from log_system.kafka.client.topic import ensure_topic_of_broker
 from snapshot.errors import InvalidInputError
+from tablestore.connectors.java_regex import compile_pattern
 from tablestore.connectors.kafka.message_codec import EncodedMessages
 from tablestore.connectors.kafka.partitioners import Choose, make_partitioner
-from tablestore.connectors.kafka.topic_pattern import compile_pattern
 from tablestore.connectors.options import ConnectorOptions
 
 
@@ -67,7 +67,7 @@ class TopicPartitioner:
     def _partitions(self, topic: str) -> tuple[int, ...]:
         pattern = self.options.pattern
         if topic not in self.known:
-            if pattern is None or compile_pattern(pattern).fullmatch(topic) is None:
+            if pattern is None or compile_pattern(pattern, "topic-pattern").fullmatch(topic) is None:
                 msg = f"metadata 'topic': expected one of {self.options.what}, got {topic!r}."
                 raise InvalidInputError(msg)
             self.known |= partitions_of(self.options, [topic])

@@ -25,6 +25,7 @@ from tablestore.connectors.table import KafkaTable
 _HELD_RECORDS = 300_000
 _HELD_BYTES = 64 << 20
 _DECODED_RECORDS = 20_000
+_ADDED = pa.array([RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type])
 
 
 @dataclass
@@ -46,13 +47,13 @@ def read_rows(
         zone: the session's time zone; callers outside a task must pass it.
 
     Yields:
-        The requested columns; for an upsert table also ``_change_type`` and ``_seq`` (the offset).
+        The requested columns; for a table of changes also ``_change_type`` and ``_seq`` (the offset).
     """
     options = table.options
     decoder = MessageDecoder(table.coding, columns, zone or session_zone())
     for records in _records(table, part, decoder):
         batch, offsets = decoder.decode(records, part)
-        if options.is_upsert:
+        if options.has_changes:
             batch = batch.append_column(SEQ, pa.array(offsets))
         yield batch
 
@@ -99,6 +100,29 @@ def read_last(table: KafkaTable, part: FetchRange, columns: Sequence[str]) -> It
     key = table.coding.layout.key
     decoder = MessageDecoder(table.coding, [*columns, *(name for name in key if name not in columns)], session_zone())
     return last_records(key, _last_rows(decoder, _records(table, part, decoder), part))
+
+
+def read_final(table: KafkaTable, part: FetchRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read the rows that the changes of a changelog format leave, by primary key, in bounded memory.
+
+    All messages of a key are in one partition, so its last change there is the last one overall.
+
+    Yields:
+        The requested columns, the key columns, ``_change_type`` and ``_seq``.
+    """
+    key = table.options.primary_key
+    wanted = [*columns, *(name for name in key if name not in columns)]
+    for batch in last_records(key, _numbered(read_rows(table, part, wanted))):
+        yield batch.filter(pc.is_in(batch.column(CHANGE_TYPE), value_set=_ADDED))
+
+
+def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Replace ``_seq`` by the number of the row, since the rows of one message have the same offset."""
+    count = 0
+    for batch in batches:
+        numbers = pa.array(np.arange(count, count + len(batch)))
+        count += len(batch)
+        yield batch.set_column(batch.schema.names.index(SEQ), SEQ, numbers)
 
 
 def _last_rows(decoder: MessageDecoder, batches: Iterable[Records], part: FetchRange) -> Iterator[pa.RecordBatch]:

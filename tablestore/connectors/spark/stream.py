@@ -39,12 +39,13 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read the table as rows of ``schema``.
 
         Raises:
-            InvalidInputError: the schema of an upsert table lacks ``_change_type``.
+            InvalidInputError: the schema of a table of changes lacks ``_change_type``.
         """
-        if table.options.is_upsert and CHANGE_TYPE not in schema.fieldNames():
+        if table.options.has_changes and CHANGE_TYPE not in schema.fieldNames():
             msg = (
                 f"{table.options.what} is read as a stream of changes: add '{CHANGE_TYPE} STRING' to the schema to "
-                "tell deletes from updates, or use tablestore.connectors.read_changes()."
+                "tell deletes from updates"
+                f"{', or use tablestore.connectors.read_changes()' if table.options.is_upsert else ''}."
             )
             raise InvalidInputError(msg)
         self._table = table

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructField, StructType, TimestampNTZType, Timesta
 from log_system.kafka.client.access_policy import VARIABLE, Allowed
 from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import InvalidInputError
+from tablestore.connectors.formats.registry import CHANGELOG_FORMATS
 from tablestore.connectors.kafka.client_properties import check_stored_properties
 from tablestore.connectors.kafka.message_mapping import writable
 from tablestore.connectors.kafka.partitioners import OWN_PARTITIONERS
@@ -65,6 +66,13 @@ def connector_of(made: CreateTable) -> Connector | None:
         known = ", ".join(f"'{each.value}'" for each in Connector)
         msg = f"table '{made.name}': option 'connector': expected {known}, or none for a store table; got {given!r}."
         raise InvalidInputError(msg) from None
+
+
+def is_changelog(made: CreateTable) -> bool:
+    """Return whether a table is one of the ``kafka`` connector whose messages are changes."""
+    options = {name.lower(): str(value) for name, value in made.options}
+    value_format = options.get("value.format", options.get("format"))
+    return connector_of(made) is Connector.KAFKA and value_format in CHANGELOG_FORMATS
 
 
 def stored_columns(made: CreateTable) -> Columns:

@@ -29,6 +29,10 @@ _OF_FLINK: Final[Mapping[str, str]] = {
         "an INSERT is refused where several rows of its query could have one PRIMARY KEY, so that no sink has to "
         "choose among them. Flink's is a state of all of them, of which the last one is written."
     ),
+    "table.exec.source.cdc-events-duplicate": (
+        "changes of a changelog format are taken as they are, each once. Where a tool may have sent some twice, INSERT "
+        "them INTO an 'upsert-kafka' table by their PRIMARY KEY, and read that."
+    ),
 }
 _WORD: Final = re.compile(r"[^,=\s]+=[^,=\s]+")
 

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.quoting import backquoted
@@ -24,6 +24,7 @@ from tablestore.sql.catalog.binding import (
     connector_of,
     connector_options,
     insertable_columns,
+    is_changelog,
     name_of,
     schema_of,
     stored_columns,
@@ -64,22 +65,25 @@ class ConnectorTable:
         return self._made.primary_key
 
     def read(self) -> DataFrame:
-        """Read the table up to its current end; an upsert table gives one row per key."""
+        """Read the table up to its current end; see ``tablestore.connectors.read``."""
         frame = read(self._scope.spark, self.connector, self.schema, self._options())
         return with_computed(frame, self._made)
 
     def read_stream(self, *, ordered: bool = False) -> DataFrame:
-        """Read the table as a stream; an upsert table gives changes, with ``_change_type`` as the last column.
+        """Read the table as a stream; one of changes gives them with ``_change_type`` as the last column.
 
         Args:
-            ordered: whether an upsert table's changes also have ``_seq`` after it; see ``read_changes``.
+            ordered: whether changes also have ``_seq`` after it; see ``read_changes`` and ``read_stream``.
         """
         if self.connector is Connector.UPSERT:
             options = self._options()
             options.setdefault(STATE.lower(), self._scope.states)
             frame = read_changes(self._scope.spark, self.schema, options, ordered=ordered)
         else:
-            frame = read_stream(self._scope.spark, self.connector, self.schema, self._options())
+            changes = [StructField(CHANGE_TYPE, StringType())] if is_changelog(self._made) else []
+            changes += [StructField(SEQ, LongType())] if changes and ordered else []
+            schema = StructType([*self.schema.fields, *changes])
+            frame = read_stream(self._scope.spark, self.connector, schema, self._options())
         return with_computed(frame, self._made)
 
     def read_timed(self) -> DataFrame:

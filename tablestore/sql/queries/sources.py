@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
 from tablestore.spark.changelog import changelog
-from tablestore.sql.catalog.binding import connector_of
+from tablestore.sql.catalog.binding import connector_of, is_changelog
 from tablestore.sql.catalog.hints import stream_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import with_computed
@@ -50,6 +50,8 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
     if not _goes_on(made):
         return of_rows(batch_table(scope, made.name, 0))
     table = open_table(scope, made.name)
+    if is_changelog(made) and not isinstance(table, TableStore):
+        return _of_changelog(table.read_stream(ordered=True), made)
     if not isinstance(table, TableStore):
         has_watermark = timed and made.watermark is not None and not made.primary_key
         frame = table.read_timed() if has_watermark else table.read_stream(ordered=bool(made.primary_key))
@@ -58,6 +60,14 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
     if not made.primary_key:
         return of_rows(with_computed(_added(table.read_stream(**options), made.name), made))
     return _of_key_table(with_computed(_changes_of(table, options), made), made)
+
+
+def _of_changelog(changes: DataFrame, made: CreateTable) -> Relation:
+    """Return the changes of a changelog format; by primary key, they are merged into one for each micro-batch."""
+    if not made.primary_key:
+        return of_changes(changes.drop(SEQ), None)
+    # The changes hold the rows they replace, but a micro-batch may have several of one key.
+    return _of_key_table(first_and_last_of(changes, made.primary_key, F.col(SEQ)), made)
 
 
 def _added(changes: DataFrame, name: str) -> DataFrame:

@@ -63,7 +63,7 @@ class JsonBulkReader:
             The decoded rows, in payload order within each part.
         """
         objects = pc.starts_with(texts, "{").to_numpy(zero_copy_only=False)
-        yield from self._read(texts, np.flatnonzero(objects & ~_doubtful(texts)))
+        yield from self._read(texts, np.flatnonzero(objects & ~doubtful(texts)))
 
     def _read(self, texts: pa.Array, positions: np.ndarray) -> Iterator[BulkRows]:
         if not len(positions):
@@ -135,19 +135,19 @@ class JsonBulkReader:
         return f"SELECT {', '.join(columns)} FROM ({parsed})"
 
 
-def _doubtful(texts: pa.Array) -> np.ndarray:
+def doubtful(texts: pa.Array) -> np.ndarray:
     """Return a mask of payloads that may be invalid JSON that DuckDB accepts, or nested too deeply for Python."""
-    doubtful = np.zeros(len(texts), bool)
+    found = np.zeros(len(texts), bool)
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     if _may_be_doubtful(np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]):
-        doubtful |= pc.match_substring_regex(texts, _DOUBTFUL_TEXT).to_numpy(zero_copy_only=False)
+        found |= pc.match_substring_regex(texts, _DOUBTFUL_TEXT).to_numpy(zero_copy_only=False)
     long = np.flatnonzero(np.diff(ends) > 2 * _DEPTH_MAX)
     if len(long):
         some = texts.take(pa.array(long))
         brackets = pc.add(pc.count_substring(some, "["), pc.count_substring(some, "{"))
-        doubtful[long] |= pc.greater(brackets, _DEPTH_MAX).to_numpy(zero_copy_only=False)
-    return doubtful
+        found[long] |= pc.greater(brackets, _DEPTH_MAX).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _may_be_doubtful(data: np.ndarray) -> bool:

@@ -26,11 +26,9 @@ from tablestore.options.value_types import BOOLEAN, VERBATIM, choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class JsonOptions(FormatOptions):
-    """The options of the ``json`` format."""
+class CommonJsonOptions(FormatOptions):
+    """The options of all formats that are JSON."""
 
-    format = "json"
-    fail_on_missing_field: bool = option("fail-on-missing-field", BOOLEAN, "false", "An error instead of NULL.")
     ignore_parse_errors: bool = option(
         "ignore-parse-errors",
         BOOLEAN,
@@ -40,9 +38,23 @@ class JsonOptions(FormatOptions):
     standard: str = option("timestamp-format.standard", choice(("SQL", "ISO-8601")), "SQL")
     plain_decimals: bool = option("encode.decimal-as-plain-number", BOOLEAN, "false", "Without an exponent.")
     without_nulls: bool = option("encode.ignore-null-fields", BOOLEAN, "false", "Whether NULL fields are omitted.")
-    # These options are validated but have no effect: Arrow maps have no NULL keys, and there is only one decoder.
+    # These options are validated but have no effect: Arrow maps have no NULL keys.
     null_keys: str = option("map-null-key.mode", choice(("FAIL", "DROP", "LITERAL")), "FAIL")
     null_key: str = option("map-null-key.literal", VERBATIM, "null")
+
+    @property
+    def separator(self) -> str:
+        """The separator of date and time."""
+        return " " if self.standard == "SQL" else "T"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonOptions(CommonJsonOptions):
+    """The options of the ``json`` format."""
+
+    format = "json"
+    fail_on_missing_field: bool = option("fail-on-missing-field", BOOLEAN, "false", "An error instead of NULL.")
+    # This option is validated but has no effect: there is only one decoder.
     parser: bool = option("decode.json-parser.enabled", BOOLEAN, "true")
 
     def __post_init__(self) -> None:
@@ -58,11 +70,6 @@ class JsonOptions(FormatOptions):
                 "them to 'false'"
             )
             raise InvalidInputError(msg)
-
-    @property
-    def separator(self) -> str:
-        """The separator of date and time."""
-        return " " if self.standard == "SQL" else "T"
 
 
 class JsonRowFormat(TextFormat):

@@ -16,12 +16,10 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.types as pt
 
+from tablestore.connectors.formats.json.text_splitter import SPACE
 from tablestore.connectors.formats.values import UnfitError, shown, value_reader, whole
 
 Convert = Callable[[Any], Any]
-
-SPACE = " \t\r\n"
-"""JSON's whitespace characters."""
 
 
 class Number(str):
@@ -56,35 +54,19 @@ class JsonRowReader:
             UnfitError: the payload is invalid, and parse errors are not ignored.
         """
         try:
-            value = self._parse(payload)
-            return None if value is None else self._row(value)
+            value = parse_object(payload)
+            return None if value is None else self.convert(value)
         except UnfitError:
             if self._ignore:
                 return None
             raise
 
-    def _parse(self, payload: bytes) -> dict[str, Any] | None:
-        try:
-            text = payload.decode("utf-8")
-        except UnicodeDecodeError as error:
-            msg = f"not UTF-8: {shown(payload)}"
-            raise UnfitError(msg) from error
-        if text.strip(SPACE) in ("", "null"):
-            return None
-        try:
-            # strict=False accepts control characters within strings, as Flink does.
-            value = json.loads(
-                text, strict=False, parse_int=_integer_token, parse_float=Number, parse_constant=_no_constant
-            )
-        except (ValueError, RecursionError) as error:
-            msg = f"not valid JSON ({shown(str(error))}): {shown(text)}"
-            raise UnfitError(msg) from error
-        if not isinstance(value, dict):
-            msg = f"expected a JSON object, got {shown(text)}"
-            raise UnfitError(msg)
-        return value
+    def convert(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the row of a parsed object.
 
-    def _row(self, value: dict[str, Any]) -> dict[str, Any]:
+        Raises:
+            UnfitError: a field is invalid; if parse errors are ignored, only a NULL that is not allowed.
+        """
         row = {}
         for field, convert in self._columns:
             try:
@@ -125,10 +107,10 @@ class JsonRowReader:
             return lambda value: self._struct(value, fields)
         if pt.is_list(data_type):
             element = self._nullable(data_type.value_field)
-            return lambda value: [element(item) for item in _of(list, value, "array")]
+            return lambda value: [element(item) for item in of_type(list, value, "array")]
         if pt.is_map(data_type):
             item = self._nullable(data_type.item_field)
-            return lambda value: [(_clean(name), item(inner)) for name, inner in _of(dict, value, "object").items()]
+            return lambda value: [(_clean(name), item(inner)) for name, inner in of_type(dict, value, "object").items()]
         if pt.is_string(data_type):
             return lambda value: _clean(_text_of(value))
         if pt.is_binary(data_type):
@@ -139,7 +121,7 @@ class JsonRowReader:
         return lambda value: read(_scalar(value))
 
     def _struct(self, value: Any, fields: list[tuple[pa.Field, Convert]]) -> dict[str, Any]:
-        given = _of(dict, value, "object")
+        given = of_type(dict, value, "object")
         result = {}
         for field, convert in fields:
             if field.name not in given and self._fail_on_missing_field:
@@ -147,6 +129,33 @@ class JsonRowReader:
                 raise UnfitError(msg)
             result[field.name] = convert(given.get(field.name))
         return result
+
+
+def parse_object(payload: bytes) -> dict[str, Any] | None:
+    """Parse a JSON object, whose numbers stay text; return None for an empty payload and for ``null``.
+
+    Raises:
+        UnfitError: the payload is not a JSON object.
+    """
+    try:
+        text = payload.decode("utf-8")
+    except UnicodeDecodeError as error:
+        msg = f"not UTF-8: {shown(payload)}"
+        raise UnfitError(msg) from error
+    if text.strip(SPACE) in ("", "null"):
+        return None
+    try:
+        # strict=False accepts control characters within strings, as Flink does.
+        value = json.loads(
+            text, strict=False, parse_int=_integer_token, parse_float=Number, parse_constant=_no_constant
+        )
+    except (ValueError, RecursionError) as error:
+        msg = f"not valid JSON ({shown(str(error))}): {shown(text)}"
+        raise UnfitError(msg) from error
+    if not isinstance(value, dict):
+        msg = f"expected a JSON object, got {shown(text)}"
+        raise UnfitError(msg)
+    return value
 
 
 def _integer_token(text: str) -> Number:
@@ -159,7 +168,8 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(msg)
 
 
-def _of(wanted: type, value: Any, name: str) -> Any:
+def of_type(wanted: type, value: Any, name: str) -> Any:
+    """Return a parsed value; raise UnfitError if it is not of the wanted type, which has this name in JSON."""
     if not isinstance(value, wanted):
         msg = f"expected a JSON {name}, got {shown(_text_of(value))}"
         raise UnfitError(msg)

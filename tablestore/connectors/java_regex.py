@@ -1,4 +1,4 @@
-"""Topic patterns: Java regular expressions that must match the whole topic name, as in Flink."""
+"""Java regular expressions in options, such as topic patterns."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _JAVA_CLASS = re.compile(r"\\([pP])\{java(\w+)\}")
 _JAVA_CLASSES = {"LowerCase": "Lower", "UpperCase": "Upper", "Alphabetic": "Alpha", "Digit": "Digit"}
 
 
-def compile_pattern(pattern: str) -> Any:
-    r"""Compile a Java regular expression.
+def compile_pattern(pattern: str, option: str) -> Any:
+    r"""Compile a Java regular expression; ``option`` is the name of its option, for error messages.
 
     The ``regex`` package supports the Java syntax that Python's ``re`` lacks: class intersections, possessive
     quantifiers, atomic groups and POSIX classes. This function rewrites ``\Q...\E``, ``\k<name>`` and
@@ -31,5 +31,5 @@ def compile_pattern(pattern: str) -> Any:
     try:
         return regex.compile(rewritten, regex.V1)
     except regex.error as error:
-        msg = f"Option 'topic-pattern': {pattern!r} is not a Java regular expression that can be used here: {error}."
+        msg = f"Option '{option}': {pattern!r} is not a Java regular expression that can be used here: {error}."
         raise InvalidInputError(msg) from error

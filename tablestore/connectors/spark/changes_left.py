@@ -1,0 +1,47 @@
+"""The rows that the changes of a table without a primary key leave, in a batch read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from snapshot.errors import InvalidInputError
+from snapshot.quoting import backquoted
+from snapshot.row_kind import CHANGE_TYPE, RowKind
+from snapshot.schema.system_columns import SEQ
+from tablestore.spark.changelog import holds_map
+
+_COPIES, _SHOWN = "_copies", "_shown"
+
+
+def left_of(changes: DataFrame, metadata: Sequence[str]) -> DataFrame:
+    """Return the rows that changes leave: each as often as it was added and not taken back.
+
+    Args:
+        changes: rows with ``_change_type`` and ``_seq``.
+        metadata: names of the columns that do not belong to the row, but to the message; the newest are returned.
+
+    Raises:
+        InvalidInputError: a column is, or contains, a map, which cannot be compared.
+    """
+    names = [name for name in changes.columns if name not in (CHANGE_TYPE, SEQ)]
+    row = [name for name in names if name not in metadata]
+    for name in row:
+        if holds_map(changes.schema[name].dataType):
+            msg = (
+                f"column '{name}': rows with a MAP cannot be compared, so the rows that changes leave are not known "
+                "without a PRIMARY KEY. Declare PRIMARY KEY (...) NOT ENFORCED, or read the table as a stream."
+            )
+            raise InvalidInputError(msg)
+    is_added = F.col(CHANGE_TYPE).isin(RowKind.INSERT.change_type, RowKind.UPDATE_AFTER.change_type)
+    shown = F.struct(*[F.col(backquoted(name)) for name in metadata], F.lit(1))
+    rows = changes.groupBy(*(F.col(backquoted(name)) for name in row)).agg(
+        F.sum(F.when(is_added, 1).otherwise(-1)).alias(_COPIES),
+        F.max_by(shown, F.when(is_added, F.col(SEQ))).alias(_SHOWN),
+    )
+    copies = F.explode(F.array_repeat(F.lit(0), F.greatest(F.col(_COPIES), F.lit(0)).cast("int")))
+    rows = rows.select("*", copies.alias("_copy"))
+    columns = [F.col(f"{_SHOWN}.{backquoted(name)}" if name in metadata else backquoted(name)) for name in names]
+    return rows.select(*(column.alias(name) for column, name in zip(columns, names, strict=True)))

@@ -1,0 +1,143 @@
+"""Tables of the ``kafka`` connector whose messages are changes, as sources and sinks of SQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from snapshot.errors import InvalidInputError
+from tablestore.sql import Catalog
+from tests.connectors.harness.changelog_messages import message_of
+from tests.connectors.harness.wire import Record, Wire
+from tests.sql.changes import Follower, Row, Side, random_side, run
+from tests.sql.test_run import finish, rows
+
+STEP, COUNT = 8, 24
+COLUMNS = "k INT, g STRING, n BIGINT, m DECIMAL(6, 2), j INT"
+QUERIES = [
+    "SELECT g, COUNT(*), SUM(n), AVG(m), COUNT(DISTINCT n) FROM u WHERE k > 0 GROUP BY g HAVING COUNT(*) > 1",
+    "SELECT COALESCE(u.k, v.k), u.n, v.m FROM u FULL JOIN v ON u.k = v.k WHERE u.n IS NULL OR u.n <> 3",
+    "SELECT g, COUNT(*), SUM(n) FROM w GROUP BY g",
+]
+
+
+@dataclass
+class ChangingSide(Side):
+    """A table whose messages are changes; a delete of a row that is not there is a tombstone, which changes nothing."""
+
+    format: str = "debezium-json"
+
+    def records(self) -> list[Record]:
+        last: dict[int, Row] = {}
+        found = []
+        for key, values in self.messages:
+            before, after = last.pop(key, None), None if values is None else {"k": key, **values}
+            if after is not None:
+                last[key] = after
+            message = None if before is None and after is None else message_of(self.format, before, after)
+            found.append(Record(None if message is None else json.dumps(message).encode(), key=str(key).encode()))
+        return found
+
+
+def table(name: str, columns: str, topic: str, **options: str) -> str:
+    given = {
+        "connector": "kafka", "topic": topic, "properties.bootstrap.servers": "...",
+        "scan.startup.mode": "earliest-offset", **{key.replace("_", "."): value for key, value in options.items()},
+    }  # fmt: skip
+    said = ", ".join(f"'{key}' = '{value}'" for key, value in given.items())
+    return f"CREATE TABLE {name} ({columns}) WITH ({said})"
+
+
+def test_every_micro_batch_gives_what_duckdb_gives(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str], tmp_path: Path
+) -> None:
+    """With and without a PRIMARY KEY: aggregates, a filter, a join by the keys of both."""
+    catalog.sql(f"SET 'tablestore.addresses' = '...={wire.servers}'")
+    formats = {"u": "debezium-json", "v": "ogg-json", "w": "canal-json"}
+    sides: list[Side] = []
+    for number, (name, form) in enumerate(formats.items()):
+        side = ChangingSide(name, random_side(name, 11 + number, COUNT).messages, form)
+        sides.append(side)
+        wire.send(place := wire.make(topic()), side.records())
+        key = "" if name == "w" else ", PRIMARY KEY (k) NOT ENFORCED"
+        catalog.sql(table(name, COLUMNS + key, place, format=form, maxRowsPerTrigger=str(STEP)))
+    follower = Follower(STEP, QUERIES, sides, fail_at=1)
+    while follower.batches < COUNT // STEP:
+        run(catalog, follower, tmp_path / "checkpoint")
+    assert len(rows(catalog, "SELECT * FROM u")) == len(sides[0].folded(COUNT))
+    assert len(rows(catalog, "SELECT * FROM w")) == len(sides[2].folded(COUNT))
+
+
+ONE, TWO, THREE = ({"id": number, "g": "a", "n": number} for number in (1, 2, 3))
+
+
+def test_changes_go_into_tables_by_key_and_into_topics_of_changes(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    """From Debezium's messages into an upsert table, a table of the store and, as a changelog, into topics."""
+    catalog.sql("SET 'tablestore.trigger' = 'available-now'")
+    source, upserts, groups, plain = (wire.make(topic()) for _ in range(4))
+    item, key = "id INT, g STRING, n BIGINT", "PRIMARY KEY (id) NOT ENFORCED"
+    catalog.sql(
+        "; ".join(
+            [
+                table("items", f"{item}, {key}", source, format="debezium-json"),
+                table("upserts", f"id INT, n BIGINT, {key}", upserts, key_format="json", value_format="json")
+                .replace("'kafka'", "'upsert-kafka'").replace("'scan.startup.mode' = 'earliest-offset', ", ""),
+                f"CREATE TABLE stored ({item}, {key})",
+                table("grouped", "g STRING, s BIGINT, PRIMARY KEY (g) NOT ENFORCED", groups,
+                      key_format="json", key_fields="g", value_format="maxwell-json"),
+                table("doubled", "n BIGINT", plain, format="canal-json"),
+                table("appended", "n BIGINT", plain, format="json"),
+            ]
+        )
+    )  # fmt: skip
+    inserts = (
+        "EXECUTE STATEMENT SET BEGIN INSERT INTO upserts SELECT id, n FROM items WHERE n < 10; "
+        "INSERT INTO stored SELECT * FROM items; INSERT INTO grouped SELECT g, SUM(n) FROM items GROUP BY g; "
+        "INSERT INTO doubled SELECT n * 2 FROM items; END"
+    )
+
+    def send(*changes: tuple[Row | None, Row | None]) -> None:
+        wire.send(source, [Record(json.dumps(message_of("debezium-json", *change)).encode()) for change in changes])
+        finish(catalog, inserts)
+
+    send((None, ONE), (None, TWO), (None, THREE))
+    assert rows(catalog, "SELECT * FROM grouped") == [("a", 6)]
+    send((ONE, ONE | {"n": 20}), (TWO, None), (THREE, THREE | {"n": 4}), (THREE | {"n": 4}, THREE | {"n": 5}))
+    assert rows(catalog, "SELECT * FROM upserts") == [(3, 5)]
+    assert rows(catalog, "SELECT * FROM stored") == [(1, "a", 20), (3, "a", 5)]
+    assert rows(catalog, "SELECT * FROM doubled") == [(10,), (40,)]
+    assert wire.pairs(groups) == [
+        (b'{"g":"a"}', f'{{"data":{{"g":"a","s":{total}}},"type":"{op}"}}'.encode())
+        for total, op in ((6, "insert"), (6, "delete"), (25, "insert"))
+    ]
+    with pytest.raises(InvalidInputError, match="Table sink 'appended' doesn't support consuming update changes"):
+        catalog.sql("INSERT INTO appended SELECT n FROM items")
+    with pytest.raises(InvalidInputError, match=r"its PRIMARY KEY \(g\) must contain all columns that identify"):
+        catalog.sql("INSERT INTO grouped SELECT g, n FROM items")
+
+
+def test_definitions_are_checked_when_they_are_created(catalog: Catalog) -> None:
+    at = "id INT, at TIMESTAMP(3) METADATA FROM 'value.source.timestamp'"
+    key = "id INT, PRIMARY KEY (id) NOT ENFORCED"
+    catalog.sql(table("ok", f"{at} VIRTUAL", "t", format="debezium-json"))
+    for columns, options, said in [
+        (key, {"format": "json"}, "'json' format doesn't support defining a PRIMARY KEY"),
+        (at, {"format": "canal-json"}, "Invalid metadata key 'value.source.timestamp'"),
+        (
+            key,
+            {"format": "ogg-json", "ogg-json.schema-include": "true"},
+            "unsupported option 'ogg-json.schema-include'",
+        ),
+        (key, {"format": "debezium-avro-confluent"}, "schema registry"),
+    ]:
+        with pytest.raises(InvalidInputError, match=said):
+            catalog.sql(table("bad", columns, "t", **options))
+    catalog.sql(table("writable", at, "t", format="debezium-json"))
+    with pytest.raises(InvalidInputError, match="Declare the column VIRTUAL"):
+        catalog.sql("INSERT INTO writable SELECT 1, TIMESTAMP '2024-01-01 00:00:00'")
