@@ -1,19 +1,27 @@
-"""``tablestore tables``: list the tables and views of a warehouse."""
+"""``tablestore tables`` and ``tablestore serve``: list the tables of a warehouse, and serve them without a writer."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 from rich.console import Console
-from typer import Option, Typer
+from typer import Argument, Option, Typer
 
-from snapshot.errors import TableStoreError
+from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
-from tablestore.cli.console import AsJson
+from tablestore.cli.console import AsJson, console
 from tablestore.cli.output import show_rows
+from tablestore.cli.recover import Client, client_options
 
 Warehouse = Annotated[str, Option("--warehouse", "-w", help="Folder of the tables and their definitions.")]
+
+
+TOKEN = "TABLESTORE_SERVE_TOKEN"
 
 
 def tables(warehouse: Warehouse = "warehouse", as_json: AsJson = False) -> None:
@@ -33,9 +41,51 @@ def tables(warehouse: Warehouse = "warehouse", as_json: AsJson = False) -> None:
     show_rows(Console(highlight=False), names, map(row, Definitions(folder).all()), as_json=as_json)
 
 
+def serve(
+    paths: Annotated[list[str] | None, Argument(help="Folders of tables.")] = None,
+    warehouse: Annotated[
+        str | None, Option("--warehouse", "-w", help="Serve all tables of a warehouse, also those created later.")
+    ] = None,
+    host: Annotated[str, Option(help=f"Address to listen on; one that is not loopback needs {TOKEN}.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="Port to listen on; 0 for a free one.", min=0, max=65_535)] = 9464,
+    verify_every: Annotated[
+        float | None, Option(help="Compare log and table every so many seconds. Default: never.", min=1)
+    ] = None,
+    option: Client = None,
+) -> None:
+    """Publish what crashed writers left, compact and expire by each table's options, and show metrics and a page.
+
+    Needs neither Spark nor Java, except that --warehouse loads PySpark's Python code. Several may serve the same
+    tables. Pages: /, /metrics (Prometheus), /healthz. Requests must present the token in TABLESTORE_SERVE_TOKEN, if it
+    is set, as 'Authorization: Bearer TOKEN'.
+    """
+    if not paths and warehouse is None:
+        msg = "serve: expected folders of tables, or --warehouse; got neither."
+        raise InvalidInputError(msg)
+    try:
+        from tablestore.service.service import Service, http_server  # noqa: PLC0415 - an extra of the package
+        from tablestore.service.watcher import Schedule  # noqa: PLC0415
+    except ImportError as error:
+        msg = "serve needs the package prometheus-client: pip install tablestore[serve]."
+        raise InvalidInputError(msg) from error
+    service = Service(
+        _lister(paths or [], warehouse), options=client_options(option), schedule=Schedule(verify=verify_every)
+    )
+    token = os.environ.get(TOKEN)
+    with http_server(service, host, port, token) as server, service:
+        console.print(f"Serving on http://{host}:{server.server_port}/ until Ctrl-C.", highlight=False, soft_wrap=True)
+        # ``shutdown`` waits for ``serve_forever``, which this thread runs.
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+        try:
+            server.serve_forever(poll_interval=0.1)
+        except KeyboardInterrupt:
+            console.print("Stopping ...", highlight=False)
+
+
 def add_to(app: Typer) -> None:
-    """Add the command to the application."""
+    """Add the commands to the application."""
     app.command()(tables)
+    app.command()(serve)
 
 
 def _newest(place: Storage) -> int | str:
@@ -44,3 +94,20 @@ def _newest(place: Storage) -> int | str:
     except TableStoreError as error:
         # Report a table that cannot be opened instead of failing for all of them.
         return error.kind
+
+
+def _lister(paths: Iterable[str], warehouse: str | None) -> Callable[[], list[str]]:
+    """Return a function that lists the tables to serve."""
+    fixed = [Storage.at(path).root for path in paths]
+    if warehouse is None:
+        return lambda: fixed
+    # PySpark takes a second to import.
+    from tablestore.sql.catalog.definitions import Definitions  # noqa: PLC0415
+
+    folder = Storage.at(warehouse)
+
+    def tables() -> list[str]:
+        found = [each.path for each in Definitions(folder).all() if each.path is not None]
+        return [*fixed, *(folder.child(path).root for path in found)]
+
+    return tables

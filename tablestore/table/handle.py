@@ -83,10 +83,11 @@ class TableHandle(ABC):
         A failure of maintenance is a warning: the write is done.
         """
         if snapshot is not None:
-            after_write(f"table {self.table.path}", "maintenance", self._maintain)
+            after_write(f"table {self.table.path}", "maintenance", self.maintain)
         return snapshot
 
-    def _maintain(self) -> None:
+    def maintain(self) -> None:
+        """Compact, expire snapshots and expire partitions if the table's options say that it is due."""
         self.renew()
         meter = self.writer.meter
         meter.made("compact", lambda: compact_if_due(self.refresh(), self.run_tasks))

@@ -1,0 +1,1 @@
+"""``tablestore serve``: publishes, maintains, verifies and shows tables without a writer."""

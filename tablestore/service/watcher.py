@@ -1,0 +1,229 @@
+"""Watches one table: publishes what crashed writers left, maintains and verifies it, and measures its state."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from threading import Event
+
+from log_system.kafka.client.access_policy import Allowed
+from log_system.kafka.client.secrets import wrap
+from log_system.report import Report
+from snapshot.errors import NotFoundError, TableReplacedError, TableStoreError
+from snapshot.store.changes import MAINTENANCE
+from snapshot.store.table_files import TableFiles
+from tablestore.context import TableContext
+from tablestore.inspect.metadata_tables import Lag, lag
+from tablestore.local.handle import LocalHandle
+from tablestore.streaming.consumers import Consumers
+from tablestore.write.foreign_commits import adopt
+from tablestore.write.metrics import Hook
+from tablestore.write.recovery import publish_all
+
+logger = logging.getLogger("tablestore")
+NONE_BEHIND = Lag(0, 0, 0.0)
+_LOOK_SECONDS = 5.0
+"""How often to check that the table is still the one that was opened."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often a watcher looks and works, in seconds.
+
+    Attributes:
+        poll: between looks at a table.
+        grace: how long the log may stay behind without progress before the watcher publishes: a live writer's own
+            publishing takes less.
+        maintain: between checks whether compaction or expiry is due.
+        verify: between comparisons of log and table; None for never.
+        retry: before the next attempt after an error.
+    """
+
+    poll: float = 0.2
+    grace: float = 0.5
+    maintain: float = 30.0
+    verify: float | None = None
+    retry: float = 2.0
+
+
+@dataclass(frozen=True)
+class TableState:
+    """What a watcher has seen of its table.
+
+    Attributes:
+        path: the table's folder.
+        newest: the newest snapshot.
+        published: the newest snapshot up to which the log has all changes; ``newest`` without a log.
+        behind: what the log lacks.
+        consumers: what each named consumer has not read, by its name.
+        merged: the snapshot that Delta readers outside see: the last compaction's in a table with a key.
+        merged_age: seconds since that snapshot was no longer the newest; 0 if it is.
+        error: the error of the last attempt; empty after a success.
+        errors: how many attempts failed, by kind of error.
+        verified: the newest snapshot of the last comparison of log and table; None before the first.
+        differences: how many differences it found.
+    """
+
+    path: str
+    newest: int = 0
+    published: int = 0
+    behind: Lag = NONE_BEHIND
+    consumers: Mapping[str, Lag] = field(default_factory=dict)
+    merged: int = 0
+    merged_age: float = 0.0
+    error: str = ""
+    errors: Mapping[str, int] = field(default_factory=dict)
+    verified: int | None = None
+    differences: int = 0
+
+
+class TableWatcher:
+    """Watches one table in one thread. Any number of watchers, in any processes, may watch a table."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        options: Mapping[str, object] | None = None,
+        allowed: Allowed | None = None,
+        schedule: Schedule | None = None,
+        hook: Hook | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Watch the table at ``path``; nothing is opened yet.
+
+        Args:
+            path: the table's folder.
+            options: Kafka client options that are not stored with the table.
+            allowed: the references that the table's stored options may contain; None for those of the environment.
+            schedule: how often to look and work; None for the defaults.
+            hook: called after each publish, compaction and expiry; see ``TableStore.metrics``.
+            clock: returns the time in seconds.
+        """
+        self.state = TableState(path)
+        self._options = wrap(options or {})
+        self._allowed = allowed
+        self._schedule = schedule or Schedule()
+        self._hook = hook
+        self._clock = clock
+        self._handle: LocalHandle | None = None
+        self._seen, self._behind_since = -1, 0.0
+        self._maintained = self._verified = self._looked = clock()
+
+    @property
+    def table(self) -> TableContext | None:
+        """The table as of the last look; None while it cannot be opened."""
+        return None if self._handle is None else self._handle.table
+
+    def run(self, stop: Event) -> None:
+        """Watch until ``stop`` is set. Errors are logged, kept in the state, and tried again."""
+        while not stop.is_set():
+            waits = self._schedule.poll if self.attempt() else self._schedule.retry
+            stop.wait(waits)
+        self.close()
+
+    def attempt(self) -> bool:
+        """Look at the table once and do what is due; return whether that succeeded."""
+        try:
+            self.step()
+        except (NotFoundError, TableReplacedError) as error:
+            # It was dropped, and perhaps created again: look for the one that is there now.
+            self.close()
+            self._failed(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other tables go on, and this one is tried again
+            self._failed(error)
+            return False
+        self.state = replace(self.state, error="")
+        return True
+
+    def step(self) -> None:
+        """Publish, maintain and verify if it is due, and measure.
+
+        Raises:
+            TableStoreError: one of them failed.
+        """
+        handle = self._opened()
+        table = handle.refresh()
+        now = self._clock()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            table.check_same()
+        self._measure(table)
+        if self._is_stuck():
+            with handle.lock:
+                handle.renew()
+                adopt(handle.refresh())
+                publish_all(handle.refresh(), handle.publisher)
+            self._measure(handle.refresh())
+        if now - self._maintained >= self._schedule.maintain:
+            self._maintained = now
+            with handle.lock:
+                handle.maintain()
+        if self._schedule.verify is not None and now - self._verified >= self._schedule.verify:
+            self._verified = now
+            self._keep(handle.refresh().log.verify(None), self.state.published)
+
+    def close(self) -> None:
+        """Close the connections to the broker."""
+        if self._handle is not None:
+            self._handle.writer.discard()
+            self._handle = None
+
+    def _opened(self) -> LocalHandle:
+        if self._handle is None:
+            table = TableContext.open(self.state.path, self._options, self._allowed)
+            self._handle = LocalHandle(table)
+            self._handle.writer.meter.hook = self._hook
+            self._seen = -1
+        return self._handle
+
+    def _measure(self, table: TableContext) -> None:
+        """Bring the state up to date from the table's files and the log's index; the broker is not asked."""
+        files, newest = table.files, table.files.latest()
+        latest = table.index.latest()
+        published = newest if table.options.log is None else 0 if latest is None else latest.snapshot
+        # A writer leaves snapshots without changes to the next publish.
+        if all(is_maintenance(files, snapshot) for snapshot in range(published + 1, newest + 1)):
+            published = newest
+        if published != self._seen or published >= newest:
+            self._seen, self._behind_since = published, self._clock()
+        oldest = files.oldest(fresh=False)
+        _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
+        stale = lag(files, max(merged, oldest), newest) if merged < newest else NONE_BEHIND
+        self.state = replace(
+            self.state,
+            newest=newest,
+            published=published,
+            behind=lag(files, max(published, oldest - 1), newest),
+            consumers={
+                each.name: lag(files, max(each.snapshot, oldest - 1), newest) for each in Consumers(files.storage).all()
+            },
+            merged=merged,
+            merged_age=stale.seconds,
+        )
+
+    def _is_stuck(self) -> bool:
+        """Return whether the log is behind and nobody has published anything for the time of grace."""
+        behind = self.state.published < self.state.newest
+        return behind and self._clock() - self._behind_since >= self._schedule.grace
+
+    def _keep(self, report: Report, verified: int) -> None:
+        self.state = replace(self.state, verified=verified, differences=len(report.differences))
+        if not report.ok:
+            logger.error("%s", report)
+
+    def _failed(self, error: Exception) -> None:
+        kind = error.kind if isinstance(error, TableStoreError) else type(error).__name__
+        text = str(error) or kind
+        if text != self.state.error:
+            logger.warning("table %s: %s: %s", self.state.path, kind, text)
+        errors = {**self.state.errors, kind: self.state.errors.get(kind, 0) + 1}
+        self.state = replace(self.state, error=text, errors=errors)
+
+
+def is_maintenance(files: TableFiles, snapshot: int) -> bool:
+    """Return whether a snapshot has no changes to publish."""
+    return files.log.commit_at(snapshot).info.get("kind") in MAINTENANCE
