@@ -122,6 +122,17 @@ def test_maxwell_messages_hold_the_fields_that_changed_null_among_them() -> None
     ]  # fmt: skip
 
 
+def test_messages_that_are_read_one_by_one_stay_in_order_among_the_others() -> None:
+    """Names with escapes are left out of the bulk; of a field that occurs twice, the last counts."""
+    escaped = rb'{"type":"update","data":{"id":1,"name":"b"},"o\u006cd":{"name":"a"}}'
+    twice = b'{"type":"x","data":{"id":2},"old":{"id":7},"old":{"id":3},"type":"update"}'
+    update = [("-U", (1, "a")), ("+U", (1, "b"))]
+    other = [("-U", (3, None)), ("+U", (2, None))]
+    found = changes("maxwell-json", [twice, escaped, twice, escaped, twice], NARROW)
+    expected = enumerate([other, update, other, update, other])
+    assert found == [(at, kind, row) for at, changed in expected for kind, row in changed]
+
+
 def test_ogg_messages_are_inserts_updates_of_two_rows_and_deletes() -> None:
     messages = [
         {"op_type": "I", "before": None, "after": BOLT, "table": "SHOP.ITEMS"},

@@ -32,8 +32,9 @@ class Fields:
     """The fields of JSON objects.
 
     Attributes:
-        texts: the text of each wanted field's value, large_string, by name; NULL for an object that lacks it.
-        doubtful: a mask of objects of which this is not certain: a field occurs twice, or its name has an escape.
+        texts: the text of each wanted field's value, large_string, by name; NULL for an object that lacks it. Of a
+            field that occurs several times, it is the last.
+        doubtful: a mask of objects of which this is not certain, because the name of a field has an escape.
     """
 
     texts: dict[str, pa.Array]
@@ -72,7 +73,6 @@ def split_objects(texts: pa.Array, names: Sequence[str]) -> Fields:
     for name in dict.fromkeys(names):
         here = _named(marks.data, first, last, name.encode())
         rows = record[here]
-        doubtful[rows[1:][np.diff(rows) == 0]] = True
         begin, end = np.zeros((2, len(texts)), np.int64)
         begin[rows], end[rows] = starts[here], ends[here]
         missing = np.ones(len(texts), bool)
