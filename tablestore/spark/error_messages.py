@@ -18,6 +18,9 @@ _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 _PROCESSES: Final = ("pyspark.", "tablestore.python_daemon")
 """The main modules of the processes in which Spark runs a data source; each ends with the first error."""
 
+_MASKED: Final = "streamReader"
+"""If this method fails, PySpark 4.2 fails too, with an error of its own; then only the traceback has the message."""
+
 S = TypeVar("S", bound=type)
 
 
@@ -27,7 +30,7 @@ def shows_messages(source: S) -> S:
     An error of any other class is a bug and keeps its traceback.
     """
     for name, method in list(vars(source).items()):
-        if isinstance(method, FunctionType) and not name.startswith("_"):
+        if isinstance(method, FunctionType) and not name.startswith("_") and name != _MASKED:
             setattr(source, name, _shown(method))
     return source
 
