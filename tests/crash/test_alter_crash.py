@@ -107,7 +107,7 @@ def test_of_many_changes_and_writes_at_once_none_is_lost(tmp_path: Path) -> None
         if n % 2:
             alter(opened, [AddColumn(f"c{n}", IntegerType())], publish=lambda _: None)
         else:
-            Altered.write(Writer(opened, None), [{"id": n, "a": n, "b": "b"}])
+            Altered.write_by(Writer(opened, None), [{"id": n, "a": n, "b": "b"}])
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))

@@ -37,4 +37,7 @@ def test_the_demo_kills_a_writer_recovers_and_its_reads_agree(tmp_path: Path) ->
         len(re.findall(r"^ +(?:read\(\)|read_stream\(\)|Kafka client|Delta, DuckDB) +12,126 .* = ", told, re.MULTILINE))
         == 4
     )
+    published = re.search(r"the snapshot is in the log ([\d.]+) s after its commit, without another writer", told)
+    assert published is not None, told
+    assert "<svg" in (tmp_path / "service.html").read_text(encoding="utf-8")
     assert (tmp_path / "flights.png").read_bytes().startswith(b"\x89PNG")

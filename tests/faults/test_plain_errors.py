@@ -19,6 +19,7 @@ from snapshot.errors import DataLostError, InvalidInputError, NotFoundError, Tab
 from tablestore import PublishPendingError, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
+from tablestore.ddl.alter import alter
 from tablestore.write.recovery import recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import failing
@@ -112,8 +113,9 @@ def test_a_broker_that_cannot_be_used_is_given_up_in_bounded_time_and_named(
         )
     assert time.monotonic() - began < 2 * WAIT
     # A table that was made when its broker was well.
-    made = make_table(tmp_path / "t", kafka.bootstrap_servers, topic(), **{"log__request-timeout": "2 s"})
-    write(Writer(made, None), [(1, "a")])
+    made = make_table(tmp_path / "t", kafka.bootstrap_servers, topic())
+    alter(made, (), set_options={"log.request-timeout": "2 s"}, publish=lambda _: None)
+    write(Writer(made.refreshed(), None), [(1, "a")])
     runtime = {"kafka.bootstrap.servers": servers, **wrong}
     for use in (recover_it, write_it):
         began = time.monotonic()
@@ -121,7 +123,7 @@ def test_a_broker_that_cannot_be_used_is_given_up_in_bounded_time_and_named(
             use(TableContext.open(made.path, runtime))
         assert time.monotonic() - began < 4 * WAIT
         assert isinstance(caught.value, PublishPendingError) == (use is recover_it and case != "sasl")
-    assert made.files.latest() == 1
+    assert made.files.latest() == 2
 
 
 def recover_it(table: TableContext) -> None:
