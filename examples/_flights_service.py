@@ -65,7 +65,11 @@ def leave_behind(flights: TableStore) -> Snapshot:
     if ran.returncode != -signal.SIGKILL:
         msg = f"The writer without Spark ended with {ran.returncode}, and was to be killed."
         raise SystemExit(msg)
-    return flights.snapshots(limit=1)[0]
+    (left,) = flights.snapshots(limit=1)
+    if left.operation != "update":
+        msg = f"The writer without Spark was to leave an update, and left {left}."
+        raise SystemExit(msg)
+    return left
 
 
 def seconds_until_published(service: Service, snapshot: Snapshot) -> float:
@@ -80,8 +84,10 @@ def seconds_until_published(service: Service, snapshot: Snapshot) -> float:
 
 
 def main(path: str) -> None:
+    flights = open_local(path)
+    flights.recover()
     die_instead_of_publishing()
-    open_local(path).update("day = DATE '2013-01-01'", {"dep_delay": "greatest(dep_delay, 0)"})
+    flights.update("day = DATE '2013-01-01'", {"dep_delay": "greatest(dep_delay, 0)"})
 
 
 if __name__ == "__main__":

@@ -159,7 +159,7 @@ def test_statements_do_what_a_list_of_rows_does(make: Callable[..., LocalTable],
     dice = random.Random(kind)
     model = Model(tuple(positions[name] for name in table.primary_key))
     states = [Counter(model.rows)]
-    for number in range(40):
+    for number in range(25):
         before = table.snapshots(1)[0].id
         step(table, model, dice, number)
         assert rows_of(table) == Counter(model.rows), number
