@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from threading import Thread
 from typing import Any
 
@@ -48,6 +49,8 @@ def race(spark: SparkSession, path: str) -> dict[str, Any]:
     while thread.is_alive() or number < WRITES_MIN:
         write(writer, [(number, "v")])
         number += 1
+        # Each row is a file that is read at the end, with several requests.
+        time.sleep(0.2)
     thread.join()
     found = sorted(row["id"] for row in table.read().collect())
     delta = spark.read.format("delta").load(path.replace("s3://", "s3a://")).count()
