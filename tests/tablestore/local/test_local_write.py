@@ -252,6 +252,9 @@ def test_a_write_of_many_rows_goes_through_threads_and_the_last_row_of_a_key_win
     table.write(pa.Table.from_batches(data.to_batches(max_chunksize=500)))
     last = {int(key): number for number, key in enumerate(ids)}
     assert {row[0]: row[2] for row in rows_of(table)} == last
+    # All rows of a key are in one thread: the log has one change of each.
+    published = [row for batch in table.tail(scan_mode="earliest", follow=False) for row in batch.to_pylist()]
+    assert Counter((row["id"], row["n"]) for row in published) == Counter(last.items())
     assert table.verify().ok
 
     files = set(Path(table.path).rglob("*.parquet"))
