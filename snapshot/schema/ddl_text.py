@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
 import sqlglot
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -65,7 +65,7 @@ def as_schema(schema: pa.Schema | StructType | str) -> StructType:
         return schema
     try:
         if isinstance(schema, str):
-            parsed = StructType.fromDDL(schema) if _spark_runs() else columns_of(schema)
+            parsed = _by_spark_or(StructType.fromDDL, columns_of, schema)
             return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
         return from_arrow_schema(schema, prefer_timestamp_ntz=True)
     except PySparkException as error:
@@ -89,15 +89,20 @@ def as_data_type(data_type: DataType | str, what: str) -> DataType:
     if isinstance(data_type, DataType):
         return data_type
     try:
-        return DataType.fromDDL(data_type) if _spark_runs() else columns_of(f"c {data_type}").fields[0].dataType
+        return _by_spark_or(DataType.fromDDL, lambda text: columns_of(f"c {text}").fields[0].dataType, data_type)
     except (PySparkException, InvalidInputError) as error:
         msg = f"column {what!r}: expected a Spark type or its text such as 'bigint', got {data_type!r}: {error}"
         raise InvalidInputError(msg) from error
 
 
-def _spark_runs() -> bool:
-    """Return whether Spark's own parser, which is in its JVM, can be asked."""
-    return SparkSession.getActiveSession() is not None
+def _by_spark_or(by_spark: Callable[[str], DataType], without: Callable[[str], DataType], text: str) -> DataType:
+    """Parse text by Spark's own parser, which is in its JVM, or in another way if this process runs no Spark."""
+    try:
+        return by_spark(text)
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "SESSION_OR_CONTEXT_NOT_EXISTS":
+            raise
+        return without(text)
 
 
 def columns_of(text: str) -> StructType:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from snapshot.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
-from snapshot.schema.ddl_text import columns_of
+from snapshot.schema.ddl_text import as_schema, columns_of
 from tablestore import LocalTable, TableStore, create_local, open_local
 from tablestore.local import repeatable, staging
 from tablestore.write.writer import Writer
@@ -416,6 +416,15 @@ def test_ddl_means_what_it_means_to_spark(spark: SparkSession) -> None:
     for text in ("id", "id bigint PRIMARY KEY", "id interval", "", "id varchar(3", "CHECK (a > 1)"):
         with pytest.raises(InvalidInputError, match="schema: expected Spark's DDL"):
             columns_of(text)
+
+
+def test_where_spark_runs_its_own_parser_reads_ddl_in_any_thread(spark: SparkSession) -> None:
+    text = "id bigint, c string collate UNICODE"
+    found: list[StructType] = []
+    thread = threading.Thread(target=lambda: found.append(as_schema(text)))
+    thread.start()
+    thread.join(60)
+    assert found == [StructType.fromDDL(text)]
 
 
 def test_an_arrow_schema_makes_the_same_table(make: Callable[..., LocalTable]) -> None:
