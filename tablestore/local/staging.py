@@ -15,8 +15,8 @@ from snapshot.staging.task_results import accept_staged, staged_to_arrow
 from tablestore.local.threads import cores
 from tablestore.write.arrow_input import prepare_batches
 
-_FEW_ROWS = 100_000
-"""Up to this number of rows, one thread stages them all."""
+_FEW_ROWS, _FEW_BYTES = 100_000, 32 << 20
+"""Up to this size, one thread stages all rows."""
 _WAITING = 4
 """Batches that may be queued for a thread."""
 
@@ -46,10 +46,14 @@ def stage_changes(changes: Iterator[pa.RecordBatch], stager: Stager) -> list[Sta
         UnavailableError: the file system failed; the staged files are removed.
     """
     threads = min(cores(), stager.buckets)
+    if threads == 1:
+        return stage_in_one(changes, stager)
     first: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in changes:
         first.append(batch)
-        if sum(each.num_rows for each in first) > _FEW_ROWS and threads > 1:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows > _FEW_ROWS or size > _FEW_BYTES:
             return _stage_in_threads(chain(first, changes), stager, threads)
     return stage_in_one(first, stager)
 
