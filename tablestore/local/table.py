@@ -24,9 +24,7 @@ from tablestore.maintenance.compact import compact
 from tablestore.table.handle import exclusive
 from tablestore.table.maintenance import Maintenance
 from tablestore.write.arrow_input import delete_columns, deletes_of
-from tablestore.write.foreign_commits import adopt
 from tablestore.write.metrics import Hook
-from tablestore.write.recovery import publish_all
 from tablestore.write.tabular_input import Tabular, read_loosely, read_tabular
 
 if TYPE_CHECKING:
@@ -266,9 +264,7 @@ class LocalTable(LocalTableReader):
     @exclusive
     def recover(self, *, skip_foreign: Collection[int] = ()) -> list[IndexEntry]:
         """Publish every committed snapshot that the log lacks; see ``TableStore.recover``."""
-        self._handle.renew()
-        adopt(self._handle.refresh(), skip_foreign)
-        return publish_all(self._handle.refresh(), self._handle.publisher)
+        return self._handle.recover(skip_foreign)
 
     def close(self) -> None:
         """Close the connections to the broker; the next write opens them again."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from log_system.base import LogPublisher
+from log_system.index import IndexEntry
 from log_system.report import Progress
 from snapshot.records import Snapshot
 from snapshot.staging.stage import StagedFile, Stager
@@ -24,6 +25,8 @@ from tablestore.maintenance.expire_partitions import (
     has_old_partitions,
 )
 from tablestore.maintenance.expire_snapshots import expire_if_due
+from tablestore.write.foreign_commits import adopt
+from tablestore.write.recovery import publish_all
 from tablestore.write.writer import Writer
 
 
@@ -76,6 +79,13 @@ class TableHandle(ABC):
         """Write rows as one snapshot; see ``Writer.write``. A commit id that has landed before is not written again."""
         with self.lock:
             return self.finish(self.writer.write(stage, commit_id))
+
+    def recover(self, skip_foreign: Collection[int] = ()) -> list[IndexEntry]:
+        """Publish every committed snapshot that the log lacks; see ``TableStore.recover``."""
+        with self.lock:
+            self.renew()
+            adopt(self.refresh(), skip_foreign)
+            return publish_all(self.refresh(), self.publisher)
 
     def finish(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Run the maintenance that is due after a write, and return the write's snapshot.

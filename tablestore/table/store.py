@@ -33,10 +33,8 @@ from tablestore.table.handle import exclusive
 from tablestore.table.maintenance import Maintenance
 from tablestore.table.readable import ReadableTable
 from tablestore.table.spark_handle import SparkHandle
-from tablestore.write.foreign_commits import adopt
 from tablestore.write.metrics import Hook
 from tablestore.write.prepare_input import deletes_of, frame_of, is_tabular
-from tablestore.write.recovery import publish_all
 from tablestore.write.staging_job import stage_frame
 from tablestore.write.tabular_input import Tabular
 
@@ -419,10 +417,7 @@ class TableStore(ReadableTable):
             InvalidInputError: A version to skip is not a commit of another writer that waits to be published.
             DataLostError: Files that another writer removed are gone; the message says how to skip its version.
         """
-        handle = self._handle
-        handle.renew()
-        adopt(handle.refresh(), skip_foreign)
-        return publish_all(handle.refresh(), handle.publisher)
+        return self._handle.recover(skip_foreign)
 
     @exclusive
     def drop(self, *, keep_topic: bool = False) -> None:
