@@ -16,7 +16,6 @@ _GAUGES: tuple[tuple[str, str, Callable[[TableState], float]], ...] = (
     ("snapshot", "The newest committed snapshot.", lambda s: s.newest),
     ("published_snapshot", "The newest snapshot in the log.", lambda s: s.published),
     ("publish_lag_snapshots", "Committed snapshots that the log lacks.", lambda s: s.behind.snapshots),
-    ("publish_lag_rows", "Changes in the snapshots that the log lacks.", lambda s: s.behind.rows),
     ("publish_lag_seconds", "Age of the oldest snapshot that the log lacks.", lambda s: s.behind.seconds),
     ("compacted_snapshot", "The snapshot that Delta readers outside see.", lambda s: s.merged),
     ("compaction_lag_snapshots", "Snapshots since the last compaction.", lambda s: s.newest - s.merged),

@@ -12,7 +12,7 @@ from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from log_system.kafka.client.access_policy import Allowed
 from snapshot.errors import InvalidInputError, TableStoreError
@@ -127,12 +127,16 @@ def http_server(service: Service, host: str, port: int, token: str | None) -> Th
         token: what requests must present as ``Authorization: Bearer TOKEN`` or ``?token=TOKEN``; None for nothing.
 
     Raises:
-        InvalidInputError: the address is not a loopback one, and there is no token.
+        InvalidInputError: the address is not a loopback one, and there is no token; or nothing can listen there.
     """
     if token is None and not _is_loopback(host):
         msg = f"host: expected a loopback address such as 127.0.0.1, or a token (--token), got {host!r} without one."
         raise InvalidInputError(msg)
-    return ThreadingHTTPServer((host, port), partial(_Handler, service, token))
+    try:
+        return ThreadingHTTPServer((host, port), partial(_Handler, service, token))
+    except OSError as error:
+        msg = f"cannot listen on {host}:{port}: {error.strerror or error}. Choose another --host or --port."
+        raise InvalidInputError(msg) from error
 
 
 def _is_loopback(host: str) -> bool:
@@ -169,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
             token = query.get("token", [""])[0]
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page.overview(self._service.states, token).encode())
         elif parts.path == "/table":
-            self._table(unquote(query.get("path", [""])[0]))
+            self._table(query.get("path", [""])[0])
         else:
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"not found\n")
 

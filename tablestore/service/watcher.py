@@ -15,17 +15,13 @@ from snapshot.errors import NotFoundError, TableReplacedError, TableStoreError
 from snapshot.store.changes import MAINTENANCE
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
-from tablestore.inspect.metadata_tables import Lag, lag
 from tablestore.local.handle import LocalHandle
 from tablestore.streaming.consumers import Consumers
-from tablestore.write.foreign_commits import adopt
 from tablestore.write.metrics import Hook
-from tablestore.write.recovery import publish_all
 
 logger = logging.getLogger("tablestore")
-NONE_BEHIND = Lag(0, 0, 0.0)
 _LOOK_SECONDS = 5.0
-"""How often to check that the table is still the one that was opened."""
+"""How often to read the consumers, and to check that the table is still the one that was opened."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +45,19 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Behind:
+    """How far a log or a reader is behind its table.
+
+    Attributes:
+        snapshots: the number of missing snapshots.
+        seconds: the age of the oldest one; 0 if none is missing.
+    """
+
+    snapshots: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class TableState:
     """What a watcher has seen of its table.
 
@@ -58,8 +67,8 @@ class TableState:
         published: the newest snapshot up to which the log has all changes; ``newest`` without a log.
         behind: what the log lacks.
         consumers: what each named consumer has not read, by its name.
-        merged: the snapshot that Delta readers outside see: the last compaction's in a table with a key.
-        merged_age: seconds since that snapshot was no longer the newest; 0 if it is.
+        merged: the newest snapshot of which Delta readers outside see all changes.
+        merged_age: the age of the oldest snapshot with changes that they do not see; 0 if there is none.
         error: the error of the last attempt; empty after a success.
         errors: how many attempts failed, by kind of error.
         verified: the newest snapshot of the last comparison of log and table; None before the first.
@@ -69,8 +78,8 @@ class TableState:
     path: str
     newest: int = 0
     published: int = 0
-    behind: Lag = NONE_BEHIND
-    consumers: Mapping[str, Lag] = field(default_factory=dict)
+    behind: Behind = Behind()
+    consumers: Mapping[str, Behind] = field(default_factory=dict)
     merged: int = 0
     merged_age: float = 0.0
     error: str = ""
@@ -110,7 +119,8 @@ class TableWatcher:
         self._clock = clock
         self._handle: LocalHandle | None = None
         self._seen, self._behind_since = -1, 0.0
-        self._maintained = self._verified = self._looked = clock()
+        self._maintained = self._verified = clock()
+        self._looked = -_LOOK_SECONDS
 
     @property
     def table(self) -> TableContext | None:
@@ -151,12 +161,10 @@ class TableWatcher:
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             table.check_same()
+            self._look_at_consumers(table)
         self._measure(table)
         if self._is_stuck():
-            with handle.lock:
-                handle.renew()
-                adopt(handle.refresh())
-                publish_all(handle.refresh(), handle.publisher)
+            handle.recover()
             self._measure(handle.refresh())
         if now - self._maintained >= self._schedule.maintain:
             self._maintained = now
@@ -183,32 +191,36 @@ class TableWatcher:
     def _measure(self, table: TableContext) -> None:
         """Bring the state up to date from the table's files and the log's index; the broker is not asked."""
         files, newest = table.files, table.files.latest()
+        before_oldest = files.oldest(fresh=False) - 1
         latest = table.index.latest()
         published = newest if table.options.log is None else 0 if latest is None else latest.snapshot
         # A writer leaves snapshots without changes to the next publish.
-        if all(is_maintenance(files, snapshot) for snapshot in range(published + 1, newest + 1)):
-            published = newest
+        published = with_maintenance(files, max(published, before_oldest), newest)
+        _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
+        merged = with_maintenance(files, max(merged, before_oldest), newest)
         if published != self._seen or published >= newest:
             self._seen, self._behind_since = published, self._clock()
-        oldest = files.oldest(fresh=False)
-        _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
-        stale = lag(files, max(merged, oldest), newest) if merged < newest else NONE_BEHIND
         self.state = replace(
             self.state,
             newest=newest,
             published=published,
-            behind=lag(files, max(published, oldest - 1), newest),
-            consumers={
-                each.name: lag(files, max(each.snapshot, oldest - 1), newest) for each in Consumers(files.storage).all()
-            },
+            behind=behind(files, published, newest),
             merged=merged,
-            merged_age=stale.seconds,
+            merged_age=behind(files, merged, newest).seconds,
+        )
+
+    def _look_at_consumers(self, table: TableContext) -> None:
+        files, newest = table.files, table.files.latest()
+        oldest = files.oldest(fresh=False)
+        found = {each.name: max(each.snapshot, oldest - 1) for each in Consumers(files.storage).all()}
+        self.state = replace(
+            self.state, consumers={name: behind(files, after, newest) for name, after in found.items()}
         )
 
     def _is_stuck(self) -> bool:
         """Return whether the log is behind and nobody has published anything for the time of grace."""
-        behind = self.state.published < self.state.newest
-        return behind and self._clock() - self._behind_since >= self._schedule.grace
+        is_behind = self.state.published < self.state.newest
+        return is_behind and self._clock() - self._behind_since >= self._schedule.grace
 
     def _keep(self, report: Report, verified: int) -> None:
         self.state = replace(self.state, verified=verified, differences=len(report.differences))
@@ -219,11 +231,21 @@ class TableWatcher:
         kind = error.kind if isinstance(error, TableStoreError) else type(error).__name__
         text = str(error) or kind
         if text != self.state.error:
-            logger.warning("table %s: %s: %s", self.state.path, kind, text)
+            unexpected = not isinstance(error, TableStoreError)
+            logger.warning("table %s: %s: %s", self.state.path, kind, text, exc_info=unexpected)
         errors = {**self.state.errors, kind: self.state.errors.get(kind, 0) + 1}
         self.state = replace(self.state, error=text, errors=errors)
 
 
-def is_maintenance(files: TableFiles, snapshot: int) -> bool:
-    """Return whether a snapshot has no changes to publish."""
-    return files.log.commit_at(snapshot).info.get("kind") in MAINTENANCE
+def behind(files: TableFiles, after: int, newest: int) -> Behind:
+    """Return how far a reader at snapshot ``after`` is behind; reads one commit, however many are missing."""
+    if after >= newest:
+        return Behind()
+    age_ms = time.time() * 1000 - files.log.commit_at(after + 1).timestamp_ms
+    return Behind(newest - after, max(0.0, age_ms / 1000))
+
+
+def with_maintenance(files: TableFiles, after: int, newest: int) -> int:
+    """Return ``newest`` if no snapshot after ``after`` has changes, otherwise ``after``."""
+    kinds = (files.log.commit_at(snapshot).info.get("kind") for snapshot in range(after + 1, newest + 1))
+    return newest if all(kind in MAINTENANCE for kind in kinds) else after

@@ -104,6 +104,7 @@ def test_what_a_writer_left_is_published_within_seconds_by_nobody_else(kafka: Lo
             write(Writer(TableContext.open(table.path), None), [(n, f"{batch}.{n}") for n in range(10)])
             until(lambda batch=batch: state_of(service).published >= 2 + batch)
         shown = until(lambda: (found := metrics(service))["tablestore_publish_lag_snapshots"] == 0 and found)
+        until(lambda: metrics(service)["tablestore_compaction_lag_snapshots"] == 0)
     assert_log_is_table(path, kafka.bootstrap_servers, topic_of(table), PARTITIONS)
     assert shown["tablestore_up"] == 1
     assert shown["tablestore_snapshot"] == shown["tablestore_published_snapshot"] >= 4
@@ -219,6 +220,8 @@ def test_the_pages_show_tables_and_need_the_token(table: TableContext) -> None:
         assert shown['tablestore_consumer_lag_snapshots{consumer="dashboards"}'] == 5
     with pytest.raises(InvalidInputError, match=r"host: expected a loopback address .*got '0\.0\.0\.0'"):
         http_server(service, "0.0.0.0", 0, None)
+    with http_server(service, "127.0.0.1", 0, None) as taken, pytest.raises(InvalidInputError, match="Choose another"):
+        http_server(service, "127.0.0.1", taken.server_port, None)
 
 
 def test_nothing_from_a_table_is_taken_for_html(tmp_path: Path) -> None:
@@ -228,7 +231,8 @@ def test_nothing_from_a_table_is_taken_for_html(tmp_path: Path) -> None:
     with Service(lambda: [table.path], schedule=QUICK) as service, served(service) as get:
         until(lambda: service.states and state_of(service).newest == 2)
         for path in ("/", f"/table?path={urllib.request.quote(table.path)}"):
-            text = get(path)[1]
+            status, text = get(path)
+            assert status == 200
             assert "&lt;i&gt;t" in text
             assert "<script>" not in text
             assert "<i>t" not in text
