@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from benchmarks.bare import make_topic, producing, team
 from benchmarks.frames import SCHEMA, rows
 from benchmarks.harness import CORES, Bench, Result, at_least, count_text, main, timed
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from tablestore.context import TableContext
+from tablestore.spark.tasks import run_tasks
 from tablestore.table.store import TableStore
-from tablestore.write.open_publisher import open_publisher
-from tablestore.write.prepare_input import prepare_changes
-from tablestore.write.staging_job import run_staging
+from tablestore.write.frame_input import prepare_changes, run_staging
 from tablestore.write.writer import Writer
 
 
@@ -67,7 +68,7 @@ def _publish(bench: Bench) -> list[Result]:
 def _published(bench: Bench, log: str, count: int) -> float:
     """Return the seconds that publishing takes a writer that has already taken over the log."""
     opened = TableContext.open(_unpublished(bench, log, count).path)
-    publisher = open_publisher(opened, bench.spark)
+    publisher = opened.log.publisher(partial(run_tasks, bench.spark))
     assert isinstance(publisher, KafkaPublisher)
     publisher.take_over()
     changes = opened.files.changes(1, CORES)

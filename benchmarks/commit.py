@@ -18,7 +18,6 @@ from snapshot.staging.stage import StagedFile, change_file_schema
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import BucketTask, compact_if_due
 from tablestore.table.store import TableStore
-from tablestore.write.open_publisher import open_publisher
 from tablestore.write.writer import Writer
 
 _WINDOW = 100
@@ -97,7 +96,7 @@ def _mean(taken: Sequence[float]) -> Timed:
 def _commits(bench: Bench, count: int, log: str | None, *, compacting: bool) -> tuple[list[float], list[float]]:
     """Return the seconds of each commit, and of each check for compaction after it."""
     opened = TableContext.open(bench.table("commits", SCHEMA, key=["id"], log=log, bucket=2).path)
-    writer = Writer(opened, open_publisher(opened, None))
+    writer = Writer(opened, opened.log.publisher())
     writer.recover_once()
     staged = staged_rows(writer, count + 1)
     taken: list[float] = []

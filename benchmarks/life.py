@@ -15,7 +15,6 @@ from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact, compact_if_due
 from tablestore.maintenance.expire_snapshots import expire_if_due
 from tablestore.read.split_planner import snapshot_splits
-from tablestore.write.open_publisher import open_publisher
 from tablestore.write.writer import Writer
 
 _LOOKS = 5
@@ -34,7 +33,7 @@ def _table(bench: Bench, log: str | None) -> list[Result]:
     count = bench.size(10_000, 1_000)
     kept: dict[str, object] = {"snapshot__retention": "0 s", "snapshot__retain_min": 100}
     table = TableContext.open(bench.table("life", SCHEMA, key=["id"], log=log, bucket=2, **kept).path)
-    writer = Writer(table, open_publisher(table, None))
+    writer = Writer(table, table.log.publisher())
     writer.recover_once()
     # Write all keys first, so that the table does not grow.
     writer.write_staged([file for files in staged_rows(writer, _KEYS) for file in files])

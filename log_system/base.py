@@ -210,7 +210,7 @@ class LogSystem(Protocol):
         """
         ...
 
-    def publisher(self, run_tasks: TaskRunner | None) -> LogPublisher | None:
+    def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher | None:
         """Return a publisher, not yet connected; None if a commit is all that makes a snapshot visible.
 
         Args:

@@ -44,8 +44,7 @@ from tablestore.streaming.eventual_stream import EventualStream
 from tablestore.streaming.normalized_stream import NormalizedStream
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write.arrow_input import prepare_batches
-from tablestore.write.open_publisher import open_publisher
-from tablestore.write.prepare_input import check_columns
+from tablestore.write.frame_input import check_columns
 from tablestore.write.writer import Writer
 
 _OF_CATALOG = "provider"
@@ -251,7 +250,7 @@ class _Sink:
         rows = [row for message in messages if isinstance(message, _StagedRows) for row in message.rows]
         staged = accept_staged(self.stager, rows)
         table = _opened(self.options)
-        publisher = open_publisher(table, None)
+        publisher = table.log.publisher()
         try:
             writer = Writer(table, publisher)
             landed = None if commit_id is None else writer.publish_landed(commit_id)

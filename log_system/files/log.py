@@ -86,7 +86,7 @@ class FilesLog:
     def check_columns(self, columns: pa.Schema) -> None:
         """Accept all columns: the table's files hold them already."""
 
-    def publisher(self, run_tasks: TaskRunner | None) -> LogPublisher | None:
+    def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher | None:
         """Return None: a committed snapshot is visible."""
         return None
 

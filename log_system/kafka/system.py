@@ -54,7 +54,7 @@ class TransactionalLog(BoundLog):
         """Check that the log's format can hold these columns, which ``_kind`` follows."""
         self.settings.under(columns).codec()
 
-    def publisher(self, run_tasks: TaskRunner | None) -> LogPublisher:
+    def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher:
         """Return a publisher that sends each snapshot in transactions."""
         return KafkaPublisher(self.settings, self.index, run_here if run_tasks is None else in_tasks(run_tasks))
 
@@ -135,7 +135,7 @@ class EventualLog(TransactionalLog):
         """Return what sends changes while they are staged."""
         return KafkaLogSinkFactory(self.settings)
 
-    def publisher(self, run_tasks: TaskRunner | None) -> LogPublisher:
+    def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher:
         """Return a publisher that corrects the log after each commit."""
         return EventualPublisher(self.settings, self.index, self.source(self.settings))
 

@@ -18,8 +18,7 @@ from snapshot.records import RowCheck
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import conform, relabelled, with_kind
-from snapshot.staging.parquet_writer import ParquetFiles, removed_on_error
-from snapshot.staging.partition_writer import PartitionedFiles
+from snapshot.staging.parquet_writer import ParquetFiles, PartitionedFiles, removed_on_error
 from snapshot.staging.stage import CHANGES, Role, StagedFile, refuse_nulls, refuse_partitions, refuse_rejected
 from snapshot.storage import Storage
 

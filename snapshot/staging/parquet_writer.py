@@ -1,4 +1,4 @@
-"""Writes rolling Parquet files and computes their Delta statistics."""
+"""Writes the Parquet files of a table: rolling files with Delta statistics, split by bucket and partition values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +20,16 @@ import pyarrow.parquet as pq
 from snapshot.delta.log import DataFile
 from snapshot.disk import advice
 from snapshot.errors import UnavailableError
+from snapshot.merge.bucket_hash import bucket_of
+from snapshot.row_kind import KIND, RowKind
+from snapshot.schema.spec import TableSpec
+from snapshot.schema.system_columns import BUCKET, SEQ, relabelled
 from snapshot.storage import Storage, storage_errors
 
 ROW_GROUP_ROWS = 131_072
+TOMBSTONES = "tombstones"
+"""Subfolder of the changes folder. Its files belong to a commit but not to the changes of a snapshot: they contain the
+key and the sequence of deletes, so that a late row with a smaller sequence does not restore a deleted row."""
 _SAMPLE_ROWS = 8_192
 _STRING_STAT_CHARS = 32
 _EPOCH = datetime(1970, 1, 1)
@@ -285,3 +294,140 @@ def _plain(value: Any) -> Any:
         # 0.0 may stand for -0.0, and JSON has no infinity.
         return value if math.isfinite(value) and value else None
     return value
+
+
+def is_tombstones(path: str) -> bool:
+    """Return whether a file of the commit table contains tombstones instead of changes."""
+    return path.startswith(f"{TOMBSTONES}/")
+
+
+class BucketedChanges:
+    """Writes changes and tombstones to files of their bucket."""
+
+    def __init__(self, storage: Storage, schema: pa.Schema, *, task: int, target_bytes: int) -> None:
+        """Prepare to write into the changes folder ``storage``; ``schema`` has physical names."""
+        self._storage = storage
+        self._schema = schema
+        self._task = task
+        self._target_bytes = target_bytes
+        self._deletes: dict[int, int] = {}
+        self.writers: dict[tuple[str, int], ParquetFiles] = {}
+
+    def write(self, bucket: int, changes: pa.RecordBatch) -> None:
+        """Add changes of a bucket."""
+        self._writer("", bucket, self._schema).write(relabelled(changes, self._schema))
+        kinds = changes.column(changes.schema.get_field_index(KIND))
+        deletes = pc.sum(pc.equal(kinds, int(RowKind.DELETE))).as_py() or 0
+        self._deletes[bucket] = self._deletes.get(bucket, 0) + deletes
+
+    def bury(self, bucket: int, tombstones: pa.RecordBatch) -> None:
+        """Add tombstones of a bucket."""
+        self._writer(TOMBSTONES, bucket, tombstones.schema).write(tombstones)
+
+    def close(self) -> list[tuple[int, DataFile, int | None]]:
+        """Finish all files.
+
+        Returns:
+            For each file its bucket, the file, and the bucket's number of deletes with the bucket's first change file,
+            else None.
+        """
+        files: list[tuple[int, DataFile, int | None]] = []
+        for (folder, bucket), writer in self.writers.items():
+            for number, file in enumerate(writer.close()):
+                files.append((bucket, file, self._deletes[bucket] if number == 0 and not folder else None))
+        return files
+
+    def _writer(self, folder: str, bucket: int, schema: pa.Schema) -> ParquetFiles:
+        if (folder, bucket) not in self.writers:
+            self.writers[folder, bucket] = ParquetFiles(
+                self._storage,
+                schema,
+                prefix=f"{bucket:05d}-{self._task:05d}",
+                folder=folder,
+                partition={BUCKET: str(bucket)},
+                target_bytes=self._target_bytes,
+            )
+        return self.writers[folder, bucket]
+
+
+class PartitionedFiles:
+    """Writes rows to the base table, one folder for each combination of partition values."""
+
+    def __init__(
+        self, storage: Storage, spec: TableSpec, *, prefix: str, target_bytes: int, bucket: int | None = None
+    ) -> None:
+        """Prepare to write; ``bucket`` is the ``_bucket`` partition value of a key table."""
+        self._storage = storage
+        self._spec = spec
+        self._prefix = prefix
+        self._target_bytes = target_bytes
+        self._fixed = {} if bucket is None else {BUCKET: str(bucket)}
+        self._schema = pa.schema([f for f in spec.physical if f.name not in spec.partition_by])
+        self.writers: dict[tuple[str | None, ...], ParquetFiles] = {}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows (the table's columns in schema order)."""
+        for values, part in split_by_values(batch, self._spec.partition_by):
+            self._writer(values).write(relabelled(part, self._spec.physical).select(self._schema.names))
+
+    def close(self) -> list[DataFile]:
+        """Finish all files and return them."""
+        return [file for writer in self.writers.values() for file in writer.close()]
+
+    def _writer(self, values: tuple[str | None, ...]) -> ParquetFiles:
+        if values not in self.writers:
+            partition = {**dict(zip(self._spec.partition_by, values, strict=True)), **self._fixed}
+            self.writers[values] = ParquetFiles(
+                self._storage,
+                self._schema,
+                prefix=self._prefix,
+                folder="/".join(_folder(name, value) for name, value in partition.items()),
+                partition=partition,
+                target_bytes=self._target_bytes,
+            )
+        return self.writers[values]
+
+
+def split_by_bucket(batch: pa.RecordBatch, spec: TableSpec, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the parts of a batch by bucket, preserving the order of rows within each."""
+    if batch.num_rows == 0:
+        return
+    if buckets == 1:
+        yield 0, batch
+        return
+    bucket = bucket_of(batch, spec.primary_key, buckets)
+    distinct = np.unique(bucket)
+    if len(distinct) == 1:
+        yield int(distinct[0]), batch
+        return
+    for number in distinct:
+        yield int(number), batch.take(pa.array(np.flatnonzero(bucket == number)))
+
+
+def split_by_values(
+    batch: pa.RecordBatch, columns: tuple[str, ...]
+) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+    """Yield the parts of a batch by partition values, which are formatted as in the Delta log."""
+    if batch.num_rows == 0:
+        return
+    if not columns:
+        yield (), batch
+        return
+    table = pa.Table.from_batches([batch.select(columns)]).append_column(SEQ, pa.array(np.arange(batch.num_rows)))
+    groups = table.group_by(list(columns), use_threads=False).aggregate([(SEQ, "list")])
+    for group in groups.to_pylist():
+        values = tuple(partition_text(group[name]) for name in columns)
+        yield values, batch.take(pa.array(group[f"{SEQ}_list"]))
+
+
+def partition_text(value: object) -> str | None:
+    """Return a partition value as the Delta protocol serializes it."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _folder(name: str, value: str | None) -> str:
+    return f"{quote(name, safe='')}={'__HIVE_DEFAULT_PARTITION__' if value is None else quote(value, safe='')}"

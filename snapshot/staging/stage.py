@@ -24,10 +24,15 @@ from snapshot.records import LogSinkFactory, RowCheck, SentRange
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import SEQ, conform, relabelled
-from snapshot.staging.bucket_writer import BucketedChanges, is_tombstones
 from snapshot.staging.changelog_lookup import Lookup
-from snapshot.staging.parquet_writer import DAYS, removed_on_error
-from snapshot.staging.partition_writer import PartitionedFiles, split_by_bucket
+from snapshot.staging.parquet_writer import (
+    DAYS,
+    BucketedChanges,
+    PartitionedFiles,
+    is_tombstones,
+    removed_on_error,
+    split_by_bucket,
+)
 from snapshot.storage import Storage, storage_errors
 
 CHANGES = "_changes"

@@ -18,8 +18,7 @@ from snapshot.merge.merge_rules import MergeRule
 from snapshot.merge.numbered_columns import keys_of, names_in, same_key
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ
-from snapshot.staging.bucket_writer import TOMBSTONES
-from snapshot.staging.parquet_writer import ParquetFiles, removed_on_error
+from snapshot.staging.parquet_writer import TOMBSTONES, ParquetFiles, removed_on_error
 from snapshot.storage import Storage
 
 _MEMORY = "256MB"

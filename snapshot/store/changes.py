@@ -18,7 +18,7 @@ from snapshot.schema.adapter import fit
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, with_kind
-from snapshot.staging.bucket_writer import is_tombstones
+from snapshot.staging.parquet_writer import is_tombstones
 from snapshot.storage import Storage, storage_errors
 from snapshot.store.commit import as_snapshot
 

@@ -15,7 +15,7 @@ from snapshot.merge.merge_reader import ChangeFile
 from snapshot.records import ChangeSet, Snapshot
 from snapshot.schema.spec import SPEC_PROPERTY, TableSpec
 from snapshot.schema.system_columns import BUCKET, SNAPSHOT, with_kind
-from snapshot.staging.bucket_writer import is_tombstones
+from snapshot.staging.parquet_writer import is_tombstones
 from snapshot.staging.stage import CHANGES, stored_change_schema
 from snapshot.storage import Storage
 from snapshot.store.changes import LISTED, MAINTENANCE, SnapshotChanges, is_foreign

@@ -19,8 +19,7 @@ from tablestore.cli.console import AsJson, console
 from tablestore.cli.output import print_json
 from tablestore.cli.recover import Client, Path, client_options
 from tablestore.context import TableContext
-from tablestore.write.open_publisher import open_publisher
-from tablestore.write.recovery import publish_all
+from tablestore.write.publish import recover
 
 DIFFERENT = 1
 
@@ -43,10 +42,10 @@ def verify(path: Path, option: Client = None, as_json: AsJson = False) -> None:
 def repair(path: Path, option: Client = None, as_json: AsJson = False) -> None:
     """Repair the log index, the register and the end of the log. Exits with code 1 if differences remain."""
     table = TableContext.open(path, client_options(option))
-    publisher = open_publisher(table, None)
+    publisher = table.log.publisher()
     try:
         with progress_bar("Repairing the log") as progress:
-            done = table.log.repair(publisher, partial(publish_all, table, publisher), progress)
+            done = table.log.repair(publisher, partial(recover, table, publisher), progress)
     finally:
         if publisher is not None:
             publisher.discard()

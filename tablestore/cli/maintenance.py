@@ -70,11 +70,10 @@ def rollback(
     """Restore an earlier state of the table as a new snapshot, and publish the changes it makes."""
     # PySpark takes a second to import.
     from tablestore.maintenance.rollback import rollback as rollback_table  # noqa: PLC0415
-    from tablestore.write.open_publisher import open_publisher  # noqa: PLC0415
     from tablestore.write.writer import Writer  # noqa: PLC0415
 
     table = TableContext.open(path, client_options(option))
-    publisher = open_publisher(table, None)
+    publisher = table.log.publisher()
     try:
         snapshot = rollback_table(table, Writer(table, publisher), run_in_threads, to)
     finally:

@@ -14,9 +14,8 @@ from log_system.kafka.client.secrets import ClientValue, wrap
 from tablestore.cli.console import AsJson, console, name_values
 from tablestore.cli.output import print_json
 from tablestore.context import TableContext
+from tablestore.write import publish
 from tablestore.write.foreign_commits import Adoption, adopt
-from tablestore.write.open_publisher import open_publisher
-from tablestore.write.recovery import publish_all
 
 Path = Annotated[str, Argument(help="Folder of the table.")]
 Client = Annotated[
@@ -74,7 +73,7 @@ def recover(
     adoption = {} if adopted is None else {"adopted": asdict(adopted)}
     if adopted is not None and not as_json:
         _show(adopted)
-    publisher = open_publisher(table, None)
+    publisher = table.log.publisher()
     if publisher is None and as_json:
         print_json(console, {"published": [], **adoption})
         return
@@ -84,7 +83,7 @@ def recover(
         return
     try:
         with waiting("Publishing missing snapshots ..."):
-            done = publish_all(table, publisher)
+            done = publish.recover(table, publisher)
     finally:
         publisher.discard()
     if as_json:

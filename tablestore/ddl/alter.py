@@ -30,7 +30,7 @@ from snapshot.suggestions import did_you_mean
 from tablestore.context import TableContext
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.options.table_options import OPTIONS, parse_options, without_removed
-from tablestore.write.recovery import check_index
+from tablestore.write.publish import check_index
 
 CHANGEABLE: Final = (
     "log.foreign-records", "log.headers", "log.transaction-timeout", "log.request-timeout", "log.truncate-record",

@@ -34,9 +34,8 @@ from tablestore.dml.merge_clauses import Action, Match
 from tablestore.dml.merge_join import MergeJoin
 from tablestore.read.base_table_columns import base_table_columns, shielded
 from tablestore.spark.python_worker import begin_task
+from tablestore.write.frame_input import run_staging, table_columns
 from tablestore.write.optimistic_retry import Replaced
-from tablestore.write.prepare_input import table_columns
-from tablestore.write.staging_job import run_staging
 
 Staging = tuple[Sequence[StagedFile], Replaced]
 PLACE = COMMIT_VERSION

@@ -25,8 +25,7 @@ from tablestore.dml.merge_join import MergeJoin
 from tablestore.read.batch import read
 from tablestore.read.spark_splits import frame_of_splits
 from tablestore.read.split_planner import snapshot_splits
-from tablestore.write.prepare_input import table_columns
-from tablestore.write.staging_job import run_staging
+from tablestore.write.frame_input import run_staging, table_columns
 
 _BEFORE_ALL = 1 << 62
 """Upper bound of Spark's row numbers. Subtracting it from ``_seq`` orders deletes before all inserted rows."""

@@ -21,7 +21,7 @@ from tablestore.dml.conditions import Condition, Value, checked_condition, check
 from tablestore.dml.merge_clauses import Clause
 from tablestore.dml.merge_join import On, checked_merge
 from tablestore.dml.predicate_pushdown import pushed_predicate
-from tablestore.write.prepare_input import check_columns
+from tablestore.write.frame_input import check_columns
 from tablestore.write.writer import Writer
 
 Batch = tuple[str, int] | None

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import pyarrow as pa
 
 from snapshot.merge.duckdb_engine import type_name
 from snapshot.quoting import quoted, text_literal
 from snapshot.records import Snapshot
-from snapshot.staging.partition_writer import partition_text
+from snapshot.staging.parquet_writer import partition_text
 from tablestore.context import TableContext
 from tablestore.local.dml import LocalVerbs
 from tablestore.local.rows import reader
 from tablestore.local.threads import cores, run_in_threads
 from tablestore.maintenance.expire_partitions import PartitionValues
 from tablestore.table.handle import TableHandle
-from tablestore.write.open_publisher import open_publisher
 
 
 class LocalHandle(TableHandle):
@@ -28,7 +26,7 @@ class LocalHandle(TableHandle):
     """
 
     def __init__(self, table: TableContext) -> None:
-        super().__init__(table, run_in_threads, partial(open_publisher, spark=None))
+        super().__init__(table, run_in_threads, None)
 
     def _open_writer(self, table: TableContext) -> None:
         super()._open_writer(table)

@@ -9,7 +9,7 @@ from queue import Queue
 
 import pyarrow as pa
 
-from snapshot.staging.partition_writer import split_by_bucket
+from snapshot.staging.parquet_writer import split_by_bucket
 from snapshot.staging.stage import StagedFile, Stager, StagesRows
 from snapshot.staging.task_results import accept_staged, staged_to_arrow
 from tablestore.local.threads import cores

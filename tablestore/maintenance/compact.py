@@ -19,8 +19,7 @@ from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
 from snapshot.records import Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SNAPSHOT
-from snapshot.staging.parquet_writer import removed_on_error
-from snapshot.staging.partition_writer import PartitionedFiles
+from snapshot.staging.parquet_writer import PartitionedFiles, removed_on_error
 from snapshot.staging.tombstones import GatherTask, gather
 from snapshot.storage import Storage
 from snapshot.store.commit import ATTEMPTS_MAX

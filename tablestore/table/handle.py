@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from log_system.base import LogPublisher
+from log_system.base import LogPublisher, TaskRunner
 from log_system.index import IndexEntry
 from log_system.report import Progress
 from snapshot.records import Snapshot
@@ -26,7 +26,7 @@ from tablestore.maintenance.expire_partitions import (
 )
 from tablestore.maintenance.expire_snapshots import expire_if_due
 from tablestore.write.foreign_commits import adopt
-from tablestore.write.recovery import publish_all
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 
 
@@ -41,15 +41,16 @@ class TableHandle(ABC):
         run_tasks: Runs a function on each of several tasks.
     """
 
-    def __init__(
-        self, table: TableContext, run_tasks: RunTasks, open_publisher: Callable[[TableContext], LogPublisher | None]
-    ) -> None:
+    def __init__(self, table: TableContext, run_tasks: RunTasks, publish_tasks: TaskRunner | None) -> None:
         self.lock = threading.RLock()
         self.table = table
         self.run_tasks = run_tasks
-        self._open_publisher = open_publisher
+        self._publish_tasks = publish_tasks
         self._partitions_checked: float | None = None
         self._open_writer(table)
+
+    def _open_publisher(self, table: TableContext) -> LogPublisher | None:
+        return table.log.publisher(self._publish_tasks)
 
     def _open_writer(self, table: TableContext) -> None:
         self._written_by = table.options
@@ -85,7 +86,7 @@ class TableHandle(ABC):
         with self.lock:
             self.renew()
             adopt(self.refresh(), skip_foreign)
-            return publish_all(self.refresh(), self.publisher)
+            return recover(self.refresh(), self.publisher)
 
     def finish(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Run the maintenance that is due after a write, and return the write's snapshot.

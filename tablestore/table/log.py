@@ -6,7 +6,7 @@ from functools import partial
 
 from log_system.report import Progress, RepairReport
 from tablestore.table.handle import TableHandle, exclusive
-from tablestore.write.recovery import publish_all
+from tablestore.write.publish import recover
 
 
 class TableLog:
@@ -38,4 +38,4 @@ class TableLog:
         """
         self._handle.renew()
         table, publisher = self._handle.refresh(), self._handle.publisher
-        return table.log.repair(publisher, partial(publish_all, table, publisher), progress)
+        return table.log.repair(publisher, partial(recover, table, publisher), progress)

@@ -17,7 +17,6 @@ from tablestore.read import batch
 from tablestore.spark.object_stores import warn_of_overwrites
 from tablestore.spark.tasks import run_tasks
 from tablestore.table.handle import TableHandle
-from tablestore.write.open_publisher import open_publisher
 
 
 class SparkHandle(TableHandle):
@@ -31,7 +30,8 @@ class SparkHandle(TableHandle):
     def __init__(self, spark: SparkSession, table: TableContext) -> None:
         warn_of_overwrites(spark, table.path)
         self.spark = spark
-        super().__init__(table, partial(run_tasks, spark), partial(open_publisher, spark=spark))
+        tasks = partial(run_tasks, spark)
+        super().__init__(table, tasks, tasks)
 
     def _open_writer(self, table: TableContext) -> None:
         super()._open_writer(table)

@@ -33,9 +33,8 @@ from tablestore.table.handle import exclusive
 from tablestore.table.maintenance import Maintenance
 from tablestore.table.readable import ReadableTable
 from tablestore.table.spark_handle import SparkHandle
+from tablestore.write.frame_input import deletes_of, frame_of, is_tabular, stage_frame
 from tablestore.write.metrics import Hook
-from tablestore.write.prepare_input import deletes_of, frame_of, is_tabular
-from tablestore.write.staging_job import stage_frame
 from tablestore.write.tabular_input import Tabular
 
 _MOVED = {

@@ -25,7 +25,7 @@ def prepare_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield a task's rows with the table's columns and, for a key table, ``_kind`` and ``_seq``.
 
-    See ``prepare_input.prepare_changes``, which does the same for frames.
+    See ``frame_input.prepare_changes``, which does the same for frames.
     """
     target = change_file_schema(spec) if spec.has_key else spec.arrow
     row = task << _TASK_SHIFT
@@ -127,7 +127,7 @@ def deletes_of(keys: pa.Table, spec: TableSpec, kept: Sequence[str]) -> pa.Table
 
 
 def _kinds(change_types: pa.Array) -> pa.Array:
-    """Map ``_change_type`` to row kinds for writing, -1 if it is invalid; see ``prepare_input.kind_of``."""
+    """Map ``_change_type`` to row kinds for writing, -1 if it is invalid; see ``frame_input.kind_of``."""
     number = pc.fill_null(pc.index_in(change_types, pa.array(CHANGE_TYPE_NAMES)), -1).cast(pa.int8())
     insert = pa.scalar(int(RowKind.INSERT), pa.int8())
     return pc.if_else(pc.equal(number, insert), pa.scalar(int(RowKind.UPDATE_AFTER), pa.int8()), number)

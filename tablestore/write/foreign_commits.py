@@ -26,7 +26,7 @@ from snapshot.store.commit import ATTEMPTS_MAX
 from snapshot.store.lookup import base_file
 from snapshot.store.table_files import ADOPTED, TableFiles
 from tablestore.context import TableContext
-from tablestore.write.take_over_backoff import newest as newest_published
+from tablestore.write.publish import newest as newest_published
 
 logger = logging.getLogger("tablestore")
 

@@ -1,13 +1,17 @@
 """Publishing: puts each committed snapshot that the log lacks into it, exactly once and in order.
 
-Writes and recovery publish by the same steps; there is no other way into the log.
+Writes and recovery publish by the same steps; there is no other way into the log. A publisher that takes the log over
+fences the previous owner, which makes the log correct. ``TakeOverBackoff`` and ``Patience`` only keep publishers from
+fencing each other repeatedly, so that each of them publishes something.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from log_system.base import LogPublisher
 from log_system.index import IndexEntry, LogIndex
@@ -22,10 +26,18 @@ from snapshot.errors import (
     UnavailableError,
 )
 from snapshot.store.table_files import TableFiles
+from tablestore.context import TableContext
 from tablestore.log_systems import SERVERS
-from tablestore.write.take_over_backoff import ATTEMPTS_MAX, Patience, TakeOverBackoff, newest
 
 logger = logging.getLogger("tablestore")
+
+ATTEMPTS_MAX = 8
+PATIENCE_SECONDS_MAX = 60.0
+"""How long after a first failure a publisher retries while no snapshot gets into the log."""
+_WAIT_SECONDS_MIN = 0.1
+_WAIT_SECONDS_MAX = 10.0
+_DOUBLINGS_MAX = 6
+_LOOK_SECONDS = 0.005
 
 _FENCED_AGAIN = (
     "This happened again and again while nobody published anything: if no other writer is at work, publishing takes "
@@ -71,12 +83,10 @@ class LogMovedError(PublishPendingError):
 
 
 def publish_through(
-    table: TableFiles,
+    table: TableContext,
     publisher: LogPublisher,
-    index: LogIndex,
     snapshot: int,
     *,
-    buckets: int,
     own: bool = False,
     turns: TakeOverBackoff | None = None,
 ) -> list[IndexEntry]:
@@ -91,9 +101,7 @@ def publish_through(
     Args:
         table: the table.
         publisher: publisher of the table's log.
-        index: the table's log index.
         snapshot: the snapshot that has to be in the log.
-        buckets: the table's number of buckets.
         own: take the log over even if there is nothing to publish.
         turns: the publisher's backoff, which adapts to other publishers; None for a new one.
 
@@ -107,7 +115,7 @@ def publish_through(
         UnavailableError: the broker failed as often, but the log lacks nothing.
         TableStoreError: a change file or the log's topic is wrong; a retry cannot fix that.
     """
-    done: list[IndexEntry] = []
+    files, index, done = table.files, table.index, list[IndexEntry]()
     turns = turns or TakeOverBackoff()
     patience = Patience(turns.clock, publisher.wait_seconds)
     while (published := newest(index)) < snapshot or (own and not publisher.owns_log):
@@ -117,12 +125,12 @@ def publish_through(
                 published = turns.wait(index, snapshot)
                 if published >= snapshot and not own:
                     break
-                _check_not_moved(table, publisher, table.latest())
+                _check_not_moved(files, publisher, files.latest())
                 with turns.take_over():
                     publisher.take_over()
                 patience.answered()
             # Step 2.
-            done.extend(_publish_after(table, publisher, index, published, snapshot, buckets, turns))
+            done.extend(_publish_after(table, publisher, published, snapshot, turns))
             if own:
                 publisher.mend()
             if done and done[-1].snapshot >= snapshot:
@@ -131,15 +139,30 @@ def publish_through(
         except FencedError as error:
             turns.fenced()
             if patience.is_out(newest(index)):
-                raise _pending(table, snapshot, error, _FENCED_AGAIN) from error
+                raise _pending(files, snapshot, error, _FENCED_AGAIN) from error
         except (UnavailableError, OutcomeUnknownError) as error:
-            _give_up_or_wait(table, error, patience, turns, seen=newest(index), snapshot=snapshot)
+            _give_up_or_wait(files, error, patience, turns, seen=newest(index), snapshot=snapshot)
         except _IN_VAIN as error:
             publisher.discard()
             # If other publishers have published the snapshot, its changes may have expired since.
             if not (isinstance(error, DataLostError) and newest(index) > published):
-                _raise_in_vain(table, index, error, snapshot, own=own)
+                _raise_in_vain(files, index, error, snapshot, own=own)
     return done
+
+
+def recover(
+    table: TableContext, publisher: LogPublisher | None, *, turns: TakeOverBackoff | None = None
+) -> list[IndexEntry]:
+    """Take the log over and publish all committed snapshots that it lacks; do nothing if ``publisher`` is None.
+
+    Raises:
+        PublishPendingError: the broker does not answer, and the log lacks a snapshot.
+        UnavailableError: the broker does not answer, but the log lacks nothing.
+    """
+    if publisher is None:
+        return []
+    publisher.discard()
+    return publish_through(table, publisher, table.files.latest(), own=True, turns=turns)
 
 
 def _give_up_or_wait(
@@ -187,27 +210,22 @@ def _committed(snapshot: int) -> str:
 
 
 def _publish_after(
-    table: TableFiles,
-    publisher: LogPublisher,
-    index: LogIndex,
-    published: int,
-    wanted: int,
-    buckets: int,
-    turns: TakeOverBackoff,
+    table: TableContext, publisher: LogPublisher, published: int, wanted: int, turns: TakeOverBackoff
 ) -> Iterator[IndexEntry]:
     """Publish every snapshot after ``published``, the newest in the index; ``wanted`` is one of them."""
-    through, listed = table.latest(), index.last_seen
-    check_not_ahead(table, max(published, publisher.newest), through)
+    files = table.files
+    through, listed = files.latest(), table.index.last_seen
+    check_not_ahead(files, max(published, publisher.newest), through)
     if through < wanted:
         msg = (
-            f"table {table.storage.root!r}: expected snapshot {wanted}, which was committed, got {through} as the "
+            f"table {table.path!r}: expected snapshot {wanted}, which was committed, got {through} as the "
             "newest: the table was set back meanwhile (an old copy was restored?). Bring its newest commits back."
         )
         raise CorruptedError(msg)
-    _check_not_moved(table, publisher, through)
-    check_history(table, [*publisher.claimed, *([(listed.snapshot, listed.commit)] if listed else [])])
+    _check_not_moved(files, publisher, through)
+    check_history(files, [*publisher.claimed, *([(listed.snapshot, listed.commit)] if listed else [])])
     for snapshot in range(published + 1, through + 1):
-        yield publisher.publish(table.published(snapshot, buckets))
+        yield publisher.publish(files.published(snapshot, table.options.buckets))
     if through > published:
         turns.published()
 
@@ -273,9 +291,115 @@ def check_history(table: TableFiles, claimed: Sequence[tuple[int, str]]) -> None
             raise CorruptedError(msg)
 
 
+def check_index(table: TableFiles, index: LogIndex) -> None:
+    """Check the index against the table, without the broker, for code that commits before it connects to the broker.
+
+    Raises:
+        CorruptedError: the index holds snapshots that the table lacks, or other commits than the table.
+    """
+    listed = index.latest()
+    if listed is not None:
+        check_not_ahead(table, listed.snapshot, table.latest())
+        check_history(table, [(listed.snapshot, listed.commit)])
+
+
 def _pending(table: TableFiles, snapshot: int, error: TableStoreError, note: str = "") -> PublishPendingError:
     msg = (
         f"table {table.storage.root!r}: {_committed(snapshot)}: {error} {note}"
         "Nothing is lost: the next write or recover() publishes it."
     )
     return PublishPendingError(msg, snapshot)
+
+
+class TakeOverBackoff:
+    """Makes a publisher wait before it takes the log over, as long as the log's owner makes progress.
+
+    The owner publishes every committed snapshot together with its own next one, so it usually publishes ours too; a
+    take-over would slow both down. The waiting time adapts: it is about the duration of a take-over, doubled each time
+    we are fenced and halved each time we publish. A fixed time would not do: on a busy machine, a take-over and a
+    publish together may take longer, and publishers that wait less than that would fence each other forever.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Start without any known competitor."""
+        self.clock = clock
+        self.sleep = sleep
+        self._fenced = 0
+        self._cost = _WAIT_SECONDS_MIN
+
+    @contextmanager
+    def take_over(self) -> Iterator[None]:
+        """Measure the duration of a take-over."""
+        began = self.clock()
+        yield
+        self._cost = max(_WAIT_SECONDS_MIN, self.clock() - began)
+
+    def fenced(self) -> None:
+        """Double the waiting time, because another publisher took the log over from us."""
+        self._fenced = min(self._fenced + 1, _DOUBLINGS_MAX)
+
+    def published(self) -> None:
+        """Halve the waiting time, because we published without being fenced."""
+        self._fenced = max(self._fenced - 1, 0)
+
+    def wait(self, index: LogIndex, snapshot: int) -> int:
+        """Wait while another publisher moves the log towards ``snapshot``; return at once if we were never fenced.
+
+        Returns:
+            The newest snapshot in the index.
+        """
+        seen, since = newest(index), self.clock()
+        patience = self._cost * 2**self._fenced * random.uniform(0.5, 1.5) if self._fenced else 0.0
+        patience = min(patience, _WAIT_SECONDS_MAX)
+        while seen < snapshot and self.clock() - since < patience:
+            self.sleep(_LOOK_SECONDS)
+            now = newest(index)
+            if now != seen:
+                seen, since = now, self.clock()
+        return seen
+
+
+class Patience:
+    """Decides when to stop retrying: after too many failures in a row, or too long without a published snapshot."""
+
+    def __init__(self, clock: Callable[[], float], wait_seconds: float) -> None:
+        """Start counting now.
+
+        Args:
+            clock: returns the time in seconds.
+            wait_seconds: how long a broker may fail to answer, over all attempts.
+        """
+        self._clock = clock
+        self._wait_seconds = wait_seconds
+        self._seen = -1
+        self._since: float | None = None
+        self._answered = clock()
+        self.failures = 0
+
+    def answered(self) -> None:
+        """Restart the time limit for an answer, because the broker has answered."""
+        self._answered = self._clock()
+
+    def is_out(self, published: int, *, failed: bool = False) -> bool:
+        """Count an unsuccessful attempt and return whether to give up.
+
+        Args:
+            published: the newest snapshot in the index.
+            failed: the broker failed; False if another publisher fenced this one.
+        """
+        # Other publishers may be busy for long, so time counts from the first unsuccessful attempt. A broker that does
+        # not answer has used up time before that, which counts too.
+        now = self._clock()
+        if published != self._seen or self._since is None:
+            self._seen, self._since, self.failures = published, now, 0
+        self.failures += failed
+        silent = failed and now - self._answered > self._wait_seconds
+        return silent or self.failures >= ATTEMPTS_MAX or now - self._since > PATIENCE_SECONDS_MAX
+
+
+def newest(index: LogIndex) -> int:
+    """Return the newest snapshot in the index; 0 if the index is empty."""
+    latest = index.latest()
+    return 0 if latest is None else latest.snapshot

@@ -29,9 +29,14 @@ from tablestore.write.optimistic_retry import (
     check_same,
     until_fresh,
 )
-from tablestore.write.publish import LogMovedError, PublishPendingError, publish_pending, publish_through
-from tablestore.write.recovery import recover
-from tablestore.write.take_over_backoff import TakeOverBackoff
+from tablestore.write.publish import (
+    LogMovedError,
+    PublishPendingError,
+    TakeOverBackoff,
+    publish_pending,
+    publish_through,
+    recover,
+)
 
 logger = logging.getLogger("tablestore")
 
@@ -277,21 +282,18 @@ class Writer:
             self._publish(snapshot)
 
     def _publish(self, snapshot: int) -> None:
-        if self._publisher is not None:
-            table = self._table
-            buckets = table.options.buckets
-            with self.meter.measured("publish") as tell:
-                try:
-                    done = publish_through(
-                        table.files, self._publisher, table.index, snapshot, buckets=buckets, turns=self._turns
-                    )
-                except (PublishPendingError, TableReplacedError):
-                    raise
-                except Exception as error:
-                    self._publisher.discard()
-                    raise publish_pending(table.files, snapshot, error) from error
-                if done:
-                    tell(snapshot, sum(entry.rows for entry in done))
+        if self._publisher is None:
+            return
+        with self.meter.measured("publish") as tell:
+            try:
+                done = publish_through(self._table, self._publisher, snapshot, turns=self._turns)
+            except (PublishPendingError, TableReplacedError):
+                raise
+            except Exception as error:
+                self._publisher.discard()
+                raise publish_pending(self._table.files, snapshot, error) from error
+            if done:
+                tell(snapshot, sum(entry.rows for entry in done))
 
     def publish_landed(self, commit_id: CommitId) -> Snapshot | None:
         """Return the snapshot of a write that an earlier process committed, and publish it if the log lacks it.
@@ -329,17 +331,16 @@ class Writer:
             self._recovered = True
 
     def _recover(self) -> None:
-        if self._publisher is not None:
-            table = self._table
-            adopt(table)
-            try:
-                recover(table.files, self._publisher, table.index, buckets=table.options.buckets, turns=self._turns)
-            except LogMovedError:
-                if self._reopen is None:
-                    raise
-                self._publisher, table = self._reopen(self.refresh()), self._table
-                if self._publisher is not None:
-                    recover(table.files, self._publisher, table.index, buckets=table.options.buckets)
+        if self._publisher is None:
+            return
+        adopt(self._table)
+        try:
+            recover(self._table, self._publisher, turns=self._turns)
+        except LogMovedError:
+            if self._reopen is None:
+                raise
+            self._publisher = self._reopen(self.refresh())
+            recover(self._table, self._publisher)
 
     def stager(self, *, whole_buckets: bool, pinned: bool = False, all_rows: bool = False) -> Stager:
         """Return a stager, which stages a task's rows; it looks existing rows up in the newest snapshot.

@@ -18,8 +18,7 @@ from log_system.kafka.reader.snapshot_reader import read_slice
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import CorruptedError, TableStoreError
 from tablestore.context import TableContext
-from tablestore.write.publish import publish_through
-from tablestore.write.recovery import recover
+from tablestore.write.publish import publish_through, recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Change, drain, drain_raw, make_table, publisher_of, write
@@ -57,7 +56,7 @@ class KafkaLogContract:
     def recover(self, table: TableContext) -> None:
         """Recover as another process would."""
         other = publisher_of(table)
-        recover(table.files, other, table.index, buckets=PARTITIONS)
+        recover(table, other)
         other.discard()
 
     def log(self) -> list[Change]:
@@ -103,15 +102,15 @@ class KafkaLogContract:
     ) -> None:
         self.commit(table, 1)
         with failing(Sender, "position", hits=range(2, 3)), pytest.raises(Crash):
-            recover(table.files, publisher, table.index, buckets=PARTITIONS)
-        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+            recover(table, publisher)
+        recover(table, publisher)
         self.assert_log_is_table()
 
     def test_all_that_is_missing_is_published_in_order(self, table: TableContext, publisher: KafkaPublisher) -> None:
         for batch in range(4):
             self.commit(table, batch)
         newest = table.files.latest()
-        done = publish_through(table.files, publisher, table.index, newest, buckets=PARTITIONS)
+        done = publish_through(table, publisher, newest)
         assert [entry.snapshot for entry in done] == [1, 2, 3, 4]
         self.assert_log_is_table()
 
@@ -120,7 +119,7 @@ class KafkaLogContract:
     ) -> None:
         for batch in range(3):
             self.commit(table, batch)
-        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        recover(table, publisher)
         kept = table.index.get(3), table.index.get(2)
         table.index.delete([2, 3])
         fresh = TableContext.open(str(self.path))
@@ -142,11 +141,11 @@ class BrokerContract(KafkaLogContract):
     ) -> None:
         self.commit(table, 1)
         with failing(LogIndex, "put", after=False), pytest.raises(Crash):
-            recover(table.files, publisher, table.index, buckets=PARTITIONS)
+            recover(table, publisher)
         publisher.discard()
         self.forget_group(table)
         self.commit(table, 2)
-        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        recover(table, publisher)
         self.assert_log_is_table()
 
     def test_an_expired_register_and_a_lost_index_are_rebuilt_from_the_log(
@@ -154,7 +153,7 @@ class BrokerContract(KafkaLogContract):
     ) -> None:
         for batch in range(3):
             self.commit(table, batch)
-        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        recover(table, publisher)
         publisher.discard()
         self.forget_group(table)
         table.index.delete(table.index.snapshots()[1:])
@@ -168,13 +167,13 @@ class BrokerContract(KafkaLogContract):
         self, table: TableContext, publisher: KafkaPublisher
     ) -> None:
         self.commit(table, 1)
-        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        recover(table, publisher)
         record = drain_raw(self.servers, self.topic, PARTITIONS)[0][0]
         stranger = Producer({"bootstrap.servers": self.servers})
         stranger.produce(self.topic, record.value(), record.key(), partition=0)
         assert stranger.flush(30) == 0
         self.commit(table, 2)
-        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        recover(table, publisher)
         own, disturbed = Gate(table.index).slices(0, 1), Gate(table.index).slices(1, 2)
         assert sum(batch.num_rows for part in own for batch in read_slice(table.log.settings, part)) == 10
         with pytest.raises(CorruptedError, match="Another producer"):
@@ -184,14 +183,14 @@ class BrokerContract(KafkaLogContract):
         self, table: TableContext, publisher: KafkaPublisher
     ) -> None:
         self.commit(table, 1)
-        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        recover(table, publisher)
         self.commit(table, 2)
         for _ in range(3):
             with failing(Sender, "position"), pytest.raises(Crash):
-                recover(table.files, publisher, table.index, buckets=PARTITIONS)
+                recover(table, publisher)
         publisher.discard()
         self.forget_group(table)
-        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        recover(table, publisher)
         self.assert_log_is_table()
 
 

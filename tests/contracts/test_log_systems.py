@@ -23,8 +23,7 @@ from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.expire_snapshots import Rule, expire
 from tablestore.streaming.change_feed import Feed
-from tablestore.write.open_publisher import open_publisher
-from tablestore.write.recovery import publish_all
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import SCHEMA, Change, staged, write
 from tests.harness.log_audit import repair, verify
@@ -50,7 +49,7 @@ class LogSystemContract:
 
     @pytest.fixture
     def writer(self, table: TableContext) -> Iterator[Writer]:
-        writer = Writer(table, open_publisher(table, None))
+        writer = Writer(table, table.log.publisher())
         yield writer
         writer.discard()
 
@@ -73,8 +72,8 @@ class LogSystemContract:
     def recover(self, table: TableContext) -> None:
         """Recover as the next writer does."""
         table = self.open(table)
-        publisher = open_publisher(table, None)
-        publish_all(table, publisher)
+        publisher = table.log.publisher()
+        recover(table, publisher)
         if publisher is not None:
             publisher.discard()
 
@@ -135,7 +134,7 @@ class LogSystemContract:
 
         def run(number: int) -> None:
             opened = self.open(table)
-            writer = Writer(opened, open_publisher(opened, None))
+            writer = Writer(opened, opened.log.publisher())
             try:
                 for batch in range(4):
                     write(writer, upserts(100 * number + batch, range(10 * number, 10 * number + 3)))
@@ -182,7 +181,7 @@ class LogSystemContract:
         report = verify(self.open(table))
         assert (report.ok, report.pending) == (True, ())
         opened = self.open(table)
-        publisher = open_publisher(opened, None)
+        publisher = opened.log.publisher()
         repaired = repair(opened, publisher)
         if publisher is not None:
             publisher.discard()
@@ -244,7 +243,7 @@ class LogSystemContract:
             self.open(table)
         again = self.create(Path(table.path), settings)
         assert (again.log.newest(), again.spec.table_id == table.spec.table_id) == (0, False)
-        other = Writer(again, open_publisher(again, None))
+        other = Writer(again, again.log.publisher())
         write(other, upserts(7))
         other.discard()
         assert sorted(self.read(again, 0, 1)) == [(1, key, f"7.{key}") for key in range(10)]

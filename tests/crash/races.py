@@ -26,7 +26,7 @@ from rich.table import Table
 
 from log_system.local_kafka.owned import LocalKafka
 from tablestore.context import TableContext
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tests.crash.matrix.audit import Verdict, audit
 from tests.crash.processes.racer import (
     archive_of,
@@ -149,7 +149,7 @@ def run_race(
             field.go()
     troubles, done = field.finish()
     publisher = publisher_of(made)
-    recover(made.files, publisher, made.index, buckets=PARTITIONS)
+    recover(made, publisher)
     publisher.discard()
     archive: Archive = pickle.loads(archive_of(str(path)).read_bytes()) if others else {}
     verdict = audit(path, servers, topic, PARTITIONS, key=True, small=True, complete=True, archive=archive)

@@ -23,7 +23,7 @@ from snapshot.staging.file_rewriter import FileRewriter
 from snapshot.staging.stage import StagedFile
 from tablestore.context import TableContext
 from tablestore.write.optimistic_retry import Replaced
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Row, drain_raw, make_table, publisher_of, rewriting, settle, staged, write
@@ -93,7 +93,7 @@ def test_whoever_dies_in_a_verb_leaves_a_log_that_is_the_table(
                 except Crash:
                     writer = new_writer()
         writer = new_writer()
-        recover(table.files, buried[-1], table.index, buckets=PARTITIONS)
+        recover(table, buried[-1])
         assert in_log(servers, name) == in_table(path)
         report = verify(TableContext.open(str(path)))
         assert report.ok, report
@@ -141,7 +141,7 @@ def test_whoever_dies_while_one_record_says_that_all_rows_are_gone(
             except Crash:
                 writer = new_writer()
         writer = new_writer()
-        recover(table.files, buried[-1], table.index, buckets=PARTITIONS)
+        recover(table, buried[-1])
         assert in_log(servers, name) == in_table(path)
         write(writer, [(-1, "end")])
         writer.replace(meanwhile(1), kind="truncate", all_rows=True)

@@ -19,7 +19,7 @@ from log_system.kafka.client.topic import latest_offsets
 from log_system.kafka.publisher.partition_sender import Sender
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import CorruptedError, DataLostError
-from tablestore.write import take_over_backoff
+from tablestore.write import publish
 from tablestore.write.publish import PublishPendingError
 from tests.crash.processes.batch_writer import run
 from tests.harness.faults import Crash, failing
@@ -138,7 +138,7 @@ def test_a_coordinator_that_has_forgotten_everything_is_taught_by_headers_and_in
 def test_a_publish_that_outlasts_the_transaction_timeout_names_the_option(
     rig: TableHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(take_over_backoff, "PATIENCE_SECONDS_MAX", 3.0)
+    monkeypatch.setattr(publish, "PATIENCE_SECONDS_MAX", 3.0)
     writer = rig.writer()
     write(writer, changes(1))
     real = Sender.position

@@ -20,7 +20,7 @@ from snapshot.errors import CorruptedError, DataLostError, TableStoreError, Unav
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.options.read_options import parse_read_options
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
-from tablestore.write import take_over_backoff
+from tablestore.write import publish
 from tablestore.write.publish import PublishPendingError
 from tests.harness.local_writes import write
 from tests.harness.table_harness import TableHarness, changes
@@ -179,7 +179,7 @@ def test_a_disk_that_is_full_while_staging_leaves_neither_snapshot_nor_files(
 def test_a_disk_that_is_full_when_the_index_is_written_leaves_a_snapshot_that_recovery_shows(
     rig: TableHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(take_over_backoff, "ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(publish, "ATTEMPTS_MAX", 2)
     writer = rig.writer()
     write(writer, changes(1))
     real = Path.write_bytes

@@ -15,7 +15,6 @@ from log_system.report import DifferenceKind
 from snapshot.errors import CorruptedError
 from tablestore.ddl.alter import alter
 from tablestore.local.table import LocalTable
-from tablestore.write.open_publisher import open_publisher
 from tablestore.write.publish import PublishPendingError
 from tablestore.write.writer import Writer
 from tests.harness.damage import Damaged
@@ -36,7 +35,7 @@ def table(request: pytest.FixtureRequest, kafka: LocalKafka, tmp_path: Path, top
 
 def set_option(damaged: Damaged, value: str) -> None:
     table = damaged.open()
-    publisher = open_publisher(table, None)
+    publisher = table.log.publisher()
     assert publisher is not None
     alter(table, set_options={"log.foreign-records": value}, publish=Writer(table, publisher).publish)
     publisher.discard()

@@ -15,7 +15,7 @@ from log_system.kafka.publisher.transactional_publisher import KafkaPublisher, r
 from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import FencedError
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import publisher_of
 from tests.harness.table_harness import PARTITIONS, TableHarness
@@ -44,7 +44,7 @@ TWO_ROWS = {"publish__transaction_rows_max": 2}
 def recover_by(rig: TableHarness, run_tasks: Callable[[Sequence[PartitionTask]], list[RegisterPosition]]) -> None:
     table = rig.table
     publisher = KafkaPublisher(rig.log, table.index, run_tasks)
-    recover(table.files, publisher, table.index, buckets=PARTITIONS)
+    recover(table, publisher)
     publisher.discard()
 
 

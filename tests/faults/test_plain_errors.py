@@ -20,7 +20,7 @@ from tablestore import PublishPendingError, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import failing
 from tests.harness.local_writes import SCHEMA, make_table, publisher_of, write
@@ -127,7 +127,7 @@ def test_a_broker_that_cannot_be_used_is_given_up_in_bounded_time_and_named(
 
 
 def recover_it(table: TableContext) -> None:
-    recover(table.files, publisher_of(table), table.index, buckets=2)
+    recover(table, publisher_of(table))
 
 
 def write_it(table: TableContext) -> None:

@@ -192,7 +192,7 @@ def test_an_open_transaction_that_never_ends_is_an_error_that_says_how_to_end_it
     rig: TableHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_reader, "ANSWER_SECONDS", 1.0)
-    monkeypatch.setattr("tablestore.write.take_over_backoff.ATTEMPTS_MAX", 2)
+    monkeypatch.setattr("tablestore.write.publish.ATTEMPTS_MAX", 2)
     rig.write(1)
     with rig.stranger(f"stranger-{rig.topic}") as producer:
         producer.produce(rig.topic, b"{}", b"{}", 0)

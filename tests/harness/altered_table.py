@@ -27,7 +27,6 @@ from tablestore.options.read_options import parse_read_options
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
 from tablestore.write.arrow_input import prepare_batches
-from tablestore.write.open_publisher import open_publisher
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import run_here
 
@@ -68,7 +67,7 @@ class Altered:
             )
         )
         self.states = self.states or [(with_physical_names(made.spec.schema_json), [])]
-        self._publisher: KafkaPublisher | None = open_publisher(made, None)
+        self._publisher: KafkaPublisher | None = made.log.publisher()
         self._writer = Writer(made, self._publisher)
 
     @classmethod

@@ -16,7 +16,6 @@ from log_system.kafka.client.topic import delete_topic, topic_id
 from log_system.report import Difference, DifferenceKind, RepairReport, Report
 from snapshot.delta.log import DataFile
 from tablestore.context import TableContext
-from tablestore.write.open_publisher import open_publisher
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import act, drain_raw, make_table, publisher_of, rewriting, settle, write
 from tests.harness.log_audit import repair, verify
@@ -79,7 +78,7 @@ class Damaged:
     def repair(self) -> RepairReport:
         """Repair with nothing cached."""
         table = self.open()
-        publisher = open_publisher(table, None)
+        publisher = table.log.publisher()
         assert publisher is not None
         try:
             return repair(table, publisher)

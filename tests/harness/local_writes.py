@@ -30,9 +30,8 @@ from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.read.split_planner import snapshot_splits
-from tablestore.write.open_publisher import open_publisher
 from tablestore.write.optimistic_retry import Replaced
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 
 SCHEMA = StructType().add("id", "long").add("v", "string")
@@ -56,7 +55,7 @@ def make_table(path: Path, servers: str, topic: str, *, key: bool = True, **opti
 
 def publisher_of(table: TableContext) -> KafkaPublisher:
     """Make a publisher that runs its tasks in this process."""
-    publisher = open_publisher(table, None)
+    publisher = table.log.publisher()
     assert isinstance(publisher, KafkaPublisher)
     return publisher
 
@@ -66,7 +65,7 @@ def recover_at(path: Path, partitions: int) -> None:
     table = TableContext.open(str(path))
     publisher = publisher_of(table)
     try:
-        recover(table.files, publisher, table.index, buckets=partitions)
+        recover(table, publisher)
     finally:
         publisher.discard()
 

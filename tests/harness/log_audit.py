@@ -7,7 +7,7 @@ from functools import partial
 from log_system.base import LogPublisher
 from log_system.report import Progress, RepairReport, Report
 from tablestore.context import TableContext
-from tablestore.write.recovery import publish_all
+from tablestore.write.publish import recover
 
 
 def verify(table: TableContext, progress: Progress | None = None) -> Report:
@@ -17,4 +17,4 @@ def verify(table: TableContext, progress: Progress | None = None) -> Report:
 
 def repair(table: TableContext, publisher: LogPublisher | None, progress: Progress | None = None) -> RepairReport:
     """Repair the log with a publisher."""
-    return table.log.repair(publisher, partial(publish_all, table, publisher), progress)
+    return table.log.repair(publisher, partial(recover, table, publisher), progress)

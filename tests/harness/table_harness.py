@@ -22,7 +22,7 @@ from snapshot.records import Snapshot
 from snapshot.schema.system_columns import COMMIT_VERSION
 from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import Change, make_table, publisher_of, write
 from tests.harness.plain_topics import make_topic
@@ -94,7 +94,7 @@ class TableHarness:
         table = self.table
         publisher = publisher_of(table)
         try:
-            return [e.snapshot for e in recover(table.files, publisher, table.index, buckets=PARTITIONS)]
+            return [e.snapshot for e in recover(table, publisher)]
         finally:
             publisher.discard()
 

@@ -18,7 +18,6 @@ from snapshot.delta.entries import entry_of
 from snapshot.errors import CorruptedError, DataLostError
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.expire_snapshots import commit_expiry
-from tablestore.write.open_publisher import open_publisher
 from tablestore.write.publish import PublishPendingError
 from tests.harness.local_writes import drain, write
 from tests.harness.log_audit import repair, verify
@@ -56,7 +55,7 @@ def set_back(rig: TableHarness, *batches: int) -> None:
 def mended(rig: TableHarness) -> RepairReport:
     """Repair as another process does."""
     table = rig.table
-    publisher = open_publisher(table, None)
+    publisher = table.log.publisher()
     assert publisher is not None
     try:
         return repair(table, publisher)
@@ -118,7 +117,7 @@ def test_a_large_snapshot_that_is_half_published_is_not_gone_on_with_by_another_
     rig.write(1)
     rig.commit(12)
     table = rig.table
-    publisher = open_publisher(table, None)
+    publisher = table.log.publisher()
     assert isinstance(publisher, KafkaPublisher)
     publisher.take_over()
     held = publisher.positions()[0]

@@ -26,7 +26,6 @@ from tablestore.streaming.change_feed import Feed
 from tablestore.streaming.consumers import ConsumerProgress, Consumers
 from tablestore.streaming.eventual_stream import EventualStream
 from tablestore.streaming.snapshot_stream import SnapshotStream, feed_schema
-from tablestore.write.open_publisher import open_publisher
 from tablestore.write.publish import LogMovedError
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
@@ -59,7 +58,7 @@ def replace_table(rig: TableHarness, *batches: int) -> None:
 
 def mend(rig: TableHarness) -> Any:
     table = rig.table
-    publisher = open_publisher(table, None)
+    publisher = table.log.publisher()
     assert publisher is not None
     try:
         return repair(table, publisher)
@@ -281,7 +280,7 @@ def test_a_snapshot_committed_after_the_log_moved_goes_to_the_new_brokers_only(r
         write(writer, changes(3))
     assert rig.table.log.settings.client.bootstrap_servers == moved
     assert rig.recover() == [4]
-    reopening = Writer(rig.table, publisher_of(rig.table), lambda table: open_publisher(table, None))
+    reopening = Writer(rig.table, publisher_of(rig.table), lambda table: table.log.publisher())
     write(reopening, changes(5))
     with AfterRefresh(reopening, lambda: move(rig, rig.servers)):
         write(reopening, changes(6))
@@ -293,7 +292,7 @@ def test_a_snapshot_committed_after_the_log_moved_goes_to_the_new_brokers_only(r
 def move(rig: TableHarness, servers: str) -> None:
     """Have another handle name other brokers."""
     table = rig.table
-    other = Writer(table, publisher_of(table), lambda table: open_publisher(table, None))
+    other = Writer(table, publisher_of(table), lambda table: table.log.publisher())
     alter(table, set_options={"kafka.bootstrap.servers": servers}, publish=other.publish)
     other.discard()
 

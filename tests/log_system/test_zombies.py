@@ -14,7 +14,7 @@ import pytest
 
 from log_system.local_kafka.owned import LocalKafka
 from tablestore.context import TableContext
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.crash.processes.batch_writer import changes_of, run
 from tests.harness.local_writes import drain, make_table, publisher_of, write
@@ -46,7 +46,7 @@ def test_a_zombie_publishes_nothing(
         table = TableContext.open(str(path))
         assert table.files.latest() == 1, "the zombie was to fall asleep while it publishes"
         publisher = publisher_of(table)
-        published = recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        published = recover(table, publisher)
         assert [entry.snapshot for entry in published] == [1]
         write(Writer(table, publisher), changes_of(7, ROWS))
         before = drain(kafka.bootstrap_servers, name, PARTITIONS)

@@ -30,7 +30,7 @@ from tablestore.maintenance.change_tags import delete_tag, make_tag
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tablestore.maintenance.rollback import rollback
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import (
@@ -241,7 +241,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(who=WHO)
     def recover(self, who: int) -> None:
-        recover(self.table.files, self.writers[who][1], self.table.index, buckets=PARTITIONS)
+        recover(self.table, self.writers[who][1])
         assert self.table.newest_visible() == self.table.files.latest()
 
     @rule(who=WHO)
@@ -262,7 +262,7 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "table"):
             return
         try:
-            recover(self.table.files, self.writers[0][1], self.table.index, buckets=PARTITIONS)
+            recover(self.table, self.writers[0][1])
             kept = range(self.table.files.oldest(), max(self.history) + 1)
             for snapshot in {*kept, *self.tags.values()}:
                 assert rows_of(self.table, snapshot) == self.history[snapshot]

@@ -15,7 +15,7 @@ from deltalake.transaction import AddAction
 
 from snapshot.delta.log import DataFile, DeltaLog
 from snapshot.errors import ConflictError, CorruptedError, InvalidInputError
-from snapshot.staging.partition_writer import partition_text
+from snapshot.staging.parquet_writer import partition_text
 from snapshot.storage import Storage
 from snapshot.store.garbage import entries_below
 from tests.harness.faults import failing

@@ -25,7 +25,6 @@ from tablestore.sql.catalog.store_tables import as_stored
 from tablestore.sql.catalog.table_references import check_there, tables_in
 from tablestore.sql.parser.statements import AlterRename, CreateTable, CreateView, Drop, PhysicalColumn
 from tablestore.sql.parser.types import FlinkType
-from tablestore.write.open_publisher import open_publisher
 from tablestore.write.writer import Writer
 
 _RESERVED: Final = (FOLDER, CHECKPOINTS_FOLDER)
@@ -226,7 +225,7 @@ def _make_store_table(scope: Scope, definition: Definition, made: CreateTable) -
 
 def _alter_store_table(scope: Scope, there: Definition, changes: StoreChanges) -> None:
     table = TableContext.open(scope.place_of(there), scope.runtime_of(there), scope.allowed)
-    publisher = open_publisher(table, None)
+    publisher = table.log.publisher()
     options = {
         key: scope.settings.servers(value) if key == LOG_SERVERS else value
         for key, value in reveal(changes.options).items()

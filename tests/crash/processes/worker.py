@@ -28,7 +28,7 @@ from tablestore.maintenance import compact as compacting
 from tablestore.maintenance.compact import BucketTask, compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tablestore.maintenance.rollback import rollback
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.crash.kill_points import KillPoint, set_trap
 from tests.crash.processes.batches import (
@@ -91,7 +91,7 @@ def work(job: Job, pipe: Any) -> None:
     else:
         publisher = _publisher(table, nursery)
         if job.verb in {"recover", SETTLE}:
-            recover(table.files, publisher, table.index, buckets=PARTITIONS)
+            recover(table, publisher)
         else:
             writer = Writer(table, publisher)
             if job.verb == ALTER:

@@ -18,7 +18,7 @@ from snapshot.records import Snapshot
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.evolution import AddColumn, RenameColumn
 from snapshot.schema.system_columns import SEQ
-from snapshot.staging.bucket_writer import is_tombstones
+from snapshot.staging.parquet_writer import is_tombstones
 from snapshot.staging.stage import StagedFile, Stager, change_file_schema
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop

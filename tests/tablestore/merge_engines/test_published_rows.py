@@ -14,7 +14,7 @@ from log_system.index import LogIndex
 from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness import local_writes
 from tests.harness.faults import Crash, failing
@@ -69,7 +69,7 @@ def test_the_log_holds_the_merged_rows_after_any_crash(
         assert rows_of(table) == expected, "a repeated batch is merged once"
         if number == 4:
             compact(TableContext.open(table.path), run_here)
-    recover(table.files, publisher, table.index, buckets=PARTITIONS)
+    recover(table, publisher)
     publisher.discard()
     assert expected[9] == "0,1,2,3,4,5,6,7"
     if not options:
@@ -96,7 +96,7 @@ def test_writers_at_once_merge_every_row_once(
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run, "ab"))
     publisher = publisher_of(made)
-    recover(made.files, publisher, made.index, buckets=PARTITIONS)
+    recover(made, publisher)
     publisher.discard()
     rows = rows_of(made)
     for values in rows.values():

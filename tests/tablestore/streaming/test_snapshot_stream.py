@@ -19,8 +19,7 @@ from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.options.read_options import parse_read_options
 from tablestore.streaming.snapshot_stream import BEFORE_FULL, SnapshotStream, feed_schema
-from tablestore.write.open_publisher import open_publisher
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import SCHEMA, make_table, write
 from tests.harness.spark_tables import delete_records
@@ -34,7 +33,7 @@ class Source:
 
     def __init__(self, table: TableContext) -> None:
         self.table = table
-        self.publisher = open_publisher(table, None)
+        self.publisher = table.log.publisher()
         self.writer = Writer(table, self.publisher)
         write(self.writer, [(1, "a"), (2, "b"), (3, "c"), (4, "d")])
         write(self.writer, [(1, None), (2, "x")])
@@ -149,7 +148,7 @@ def test_a_committed_snapshot_is_not_seen_before_it_is_published(source: Source)
     start = stream.initialOffset()
     write(Writer(source.table, None), [(9, "z")])
     assert stream.latestOffset(start, ALL) == start
-    recover(source.table.files, source.publisher, source.table.index, buckets=PARTITIONS)
+    recover(source.table, source.publisher)
     assert stream.latestOffset(start, ALL)["snapshot"] == 4
 
 

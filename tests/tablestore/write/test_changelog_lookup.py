@@ -22,7 +22,7 @@ from tablestore.ddl import create_drop
 from tablestore.maintenance.compact import compact
 from tablestore.options.table_options import parse_options
 from tablestore.write import writer as write
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness import local_writes
 from tests.harness.faults import Crash, failing
@@ -225,7 +225,7 @@ def test_the_log_holds_the_changelog_after_any_crash(
             local_writes.write(writer, [(99, "replayed")], CommitId("q", number, durable=True))
         else:
             local_writes.write(writer, batch)
-    recover(table.files, publisher, table.index, buckets=PARTITIONS)
+    recover(table, publisher)
     publisher.discard()
     expected: list[list[tuple[int, Any, RowKind]]] = [[] for _ in range(PARTITIONS)]
     for snapshot in range(1, table.files.latest() + 1):

@@ -24,7 +24,7 @@ from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact
 from tablestore.reconcile import Repairs
-from tablestore.write.recovery import recover
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.crash.processes.batch_writer import run
 from tests.harness.faults import Crash, failing
@@ -51,7 +51,7 @@ class Story:
     def recover(self) -> None:
         table = TableContext.open(str(self.path))
         self.publishers.append(publisher_of(table))
-        recover(table.files, self.publishers[-1], table.index, buckets=PARTITIONS)
+        recover(table, self.publishers[-1])
 
     def log(self) -> list[list[Change]]:
         return drain(self.servers, self.topic, PARTITIONS)
@@ -240,7 +240,7 @@ def test_a_publisher_that_was_replaced_repairs_nothing(story: Story) -> None:
 
     type(stale._repairs).wrong = slow  # type: ignore[method-assign]
     try:
-        recover(story.table.files, stale, story.table.index, buckets=PARTITIONS)
+        recover(story.table, stale)
     finally:
         type(stale._repairs).wrong = real  # type: ignore[method-assign]
     story.assert_converged()

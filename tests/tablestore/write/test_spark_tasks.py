@@ -18,8 +18,8 @@ from log_system.kafka.system import in_tasks
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import DataLostError, error_of
 from tablestore.spark.tasks import run_tasks
-from tablestore.write.recovery import recover
-from tests.harness.table_harness import PARTITIONS, TableHarness
+from tablestore.write.publish import recover
+from tests.harness.table_harness import TableHarness
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_writer_whose_spark_tasks_are_fenced_leaves_the_snapshot_to_the_new_ow
         return real(tasks)
 
     publisher = KafkaPublisher(rig.log, table.index, after_a_take_over)
-    assert recover(table.files, publisher, table.index, buckets=PARTITIONS) == []
+    assert recover(table, publisher) == []
     publisher.discard()
     rig.audit()
 
@@ -55,7 +55,7 @@ def test_a_change_file_that_a_spark_task_misses_is_named_as_in_the_driver(
     table = rig.table
     publisher = KafkaPublisher(rig.log, table.index, in_tasks(partial(run_tasks, spark)))
     with pytest.raises(DataLostError, match=r"snapshot 1 is committed but not yet in the log.*a file .* is missing"):
-        recover(table.files, publisher, table.index, buckets=PARTITIONS)
+        recover(table, publisher)
 
 
 def test_an_error_is_made_again_from_its_kind() -> None:

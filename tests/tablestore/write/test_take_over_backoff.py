@@ -12,7 +12,7 @@ from log_system.index import IndexEntry, LogIndex
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.storage import Storage
-from tablestore.write.take_over_backoff import TakeOverBackoff
+from tablestore.write.publish import TakeOverBackoff
 from tests.harness.local_writes import write
 from tests.harness.table_harness import TableHarness, changes
 
@@ -99,7 +99,7 @@ def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator
 def test_a_fenced_writer_is_published_by_the_owner_without_taking_the_log_over(
     rig: TableHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tablestore.write.take_over_backoff._WAIT_SECONDS_MIN", 10.0)
+    monkeypatch.setattr("tablestore.write.publish._WAIT_SECONDS_MIN", 10.0)
     fenced, owner = rig.writer(), rig.writer()
     write(fenced, changes(1))
     write(owner, changes(2))

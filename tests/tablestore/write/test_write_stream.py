@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from snapshot.errors import InvalidInputError, UnavailableError
 from tablestore import TableStore
-from tablestore.write import take_over_backoff
+from tablestore.write import publish
 from tests.harness.faults import failing
 from tests.harness.local_writes import drain
 from tests.harness.spark_tables import AVAILABLE, changes, frame, make, rows
@@ -146,7 +146,7 @@ def test_a_batch_whose_publishing_fails_is_committed_and_published_by_the_restar
     spark: SparkSession, servers: str, source: TableStore, sink: TableStore, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(take_over_backoff, "ATTEMPTS_MAX", 1)
+    monkeypatch.setattr(publish, "ATTEMPTS_MAX", 1)
     source.write(frame(spark, [(1, "a"), (2, "b")]))
     stream = source.read_stream().select("id", "v")
     down = UnavailableError("the broker is away")

@@ -20,8 +20,8 @@ from snapshot.staging import stage
 from snapshot.store.commit import CommitId
 from tablestore import PublishPendingError, TableStore
 from tablestore.context import TableContext
-from tablestore.write import take_over_backoff
-from tablestore.write.recovery import recover
+from tablestore.write import publish
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain, drain_raw, make_table, publisher_of, rows_of, write
@@ -267,7 +267,7 @@ def test_a_named_batch_that_died_before_it_was_published_is_published_when_it_co
 def test_a_broker_that_fails_leaves_a_committed_snapshot_that_the_next_write_publishes(
     spark: SparkSession, table: TableStore, servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(take_over_backoff, "ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(publish, "ATTEMPTS_MAX", 2)
     down = UnavailableError("the broker is away")
     with failing(KafkaPublisher, "publish", down, hits=range(1, 3)), pytest.raises(PublishPendingError) as caught:
         table.write(frame(spark, [(1, "a")]))
@@ -321,7 +321,7 @@ def test_a_batch_that_landed_is_found_behind_the_commits_of_others_and_not_commi
     assert made is not None
     assert (made.id, tries, table.files.latest()) == (1, 1 + others, 1 + others)
     publisher = publisher_of(table)
-    recover(table.files, publisher, table.index, buckets=PARTITIONS)
+    recover(table, publisher)
     if commit_id is not None:
         again = Writer(TableContext.open(table.path), publisher)
         assert again.publish_landed(commit_id) == made
