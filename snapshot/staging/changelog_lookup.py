@@ -53,7 +53,7 @@ class Lookup:
         spec: the table.
         base: for each bucket, its base files.
         changes: for each bucket, the change files not yet merged into the base.
-        tombstones: for each bucket, the paths of its tombstone files (``bucket_writer.py``).
+        tombstones: for each bucket, the paths of its tombstone files (``parquet_writer.py``).
     """
 
     snapshot: int

@@ -71,6 +71,12 @@ class CommitId:
             raise _no_batch(batch)
         return cls(name, index, durable=True)
 
+    @property
+    def transactions(self) -> list[tuple[str, int]]:
+        """The ``txn`` actions that keep the number of a durable id in the Delta log."""
+        names = (self.writer, self.checkpoint_id) if self.durable else ()
+        return [(name, self.batch) for name in names if name]
+
     def __str__(self) -> str:
         """Return the id as ``writer:batch``."""
         return f"{self.writer}:{self.batch}"
@@ -138,11 +144,10 @@ def commit(
         UnavailableError: the file system is full; nothing is committed, and no try is in doubt.
         OutcomeUnknownError: the file system did not respond, so the commit may have landed; ``recover()`` finds out.
     """
-    rows = sum(s.changes for s in staged)
-    info: dict[str, Any] = {"kind": operation, "rows": rows, "commit": str(commit_id)}
+    info: dict[str, Any] = {"kind": operation, "rows": sum(s.changes for s in staged), "commit": str(commit_id)}
+    remove: Sequence[DataFile] = ()
     if replacement is not None:
-        info |= replacement.facts
-    remove = () if replacement is None else replacement.files
+        info, remove = {**info, **replacement.facts}, replacement.files
     newest = log.version()
     tried = newest + 1
     seen = -1 if commit_id.durable else newest
@@ -161,15 +166,11 @@ def commit(
             with _keeping(unknown):
                 check(newest)
         # Step 2.
-        files = [s.file for s in staged]
-        if by_snapshot:
-            files = [replace(f, partition={**f.partition, SNAPSHOT: str(newest + 1)}) for f in files]
-        names = (commit_id.writer, commit_id.checkpoint_id) if commit_id.durable else ()
-        transactions = [(name, commit_id.batch) for name in names if name]
+        files = _under(newest + 1, staged) if by_snapshot else [each.file for each in staged]
         try:
             with _keeping(unknown, ConflictError, OutcomeUnknownError):
-                committed = log.commit(newest + 1, add=files, remove=remove, info=info, transactions=transactions)
-            return as_snapshot(committed)
+                made = log.commit(newest + 1, add=files, remove=remove, info=info, transactions=commit_id.transactions)
+            return as_snapshot(made)
         # Step 3.
         except ConflictError as error:
             lost = error
@@ -184,6 +185,11 @@ def commit(
             newest = log.version()
     msg = f"{log.storage.root}: other writers committed first {ATTEMPTS_MAX} times in a row; try the write again."
     raise ConflictError(msg) from lost
+
+
+def _under(snapshot: int, staged: Sequence[StagedFile]) -> list[DataFile]:
+    """Return staged change files with the partition value of the snapshot that they become."""
+    return [replace(s.file, partition={**s.file.partition, SNAPSHOT: str(snapshot)}) for s in staged]
 
 
 @contextmanager

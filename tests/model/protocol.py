@@ -161,7 +161,7 @@ class Protocol(PublisherSteps):
         more = batch < self.scenario.writes[number]
         return process._replace(step="log.version" if more else "done", batch=batch, newest=0, target=0, own=False)
 
-    # What recovery does, as in tablestore/write/recovery.py.
+    # What recovery does, as in tablestore/write/publish.py.
 
     def recover(self, state: State, number: int, process: Process) -> Steps:
         """recover: discard, then publish through the newest snapshot, as owner.

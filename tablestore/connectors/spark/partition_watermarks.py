@@ -282,19 +282,24 @@ def read_with_watermark(
         watched = PartitionWatermarks(partition, "" if computed else column, idle_ms, zone)
         given = {**options, **watched.options()}
         frame = spark.readStream.format("kafka-table").schema(marked).options(**reveal(given)).load()
-        if computed is not None:
-            frame = frame.withColumn(column, F.expr(computed))
-            _check_time(frame.schema[column])
-        # Spark supports watermarks on TIMESTAMP only, so a TIMESTAMP_NTZ is read as UTC.
-        frame = frame.withColumn(_EVENT_TIME, instant(F.col(backquoted(column)), frame.schema[column].dataType))
-        # The filter refers to the event time so that Spark does not push it below the watermark operator, which would
-        # then not see the heartbeats.
-        kept = ~(F.col(IDLE) & F.col(_EVENT_TIME).isNotNull())
-        frames.append(frame.withWatermark(_EVENT_TIME, delay).where(kept).drop(IDLE, _EVENT_TIME))
+        frames.append(_with_watermark(frame, column, delay, computed))
     # Set Spark's watermark key on the column itself, so that later operators on the column recognize the watermark.
     marked_column = F.col(backquoted(column)).alias(column, metadata={MARK: 0})
     united = reduce(DataFrame.union, frames).withColumn(column, marked_column)
     return united if table.options.scan_parallelism is None else united.coalesce(table.options.scan_parallelism)
+
+
+def _with_watermark(frame: DataFrame, column: str, delay: str, computed: str | None) -> DataFrame:
+    """Return the rows of one partition with Spark's watermark, which heartbeats move while the partition is idle."""
+    if computed is not None:
+        frame = frame.withColumn(column, F.expr(computed))
+        _check_time(frame.schema[column])
+    # Spark supports watermarks on TIMESTAMP only, so a TIMESTAMP_NTZ is read as UTC.
+    frame = frame.withColumn(_EVENT_TIME, instant(F.col(backquoted(column)), frame.schema[column].dataType))
+    # The filter refers to the event time so that Spark does not push it below the watermark operator, which would
+    # then not see the heartbeats.
+    kept = ~(F.col(IDLE) & F.col(_EVENT_TIME).isNotNull())
+    return frame.withWatermark(_EVENT_TIME, delay).where(kept).drop(IDLE, _EVENT_TIME)
 
 
 def _check_time(field: StructField) -> None:
