@@ -36,6 +36,7 @@ class Group(StrEnum):
     VERIFY = "verify"
     SQL = "sql"
     LIFE = "life"
+    GROWTH = "growth"
 
 
 def main(

@@ -81,7 +81,7 @@ class Repairs:
         # Records of an eventual log may be older than some of the table's columns, which are then NULL.
         files = self.files.refreshed()
         spec, log = files.spec, self.log.under(files.change_schema)
-        with spilling("repair-", memory_limit=_MEMORY) as session, errors_mapped("repair"):
+        with spilling(memory_limit=_MEMORY) as session, errors_mapped("repair"):
             # Step 1.
             with MergeReader(spec.arrow, spec.primary_key) as engine:
                 last = engine.last_per_key(read_tail(log, partition, start, end, newest=True))

@@ -59,7 +59,7 @@ def last_records(primary_key: Sequence[str], batches: Iterable[pa.RecordBatch]) 
         few.append(batch)
         size += batch.nbytes
         if size > _FEW_BYTES:
-            with errors_mapped("records"), spilling("fold-", memory_limit=_MEMORY) as session:
+            with errors_mapped("records"), spilling(memory_limit=_MEMORY) as session:
                 yield from last_per_key(session, primary_key, chain(few, rows))
             return
     if few:

@@ -114,9 +114,7 @@ class MergeReader:
 
     def __enter__(self) -> Self:
         """Open DuckDB."""
-        opened = spilling(
-            "merge-", memory_limit=self._memory_limit, filesystem=self._filesystem, parent=self._temp_parent
-        )
+        opened = spilling(memory_limit=self._memory_limit, filesystem=self._filesystem, parent=self._temp_parent)
         self._connection = self._stack.enter_context(opened)
         return self
 
@@ -125,7 +123,7 @@ class MergeReader:
     ) -> None:
         """Close DuckDB and remove its spilled data."""
         self._connection = None
-        self._stack.close()
+        self._stack.__exit__(kind, error, traceback)
 
     def merged(
         self,

@@ -60,7 +60,7 @@ class BucketDifference:
         filesystem = None if self.storage.is_local else self.storage.filesystem
         with (
             errors_mapped("compare two snapshots"),
-            spilling("difference-", memory_limit=_MEMORY) as session,
+            spilling(memory_limit=_MEMORY) as session,
             MergeReader(
                 self.spec.arrow, self.spec.primary_key, stored=self.spec.physical, filesystem=filesystem
             ) as engine,
@@ -119,7 +119,7 @@ class FilesDifference:
         schema = self.spec.change_columns.named.append(pa.field(KIND, pa.int8()))
         with (
             errors_mapped("compare the files of another writer's commit"),
-            spilling("difference-", memory_limit=_MEMORY) as session,
+            spilling(memory_limit=_MEMORY) as session,
             MergeReader(self.spec.arrow, (), stored=self.spec.physical, filesystem=filesystem) as engine,
         ):
             for name, files in (("gone", self.gone), ("come", self.come)):

@@ -91,7 +91,7 @@ class Lookup:
         Raises:
             InvalidInputError: a merged value cannot be stored.
         """
-        opened = spilling("resolve-", memory_limit=_MEMORY, filesystem=self._filesystem)
+        opened = spilling(memory_limit=_MEMORY, filesystem=self._filesystem)
         with opened as session, self._engine() as engine, errors_mapped("look up replaced rows"):
             buckets: dict[int, None] = {}
             for bucket, part in parts:

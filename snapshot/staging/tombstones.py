@@ -96,7 +96,7 @@ def gather(task: GatherTask) -> list[DataFile]:
     filesystem = None if task.storage.is_local else task.storage.filesystem
     paths = [task.storage.path(file.path) for file in task.files]
     with removed_on_error({0: writer}, task.storage), errors_mapped("gather tombstones"):
-        with spilling("gather-", memory_limit=_MEMORY, filesystem=filesystem) as session:
+        with spilling(memory_limit=_MEMORY, filesystem=filesystem) as session:
             for rows in read(session, sql, [_files(paths, task.storage), task.staged_after_ms], schema):
                 writer.write(rows)
         return writer.close()

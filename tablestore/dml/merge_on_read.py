@@ -25,7 +25,8 @@ from tablestore.dml.merge_join import MergeJoin
 from tablestore.read.batch import read
 from tablestore.read.spark_splits import frame_of_splits
 from tablestore.read.split_planner import snapshot_splits
-from tablestore.write.frame_input import run_staging, table_columns
+from tablestore.spark.tasks import parallelism
+from tablestore.write.frame_input import by_buckets, run_staging, table_columns
 
 _BEFORE_ALL = 1 << 62
 """Upper bound of Spark's row numbers. Subtracting it from ``_seq`` orders deletes before all inserted rows."""
@@ -58,7 +59,9 @@ def rows_by_bucket(
 
     DuckDB filters the rows while it merges, and the result can be staged without a shuffle.
     """
-    parts = snapshot_splits(table.files, snapshot, tasks=1, columns=columns, predicate=predicate)
+    parts = snapshot_splits(
+        table.files, snapshot, tasks=parallelism(spark), columns=columns, predicate=predicate, whole_buckets=True
+    )
     return frame_of_splits(spark, parts, table.spec, columns)
 
 
@@ -71,9 +74,8 @@ def stage(frame: DataFrame, table: TableContext, stager: Stager, *, by_bucket: b
     if by_bucket:
         return run_staging(frame, stager)
     keys = [F.col(backquoted(name)) for name in table.spec.primary_key]
-    buckets = table.options.buckets
-    placed = frame.withColumn(BUCKET, F.pmod(F.hash(*keys), F.lit(buckets)))
-    return run_staging(placed.repartitionById(buckets, F.col(BUCKET)), stager)
+    placed = frame.withColumn(BUCKET, F.pmod(F.hash(*keys), F.lit(table.options.buckets)))
+    return run_staging(by_buckets(placed, table.options.buckets), stager)
 
 
 def deletes(rows: DataFrame, spec: TableSpec) -> DataFrame:

@@ -26,6 +26,7 @@ from tablestore.read.base_table_columns import base_table_columns, shielded
 from tablestore.read.spark_splits import frame_of_splits
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.read.time_travel import Point, between
+from tablestore.spark.tasks import parallelism
 
 
 def read(
@@ -131,10 +132,6 @@ def read_changes(spark: SparkSession, table: TableContext, from_: Point, to: Poi
 
 def source_options(spark: SparkSession, table: TableContext) -> dict[str, str]:
     """Return the options with which ``format("tablestore")`` reads a table."""
-    cores = spark.conf.get("spark.default.parallelism", None) or spark.conf.get(
-        "spark.sql.leafNodeDefaultParallelism", None
-    )
-    tasks = {"tasks": cores} if cores else {}
     # Spark runs the data source in processes whose environment may differ from this one's.
     allowed = {"allowReferences": table.allowed.text} if table.allowed.entries != DEFAULT else {}
-    return {"path": table.path, **tasks, **allowed, **reveal(table.runtime)}
+    return {"path": table.path, "tasks": str(parallelism(spark)), **allowed, **reveal(table.runtime)}

@@ -15,6 +15,8 @@ from tablestore.read.splits import ChangedKeysSplit, InitialSplit, MergedSplit, 
 
 _SPLIT_BYTES_MIN = 32 << 20
 """Several tasks read a bucket only if each gets at least this much of its base."""
+_SPLIT_BYTES_MAX = 128 << 20
+"""One task reads several buckets only up to this much, as Spark reads files (``spark.sql.files.maxPartitionBytes``)."""
 
 
 def snapshot_splits(
@@ -26,8 +28,9 @@ def snapshot_splits(
     predicate: Predicate | None = None,
     spec: TableSpec | None = None,
     bucket: int | None = None,
+    whole_buckets: bool = False,
 ) -> list[MergedSplit]:
-    """Return splits of a snapshot's rows: one per bucket, or several if there are fewer buckets than tasks.
+    """Return splits of a snapshot's rows: of several buckets each, or of a part of one if there are few buckets.
 
     Args:
         table: the table.
@@ -37,6 +40,7 @@ def snapshot_splits(
         predicate: the rows to read; None for all.
         spec: the table definition with the columns to return; None for the table's current one.
         bucket: read only this bucket of a table with a key; None for all.
+        whole_buckets: all rows of a bucket are in one split.
 
     Raises:
         NotFoundError: the snapshot's files are no longer known.
@@ -48,11 +52,26 @@ def snapshot_splits(
     base = by_bucket(layout.base)
     changes = by_bucket(layout.changes)
     buckets = sorted(base.keys() | changes.keys()) if bucket is None else [bucket]
-    parts: list[MergedSplit] = []
-    for each in buckets:
-        share = max(1, tasks // len(buckets))
-        parts += _splits(table, spec, base.get(each, []), changes.get(each, []), share, columns, predicate)
-    return parts
+    if len(buckets) < tasks and not whole_buckets:
+        share = max(1, tasks // max(1, len(buckets)))
+        return [
+            split
+            for each in buckets
+            for split in _splits(table, spec, base.get(each, []), changes.get(each, []), share, columns, predicate)
+        ]
+    sizes = [sum(file.size for file in [*base.get(each, []), *changes.get(each, [])]) for each in buckets]
+    heaps = spread(buckets, sizes, min(len(buckets), max(tasks, -(-sum(sizes) // _SPLIT_BYTES_MAX))))
+    return [
+        _split(
+            table,
+            spec,
+            [base_file(table, file) for each in heap for file in base.get(each, [])],
+            [file for each in heap for file in changes.get(each, [])],
+            columns=columns,
+            predicate=predicate,
+        )
+        for heap in heaps
+    ]
 
 
 def initial_bucket_splits(table: TableFiles, snapshot: Snapshot) -> dict[int, Split]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -14,15 +15,17 @@ from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from snapshot.schema.system_columns import conform, stamped
 from snapshot.storage import Storage
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class MergedSplit:
-    """Rows of a snapshot of a key table: some base files, merged with all changes of their bucket.
+    """Rows of a snapshot of a key table: base files, merged with all changes of their buckets.
 
     Attributes:
         schema: the columns to return.
         stored: the same columns with physical names, as in files.
-        emit_changes: False if another split of the same bucket emits the changed rows.
+        emit_changes: False if another split of the same buckets emits the changed rows.
     """
 
     storage: Storage
@@ -91,10 +94,11 @@ def as_feed(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
             yield conform(batch, schema)
 
 
-def spread(files: Sequence[BaseFile], sizes: Sequence[int], parts: int) -> list[list[BaseFile]]:
-    """Return the files divided into at most ``parts`` non-empty groups of about equal size in bytes."""
-    heaps: list[tuple[int, list[BaseFile]]] = [(0, []) for _ in range(max(parts, 1))]
-    for size, file in sorted(zip(sizes, files, strict=True), key=lambda pair: -pair[0]):
-        smallest = min(range(len(heaps)), key=lambda i: heaps[i][0])
-        heaps[smallest] = (heaps[smallest][0] + size, [*heaps[smallest][1], file])
+def spread(items: Sequence[T], sizes: Sequence[int], parts: int) -> list[list[T]]:
+    """Return the items divided into at most ``parts`` non-empty groups of about equal size."""
+    heaps: list[tuple[int, list[T]]] = [(0, []) for _ in range(max(parts, 1))]
+    for size, item in sorted(zip(sizes, items, strict=True), key=lambda pair: -pair[0]):
+        smallest = min(range(len(heaps)), key=lambda i: (heaps[i][0], len(heaps[i][1])))
+        heaps[smallest][1].append(item)
+        heaps[smallest] = (heaps[smallest][0] + size, heaps[smallest][1])
     return [heap for _, heap in heaps if heap]

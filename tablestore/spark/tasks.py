@@ -1,4 +1,4 @@
-"""Runs work as Spark tasks, one per Spark partition, using only DataFrames, so that it works over Spark Connect too."""
+"""Runs work as Spark tasks, using only DataFrames, so that it works over Spark Connect too."""
 
 from __future__ import annotations
 
@@ -14,12 +14,31 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Task = TypeVar("Task")
+_TASKS_PER_CORE = 4
+"""Spark tasks per core among which work is divided: a Spark task costs 10 to 20 ms, and shares of equal size rarely
+take equally long."""
+_CORES_UNKNOWN = 8
+"""Cores assumed over Spark Connect, which does not say how many there are."""
 _RESULT = "number long, result string, kind string, message string"
 _ARROW = pa.schema([("number", pa.int64()), ("result", pa.string()), ("kind", pa.string()), ("message", pa.string())])
 
 
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks the session runs at the same time, as far as it says so."""
+    for setting in ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism"):
+        if (given := spark.conf.get(setting, None)) is not None:
+            return int(given)
+    context = getattr(spark, "sparkContext", None)
+    return _CORES_UNKNOWN if context is None else int(context.defaultParallelism)
+
+
+def shares(spark: SparkSession, count: int) -> int:
+    """Return into how many Spark tasks a number of pieces of work, such as buckets, should be divided."""
+    return min(count, _TASKS_PER_CORE * parallelism(spark))
+
+
 def run_tasks(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], str]) -> list[str]:
-    """Run ``work`` on each task in a separate Spark task; Spark retries tasks that die.
+    """Run ``work`` on each task, several of them in one Spark task if there are many; Spark retries tasks that die.
 
     A ``TableStoreError`` is returned as data. If it were raised, Spark would wrap it in its own exception and retry the
     task; the retry of a task that another publisher has fenced would fence that publisher's tasks in turn.
@@ -45,7 +64,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task],
                 names = ("number", "result", "kind", "message")
                 yield pa.RecordBatch.from_pylist([dict(zip(names, (number, *answer), strict=True))], schema=_ARROW)
 
-    frame = spark.range(0, len(held), 1, len(held)).mapInArrow(run, _RESULT)
+    frame = spark.range(0, len(held), 1, shares(spark, len(held))).mapInArrow(run, _RESULT)
     found = {row.number: row for row in frame.collect()}
     in_order = [found[number] for number in range(len(held))]
     for row in in_order:

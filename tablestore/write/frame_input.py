@@ -21,6 +21,7 @@ from snapshot.schema.system_columns import BUCKET, SEQ
 from snapshot.staging.stage import UNKNOWN_KIND, StagedFile, Stager, StagesRows
 from snapshot.staging.task_results import STAGED, accept_staged, staged_to_arrow
 from tablestore.spark.python_worker import begin_task
+from tablestore.spark.tasks import shares
 from tablestore.write import arrow_input
 from tablestore.write.tabular_input import Tabular, is_pandas, read_loosely, read_tabular
 
@@ -70,7 +71,7 @@ def prepare_rows(frame: DataFrame, spec: TableSpec) -> DataFrame:
 
 
 def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimages: bool = False) -> DataFrame:
-    """Return the changes of a key table; a bucket's changes are all in the Spark partition of the same number.
+    """Return the changes of a key table; a bucket's changes are all in one Spark partition.
 
     Columns: the table's, ``_kind`` (byte), ``_seq`` (long; the order of the frame's rows), ``_bucket`` (int).
     Preimages are left out unless the merge engine retracts them (``preimages``): the postimage that follows a preimage
@@ -90,7 +91,13 @@ def prepare_changes(frame: DataFrame, spec: TableSpec, buckets: int, *, preimage
         f"monotonically_increasing_id() AS {SEQ}",
         f"pmod(hash({', '.join(backquoted(k) for k in spec.primary_key)}), {buckets}) AS {BUCKET}",
     )
-    return shaped.repartitionById(buckets, F.col(BUCKET))
+    return by_buckets(shaped, buckets)
+
+
+def by_buckets(frame: DataFrame, buckets: int) -> DataFrame:
+    """Return a frame whose rows of a bucket are all in one Spark partition, which may hold several buckets."""
+    partitions = shares(frame.sparkSession, buckets)
+    return frame.repartitionById(partitions, F.pmod(F.col(BUCKET), F.lit(partitions)))
 
 
 def kind_of(change_type: str | None) -> str:

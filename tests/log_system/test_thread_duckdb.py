@@ -86,10 +86,10 @@ def test_ctrl_c_in_the_midst_of_a_merge_is_no_corruption() -> None:
         yield pa.RecordBatch.from_pydict({"n": [1]}, schema=schema)
         raise KeyboardInterrupt
 
-    with spilling("test-", memory_limit="64MB") as session, pytest.raises(KeyboardInterrupt), errors_mapped("merge"):
+    with spilling(memory_limit="64MB") as session, pytest.raises(KeyboardInterrupt), errors_mapped("merge"):
         load(session, "t", schema, batches())
 
 
 def test_invalid_input_that_speaks_of_an_interrupt_stays_an_error() -> None:
-    with spilling("test-", memory_limit="64MB") as session, pytest.raises(duckdb.ConversionException):
+    with spilling(memory_limit="64MB") as session, pytest.raises(duckdb.ConversionException):
         session.execute("SELECT CAST('failed: KeyboardInterrupt' AS INT)")

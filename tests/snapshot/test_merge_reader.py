@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, IsNull, Not
 
 from snapshot.errors import CorruptedError, DataLostError, InvalidInputError
 from snapshot.merge.deduplicate import last_of_few
+from snapshot.merge.duckdb_engine import spilling
 from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
 from snapshot.merge.pushed_filters import Predicate, split_filters
 from snapshot.row_kind import KIND, RowKind
@@ -332,9 +334,48 @@ def test_wrong_columns_and_a_missing_key_are_refused() -> None:
 
 
 def test_the_spill_folder_is_removed(tmp_path: Path) -> None:
-    with MergeReader(SCHEMA, ["id"], temp_directory=str(tmp_path)):
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string()), (SEQ, pa.int64())])
+    rows = range(400_000)
+    batch = pa.record_batch(
+        [pa.array(rows), pa.array([f"a text of some length {n}" for n in rows]), pa.array(rows)], schema
+    )
+    with MergeReader(schema, ["id"], memory_limit="24MB", temp_directory=str(tmp_path)) as engine:
+        kept = engine.last_per_key(batch.slice(first, 20_000) for first in range(0, len(rows), 20_000))
+        assert sum(map(len, kept)) == len(rows)
         assert list(tmp_path.iterdir())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_database_serves_the_next_session_unless_one_failed() -> None:
+    def tables() -> set[str]:
+        with spilling(memory_limit="33MB") as session:
+            return {name for (name,) in session.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+
+    with spilling(memory_limit="33MB") as session:
+        # A table that is not temporary shows which database a session has; the store only makes temporary ones.
+        session.execute("CREATE TABLE of_the_database AS SELECT 1")
+        session.execute("CREATE TEMP TABLE of_the_session AS SELECT 1")
+    assert tables() == {"of_the_database"}
+    with pytest.raises(duckdb.ConversionException), spilling(memory_limit="33MB") as session:
+        session.execute("SELECT CAST('x' AS INTEGER)").fetchall()
+    assert tables() == set()
+
+
+def test_sessions_at_once_have_databases_of_their_own() -> None:
+    with spilling(memory_limit="33MB") as one, spilling(memory_limit="33MB") as other:
+        one.execute("CREATE TABLE of_one AS SELECT 1")
+        assert other.execute("SELECT count(*) FROM duckdb_tables()").fetchall() == [(0,)]
+
+
+def test_a_forked_process_opens_its_own_database() -> None:
+    with spilling(memory_limit="33MB") as session:
+        session.execute("CREATE TABLE of_the_parent AS SELECT 1")
+    child = os.fork()
+    if not child:
+        with spilling(memory_limit="33MB") as session:
+            (found,) = session.execute("SELECT count(*) FROM duckdb_tables()").fetchall()
+        os._exit(found[0])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 STAGING = """
