@@ -24,6 +24,7 @@ class Group(StrEnum):
     READ = "read"
     LOCAL = "local"
     LOCAL_WRITE = "local_write"
+    LOOKUP = "lookup"
     STREAM = "stream"
     INGEST = "ingest"
     EVENTUAL = "eventual"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,10 +26,13 @@ def is_tombstones(path: str) -> bool:
 class BucketedChanges:
     """Writes changes and tombstones to files of their bucket."""
 
-    def __init__(self, storage: Storage, schema: pa.Schema, *, task: int, target_bytes: int) -> None:
-        """Prepare to write into the changes folder ``storage``; ``schema`` has physical names."""
+    def __init__(
+        self, storage: Storage, schema: pa.Schema, keys: Sequence[str], *, task: int, target_bytes: int
+    ) -> None:
+        """Prepare to write into the changes folder ``storage``; ``schema`` has physical names, ``keys`` is the key."""
         self._storage = storage
         self._schema = schema
+        self._keys = keys
         self._task = task
         self._target_bytes = target_bytes
         self._deletes: dict[int, int] = {}
@@ -66,5 +71,6 @@ class BucketedChanges:
                 folder=folder,
                 partition={BUCKET: str(bucket)},
                 target_bytes=self._target_bytes,
+                sought=() if folder else self._keys,
             )
         return self.writers[folder, bucket]

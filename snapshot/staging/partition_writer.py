@@ -30,6 +30,7 @@ class PartitionedFiles:
         self._target_bytes = target_bytes
         self._fixed = {} if bucket is None else {BUCKET: str(bucket)}
         self._schema = pa.schema([f for f in spec.physical if f.name not in spec.partition_by])
+        self._sought = [name for name in spec.primary_key if name in self._schema.names]
         self.writers: dict[tuple[str | None, ...], ParquetFiles] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -51,6 +52,7 @@ class PartitionedFiles:
                 folder="/".join(_folder(name, value) for name, value in partition.items()),
                 partition=partition,
                 target_bytes=self._target_bytes,
+                sought=self._sought,
             )
         return self.writers[values]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,15 +67,11 @@ class TextPredicate(Predicate):
     def sql_with(self, name: Callable[[str], str]) -> str:
         """Return the conditions joined by AND, with each column written as ``name`` returns it."""
 
-        def renamed(node: exp.Expr) -> exp.Expr:
-            if not isinstance(node, exp.Column):
-                return node
-            first, *fields = [part.name for part in node.parts]
-            place = _find(first, self.schema)
-            written = _shielded(name(place), self.schema.field(place).type)
-            return exp.Var(this=".".join([written, *map(quoted, fields)]))
+        def written(parts: Sequence[str]) -> list[str]:
+            place = _find(parts[0], self.schema)
+            return [_shielded(name(place), self.schema.field(place).type), *map(quoted, parts[1:])]
 
-        texts = [each.tree.transform(renamed).sql(dialect="duckdb") for each in self.conjuncts]
+        texts = [sql_of(each.tree, written) for each in self.conjuncts]
         return " AND ".join(f"({text})" for text in texts) or "TRUE"
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -124,6 +120,21 @@ def parse_expression(text: str, schema: pa.Schema, what: str, expected: str) -> 
     Raises:
         InvalidInputError: the text is not an expression on single rows, or reads an unknown column.
     """
+    tree = parse_text(text, what, expected)
+    for column in tree.find_all(exp.Column):
+        name = column.parts[0].name
+        if not _find(name, schema):
+            msg = f"{what}: there is no column {name!r}; the table has {schema.names}."
+            raise InvalidInputError(msg)
+    return tree
+
+
+def parse_text(text: str, what: str, expected: str) -> exp.Expr:
+    """Parse an expression in DuckDB's SQL, whatever columns it reads; arguments as for ``parse_expression``.
+
+    Raises:
+        InvalidInputError: the text is not an expression on single rows.
+    """
     try:
         tree = sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
     except SqlglotError as error:
@@ -135,12 +146,18 @@ def parse_expression(text: str, schema: pa.Schema, what: str, expected: str) -> 
         if tree.find(kind) is not None:
             msg = f"{what}: {refused} cannot stand in an expression on single rows; use to_duckdb() for that."
             raise InvalidInputError(msg)
-    for column in tree.find_all(exp.Column):
-        name = column.parts[0].name
-        if not _find(name, schema):
-            msg = f"{what}: there is no column {name!r}; the table has {schema.names}."
-            raise InvalidInputError(msg)
     return tree
+
+
+def sql_of(tree: exp.Expr, written: Callable[[Sequence[str]], Sequence[str]]) -> str:
+    """Return an expression in DuckDB's SQL; ``written`` returns the parts to write for those of a column's name."""
+
+    def renamed(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Column):
+            return node
+        return exp.Var(this=".".join(written([part.name for part in node.parts])))
+
+    return str(tree.transform(renamed).sql(dialect="duckdb", comments=False))
 
 
 def _conjunct(tree: exp.Expr, schema: pa.Schema) -> _Conjunct:
