@@ -25,6 +25,7 @@ class Group(StrEnum):
     LOCAL = "local"
     LOCAL_WRITE = "local_write"
     LOOKUP = "lookup"
+    PEERS = "peers"
     STREAM = "stream"
     INGEST = "ingest"
     EVENTUAL = "eventual"

@@ -19,7 +19,7 @@ from snapshot.row_kind import KIND
 from snapshot.schema.spark_types import can_widen
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ
-from tablestore.dml.conditions import checked_condition, checked_values, empty, holds
+from tablestore.dml.conditions import Condition, checked_condition, checked_values, empty, holds
 from tablestore.dml.merge_clauses import Action, Clause, Match, check_clauses, check_sets_all, keeps_key, named_columns
 
 On = str | Sequence[str] | Column
@@ -114,16 +114,19 @@ def checked_merge(spark: SparkSession, spec: TableSpec, source: DataFrame, on: O
     there = empty(spark, source.schema).alias(SOURCE)
     both = here.crossJoin(there)
     sides = {Match.MATCHED: both, Match.NOT_MATCHED: there, Match.NOT_MATCHED_BY_SOURCE: here}
+
+    def check(condition: Condition, clause: Clause) -> Column:
+        checked_condition(condition, sides[clause.match], f"merge: {clause.match}")
+        # The join has the columns of both sides, so those that both have must be qualified in every clause.
+        return checked_condition(condition, both, f"merge: {clause.match}")
+
     condition, names = _on(on, spec, source, both)
     conditions: list[Column | None] = []
     values: list[dict[str, Column]] = []
     for each in when:
-        conditions.append(
-            None
-            if each.condition is None
-            else checked_condition(each.condition, sides[each.match], f"merge: {each.match}")
-        )
-        values.append(_values(each, spec, source, sides[each.match]))
+        conditions.append(None if each.condition is None else check(each.condition, each))
+        _values(each, spec, source, sides[each.match])
+        values.append(_values(each, spec, source, both))
     by_key = names == set(spec.primary_key) and keeps_key(when, spec.primary_key)
     return MergeJoin(source, condition, tuple(when), tuple(conditions), tuple(values), spec.has_key and by_key)
 

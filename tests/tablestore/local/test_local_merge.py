@@ -74,7 +74,7 @@ NOT_MATCHED = [
 BY_SOURCE = [
     Means(when_not_matched_by_source("target.n > 7").delete(), lambda t, s: over(7)(t)),
     Means(
-        when_not_matched_by_source("id = 4").update({"id": "id + 25"}),
+        when_not_matched_by_source("target.id = 4").update({"id": "target.id + 25"}),
         lambda t, s: t is not None and t[0] == 4,
         lambda t, s: (t[0] + 25, *t[1:]),
     ),
