@@ -35,6 +35,7 @@ from tablestore.local.row_acts import FILE_SHIFT, row_acts
 from tablestore.local.row_changes import RowChanges, Value
 from tablestore.local.rows import reader
 from tablestore.local.staging import stage_changes, stage_in_one
+from tablestore.local.text_filter import TextPredicate
 from tablestore.local.threads import cores, run_in_threads
 from tablestore.write.arrow_input import prepare_batches
 from tablestore.write.optimistic_retry import Replaced
@@ -64,7 +65,7 @@ class LocalVerbs:
             return self._writer.replace(
                 lambda base: self._rewrite(changes, base, Act.DELETE), CommitId.of(batch), kind="delete"
             )
-        return self._change("delete", batch, lambda base: self._deletes(base, where))
+        return self._change("delete", batch, lambda base: self._deletes(base, changes.where))
 
     def update(self, where: str | None, values: Mapping[str, Value], batch: object) -> Snapshot | None:
         """Set columns of the rows that a condition selects."""
@@ -79,7 +80,7 @@ class LocalVerbs:
                 lambda base: self._rewrite(changes, base, Act.UPDATE), CommitId.of(batch), kind="update"
             )
         of_rows = self._moves if changes.columns & set(spec.primary_key) else self._updates
-        return self._change("update", batch, lambda base: of_rows(base, where, changes))
+        return self._change("update", batch, lambda base: of_rows(base, changes))
 
     def overwrite(self, rows: Batches, where: str | None, batch: object, *, dynamic: bool) -> Snapshot | None:
         """Replace the rows that a condition selects, the partitions that occur in the rows, or all rows."""
@@ -96,7 +97,7 @@ class LocalVerbs:
             return self._change(
                 "overwrite",
                 batch,
-                lambda base: chain(self._deletes(base, where, before_all=True), self._upserts(rows, changes)),
+                lambda base: chain(self._deletes(base, changes.where, before_all=True), self._upserts(rows, changes)),
                 all_rows=where is None,
             )
 
@@ -148,12 +149,14 @@ class LocalVerbs:
 
         return self._writer.write(stage, CommitId.of(batch), kind=kind, all_rows=all_rows)
 
-    def _rows(self, snapshot: int, columns: Sequence[str], where: str | None) -> Iterator[pa.RecordBatch]:
+    def _rows(self, snapshot: int, columns: Sequence[str], where: TextPredicate | None) -> Iterator[pa.RecordBatch]:
         schema = self._table.spec.arrow
         wanted = pa.schema([schema.field(name) for name in columns])
         return reader(self._table.files, snapshot, wanted, where, cores())()
 
-    def _deletes(self, snapshot: int, where: str | None, *, before_all: bool = False) -> Iterator[pa.RecordBatch]:
+    def _deletes(
+        self, snapshot: int, where: TextPredicate | None, *, before_all: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Yield deletes of the rows that a condition selects; ``before_all`` orders them before all other changes."""
         schema, keys = change_file_schema(self._table.spec), self._table.spec.primary_key
         first = -_BEFORE_ALL if before_all else 0
@@ -162,22 +165,22 @@ class LocalVerbs:
             yield _as_changes(columns, batch.num_rows, RowKind.DELETE, first, schema)
             first += batch.num_rows
 
-    def _updates(self, snapshot: int, where: str | None, changes: RowChanges) -> Iterator[pa.RecordBatch]:
+    def _updates(self, snapshot: int, changes: RowChanges) -> Iterator[pa.RecordBatch]:
         schema, first = change_file_schema(self._table.spec), 0
         with changes.evaluator() as evaluator:
-            for batch in self._rows(snapshot, self._table.spec.arrow.names, where):
+            for batch in self._rows(snapshot, self._table.spec.arrow.names, changes.where):
                 after = evaluator.updated(batch)
                 columns = dict(zip(after.schema.names, after.columns, strict=True))
                 yield _as_changes(columns, batch.num_rows, RowKind.UPDATE_AFTER, first, schema)
                 first += batch.num_rows
 
-    def _moves(self, snapshot: int, where: str | None, changes: RowChanges) -> Iterator[pa.RecordBatch]:
+    def _moves(self, snapshot: int, changes: RowChanges) -> Iterator[pa.RecordBatch]:
         """Yield the changes of an update that sets key columns."""
         spec = self._table.spec
 
         def pairs() -> Iterator[pa.RecordBatch]:
             with changes.evaluator() as evaluator:
-                for batch in self._rows(snapshot, spec.arrow.names, where):
+                for batch in self._rows(snapshot, spec.arrow.names, changes.where):
                     keys = [batch.column(name) for name in spec.primary_key]
                     yield pairs_of(spec, keys, evaluator.updated(batch).columns, np.ones(batch.num_rows, dtype=bool))
 

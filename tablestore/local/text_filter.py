@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -44,10 +44,17 @@ class _Conjunct:
 
 @dataclass(frozen=True)
 class TextPredicate(Predicate):
-    """A parsed text filter: conditions that must all be true of a row."""
+    """A parsed text filter: conditions that must all be true of a row.
+
+    Attributes:
+        conjuncts: the conditions.
+        schema: the table's columns.
+        what: the filter's name in messages.
+    """
 
     conjuncts: tuple[_Conjunct, ...] = ()
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]), compare=False)
+    what: str = field(default="filter", compare=False)
 
     @property
     def converts(self) -> bool:
@@ -76,7 +83,7 @@ class TextPredicate(Predicate):
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the given batches for which the conditions are true."""
-        with errors_mapped("filter"), duckdb.connect(":memory:", config={"threads": 1}) as connection:
+        with errors_mapped(self.what), duckdb.connect(":memory:", config={"threads": 1}) as connection:
             connection.execute("SET TimeZone = 'UTC'")
             for batch in batches:
                 connection.register("rows", batch)
@@ -86,7 +93,7 @@ class TextPredicate(Predicate):
         """Return only the conditions that read no other columns and can be evaluated before the rest."""
         wanted = set(columns)
         kept = tuple(each for each in self.conjuncts if each.is_plain and each.columns and each.columns <= wanted)
-        return TextPredicate(conjuncts=kept, schema=self.schema)
+        return replace(self, conjuncts=kept)
 
 
 def parse_filter(text: str, schema: pa.Schema, what: str = "filter") -> TextPredicate:
@@ -103,7 +110,7 @@ def parse_filter(text: str, schema: pa.Schema, what: str = "filter") -> TextPred
     what = f"{what} {text!r}"
     tree = parse_expression(text, schema, what, 'a condition in DuckDB\'s SQL, such as "price > 10"')
     parts = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
-    found = TextPredicate(conjuncts=tuple(_conjunct(part, schema) for part in parts), schema=schema)
+    found = TextPredicate(conjuncts=tuple(_conjunct(part, schema) for part in parts), schema=schema, what=what)
     _check(found, what)
     return found
 
