@@ -36,7 +36,7 @@ def check(table: Any) -> None:
 table = None
 for line in sys.stdin:
     step, begun = line.strip(), time.perf_counter()
-    if step == "write":
+    if step == "append":
         table = create()
         table.append(ROWS)
     elif step == "change":

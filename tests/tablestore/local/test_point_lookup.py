@@ -50,6 +50,17 @@ def filtered(file: Path) -> set[str]:
     return {name for (name,) in found.fetchall()}
 
 
+def test_floats_are_not_filtered_because_equal_ones_may_differ(
+    make: Callable[..., LocalTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_writer, "_FILTERED_ROWS", 10)
+    table = make("x double, n int", primary_key=["x"], bucket=1)
+    table.write([{"x": n / 4, "n": n} for n in range(1, 100)])
+    table.compact()
+    assert [filtered(file) for file in Path(table.path).rglob("*.parquet")] == [set(), set()]
+    assert table.get(2.5) == {"x": 2.5, "n": 10}
+
+
 @pytest.mark.parametrize("key", ["id", "name", "both"])
 def test_a_lookup_finds_each_row_in_old_files_and_new_ones(
     make: Callable[..., LocalTable], monkeypatch: pytest.MonkeyPatch, spark: SparkSession, key: str
