@@ -187,7 +187,7 @@ def repetitive_columns(rows: pa.Table) -> list[str]:
 
 
 def _can_be_sought(data_type: pa.DataType) -> bool:
-    """Return whether equal values of a type have equal bytes in Parquet, for every reader."""
+    """Return whether every reader hashes the values of a type by the same bytes, also -0.0, which equals 0.0."""
     return bool(pa.types.is_int32(data_type) or pa.types.is_int64(data_type) or pa.types.is_string(data_type))
 
 
