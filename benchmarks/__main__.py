@@ -24,6 +24,8 @@ class Group(StrEnum):
     READ = "read"
     LOCAL = "local"
     LOCAL_WRITE = "local_write"
+    LOOKUP = "lookup"
+    PEERS = "peers"
     STREAM = "stream"
     INGEST = "ingest"
     EVENTUAL = "eventual"

@@ -18,7 +18,8 @@ from tablestore.datasource import NormalizedDataSource, TableStoreDataSource
 from tablestore.spark.class_archive import java_options, spark_archive
 from tablestore.spark.interpreter import PYTHON, worker_interpreter
 from tablestore.spark.interrupts import interrupt_quietly
-from tablestore.spark.object_stores import log_store_jar, storage_jars, storage_settings
+from tablestore.spark.object_stores import storage_jars, storage_settings
+from tablestore.spark.scala_classes import EXTENSION, classes_jar
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -143,17 +144,17 @@ def delta_jars() -> list[str]:
 
 
 def session_jars(storage: str | None = None) -> list[str]:
-    """Return the absolute paths of all jars of a session: Delta, its log store for S3, and a client of the storage.
+    """Return the absolute paths of all jars of a session: Delta, this program's classes, and a client of the storage.
 
     Args:
         storage: as for `session`.
 
     Raises:
         InvalidInputError: ``storage`` is unknown.
-        UnavailableError: jars cannot be downloaded, or the log store cannot be compiled.
+        UnavailableError: jars cannot be downloaded, or this program's classes cannot be compiled.
     """
     clients, delta = storage_jars(storage), delta_jars()
-    return [*delta, str(log_store_jar(Path(delta[0]).parent)), *clients]
+    return [*delta, str(classes_jar(Path(delta[0]).parent)), *clients]
 
 
 def delta_modules() -> tuple[str, list[str]]:
@@ -174,7 +175,7 @@ def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, st
 def _settings(master: str, jars: list[str], java: str) -> dict[str, str]:
     settings = {
         "spark.jars": ",".join(jars),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.extensions": f"io.delta.sql.DeltaSparkSessionExtension,{EXTENSION}",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         FILTER_PUSHDOWN: "true",

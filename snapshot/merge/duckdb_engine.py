@@ -268,6 +268,15 @@ def load(
     connection: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> None:
     """Load batches into a new temporary table; an exception raised by the iterator of batches propagates unchanged."""
+    with streamed(connection, "_incoming", schema, batches):
+        connection.execute(f"CREATE TEMP TABLE {table} AS SELECT * FROM _incoming")
+
+
+@contextmanager
+def streamed(
+    connection: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[None]:
+    """Register batches as a relation that one query can read once; their own exceptions propagate unchanged."""
     raised: list[Exception] = []
 
     def watched() -> Iterator[pa.RecordBatch]:
@@ -277,15 +286,17 @@ def load(
             raised.append(error)
             raise
 
-    connection.register("_incoming", pa.RecordBatchReader.from_batches(schema, watched()))
+    connection.register(name, pa.RecordBatchReader.from_batches(schema, watched()))
     try:
-        connection.execute(f"CREATE TEMP TABLE {table} AS SELECT * FROM _incoming")
+        yield
     except duckdb.Error as error:
         if raised:
             raise raised[0] from error
         raise
     finally:
-        connection.unregister("_incoming")
+        # Whoever abandons the query may have closed the connection, which ends the relation too.
+        with suppress(duckdb.ConnectionException):
+            connection.unregister(name)
 
 
 def read(

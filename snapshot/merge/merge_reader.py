@@ -159,6 +159,43 @@ class MergeReader:
             raise InvalidInputError(message)
         return self._merged(base, changes, wanted, predicate, emit_changes, keys)
 
+    def row_of(
+        self,
+        base: Sequence[BaseFile],
+        changes: Sequence[ChangeFile],
+        key: Predicate,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> pa.RecordBatch | None:
+        """Return the row with a key, as ``merged`` does with a fraction of its work; None if there is none.
+
+        Args:
+            base: The base files of the key's bucket.
+            changes: All change files of the bucket that are not yet merged into the base.
+            key: The condition that each key column has one value.
+            columns: As for ``merged``.
+        """
+        wanted = self._wanted(columns)
+        with errors_mapped("lookup"), self._cursor() as cursor:
+            if changes:
+                source, parameters = self._scan_changes(changes, dict.fromkeys([*self._primary_key, *wanted.names]))
+                nullable = [field.with_nullable(True) for field in wanted]
+                sql = (
+                    f"SELECT {self._list(wanted.names)}, {KIND} FROM {source} "
+                    f"WHERE {KIND} <> {int(RowKind.UPDATE_BEFORE)} AND {key.sql_with(self._internal)} "
+                    f"ORDER BY {RANK} DESC, {SEQ} DESC LIMIT 1"
+                )
+                last = pa.schema([*nullable, pa.field(KIND, pa.int8())])
+                for row in read(cursor, sql, [*parameters, *key.parameters], last):
+                    if row.num_rows:
+                        return None if row.column(KIND)[0].as_py() == RowKind.DELETE else row.select(wanted.names)
+            for files in _by_partition(base):
+                sql, parameters = self._base_query(files, wanted, key, changed=False)
+                for row in read(cursor, sql, parameters, wanted):
+                    if row.num_rows:
+                        return row
+        return None
+
     def changed_keys(self, changes: Sequence[ChangeFile]) -> Iterator[pa.RecordBatch]:
         """Yield the distinct keys of all changes, in no particular order.
 

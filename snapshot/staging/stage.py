@@ -261,7 +261,8 @@ class Stager:
         schema = change_file_schema(self.spec)
         folder = self.storage.child(CHANGES)
         in_files = stored_change_schema(self.spec)
-        files = BucketedChanges(folder, in_files, task=task, target_bytes=self.target_bytes)
+        keys = self.spec.primary_key
+        files = BucketedChanges(folder, in_files, keys, task=task, target_bytes=self.target_bytes)
         rows = (self._admitted(conform(batch, schema)) for batch in batches)
         with removed_on_error(files.writers, self.storage):
             if not self.whole_buckets:

@@ -30,6 +30,7 @@ from snapshot.staging.stage import AMBIGUOUS, OUTSIDE, StagedFile
 from snapshot.store.changes import SnapshotChanges
 from tablestore.context import TableContext
 from tablestore.dml.conditions import holds
+from tablestore.dml.dynamic_overwrite import replaced_partitions
 from tablestore.dml.merge_clauses import Action, Match
 from tablestore.dml.merge_join import MergeJoin
 from tablestore.read.base_table_columns import base_table_columns, shielded
@@ -99,10 +100,7 @@ def overwrite(spark: SparkSession, table: TableContext, rows: DataFrame, where: 
 def overwrite_partitions(table: TableContext, rows: DataFrame, base: int) -> Staging:
     """Stage an overwrite of the partitions that occur in the new rows."""
     staged = run_staging(_inserts(rows, table.spec, None), table.file_rewriter())
-    names = table.spec.partition_by
-    filled = {tuple(each.file.partition[name] for name in names) for each in staged}
-    old = [f for f in table.files.base_table.files(base) if tuple(f.partition.get(name) for name in names) in filled]
-    return staged, Replaced(old, (), base)
+    return staged, replaced_partitions(table.files, staged, base)
 
 
 def truncate(table: TableContext, base: int) -> Staging:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from snapshot.errors import InvalidInputError
-from tablestore.dml.conditions import Condition, Value
+from snapshot.schema.spec import TableSpec
+
+if TYPE_CHECKING:  # PySpark, which programs without Spark do not load
+    from tablestore.dml.conditions import Condition, Value
 
 
 class Match(StrEnum):
@@ -153,3 +157,54 @@ def check_clauses(clauses: Sequence[Clause]) -> None:
             raise InvalidInputError(msg)
         if each.condition is None:
             closed[each.match] = each
+
+
+def keeps_key(clauses: Sequence[Clause], primary_key: Sequence[str]) -> bool:
+    """Return whether no clause gives a row another key than its source row's, where ``on`` says that they are equal."""
+    return all(_keeps_key(each, primary_key) for each in clauses if each.action is not Action.DELETE)
+
+
+def _keeps_key(clause: Clause, primary_key: Sequence[str]) -> bool:
+    if clause.values is None:
+        return True
+    named = {name.lower(): value for name, value in clause.values.items()}
+    if clause.action is Action.UPDATE:
+        return not any(name.lower() in named for name in primary_key)
+    assigned = {name: str(named.get(name.lower(), "")).replace("`", "").replace('"', "") for name in primary_key}
+    return all(text.lower() == f"source.{name.lower()}" for name, text in assigned.items())
+
+
+def named_columns(on: Any, spec: TableSpec, source: Sequence[str]) -> list[tuple[str, str]] | None:
+    """Return the columns of table and source that ``on`` names; None if it is a condition.
+
+    Raises:
+        InvalidInputError: one of them has no such column.
+    """
+    fields = {name.lower(): name for name in spec.arrow.names}
+    source_names = {name.lower(): name for name in source}
+    names = [on] if isinstance(on, str) and on.lower() in fields else on
+    if isinstance(names, str):
+        return None
+    unknown = [name for name in names if str(name).lower() not in fields or str(name).lower() not in source_names]
+    if unknown or not names:
+        msg = (
+            f"merge: on expects columns of both table and source, or a condition over target. and source. columns; "
+            f"got {list(names)}, the table has {spec.arrow.names}, the source {list(source)}."
+        )
+        raise InvalidInputError(msg)
+    return [(fields[name.lower()], source_names[name.lower()]) for name in names]
+
+
+def check_sets_all(clause: Clause, spec: TableSpec, source: Sequence[str]) -> None:
+    """Check that the source has all columns of the table, for a clause that names none.
+
+    Raises:
+        InvalidInputError: it lacks some.
+    """
+    given = {name.lower() for name in source}
+    if missing := [name for name in spec.arrow.names if name.lower() not in given]:
+        msg = (
+            f"merge: '{clause}' sets all columns, but the source lacks {missing}; it has {list(source)}. Name the "
+            "columns to set."
+        )
+        raise InvalidInputError(msg)

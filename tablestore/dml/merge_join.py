@@ -19,8 +19,8 @@ from snapshot.row_kind import KIND
 from snapshot.schema.spark_types import can_widen
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ
-from tablestore.dml.conditions import checked_condition, checked_values, empty, holds
-from tablestore.dml.merge_clauses import Action, Clause, Match, check_clauses
+from tablestore.dml.conditions import Condition, checked_condition, checked_values, empty, holds
+from tablestore.dml.merge_clauses import Action, Clause, Match, check_clauses, check_sets_all, keeps_key, named_columns
 
 On = str | Sequence[str] | Column
 TARGET, SOURCE = "target", "source"
@@ -114,19 +114,20 @@ def checked_merge(spark: SparkSession, spec: TableSpec, source: DataFrame, on: O
     there = empty(spark, source.schema).alias(SOURCE)
     both = here.crossJoin(there)
     sides = {Match.MATCHED: both, Match.NOT_MATCHED: there, Match.NOT_MATCHED_BY_SOURCE: here}
+
+    def check(condition: Condition, clause: Clause) -> Column:
+        checked_condition(condition, sides[clause.match], f"merge: {clause.match}")
+        # The join has the columns of both sides, so those that both have must be qualified in every clause.
+        return checked_condition(condition, both, f"merge: {clause.match}")
+
     condition, names = _on(on, spec, source, both)
     conditions: list[Column | None] = []
     values: list[dict[str, Column]] = []
     for each in when:
-        conditions.append(
-            None
-            if each.condition is None
-            else checked_condition(each.condition, sides[each.match], f"merge: {each.match}")
-        )
-        values.append(_values(each, spec, source, sides[each.match]))
-    by_key = names == set(spec.primary_key) and all(
-        _keeps_key(each, spec) for each in when if each.action is not Action.DELETE
-    )
+        conditions.append(None if each.condition is None else check(each.condition, each))
+        _values(each, spec, source, sides[each.match])
+        values.append(_values(each, spec, source, both))
+    by_key = names == set(spec.primary_key) and keeps_key(when, spec.primary_key)
     return MergeJoin(source, condition, tuple(when), tuple(conditions), tuple(values), spec.has_key and by_key)
 
 
@@ -136,23 +137,14 @@ def _on(on: On, spec: TableSpec, source: DataFrame, both: DataFrame) -> tuple[Co
     Returns:
         The condition and, if names were given, the names of the table's columns; otherwise None.
     """
-    fields = {name.lower(): name for name in spec.schema.fieldNames()}
-    source_names = {name.lower(): name for name in source.columns}
-    names = [on] if isinstance(on, str) and on.lower() in fields else on
-    if isinstance(names, Column | str):
-        return checked_condition(names, both, "merge: on"), None
-    unknown = [name for name in names if str(name).lower() not in fields or str(name).lower() not in source_names]
-    if unknown or not names:
-        msg = (
-            f"merge: on expects columns of both table and source, or a condition over target. and source. columns; "
-            f"got {list(names)}, the table has {spec.schema.fieldNames()}, the source {source.columns}."
-        )
-        raise InvalidInputError(msg)
+    named = None if isinstance(on, Column) else named_columns(on, spec, source.columns)
+    if named is None:
+        assert isinstance(on, Column | str)
+        return checked_condition(on, both, "merge: on"), None
     condition = F.lit(True)
-    for name in names:
-        mine, theirs = backquoted(fields[name.lower()]), backquoted(source_names[name.lower()])
-        condition = condition & (F.col(f"{TARGET}.{mine}") == F.col(f"{SOURCE}.{theirs}"))
-    return condition, {fields[name.lower()] for name in names}
+    for mine, theirs in named:
+        condition = condition & (F.col(f"{TARGET}.{backquoted(mine)}") == F.col(f"{SOURCE}.{backquoted(theirs)}"))
+    return condition, {mine for mine, _ in named}
 
 
 def _values(clause: Clause, spec: TableSpec, source: DataFrame, on: DataFrame) -> dict[str, Column]:
@@ -162,13 +154,7 @@ def _values(clause: Clause, spec: TableSpec, source: DataFrame, on: DataFrame) -
     if clause.values is not None:
         return checked_values(clause.values, spec.schema, on, f"merge: {clause.match} then {clause.action}")
     source_fields = {field.name.lower(): field for field in source.schema.fields}
-    missing = [field.name for field in spec.schema.fields if field.name.lower() not in source_fields]
-    if missing:
-        msg = (
-            f"merge: '{clause}' sets all columns, but the source lacks {missing}; it has {source.columns}. Name the "
-            "columns to set."
-        )
-        raise InvalidInputError(msg)
+    check_sets_all(clause, spec, source.columns)
     assignments: dict[str, Column] = {}
     for field in spec.schema.fields:
         theirs = source_fields[field.name.lower()]
@@ -180,14 +166,3 @@ def _values(clause: Clause, spec: TableSpec, source: DataFrame, on: DataFrame) -
             raise InvalidInputError(msg)
         assignments[field.name] = F.col(f"{SOURCE}.{backquoted(theirs.name)}").cast(field.dataType)
     return assignments
-
-
-def _keeps_key(clause: Clause, spec: TableSpec) -> bool:
-    """Return whether a clause keeps the key equal to the source's, as ``on`` requires."""
-    if clause.values is None:
-        return True
-    named = {name.lower(): value for name, value in clause.values.items()}
-    if clause.action is Action.UPDATE:
-        return not any(name.lower() in named for name in spec.primary_key)
-    assigned = {name: str(named.get(name.lower(), "")).replace("`", "").lower() for name in spec.primary_key}
-    return all(text == f"{SOURCE}.{name.lower()}" for name, text in assigned.items())

@@ -7,9 +7,8 @@ deletes are ordered first. So no join is needed if a statement deletes a row and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from snapshot.merge.predicate import Predicate
@@ -17,11 +16,12 @@ from snapshot.quoting import backquoted
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ
-from snapshot.staging.stage import AMBIGUOUS, OUTSIDE, TAKEN, StagedFile, Stager
+from snapshot.staging.stage import OUTSIDE, StagedFile, Stager
 from tablestore.context import TableContext
 from tablestore.dml.conditions import columns_read, holds
 from tablestore.dml.merge_clauses import Action, Match
 from tablestore.dml.merge_join import MergeJoin
+from tablestore.dml.row_fates import Fate, change_of_fate
 from tablestore.read.batch import read
 from tablestore.read.spark_splits import frame_of_splits
 from tablestore.read.split_planner import snapshot_splits
@@ -30,19 +30,6 @@ from tablestore.write.frame_input import by_buckets, run_staging, table_columns
 
 _BEFORE_ALL = 1 << 62
 """Upper bound of Spark's row numbers. Subtracting it from ``_seq`` orders deletes before all inserted rows."""
-
-
-class Fate(IntEnum):
-    """What happens to a single row under its key, before other rows with the same key are taken into account."""
-
-    CHANGED = 10
-    """The row gets new values and keeps its key."""
-    ARRIVED = 11
-    """A row arrives under this key: a new row, or one that had another key."""
-    DELETED = 12
-    LEFT = 13
-    """The row moves to another key."""
-    STAYS = 14
 
 
 def rows_at(
@@ -233,30 +220,13 @@ def fates(both: DataFrame, spec: TableSpec, of_new: Column, of_old: Column) -> D
 def decided(fates: DataFrame, spec: TableSpec) -> DataFrame:
     """Return the change of each key; invalid ones are marked in ``_kind`` so that staging rejects them.
 
-    It is invalid if two rows would have the same key (``TAKEN``), or if a row is changed more than once
-    (``AMBIGUOUS``).
+    See ``change_of_fate``.
 
     Args:
         fates: frame with the table's columns, and a ``Fate`` in ``_kind``.
         spec: the table definition.
     """
-    under_key = Window.partitionBy(*[F.col(backquoted(name)) for name in spec.primary_key])
-    fate = F.col(KIND)
-
-    def count(which: Fate) -> Column:
-        return F.sum((fate == int(which)).cast("int")).over(under_key)
-
-    changed, arrived, gone = count(Fate.CHANGED), count(Fate.ARRIVED), count(Fate.DELETED) > 0
-    left, stays = count(Fate.LEFT), count(Fate.STAYS) > 0
-    is_ambiguous = changed + left + gone.cast("int") > 1
-    is_there = (changed > 0) | (stays & ~gone & (left == 0))
-    is_taken = (arrived > 1) | ((arrived == 1) & is_there)
-    kind = (
-        F.when(is_ambiguous, F.lit(AMBIGUOUS))
-        .when(is_taken, F.lit(TAKEN))
-        .when(fate.isin(int(Fate.CHANGED), int(Fate.ARRIVED)), F.lit(int(RowKind.UPDATE_AFTER)))
-        .when(fate.isin(int(Fate.DELETED), int(Fate.LEFT)) & (arrived == 0), F.lit(int(RowKind.DELETE)))
-    )
+    kind = F.expr(change_of_fate(", ".join(map(backquoted, spec.primary_key))))
     return fates.withColumn(KIND, kind.cast("byte")).where(F.col(KIND).isNotNull()).select("*", _order())
 
 

@@ -18,6 +18,7 @@ from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.dml import copy_on_write, merge_on_read
 from tablestore.dml.conditions import Condition, Value, checked_condition, checked_values, columns_read, empty
+from tablestore.dml.dynamic_overwrite import check_dynamic
 from tablestore.dml.merge_clauses import Clause
 from tablestore.dml.merge_join import On, checked_merge
 from tablestore.dml.predicate_pushdown import pushed_predicate
@@ -119,15 +120,7 @@ class Verbs:
 
     def _overwrite_partitions(self, frame: DataFrame, where: Condition | None, batch: Batch) -> Snapshot | None:
         spec = self._table.spec
-        if where is not None:
-            msg = "overwrite: where and dynamic=True exclude each other; give one."
-            raise InvalidInputError(msg)
-        if not spec.partition_by:
-            msg = (
-                "overwrite: dynamic=True replaces the partitions of the rows, and this table has none. "
-                "Set where, or leave dynamic out to replace all rows."
-            )
-            raise InvalidInputError(msg)
+        check_dynamic(spec, where)
         if not spec.has_key:
             return self._replace(
                 "overwrite", batch, lambda base: copy_on_write.overwrite_partitions(self._table, frame, base)

@@ -7,11 +7,13 @@ rows are rewritten, as ``dml/copy_on_write.py`` does with Spark.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from duckdb import DuckDBPyConnection
 
 from snapshot.delta.log import DataFile
 from snapshot.errors import InvalidInputError
@@ -23,10 +25,17 @@ from snapshot.staging.stage import OUTSIDE, StagedFile, Stager, change_file_sche
 from snapshot.store.changes import SnapshotChanges
 from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
+from tablestore.dml.dynamic_overwrite import check_dynamic, replaced_partitions
+from tablestore.dml.merge_clauses import Clause
+from tablestore.local.key_changes import changes_of_pairs, pairs_of
+from tablestore.local.merge import PLACE, LocalMerge
+from tablestore.local.partitions import condition_of, distinct_rows
 from tablestore.local.repeatable import Batches
+from tablestore.local.row_acts import FILE_SHIFT, row_acts
 from tablestore.local.row_changes import RowChanges, Value
 from tablestore.local.rows import reader
 from tablestore.local.staging import stage_changes, stage_in_one
+from tablestore.local.text_filter import TextPredicate
 from tablestore.local.threads import cores, run_in_threads
 from tablestore.write.arrow_input import prepare_batches
 from tablestore.write.optimistic_retry import Replaced
@@ -56,7 +65,7 @@ class LocalVerbs:
             return self._writer.replace(
                 lambda base: self._rewrite(changes, base, Act.DELETE), CommitId.of(batch), kind="delete"
             )
-        return self._change("delete", batch, lambda base: self._deletes(base, where))
+        return self._change("delete", batch, lambda base: self._deletes(base, changes.where))
 
     def update(self, where: str | None, values: Mapping[str, Value], batch: object) -> Snapshot | None:
         """Set columns of the rows that a condition selects."""
@@ -70,23 +79,25 @@ class LocalVerbs:
             return self._writer.replace(
                 lambda base: self._rewrite(changes, base, Act.UPDATE), CommitId.of(batch), kind="update"
             )
-        if moved := changes.columns & set(spec.primary_key):
-            msg = (
-                f"update: set: {sorted(moved)} belong to the primary key; rows move to other keys only with "
-                "TableStore.update, which needs Spark. Delete the rows and write new ones, or use that."
-            )
-            raise InvalidInputError(msg)
-        return self._change("update", batch, lambda base: self._updates(base, where, changes))
+        of_rows = self._moves if changes.columns & set(spec.primary_key) else self._updates
+        return self._change("update", batch, lambda base: of_rows(base, changes))
 
-    def overwrite(self, rows: Batches, where: str | None, batch: object) -> Snapshot | None:
-        """Replace the rows that a condition selects, or all rows."""
-        self._check("overwrite", all_rows=where is None)
+    def overwrite(self, rows: Batches, where: str | None, batch: object, *, dynamic: bool) -> Snapshot | None:
+        """Replace the rows that a condition selects, the partitions that occur in the rows, or all rows."""
+        self._check("overwrite", all_rows=where is None and not dynamic)
+        if dynamic:
+            check_dynamic(self._table.spec, where)
+            if not self._table.spec.has_key:
+                return self._writer.replace(
+                    lambda base: self._overwrite_partitions(rows, base), CommitId.of(batch), kind="overwrite"
+                )
+            where = condition_of(self._table.spec.arrow, self._partitions_of(rows))
         changes = RowChanges(self._table.spec.arrow, "overwrite", where)
         if self._table.spec.has_key:
             return self._change(
                 "overwrite",
                 batch,
-                lambda base: chain(self._deletes(base, where, before_all=True), self._upserts(rows, changes)),
+                lambda base: chain(self._deletes(base, changes.where, before_all=True), self._upserts(rows, changes)),
                 all_rows=where is None,
             )
 
@@ -103,6 +114,19 @@ class LocalVerbs:
         return self._writer.replace(
             lambda base: self._rewrite(None, base, Act.DELETE), CommitId.of(batch), kind="truncate", all_rows=True
         )
+
+    def merge(
+        self, source: pa.Table, on: str | Sequence[str], when: Sequence[Clause], batch: object
+    ) -> Snapshot | None:
+        """Merge rows of a source into the table."""
+        self._check("merge")
+        merge = LocalMerge(self._table.spec, source, on, when)
+        with merge.opened() as engine:
+            if self._table.spec.has_key:
+                return self._change("merge", batch, lambda base: self._merged(merge, engine, base))
+            return self._writer.replace(
+                lambda base: self._merge_files(merge, engine, base), CommitId.of(batch), kind="merge"
+            )
 
     def _check(self, verb: str, *, all_rows: bool = False) -> None:
         """Reload the table's definition, and check that the log can express the statement's changes."""
@@ -125,12 +149,14 @@ class LocalVerbs:
 
         return self._writer.write(stage, CommitId.of(batch), kind=kind, all_rows=all_rows)
 
-    def _rows(self, snapshot: int, columns: Sequence[str], where: str | None) -> Iterator[pa.RecordBatch]:
+    def _rows(self, snapshot: int, columns: Sequence[str], where: TextPredicate | None) -> Iterator[pa.RecordBatch]:
         schema = self._table.spec.arrow
         wanted = pa.schema([schema.field(name) for name in columns])
         return reader(self._table.files, snapshot, wanted, where, cores())()
 
-    def _deletes(self, snapshot: int, where: str | None, *, before_all: bool = False) -> Iterator[pa.RecordBatch]:
+    def _deletes(
+        self, snapshot: int, where: TextPredicate | None, *, before_all: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Yield deletes of the rows that a condition selects; ``before_all`` orders them before all other changes."""
         schema, keys = change_file_schema(self._table.spec), self._table.spec.primary_key
         first = -_BEFORE_ALL if before_all else 0
@@ -139,14 +165,72 @@ class LocalVerbs:
             yield _as_changes(columns, batch.num_rows, RowKind.DELETE, first, schema)
             first += batch.num_rows
 
-    def _updates(self, snapshot: int, where: str | None, changes: RowChanges) -> Iterator[pa.RecordBatch]:
+    def _updates(self, snapshot: int, changes: RowChanges) -> Iterator[pa.RecordBatch]:
         schema, first = change_file_schema(self._table.spec), 0
         with changes.evaluator() as evaluator:
-            for batch in self._rows(snapshot, self._table.spec.arrow.names, where):
+            for batch in self._rows(snapshot, self._table.spec.arrow.names, changes.where):
                 after = evaluator.updated(batch)
                 columns = dict(zip(after.schema.names, after.columns, strict=True))
                 yield _as_changes(columns, batch.num_rows, RowKind.UPDATE_AFTER, first, schema)
                 first += batch.num_rows
+
+    def _moves(self, snapshot: int, changes: RowChanges) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of an update that sets key columns."""
+        spec = self._table.spec
+
+        def pairs() -> Iterator[pa.RecordBatch]:
+            with changes.evaluator() as evaluator:
+                for batch in self._rows(snapshot, spec.arrow.names, changes.where):
+                    keys = [batch.column(name) for name in spec.primary_key]
+                    yield pairs_of(spec, keys, evaluator.updated(batch).columns, np.ones(batch.num_rows, dtype=bool))
+
+        return changes_of_pairs(spec, pairs(), self._rows(snapshot, spec.primary_key, None))
+
+    def _merged(self, merge: LocalMerge, engine: DuckDBPyConnection, snapshot: int) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a merge into a table with a key."""
+        spec = self._table.spec
+
+        def pairs() -> Iterator[pa.RecordBatch]:
+            for found in merge.matches(engine, self._rows(snapshot, merge.columns, None)):
+                keys = [found.old[name] for name in spec.primary_key]
+                yield pairs_of(spec, keys, found.new, found.updated, found.inserted, found.deleted)
+
+        # A row that matches by its key alone cannot arrive under the key of another row.
+        held = None if merge.by_key else self._rows(snapshot, spec.primary_key, None)
+        return changes_of_pairs(spec, pairs(), held)
+
+    def _merge_files(self, merge: LocalMerge, engine: DuckDBPyConnection, base: int) -> Staging:
+        """Stage a merge into a table without a key: rewrite the files with rows that it changes."""
+        table, files = self._table, self._table.files.base_table.files(base)
+        rows = self._numbered(files, range(len(files)), base, merge.columns)
+        with row_acts(table.spec, merge.matches(engine, rows, places=True)) as acts:
+            changed = acts.files()
+            before = self._numbered(files, changed, base, table.spec.arrow.names)
+            with closing(acts.rewritten(before)) as rewritten:
+                staged = stage_in_one(rewritten, table.file_rewriter())
+        return staged, Replaced((), [files[number] for number in changed], base)
+
+    def _numbered(
+        self, files: Sequence[DataFile], numbers: Iterable[int], base: int, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows of files with their numbers, which are the same each time; ``numbers`` selects the files."""
+        for number in numbers:
+            first = number << FILE_SHIFT
+            for batch in self._file_rows(files[number], base):
+                place = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
+                yield batch.select(columns).append_column(PLACE, place)
+                first += batch.num_rows
+
+    def _partitions_of(self, rows: Batches) -> list[dict[str, object]]:
+        """Return the distinct partition values of rows."""
+        names = list(self._table.spec.partition_by)
+        batches = prepare_batches(rows(), self._table.spec, task=0)
+        return distinct_rows((batch.select(names) for batch in batches), self._table.spec.arrow, names)
+
+    def _overwrite_partitions(self, rows: Batches, base: int) -> Staging:
+        every = RowChanges(self._table.spec.arrow, "overwrite", None)
+        staged = stage_in_one(self._inserts(rows, every), self._table.file_rewriter())
+        return staged, replaced_partitions(self._table.files, staged, base)
 
     def _upserts(self, rows: Batches, changes: RowChanges) -> Iterator[pa.RecordBatch]:
         """Yield new rows as changes; staging rejects those that do not satisfy the condition."""

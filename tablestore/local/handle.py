@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from snapshot.merge.duckdb_engine import type_name
-from snapshot.quoting import quoted, text_literal
 from snapshot.records import Snapshot
-from snapshot.staging.parquet_writer import partition_text
 from tablestore.context import TableContext
 from tablestore.local.dml import LocalVerbs
+from tablestore.local.partitions import condition_of, distinct_rows
 from tablestore.local.rows import reader
 from tablestore.local.threads import cores, run_in_threads
 from tablestore.maintenance.expire_partitions import PartitionValues
@@ -35,23 +33,7 @@ class LocalHandle(TableHandle):
     def _partitions(self) -> list[PartitionValues]:
         files, names = self.table.files, list(self.table.spec.partition_by)
         wanted = pa.schema([self.table.spec.arrow.field(name) for name in names])
-        found = pa.Table.from_batches([], wanted)
-        for batch in reader(files, files.latest(), wanted, None, cores())():
-            rows = pa.concat_tables([found, pa.Table.from_batches([batch], wanted)])
-            found = rows.group_by(names, use_threads=False).aggregate([])
-        return list(found.to_pylist())
+        return list(distinct_rows(reader(files, files.latest(), wanted, None, cores())(), wanted, names))
 
     def _delete_partitions(self, partitions: Sequence[PartitionValues]) -> Snapshot | None:
-        schema = self.table.spec.arrow
-        conditions = (
-            " AND ".join(_is(name, value, schema.field(name).type) for name, value in partition.items())
-            for partition in partitions
-        )
-        return self.finish(self.verbs.delete(" OR ".join(f"({each})" for each in conditions), None))
-
-
-def _is(name: str, value: object, data_type: pa.DataType) -> str:
-    text = partition_text(value)
-    if text is None:
-        return f"{quoted(name)} IS NULL"
-    return f"{quoted(name)} = CAST({text_literal(text)} AS {type_name(data_type)})"
+        return self.finish(self.verbs.delete(condition_of(self.table.spec.arrow, partitions), None))

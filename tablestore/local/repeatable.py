@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -15,34 +14,60 @@ _MEMORY_BYTES = 64 << 20
 """Rows of a stream are kept in memory up to this size, and in a temporary file beyond it."""
 
 
-class Batches(Protocol):
-    """A function that returns the same batches at each call."""
+@dataclass(frozen=True)
+class Batches:
+    """Rows that can be read any number of times, also by several threads at once.
+
+    Attributes:
+        read: returns the batches, the same at each call.
+        num_rows: the number of rows.
+        nbytes: their size in memory.
+    """
+
+    read: Callable[[], Iterator[pa.RecordBatch]]
+    num_rows: int
+    nbytes: int
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
         """Return the batches."""
-        ...
+        return self.read()
+
+    def part(self, number: int, parts: int) -> Iterator[pa.RecordBatch]:
+        """Yield one of several parts of about equal size, which follow each other in the order of the rows."""
+        begin, end = (self.num_rows * each // parts for each in (number, number + 1))
+        first = 0
+        for batch in self.read():
+            if first + batch.num_rows > begin and first < end:
+                start = max(begin - first, 0)
+                yield batch.slice(start, end - first - start)
+            first += batch.num_rows
+            if first >= end:
+                return
 
 
 @contextmanager
 def repeatable(reader: pa.RecordBatchReader) -> Iterator[Batches]:
     """Read a stream to its end and return its batches as often as they are asked for, in bounded memory."""
     held: list[pa.RecordBatch] = []
-    size = 0
+    rows = size = 0
     for batch in reader:
         held.append(batch)
-        size += batch.nbytes
+        rows, size = rows + batch.num_rows, size + batch.nbytes
         if size > _MEMORY_BYTES:
             break
     else:
-        yield lambda: iter(held)
+        yield Batches(lambda: iter(held), rows, size)
         return
     with tempfile.TemporaryDirectory(prefix="tablestore-rows-") as folder:
         path = Path(folder) / "rows.arrow"
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, reader.schema) as writer:
-            for batch in chain(held, reader):
+            for batch in held:
                 writer.write_batch(batch)
-        held.clear()
-        yield lambda: _stored(path)
+            held.clear()
+            for batch in reader:
+                writer.write_batch(batch)
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+        yield Batches(lambda: _stored(path), rows, size)
 
 
 def _stored(path: Path) -> Iterator[pa.RecordBatch]:

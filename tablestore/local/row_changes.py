@@ -22,7 +22,11 @@ Value = str | bool | int | float | Decimal | date | bytes | None
 
 
 class RowChanges:
-    """The condition and the new values of a statement, checked against the table's columns."""
+    """The condition and the new values of a statement, checked against the table's columns.
+
+    Attributes:
+        where: the condition; None for all rows.
+    """
 
     def __init__(
         self, schema: pa.Schema, verb: str, where: str | None, values: Mapping[str, Value] | None = None
@@ -40,7 +44,7 @@ class RowChanges:
         """
         self._schema = schema
         self._verb = verb
-        self.where = "TRUE" if where is None else parse_filter(where, schema, f"{verb}: where").sql
+        self.where = None if where is None else parse_filter(where, schema, f"{verb}: where")
         self._texts: dict[str, str] = {}
         self._constants: dict[str, pa.Array] = {}
         for name, value in ({} if values is None else values).items():
@@ -59,7 +63,8 @@ class RowChanges:
         """Open DuckDB, for one thread."""
         with duckdb.connect(":memory:", config={"threads": 1}) as connection, interruptible():
             connection.execute("SET TimeZone = 'UTC'")
-            yield RowEvaluator(connection, self._verb, self.where, self._texts, self._constants)
+            where = "TRUE" if self.where is None else self.where.sql
+            yield RowEvaluator(connection, self._verb, where, self._texts, self._constants)
 
     def _assign(self, name: str, value: Value) -> None:
         field = next((each for each in self._schema if each.name.lower() == str(name).lower()), None)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def reader(
-    files: TableFiles, snapshot: int, wanted: pa.Schema, condition: str | None, threads: int
+    files: TableFiles, snapshot: int, wanted: pa.Schema, condition: str | TextPredicate | None, threads: int
 ) -> Callable[[], Iterator[pa.RecordBatch]]:
     """Check a read's arguments and return a function that runs the read; it can be called several times.
 
@@ -28,13 +28,14 @@ def reader(
         files: the table.
         snapshot: the snapshot's id.
         wanted: the table's columns to read.
-        condition: a condition on rows; None reads all.
+        condition: a condition on rows, as text or parsed; None reads all.
         threads: how many buckets to read concurrently.
 
     Raises:
         InvalidInputError: the condition is invalid.
     """
-    spec, predicate = files.spec, None if condition is None else _parsed(condition, files.spec.arrow)
+    spec = files.spec
+    predicate = _parsed(condition, spec.arrow) if isinstance(condition, str) else condition
     names, late = list(wanted.names), predicate is not None and _reads_renamed(spec, predicate)
     if predicate is not None and late:
         names += sorted(predicate.columns - set(names))
@@ -55,7 +56,7 @@ def reader(
             if predicate is None or not predicate.converts or not isinstance(cause, duckdb.ConversionException):
                 raise
             reason = str(cause).splitlines()[0].rstrip(".")
-            msg = f"filter {condition!r} cannot be asked of every row: {reason}. TRY_CAST gives NULL there."
+            msg = f"{predicate.what} cannot be asked of every row: {reason}. TRY_CAST gives NULL there."
             raise InvalidInputError(msg) from error
 
     return explained

@@ -30,6 +30,7 @@ from tablestore.write.tabular_input import Tabular, read_loosely, read_tabular
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from tablestore.dml.merge_clauses import Clause
     from tablestore.table.alter import Alter
 
 
@@ -165,7 +166,7 @@ class LocalTable(LocalTableReader):
         with repeatable(read_tabular(data, self._handle.refresh().spec)) as rows:
 
             def stage(stager: Stager) -> list[StagedFile]:
-                return stage_rows(rows(), stager)
+                return stage_rows(rows, stager)
 
             return self._handle.write(stage, commit_id)
 
@@ -206,40 +207,80 @@ class LocalTable(LocalTableReader):
         Args:
             where: The condition in DuckDB's SQL; None selects all rows.
             set: New values by column: an expression in DuckDB's SQL over the current row as text, such as
-                ``"price * 2"`` or ``"'text'"``, or a constant other than text. Key columns cannot be set here.
+                ``"price * 2"`` or ``"'text'"``, or a constant other than text. A key column may be set too.
             batch: As for ``write``.
 
         Returns:
             The snapshot; None if no row matches.
 
         Raises:
-            InvalidInputError: The condition or a value cannot be evaluated, a value does not fit its column, or a
-                column belongs to the key. Nothing was written.
+            InvalidInputError: The condition or a value cannot be evaluated, a value does not fit its column, or two
+                rows would have the same primary key. Nothing was written.
             ConflictError: Other writers committed first too often; nothing was written.
         """
         return self._handle.finish(self._handle.verbs.update(where, set, batch))
 
     @exclusive
     def overwrite(
-        self, data: Tabular, where: str | None = None, *, batch: tuple[str, int] | None = None
+        self,
+        data: Tabular,
+        where: str | None = None,
+        *,
+        dynamic: bool = False,
+        batch: tuple[str, int] | None = None,
     ) -> Snapshot | None:
-        """Replace all rows, or the rows that match a condition.
+        """Replace all rows, the rows that match a condition, or whole partitions.
 
         Args:
             data: The new rows, as for ``write``, without ``_change_type``.
             where: The rows to replace, in DuckDB's SQL; every new row must match it too.
+            dynamic: Replace the partitions that occur in ``data``.
             batch: As for ``write``.
 
         Returns:
             The snapshot; None if there is nothing to remove or add.
 
         Raises:
-            InvalidInputError: The rows do not fit the table or ``where``. Nothing was written.
+            InvalidInputError: The rows do not fit the table or ``where``, or the table has no partitions. Nothing was
+                written.
             ConflictError: Other writers committed first too often; nothing was written.
         """
         CommitId.of(batch)
         with repeatable(read_tabular(data, self._handle.refresh().spec)) as rows:
-            return self._handle.finish(self._handle.verbs.overwrite(rows, where, batch))
+            return self._handle.finish(self._handle.verbs.overwrite(rows, where, batch, dynamic=dynamic))
+
+    @exclusive
+    def merge(
+        self,
+        source: Tabular,
+        on: str | Sequence[str],
+        when: Sequence[Clause],
+        *,
+        batch: tuple[str, int] | None = None,
+    ) -> Snapshot | None:
+        """Merge the rows of a source into the table, as SQL's ``MERGE`` does.
+
+        Args:
+            source: The source rows, as for ``write``, with any columns; they are held in memory. In expressions its
+                columns are ``source.x`` and the table's ``target.x``.
+            on: The names of columns that both have, or a condition in DuckDB's SQL.
+            when: Clauses made by ``when_matched(...)``, ``when_not_matched(...)`` and
+                ``when_not_matched_by_source(...)``, with conditions and values in DuckDB's SQL, as for ``update``. The
+                first clause whose condition holds applies to a row.
+            batch: As for ``write``.
+
+        Returns:
+            The snapshot; None if nothing changes.
+
+        Raises:
+            InvalidInputError: An expression cannot be evaluated, a value does not fit its column, a clause is never
+                reached, several source rows match one row of the table, or two rows would have the same primary key.
+                Nothing was written.
+            ConflictError: Other writers committed first too often; nothing was written.
+        """
+        CommitId.of(batch)
+        rows = read_loosely(source, self._handle.refresh().spec)
+        return self._handle.finish(self._handle.verbs.merge(rows, on, when, batch))
 
     @exclusive
     def truncate(self, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
@@ -267,8 +308,9 @@ class LocalTable(LocalTableReader):
         return self._handle.recover(skip_foreign)
 
     def close(self) -> None:
-        """Close the connections to the broker; the next write opens them again."""
+        """Close the connections to the broker and what lookups hold; the next call that needs them opens them again."""
         self._handle.writer.discard()
+        self._lookup.close()
 
     def __enter__(self) -> LocalTable:
         """Return this handle."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -44,10 +44,17 @@ class _Conjunct:
 
 @dataclass(frozen=True)
 class TextPredicate(Predicate):
-    """A parsed text filter: conditions that must all be true of a row."""
+    """A parsed text filter: conditions that must all be true of a row.
+
+    Attributes:
+        conjuncts: the conditions.
+        schema: the table's columns.
+        what: the filter's name in messages.
+    """
 
     conjuncts: tuple[_Conjunct, ...] = ()
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]), compare=False)
+    what: str = field(default="filter", compare=False)
 
     @property
     def converts(self) -> bool:
@@ -67,20 +74,16 @@ class TextPredicate(Predicate):
     def sql_with(self, name: Callable[[str], str]) -> str:
         """Return the conditions joined by AND, with each column written as ``name`` returns it."""
 
-        def renamed(node: exp.Expr) -> exp.Expr:
-            if not isinstance(node, exp.Column):
-                return node
-            first, *fields = [part.name for part in node.parts]
-            place = _find(first, self.schema)
-            written = _shielded(name(place), self.schema.field(place).type)
-            return exp.Var(this=".".join([written, *map(quoted, fields)]))
+        def written(parts: Sequence[str]) -> list[str]:
+            place = _find(parts[0], self.schema)
+            return [_shielded(name(place), self.schema.field(place).type), *map(quoted, parts[1:])]
 
-        texts = [each.tree.transform(renamed).sql(dialect="duckdb") for each in self.conjuncts]
+        texts = [sql_of(each.tree, written) for each in self.conjuncts]
         return " AND ".join(f"({text})" for text in texts) or "TRUE"
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the given batches for which the conditions are true."""
-        with errors_mapped("filter"), duckdb.connect(":memory:", config={"threads": 1}) as connection:
+        with errors_mapped(self.what), duckdb.connect(":memory:", config={"threads": 1}) as connection:
             connection.execute("SET TimeZone = 'UTC'")
             for batch in batches:
                 connection.register("rows", batch)
@@ -90,7 +93,7 @@ class TextPredicate(Predicate):
         """Return only the conditions that read no other columns and can be evaluated before the rest."""
         wanted = set(columns)
         kept = tuple(each for each in self.conjuncts if each.is_plain and each.columns and each.columns <= wanted)
-        return TextPredicate(conjuncts=kept, schema=self.schema)
+        return replace(self, conjuncts=kept)
 
 
 def parse_filter(text: str, schema: pa.Schema, what: str = "filter") -> TextPredicate:
@@ -107,7 +110,7 @@ def parse_filter(text: str, schema: pa.Schema, what: str = "filter") -> TextPred
     what = f"{what} {text!r}"
     tree = parse_expression(text, schema, what, 'a condition in DuckDB\'s SQL, such as "price > 10"')
     parts = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
-    found = TextPredicate(conjuncts=tuple(_conjunct(part, schema) for part in parts), schema=schema)
+    found = TextPredicate(conjuncts=tuple(_conjunct(part, schema) for part in parts), schema=schema, what=what)
     _check(found, what)
     return found
 
@@ -124,6 +127,21 @@ def parse_expression(text: str, schema: pa.Schema, what: str, expected: str) -> 
     Raises:
         InvalidInputError: the text is not an expression on single rows, or reads an unknown column.
     """
+    tree = parse_text(text, what, expected)
+    for column in tree.find_all(exp.Column):
+        name = column.parts[0].name
+        if not _find(name, schema):
+            msg = f"{what}: there is no column {name!r}; the table has {schema.names}."
+            raise InvalidInputError(msg)
+    return tree
+
+
+def parse_text(text: str, what: str, expected: str) -> exp.Expr:
+    """Parse an expression in DuckDB's SQL, whatever columns it reads; arguments as for ``parse_expression``.
+
+    Raises:
+        InvalidInputError: the text is not an expression on single rows.
+    """
     try:
         tree = sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
     except SqlglotError as error:
@@ -135,12 +153,18 @@ def parse_expression(text: str, schema: pa.Schema, what: str, expected: str) -> 
         if tree.find(kind) is not None:
             msg = f"{what}: {refused} cannot stand in an expression on single rows; use to_duckdb() for that."
             raise InvalidInputError(msg)
-    for column in tree.find_all(exp.Column):
-        name = column.parts[0].name
-        if not _find(name, schema):
-            msg = f"{what}: there is no column {name!r}; the table has {schema.names}."
-            raise InvalidInputError(msg)
     return tree
+
+
+def sql_of(tree: exp.Expr, written: Callable[[Sequence[str]], Sequence[str]]) -> str:
+    """Return an expression in DuckDB's SQL; ``written`` returns the parts to write for those of a column's name."""
+
+    def renamed(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Column):
+            return node
+        return exp.Var(this=".".join(written([part.name for part in node.parts])))
+
+    return str(tree.transform(renamed).sql(dialect="duckdb", comments=False))
 
 
 def _conjunct(tree: exp.Expr, schema: pa.Schema) -> _Conjunct:

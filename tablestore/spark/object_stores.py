@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import subprocess
 from collections.abc import Mapping
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from log_system.jars import cache_home, exclusive, fetch_jars, find_java, pyspark_jars, waiting
-from snapshot.errors import InvalidInputError, UnavailableError
+from log_system.jars import fetch_jars
+from snapshot.errors import InvalidInputError
 
 logger = logging.getLogger("tablestore")
 
@@ -39,8 +34,6 @@ _EXCLUDED = (
 )
 _SCHEMES = ("s3", "s3a")
 LOG_STORE = "tablestore.S3LogStore"
-_SOURCE = Path(__file__).with_name("S3LogStore.scala")
-_COMPILE_TIMEOUT_S = 300.0
 _S3A = "spark.hadoop.fs.s3a"
 _warned: set[tuple[str, str]] = set()
 """Applications and schemes for which this process has already warned about the log store."""
@@ -71,53 +64,6 @@ def storage_jars(storage: str | None) -> list[str]:
         raise InvalidInputError(msg)
     name, modules, excluded = hadoop_aws_modules()
     return sorted(str(jar) for jar in fetch_jars(name, modules, excludes=excluded).glob("*.jar"))
-
-
-def log_store_jar(delta: Path) -> Path:
-    """Return the jar of the log store, compiled once by the Scala compiler that Spark brings.
-
-    Args:
-        delta: the folder of Delta's jars.
-
-    Raises:
-        UnavailableError: Java or Spark's jars are missing, or the cache folder cannot be written.
-    """
-    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
-    jar = cache_home() / f"s3-log-store-{digest}-{delta.name}-{version('pyspark')}.jar"
-    if not jar.exists():
-        try:
-            with exclusive(cache_home() / "s3-log-store.lock"):
-                if not jar.exists():
-                    _compile(delta, jar)
-        except OSError as error:
-            msg = f"{jar}: cannot be written: {error}. Set XDG_CACHE_HOME to a folder that can be written."
-            raise UnavailableError(msg) from error
-    return jar
-
-
-def _compile(delta: Path, jar: Path) -> None:
-    spark = pyspark_jars()
-
-    def paths(folder: Path, *names: str) -> list[str]:
-        return [str(path) for name in names for path in sorted(folder.glob(f"{name}-*.jar"))]
-
-    compiler = paths(spark, "scala-compiler", "scala-library", "scala-reflect")
-    used = [*paths(spark, "scala-library", "hadoop-client-api"), *paths(delta, "delta-storage")]
-    draft = jar.with_name(f".{jar.stem}-{os.getpid()}.jar")
-    command = [find_java().command, "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(compiler)]
-    command += ["scala.tools.nsc.Main", "-classpath", os.pathsep.join(used), "-d", str(draft), str(_SOURCE)]
-    try:
-        with waiting("Compiling Delta's log store for S3 (once) ..."):
-            answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMPILE_TIMEOUT_S)
-        if answer.returncode != 0 or not draft.exists():
-            msg = f"{_SOURCE}: cannot be compiled: {(answer.stdout + answer.stderr).strip()[-500:]}"
-            raise UnavailableError(msg)
-        draft.rename(jar)
-    except subprocess.TimeoutExpired as error:
-        msg = f"{_SOURCE}: not compiled after {_COMPILE_TIMEOUT_S:.0f} s. Try again when the machine is less busy."
-        raise UnavailableError(msg) from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def storage_settings(environment: Mapping[str, str]) -> dict[str, str]:

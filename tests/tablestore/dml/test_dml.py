@@ -358,6 +358,10 @@ def test_what_is_wrong_is_said_before_anything_is_written(
             "merge: when not matched 'target.id = 1' cannot",
             lambda: keyed_.merge(one, "id", [when_not_matched("target.id = 1").insert()]),
         ),
+        (
+            "merge: when not matched by source 'id = 1' cannot be evaluated here: .*ambiguous",
+            lambda: keyed_.merge(one, "id", [when_not_matched_by_source("id = 1").delete()]),
+        ),
         ("log.format='arrow' or 'debezium-json', or with a primary key", lambda: logged.delete("id = 1")),
         ("truncate: log.format='json'", logged.truncate),
     ]

@@ -382,6 +382,11 @@ assert table.to_arrow(filter="id < 5").num_rows == 5
 assert table.to_duckdb().aggregate("count(*)").fetchall() == [(20,)]
 assert sum(batch.num_rows for batch in table.tail(scan_mode="earliest", follow=False)) == 20
 assert len(table.snapshots()) == 2
+keys = table.to_arrow(filter="id = 1").select(list(table.primary_key))
+table.merge(keys, list(table.primary_key), [tablestore.when_matched().delete()])
+table.update("id = 2", {{"id": "id + 100"}})
+assert sorted(table.to_arrow(["id"])["id"].to_pylist()) == [0, *range(3, 20), 102]
+assert table.get(keys.to_pylist()[0]) is None
 print(sorted(name for name in sys.modules if name.split(".")[0] in ("pyspark", "py4j")))
 """
     nowhere = {"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -26,77 +26,7 @@ from tablestore import LocalTable, TableStore, create_local, open_local
 from tablestore.local import repeatable, staging
 from tablestore.write.writer import Writer
 from tests.harness.table_audit import audit
-
-COLUMNS = "id bigint, v string, n int, part string"
-Row = tuple[int, str | None, int | None, str]
-LOGS = {
-    "a key and a log": {"primary_key": ["id"], "log": True},
-    "a key, partitions and lookup": {
-        "primary_key": ["id", "part"],
-        "partition_by": ["part"],
-        "changelog-producer": "lookup",
-        "log.format": "debezium-json",
-        "log": True,
-    },
-    "a key without a log": {"primary_key": ["id"]},
-    "no key and a log": {"log": True, "log.format": "arrow"},
-    "no key, partitions": {"partition_by": ["part"]},
-}
-
-
-@pytest.fixture
-def make(kafka: Any, tmp_path: Path, topic: Callable[[], str]) -> Iterator[Callable[..., LocalTable]]:
-    tables: list[LocalTable] = []
-
-    def create(schema: Any = COLUMNS, *, log: bool = False, **given: Any) -> LocalTable:
-        keys = ("primary_key", "partition_by")
-        options: dict[str, Any] = {"bucket": 2, **{name: value for name, value in given.items() if name not in keys}}
-        if log:
-            options |= {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic()}
-        tables.append(
-            create_local(
-                tmp_path / f"t{len(tables)}",
-                schema,
-                log_system="kafka" if log else None,
-                options=options,
-                **{name: given[name] for name in keys if name in given},
-            )
-        )
-        return tables[-1]
-
-    yield create
-    for table in tables:
-        table.close()
-
-
-def rows_of(table: LocalTable, **point: Any) -> Counter[Row]:
-    found = table.to_arrow(["id", "v", "n", "part"], **point).to_pylist()
-    return Counter((row["id"], row["v"], row["n"], row["part"]) for row in found)
-
-
-def table_of(rows: list[Row]) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
-    types = [pa.int64(), pa.string(), pa.int32(), pa.string()]
-    return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=["id", "v", "n", "part"])
-
-
-class Model:
-    """What the table should hold."""
-
-    def __init__(self, key: tuple[int, ...]) -> None:
-        self.key = key
-        self.rows: list[Row] = []
-
-    def write(self, rows: list[Row]) -> None:
-        for row in rows:
-            if self.key:
-                self.rows = [each for each in self.rows if any(each[i] != row[i] for i in self.key)]
-            self.rows.append(row)
-
-    def replace(self, matches: Callable[[Row], bool], new: Callable[[Row], Row | None]) -> None:
-        changed = [new(row) if matches(row) else row for row in self.rows]
-        self.rows = [row for row in changed if row is not None]
-
+from tests.tablestore.local.local_tables import COLUMNS, LOGS, Model, Row, rows_of, table_of
 
 CONDITIONS: list[tuple[str, Callable[[Row], bool]]] = [
     ("id % 3 = 0", lambda row: row[0] % 3 == 0),
@@ -219,7 +149,6 @@ def test_data_of_any_library_is_written(make: Callable[..., LocalTable]) -> None
         (lambda t: t.update("n = 1", {}), "update: set: expected new values by column"),
         (lambda t: t.update("n = 1", {"x": 1}), "'x' is not a column"),
         (lambda t: t.update("n = 1", {"n": 1, "N": 2}), "'N' is set twice"),
-        (lambda t: t.update("n = 1", {"id": "id + 1"}), r"\['id'\] belong to the primary key"),
         (lambda t: t.update("n = 1", {"n": "'text'"}), "column 'n': expected int32, got string"),
         (lambda t: t.update("TRUE", {"n": "n + 2147483640"}), "Nothing was written|does not fit"),
         (lambda t: t.update("TRUE", {"v": "CAST(v AS INT)::VARCHAR"}), "set: DuckDB cannot evaluate it: .*was written"),
@@ -273,9 +202,52 @@ def test_a_write_of_many_rows_goes_through_threads_and_the_last_row_of_a_key_win
     with pytest.raises(OSError, match="the source is gone"):
         table.write(pa.RecordBatchReader.from_batches(data.schema, failing()))
     with pytest.raises(OSError, match="the source is gone"):
-        table._handle.write(lambda stager: staging.stage_rows(failing(), stager))
+        table._handle.write(lambda stager: staging.stage_rows(repeatable.Batches(failing, 20_000, 1), stager))
     assert set(Path(table.path).rglob("*.parquet")) == files
     assert len(table.snapshots()) == 2
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_an_append_of_many_rows_goes_through_threads(
+    make: Callable[..., LocalTable], monkeypatch: pytest.MonkeyPatch, partitioned: bool
+) -> None:
+    monkeypatch.setattr(staging, "_FEW_ROWS", 1_000)
+    monkeypatch.setattr(staging, "cores", lambda: 3)
+    real, together = staging.staged_to_arrow, threading.Barrier(3, timeout=60)
+
+    def at_once(*args: Any) -> pa.RecordBatch:
+        together.wait()
+        return real(*args)
+
+    monkeypatch.setattr(staging, "staged_to_arrow", at_once)
+    table = make(partition_by=["part"] if partitioned else [], bucket=1)
+    rows: list[Row] = [(n, None, n, f"p{n % 5}") for n in range(10_000)]
+    data = pa.Table.from_batches(table_of(rows).to_batches(max_chunksize=700))
+    table.write(data)
+    assert rows_of(table) == Counter(rows)
+    # A partition has as many files as with one thread, and without partitions the changes are in the order of the rows.
+    files = list(Path(table.path).rglob("*.parquet"))
+    assert len(files) == (5 if partitioned else 3)
+    if not partitioned:
+        assert [row["id"] for batch in table.changes(0) for row in batch.to_pylist()] == list(range(10_000))
+
+    bad = table_of([*rows[:8_000], (1, None, 1, "")])
+    name = "part" if partitioned else "id"
+    required = make(pa.schema([f.with_nullable(f.name != name) for f in table.schema]), partition_by=table.partition_by)
+    wrong = bad if partitioned else bad.set_column(0, "id", pa.array([*range(8_000), None], pa.int64()))
+    with pytest.raises(InvalidInputError, match="Nothing was written"):
+        required.write(wrong)
+
+    def one_fails(stager: Any, batches: Any, task: int) -> pa.RecordBatch:
+        if task == 1:
+            message = "no memory"
+            raise MemoryError(message)
+        return real(stager, batches, task)
+
+    monkeypatch.setattr(staging, "staged_to_arrow", one_fails)
+    with pytest.raises(MemoryError, match="no memory"):
+        required.write(data)
+    assert list(Path(required.path).rglob("*.parquet")) == []
 
 
 @pytest.mark.parametrize("memory", [1_000, 1 << 30], ids=["beyond the buffer", "in memory"])
@@ -343,30 +315,6 @@ def test_maintenance_needs_no_spark(make: Callable[..., LocalTable]) -> None:
     assert table.count("note = 'new'") == 1
     assert table.recover() == []
     assert table.verify().ok
-
-
-@pytest.mark.parametrize("kind", ["a key and a log", "a key, partitions and lookup"])
-def test_a_row_is_found_by_its_key(make: Callable[..., LocalTable], kind: str) -> None:
-    table = make(**LOGS[kind])
-    table.write(table_of([(n, f"v{n}", n, "ab"[n % 2]) for n in range(200)]))
-    table.compact()
-    table.write(table_of([(7, "new", None, "b")]))
-    table.delete("id = 9")
-    both = len(table.primary_key) > 1
-    for n in (0, 7, 100, 9, 1000):
-        key = (n, "ab"[n % 2]) if both else n
-        expected = table.to_arrow(filter=f"id = {n}").to_pylist()
-        assert table.get(key) == (expected[0] if expected else None)
-    named = {"id": 7, "part": "b"} if both else {"id": 7}
-    assert table.get(named, columns=["v"]) == {"v": "new"}
-    assert table.get(named, snapshot=1, columns=["v"]) == {"v": "v7"}
-    for wrong in (None, (1, "a", 2), {"v": 1}, {}):
-        with pytest.raises(InvalidInputError, match="get: key: expected a value of each of"):
-            table.get(wrong)
-    with pytest.raises(InvalidInputError, match="column 'id': expected int64, got a Python str"):
-        table.get({**named, "id": "7"})
-    with pytest.raises(InvalidInputError, match="no primary key"):
-        make().get(1)
 
 
 def test_other_libraries_read_the_table(make: Callable[..., LocalTable]) -> None:

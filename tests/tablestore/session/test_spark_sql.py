@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tablestore import TableStore
@@ -24,12 +26,47 @@ def noop(stream: DataFrame) -> None:
     stream.writeStream.format("noop").start().processAllAvailable()
 
 
-@pytest.mark.parametrize("place", ["OPTIONS (path '{}')", "LOCATION '{}'"])
-def test_create_table_says_what_to_do(spark: SparkSession, table: TableStore, place: str) -> None:
-    """Spark could not read the table again."""
-    with pytest.raises(PySparkException, match=r"Use CREATE TEMPORARY VIEW name USING tablestore OPTIONS \(path '.*/t"):
-        spark.sql(f"CREATE TABLE named USING tablestore {place.format(table.path)}")
-    assert not spark.catalog.tableExists("named")
+def test_create_table_says_what_to_do(spark: SparkSession, table: TableStore, tmp_path: Path) -> None:
+    """Spark could not read the table again, so each way to create one fails before it leaves or writes anything."""
+    path, new = table.path, tmp_path / "new"
+    frame = spark.createDataFrame([(2, "b")], "id bigint, v string")
+    writer, to = frame.write.format("tablestore"), frame.writeTo("named").using("tablestore")
+    statements = [
+        f"CREATE TABLE named USING tablestore OPTIONS (path '{path}')",
+        f"CREATE TABLE named USING tablestore LOCATION '{path}'",
+        f"CREATE TABLE named (id bigint, v string) USING tablestore LOCATION '{new}'",
+        f"CREATE TABLE named (id bigint, v string) USING TableStore OPTIONS (path '{path}')",
+        "CREATE TABLE IF NOT EXISTS named (id bigint, v string) USING tablestore",
+        f"CREATE TABLE named USING tablestore LOCATION '{path}' AS SELECT 1L AS id, 'x' AS v",
+        "CREATE TABLE named USING tablestore AS SELECT 1L AS id, 'x' AS v",
+        "CREATE OR REPLACE TABLE named USING tablestore AS SELECT 1L AS id, 'x' AS v",
+        "CREATE OR REPLACE TABLE named (id bigint) USING tablestore",
+        "CREATE TABLE named (id bigint) USING `kafka-table`",
+    ]
+    calls: list[Callable[[], object]] = [
+        *(partial(spark.sql, text) for text in statements),
+        *(partial(writer.mode(mode).saveAsTable, "named") for mode in ("error", "append", "overwrite", "ignore")),
+        partial(writer.mode("error").option("path", path).saveAsTable, "named"),
+        to.create,
+        to.createOrReplace,
+        to.option("path", path).create,
+        partial(spark.catalog.createTable, "named", source="tablestore", path=path),
+        partial(spark.catalog.createTable, "named", source="tablestore", schema=frame.schema),
+    ]
+    for call in calls:
+        with pytest.raises(AnalysisException, match=r"Use CREATE TEMPORARY VIEW name USING .* OPTIONS") as caught:
+            call()
+        assert "Traceback" not in str(caught.value)
+        assert not spark.catalog.tableExists("named"), call
+    with pytest.raises(
+        AnalysisException, match=rf"USING tablestore OPTIONS \(path '[^']*{path}'\).* TableStore.create"
+    ):
+        spark.sql(statements[3])
+    assert rows(table.read()) == {1: "a"}
+    assert not new.exists()
+    # Other sources are not affected.
+    spark.sql("CREATE TABLE named (id bigint) USING delta")
+    spark.sql("DROP TABLE named")
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW named USING tablestore OPTIONS (path '{table.path}')")
     spark.sql("INSERT INTO named VALUES (2, 'b')")
     assert rows(spark.table("named")) == {1: "a", 2: "b"}
