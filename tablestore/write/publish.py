@@ -6,7 +6,6 @@ Writes and recovery publish by the same steps; there is no other way into the lo
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Iterator, Sequence
 
 from log_system.base import LogPublisher
@@ -159,7 +158,7 @@ def _give_up_or_wait(
         raise error
     if given_up:
         raise _pending(table, snapshot, error) from error
-    turns.sleep(random.uniform(0, min(2.0, 0.05 * 2**patience.failures)))
+    turns.wait_to_retry(patience.failures)
 
 
 def _raise_in_vain(table: TableFiles, index: LogIndex, error: TableStoreError, snapshot: int, *, own: bool) -> None:

@@ -23,11 +23,13 @@ def recover(
     return publish_through(table, publisher, index, table.latest(), buckets=buckets, own=True, turns=turns)
 
 
-def publish_all(table: TableContext, publisher: LogPublisher | None) -> list[IndexEntry]:
+def publish_all(
+    table: TableContext, publisher: LogPublisher | None, turns: TakeOverBackoff | None = None
+) -> list[IndexEntry]:
     """Run ``recover`` with a publisher that may be None, which publishes nothing."""
     if publisher is None:
         return []
-    return recover(table.files, publisher, table.index, buckets=table.options.buckets)
+    return recover(table.files, publisher, table.index, buckets=table.options.buckets, turns=turns)
 
 
 def check_index(table: TableFiles, index: LogIndex) -> None:
