@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from log_system.index import IndexEntry
-from log_system.report import Progress, RepairReport, Report
+from log_system.report import Compared, Progress, RepairReport, Report
 from snapshot.records import ChangeSet, LogSinkFactory, RowCheck, SentRange, Snapshot, Split
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.spec import TableSpec
@@ -263,8 +263,17 @@ class LogSystem(Protocol):
 
     # Auditing
 
-    def verify(self, progress: Progress | None = None) -> Report:
-        """Compare the log with the table; change nothing."""
+    def verify(
+        self, progress: Progress | None = None, after: Compared | None = None, through: int | None = None
+    ) -> Report:
+        """Compare the log with the table; change nothing.
+
+        Args:
+            progress: called with the number of offsets read so far and the total.
+            after: compare only the snapshots that follow; None for all. A log that does not keep snapshots apart, or
+                whose compared part has changed, is compared whole; see ``Report.after``.
+            through: the last snapshot to compare; None for the newest.
+        """
         ...
 
     def repair(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -83,6 +83,48 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """How far a log has been compared with its table; the next comparison can begin there.
+
+    Attributes:
+        snapshot: the last snapshot that was compared.
+        ends: the offset in each log partition at which it ends; empty if the log does not keep snapshots apart.
+        commit: identifies the snapshot's commit; empty if unknown.
+        topic: Kafka's id of the topic to which the offsets refer; empty if unknown.
+    """
+
+    snapshot: int
+    ends: tuple[int, ...] = ()
+    commit: str = ""
+    topic: str = ""
+
+
+_ADVICE = {
+    DifferenceKind.EXTRA: "Plain consumers have seen records that are no changes of the table; to take them out "
+    "would move what follows.",
+    DifferenceKind.HISTORY: "The table was restored from an older copy, and the log holds what was committed after "
+    "that copy. Nothing is published until the table is brought back as it was, or the topic deleted and log.repair() "
+    "called again.",
+    DifferenceKind.EARLY: "Plain consumers have seen records of a snapshot that is not committed.",
+    DifferenceKind.MISSING: "Changes are missing in the middle of the log; published now they would be out of order.",
+    DifferenceKind.CHANGED: "Records hold other values than the table, and a record in Kafka cannot be changed.",
+    DifferenceKind.UNREADABLE: "Records cannot be decoded, and a record in Kafka cannot be changed.",
+    DifferenceKind.FILES: "Files of the table are missing or damaged; restore them from a backup.",
+    DifferenceKind.TOPIC: "The topic has to be made again with one partition a bucket; then log.repair() publishes "
+    "every snapshot.",
+}
+_FOREIGN = (
+    "If they are another producer's, allow the topic to the table's writers alone (Kafka ACLs), and set option "
+    "'log.foreign-records' to 'skip': the table's own streams then go on without them."
+)
+_ANEW = (
+    "The table itself is right: batch reads are not concerned. For a log without these, delete the topic and "
+    "log.repair() again: every snapshot whose files are there is published again, and consumers begin again at "
+    "offset 0."
+)
+
+
+@dataclass(frozen=True)
 class Report:
     """The result of comparing log and table.
 
@@ -96,6 +138,8 @@ class Report:
         snapshots: number of snapshots compared.
         records: number of records read from the log.
         rows: number of changes compared.
+        compared: how far log and table were compared, where the next comparison can begin; None if they cannot be.
+        after: the snapshot after which the comparison began; 0 if it covered the whole log.
     """
 
     path: str
@@ -106,6 +150,8 @@ class Report:
     snapshots: int = 0
     records: int = 0
     rows: int = 0
+    compared: Compared | None = None
+    after: int = 0
 
     @property
     def ok(self) -> bool:
@@ -186,6 +232,23 @@ class Findings:
         """Add a note unless it has already been added."""
         if text not in self.notes:
             self.notes.append(text)
+
+
+def advice(differences: Iterable[Difference]) -> tuple[str, ...]:
+    """Return what differences mean that a repair cannot mend, and what to do about them."""
+    kinds = {difference.kind for difference in differences}
+    found = [text for kind, text in _ADVICE.items() if kind in kinds]
+    if kinds & {DifferenceKind.EXTRA, DifferenceKind.EARLY, DifferenceKind.CHANGED, DifferenceKind.UNREADABLE}:
+        found.append(_FOREIGN)
+    in_log = kinds & {
+        DifferenceKind.EXTRA,
+        DifferenceKind.EARLY,
+        DifferenceKind.MISSING,
+        DifferenceKind.CHANGED,
+        DifferenceKind.UNREADABLE,
+        DifferenceKind.HISTORY,
+    }
+    return tuple([*found, _ANEW] if in_log else found)
 
 
 def shown(batch: pa.RecordBatch) -> str:

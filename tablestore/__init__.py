@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tablestore.session import register, session
     from tablestore.sql.session import Catalog
     from tablestore.table.store import TableStore
+    from tablestore.tracing import trace
+    from tablestore.write.prometheus import WriterMetrics
     from tablestore.write.publish import PublishPendingError
 
 __all__ = [
@@ -43,10 +45,12 @@ __all__ = [
     "Snapshot",
     "TableStore",
     "WidenColumn",
+    "WriterMetrics",
     "create_local",
     "open_local",
     "register",
     "session",
+    "trace",
     "when_matched",
     "when_not_matched",
     "when_not_matched_by_source",
@@ -66,10 +70,12 @@ _PLACES = {
     "Snapshot": "snapshot.records",
     "TableStore": "tablestore.table.store",
     "WidenColumn": "snapshot.schema.evolution",
+    "WriterMetrics": "tablestore.write.prometheus",
     "create_local": "tablestore.local.table",
     "open_local": "tablestore.local.table",
     "register": "tablestore.session",
     "session": "tablestore.session",
+    "trace": "tablestore.tracing",
     "when_matched": "tablestore.dml.merge_clauses",
     "when_not_matched": "tablestore.dml.merge_clauses",
     "when_not_matched_by_source": "tablestore.dml.merge_clauses",

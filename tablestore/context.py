@@ -10,7 +10,8 @@ from log_system.base import LogSystem
 from log_system.index import LogIndex
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
-from snapshot.errors import InvalidInputError, TableReplacedError
+from log_system.report import Compared, Progress, Report
+from snapshot.errors import InvalidInputError, NotFoundError, TableReplacedError
 from snapshot.merge.merge_rules import MergeRule
 from snapshot.schema.spec import TableSpec
 from snapshot.staging.file_rewriter import FileRewriter
@@ -139,6 +140,40 @@ class TableContext:
         return FileRewriter(
             self.files.storage, self.spec, self.options.write.target_file_size_bytes, check=self.log.record_check()
         )
+
+    def verify(self, progress: Progress | None = None, from_snapshot: int | None = None) -> Report:
+        """Compare log and table; change nothing.
+
+        Args:
+            progress: called with the number of offsets read so far and the total.
+            from_snapshot: the first snapshot to compare; None for all that are still in the log.
+
+        Raises:
+            NotFoundError: the log index has no entry of the snapshot before ``from_snapshot``.
+            UnavailableError: the broker or the file system does not answer.
+        """
+        after = None if from_snapshot is None or from_snapshot < 1 else self.compared_up_to(from_snapshot - 1)
+        return self.log.verify(progress, after)
+
+    def compared_up_to(self, snapshot: int) -> Compared:
+        """Return where a comparison of log and table that begins after a snapshot has to begin, by the log index.
+
+        Raises:
+            NotFoundError: the log index has no entry of the snapshot.
+            CorruptedError: the entry is damaged.
+        """
+        if self.options.log is None:
+            return Compared(snapshot)
+        entry = self.index.get(snapshot)
+        if entry is None:
+            latest = self.index.latest()
+            msg = (
+                f"table {self.path!r}: expected snapshot {snapshot + 1} to follow one that is in the log, and the log "
+                f"index does not list {snapshot}; its newest is {'none' if latest is None else latest.snapshot}. "
+                "Choose another one, or compare the whole log."
+            )
+            raise NotFoundError(msg)
+        return Compared(snapshot, entry.ends, entry.commit, entry.topic)
 
     def newest_visible(self) -> int:
         """Return the newest snapshot that readers of the log may see."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from log_system.base import LoggedTable, LogIdentity, LogPublisher, LogTail, PartitionOffsets, TaskRunner
 from log_system.index import IndexEntry
-from log_system.report import Progress, RepairReport, Report
+from log_system.report import Compared, Progress, RepairReport, Report
 from snapshot.errors import InvalidInputError
 from snapshot.records import ChangeSet, Split
 from snapshot.schema.adapter import RESTART, Adapter
@@ -127,17 +127,19 @@ class FilesLog:
         """Return no offsets: files have none."""
         return ()
 
-    def verify(self, progress: Progress | None = None) -> Report:
+    def verify(
+        self, progress: Progress | None = None, after: Compared | None = None, through: int | None = None
+    ) -> Report:
         """Return a report without differences: the log is the table.
 
         Raises:
             CorruptedError: another Delta writer has changed rows of a table with a key.
             InvalidInputError: another Delta writer has enabled an unsupported feature.
         """
-        self.files.layout(self.files.latest())
-        return Report(
-            self.files.storage.root, notes=("this table's files are its log, so there is nothing to compare.",)
-        )
+        newest = self.files.latest()
+        self.files.layout(newest)
+        why = "this table's files are its log, so there is nothing to compare."
+        return Report(self.files.storage.root, notes=(why,), compared=Compared(newest))
 
     def repair(
         self, publisher: LogPublisher | None, recover: Callable[[], list[IndexEntry]], progress: Progress | None = None

@@ -26,7 +26,7 @@ from log_system.kafka.reader.log_tail import KafkaTail
 from log_system.kafka.reader.range_planner import REPLACING, plan
 from log_system.kafka.record_limits import RecordCheck
 from log_system.kafka.register import RegisterPosition
-from log_system.report import Mended, Progress, RepairReport, Report
+from log_system.report import Compared, Mended, Progress, RepairReport, Report
 from snapshot.errors import InvalidInputError
 from snapshot.records import LogSinkFactory, RowCheck, Split
 from snapshot.schema.physical_names import Columns
@@ -97,7 +97,9 @@ class TransactionalLog(BoundLog):
         first, ends = earliest_offsets(client, topic), latest_offsets(client, topic, read_committed=True)
         return [PartitionOffsets(partition, first[partition], ends[partition]) for partition in sorted(ends)]
 
-    def verify(self, progress: Progress | None = None) -> Report:
+    def verify(
+        self, progress: Progress | None = None, after: Compared | None = None, through: int | None = None
+    ) -> Report:
         """Compare the log with the table; see ``audit/verify.py``.
 
         Raises:
@@ -106,7 +108,7 @@ class TransactionalLog(BoundLog):
         """
         # Records are compared with the store's own commits only, so the newest snapshot must consist of these.
         self.files.layout(self.files.latest())
-        return self._compare(progress)
+        return self._compare(progress, after, through)
 
     def repair(
         self, publisher: LogPublisher | None, recover: Callable[[], list[IndexEntry]], progress: Progress | None = None
@@ -115,9 +117,9 @@ class TransactionalLog(BoundLog):
         assert publisher is not None
         return repair(self, self._mend(publisher, recover, progress), self.verify, progress)
 
-    def _compare(self, progress: Progress | None) -> Report:
-        """Compare every snapshot in the log with the table, record by record."""
-        return verify(self, progress)
+    def _compare(self, progress: Progress | None, after: Compared | None, through: int | None) -> Report:
+        """Compare the snapshots in the log with the table, record by record."""
+        return verify(self, progress, after, through)
 
     def _mend(
         self, publisher: LogPublisher, recover: Callable[[], list[IndexEntry]], progress: Progress | None
@@ -147,8 +149,8 @@ class EventualLog(TransactionalLog):
         """Return the reader of uncommitted records."""
         return KafkaTail(self.settings, self.path)
 
-    def _compare(self, progress: Progress | None) -> Report:
-        """Compare the last record of each key with the table."""
+    def _compare(self, progress: Progress | None, after: Compared | None, through: int | None) -> Report:
+        """Compare the last record of each key with the table; snapshots are not kept apart, so all of it."""
         return verify_eventual(self, progress)
 
     def _mend(

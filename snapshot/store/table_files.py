@@ -204,9 +204,9 @@ class TableFiles:
             msg = f"{self.storage.root}: snapshot {snapshot_id} has expired: {error}"
             raise NotFoundError(msg) from error
 
-    def snapshots(self) -> Iterator[Snapshot]:
-        """Yield the snapshots that have not expired, newest first."""
-        for commit in self.log.commits(self.latest(), self.oldest(fresh=False)):
+    def snapshots(self, newest: int | None = None) -> Iterator[Snapshot]:
+        """Yield the snapshots that have not expired, from ``newest`` or the newest one to the oldest."""
+        for commit in self.log.commits(self.latest() if newest is None else newest, self.oldest(fresh=False)):
             yield as_snapshot(commit)
 
     def snapshot_as_of(self, timestamp_ms: int) -> Snapshot:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Annotated
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
-from typer import Exit, Typer
+from typer import Exit, Option, Typer
 
 from log_system import report as reports
 from log_system.report import RepairReport, Report
@@ -24,11 +25,18 @@ from tablestore.write.publish import recover
 DIFFERENT = 1
 
 
-def verify(path: Path, option: Client = None, as_json: AsJson = False) -> None:
+def verify(
+    path: Path,
+    option: Client = None,
+    from_snapshot: Annotated[
+        int | None, Option(help="The first snapshot to compare. Default: all that are still in the log.", min=1)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Compare the log with the table, record by record. Exits with code 1 if they differ."""
     table = TableContext.open(path, client_options(option))
     with progress_bar("Comparing log and table") as progress:
-        report = table.log.verify(progress)
+        report = table.verify(progress, from_snapshot)
     if as_json:
         _show_json(report)
     else:

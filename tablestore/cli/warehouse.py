@@ -17,6 +17,7 @@ from snapshot.store.table_files import TableFiles
 from tablestore.cli.console import AsJson, console
 from tablestore.cli.output import show_rows
 from tablestore.cli.recover import Client, client_options
+from tablestore.tracing import trace
 
 Warehouse = Annotated[str, Option("--warehouse", "-w", help="Folder of the tables and their definitions.")]
 
@@ -41,7 +42,7 @@ def tables(warehouse: Warehouse = "warehouse", as_json: AsJson = False) -> None:
     show_rows(Console(highlight=False), names, map(row, Definitions(folder).all()), as_json=as_json)
 
 
-def serve(
+def serve(  # noqa: PLR0913, PLR0917 - every option of the command
     paths: Annotated[list[str] | None, Argument(help="Folders of tables.")] = None,
     warehouse: Annotated[
         str | None, Option("--warehouse", "-w", help="Serve all tables of a warehouse, also those created later.")
@@ -49,8 +50,17 @@ def serve(
     host: Annotated[str, Option(help=f"Address to listen on; one that is not loopback needs {TOKEN}.")] = "127.0.0.1",
     port: Annotated[int, Option(help="Port to listen on; 0 for a free one.", min=0, max=65_535)] = 9464,
     verify_every: Annotated[
-        float | None, Option(help="Compare log and table every so many seconds. Default: never.", min=1)
-    ] = None,
+        float, Option(help="Compare new snapshots in log and table every so many seconds; 0 for never.", min=0)
+    ] = 60.0,
+    verify_whole_every: Annotated[
+        float, Option(help="Compare the whole log with the table every so many seconds.", min=1)
+    ] = 86_400.0,
+    verify_rate: Annotated[
+        float, Option(help="Most records per second read to compare, of all tables together; 0 for no limit.", min=0)
+    ] = 50_000.0,
+    otel: Annotated[
+        bool, Option("--otel", help="Record OpenTelemetry spans, for the exporter in OTEL_TRACES_EXPORTER.")
+    ] = False,
     option: Client = None,
 ) -> None:
     """Publish what crashed writers left, compact and expire by each table's options, and show metrics and a page.
@@ -63,13 +73,19 @@ def serve(
         msg = "serve: expected folders of tables, or --warehouse; got neither."
         raise InvalidInputError(msg)
     try:
-        from tablestore.service.service import Service, http_server  # noqa: PLC0415 - an extra of the package
+        from tablestore.service.service import Service  # noqa: PLC0415 - an extra of the package
         from tablestore.service.watcher import Schedule  # noqa: PLC0415
+        from tablestore.service.web import http_server  # noqa: PLC0415
     except ImportError as error:
         msg = "serve needs the package prometheus-client: pip install tablestore[serve]."
         raise InvalidInputError(msg) from error
+    if otel:
+        trace()
     service = Service(
-        _lister(paths or [], warehouse), options=client_options(option), schedule=Schedule(verify=verify_every)
+        _lister(paths or [], warehouse),
+        options=client_options(option),
+        schedule=Schedule(verify=verify_every or None, verify_whole=verify_whole_every),
+        verify_rate=verify_rate or None,
     )
     token = os.environ.get(TOKEN)
     with http_server(service, host, port, token) as server, service:

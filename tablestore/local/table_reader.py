@@ -13,14 +13,12 @@ import pyarrow as pa
 from log_system.report import Progress, Report
 from snapshot.errors import InvalidInputError
 from snapshot.records import Snapshot
-from snapshot.row_kind import CHANGE_TYPE
-from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.context import TableContext
 from tablestore.inspect.metadata_tables import inspected
 from tablestore.local.handle import LocalHandle
 from tablestore.local.point_lookup import PointLookup
 from tablestore.local.rows import reader
-from tablestore.local.tail import followed, in_order
+from tablestore.local.tail import feed_schema, followed, in_order
 from tablestore.local.threads import ReadAnew, cores
 from tablestore.options.read_options import parse_read_options, timestamp_millis
 from tablestore.options.table_options import TableOptions
@@ -82,16 +80,7 @@ class LocalTableReader:
     @property
     def feed_schema(self) -> pa.Schema:
         """The schema of the batches of ``tail`` and ``changes``."""
-        changes = self._table.files.change_schema
-        columns = changes.remove(len(changes) - 1)
-        return pa.schema(
-            [
-                *columns,
-                pa.field(CHANGE_TYPE, pa.string()),
-                pa.field(COMMIT_VERSION, pa.int64()),
-                pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")),
-            ]
-        )
+        return feed_schema(self._table)
 
     def schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
         """Return the schema of the given columns, in the given order; None for all columns.
@@ -315,9 +304,9 @@ class LocalTableReader:
             return in_order(feed, after, self._table.newest_visible(), self.feed_schema)
         return followed(self._table, feed, after, self.feed_schema, poll_seconds)
 
-    def verify(self, progress: Progress | None = None) -> Report:
-        """Compare log and table for every snapshot still in the log; see ``TableStore.verify``."""
-        return self._now().log.verify(progress)
+    def verify(self, progress: Progress | None = None, *, from_snapshot: int | None = None) -> Report:
+        """Compare log and table for every snapshot still in the log, or from one on; see ``TableStore.verify``."""
+        return self._now().verify(progress, from_snapshot)
 
     def _snapshot(self, point: Point | None) -> int:
         files = self._now().files

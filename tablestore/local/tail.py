@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from log_system.gate import limited
-from snapshot.schema.system_columns import COMMIT_VERSION
+from snapshot.row_kind import CHANGE_TYPE
+from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.context import TableContext
 from tablestore.read.splits import as_feed
 from tablestore.streaming.change_feed import BEFORE_FULL, Feed
@@ -20,7 +21,15 @@ _LOOK_SECONDS = 5.0
 """How often a waiting reader checks that its table still exists."""
 
 
-def in_order(feed: Feed, after: int, through: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def feed_schema(table: TableContext) -> pa.Schema:
+    """Return the schema of a table's change feed."""
+    changes = table.files.change_schema
+    columns = changes.remove(len(changes) - 1)
+    stamps = ((COMMIT_VERSION, pa.int64()), (COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")))
+    return pa.schema([*columns, pa.field(CHANGE_TYPE, pa.string()), *(pa.field(*each) for each in stamps)])
+
+
+def in_order(feed: Feed, after: int, through: int, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
     """Yield the changes of snapshots ``after + 1`` to ``through`` in snapshot order.
 
     Changes are read bucket by bucket, so the changes of several snapshots must be sorted: small snapshots are read

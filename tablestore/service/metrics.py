@@ -3,52 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tablestore.service.watcher import TableState
-from tablestore.write.metrics import Measured
+from tablestore.write.prometheus import ERRORS, PUBLISHED, SNAPSHOT, OperationMetrics
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_GAUGES: tuple[tuple[str, str, Callable[[TableState], float]], ...] = (
-    ("snapshot", "The newest committed snapshot.", lambda s: s.newest),
-    ("published_snapshot", "The newest snapshot in the log.", lambda s: s.published),
-    ("publish_lag_snapshots", "Committed snapshots that the log lacks.", lambda s: s.behind.snapshots),
-    ("publish_lag_seconds", "Age of the oldest snapshot that the log lacks.", lambda s: s.behind.seconds),
-    ("compacted_snapshot", "The snapshot that Delta readers outside see.", lambda s: s.merged),
-    ("compaction_lag_snapshots", "Snapshots since the last compaction.", lambda s: s.newest - s.merged),
-    ("compaction_lag_seconds", "How long Delta readers outside have been behind.", lambda s: s.merged_age),
-    ("up", "Whether the last look at the table succeeded.", lambda s: not s.error),
+_GAUGES: tuple[tuple[str, str, Callable[[TableState], float | None]], ...] = (
+    (*SNAPSHOT, lambda s: s.newest),
+    (*PUBLISHED, lambda s: s.published),
+    ("tablestore_publish_lag_snapshots", "Committed snapshots that the log lacks.", lambda s: s.behind.snapshots),
+    ("tablestore_publish_lag_seconds", "Age of the oldest snapshot that the log lacks.", lambda s: s.behind.seconds),
+    ("tablestore_compacted_snapshot", "The snapshot that Delta readers outside see.", lambda s: s.merged),
+    ("tablestore_compaction_lag_snapshots", "Snapshots since the last compaction.", lambda s: s.newest - s.merged),
+    (
+        "tablestore_compaction_lag_seconds",
+        "How long Delta readers outside have been behind.",
+        lambda s: s.merged_age,
+    ),
+    ("tablestore_up", "Whether the last look at the table succeeded.", lambda s: not s.error),
+    (
+        "tablestore_verified_snapshot",
+        "Log and table were compared up to this snapshot.",
+        lambda s: s.verify.snapshot,
+    ),
+    (
+        "tablestore_verify_lag_snapshots",
+        "Published snapshots that were not compared yet.",
+        lambda s: None if s.verify.snapshot is None else max(0, s.published - s.verify.snapshot),
+    ),
+    (
+        "tablestore_verify_differences",
+        "Known differences between log and table.",
+        lambda s: None if s.verify.snapshot is None and not s.verify.count else s.verify.count,
+    ),
+    ("tablestore_verify_running", "Whether log and table are being compared.", lambda s: s.verify.running),
+    (
+        "tablestore_verify_whole_snapshot",
+        "How far the comparison of the whole log that is under way has come.",
+        lambda s: s.verify.whole_snapshot,
+    ),
+    (
+        "tablestore_verify_whole_timestamp_seconds",
+        "When the last comparison of the whole log ended, in seconds since the epoch.",
+        lambda s: s.verify.whole_ms / 1000 or None,
+    ),
 )
 
 
-class ServiceMetrics:
-    """Collects the states of tables when it is asked, and the durations of operations as they end."""
+class ServiceMetrics(OperationMetrics):
+    """Collects the states of tables when it is asked, and observes the operations of the service's handles."""
 
     def __init__(self, states: Callable[[], Sequence[TableState]]) -> None:
         """Collect the states that ``states`` returns at each request."""
         self._registry = CollectorRegistry()
         self._registry.register(_States(states))
-        self._seconds = Histogram(
-            "tablestore_operation_seconds",
-            "Duration of a publish, compaction or expiry.",
-            ["table", "operation"],
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
-        self._rows = Counter(
-            "tablestore_operation_rows",
-            "Changes published or compacted; for expire, snapshots.",
-            ["table", "operation"],
-            registry=self._registry,
-        )
-
-    def hook(self, measured: Measured) -> None:
-        """Count an operation; see ``TableStore.metrics``."""
-        self._seconds.labels(measured.path, measured.what).observe(measured.seconds)
-        self._rows.labels(measured.path, measured.what).inc(measured.rows)
+        super().__init__(self._registry)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
@@ -62,34 +75,27 @@ class _States(Collector):
         self._states = states
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the metrics of all tables."""
+        """Yield the metrics of all tables; what is not known of a table has no value."""
         states = self._states()
         for name, help_text, value in _GAUGES:
-            gauge = GaugeMetricFamily(f"tablestore_{name}", help_text, labels=["table"])
+            gauge = GaugeMetricFamily(name, help_text, labels=["table"])
             for state in states:
-                gauge.add_metric([state.path], float(value(state)))
+                found = value(state)
+                if found is not None:
+                    gauge.add_metric([state.path], float(found))
             yield gauge
-        yield from _verified(states)
         yield from _consumers(states)
-        errors = CounterMetricFamily("tablestore_errors", "Attempts that failed.", labels=["table", "kind"])
+        records = CounterMetricFamily("tablestore_verify_records", "Records compared.", labels=["table"])
+        errors = CounterMetricFamily(*ERRORS, labels=["table", "kind"])
         for state in states:
-            for kind, count in state.errors.items():
+            records.add_metric([state.path], state.verify.records)
+            counts: dict[str, int] = {}
+            for kind, count in chain(state.errors.items(), state.verify.errors.items()):
+                counts[kind] = counts.get(kind, 0) + count
+            for kind, count in counts.items():
                 errors.add_metric([state.path, kind], count)
+        yield records
         yield errors
-
-
-def _verified(states: Sequence[TableState]) -> Iterable[Metric]:
-    snapshot = GaugeMetricFamily(
-        "tablestore_verified_snapshot", "The newest snapshot of the last comparison of log and table.", labels=["table"]
-    )
-    differences = GaugeMetricFamily(
-        "tablestore_verify_differences", "Differences that the last comparison found.", labels=["table"]
-    )
-    for state in states:
-        if state.verified is not None:
-            snapshot.add_metric([state.path], state.verified)
-            differences.add_metric([state.path], state.differences)
-    return snapshot, differences
 
 
 def _consumers(states: Sequence[TableState]) -> Iterable[Metric]:

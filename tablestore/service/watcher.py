@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
 
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
-from log_system.report import Report
 from snapshot.errors import NotFoundError, TableReplacedError, TableStoreError
 from snapshot.store.changes import MAINTENANCE
 from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
 from tablestore.local.handle import LocalHandle
+from tablestore.service.verifier import TableVerifier, Throttle, VerifyState
 from tablestore.streaming.consumers import Consumers
-from tablestore.write.metrics import Hook
+from tablestore.write.metrics import Observer
 
 logger = logging.getLogger("tablestore")
+_SAMPLES_MAX = 2_000
 _LOOK_SECONDS = 5.0
 """How often to read the consumers, and to check that the table is still the one that was opened."""
 
@@ -33,7 +35,8 @@ class Schedule:
         grace: how long the log may stay behind without progress before the watcher publishes: a live writer's own
             publishing takes less.
         maintain: between checks whether compaction or expiry is due.
-        verify: between comparisons of log and table; None for never.
+        verify: between comparisons of new snapshots in log and table; None for never.
+        verify_whole: between comparisons of the whole log with the table.
         retry: before the next attempt after an error.
     """
 
@@ -41,6 +44,7 @@ class Schedule:
     grace: float = 0.5
     maintain: float = 30.0
     verify: float | None = None
+    verify_whole: float = 86_400.0
     retry: float = 2.0
 
 
@@ -58,11 +62,27 @@ class Behind:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """What a watcher saw at a time.
+
+    Attributes:
+        at_ms: the time, in milliseconds since the epoch.
+        newest: the newest committed snapshot.
+        published: the newest published snapshot.
+    """
+
+    at_ms: float
+    newest: int
+    published: int
+
+
+@dataclass(frozen=True)
 class TableState:
     """What a watcher has seen of its table.
 
     Attributes:
         path: the table's folder.
+        has_log: whether it has a log beside its files.
         newest: the newest snapshot.
         published: the newest snapshot up to which the log has all changes; ``newest`` without a log.
         behind: what the log lacks.
@@ -71,11 +91,12 @@ class TableState:
         merged_age: the age of the oldest snapshot with changes that they do not see; 0 if there is none.
         error: the error of the last attempt; empty after a success.
         errors: how many attempts failed, by kind of error.
-        verified: the newest snapshot of the last comparison of log and table; None before the first.
-        differences: how many differences it found.
+        verify: how the comparison of log and table stands.
+        curve: when the newest committed and the newest published snapshot changed while the service watched.
     """
 
     path: str
+    has_log: bool = True
     newest: int = 0
     published: int = 0
     behind: Behind = Behind()
@@ -84,8 +105,8 @@ class TableState:
     merged_age: float = 0.0
     error: str = ""
     errors: Mapping[str, int] = field(default_factory=dict)
-    verified: int | None = None
-    differences: int = 0
+    verify: VerifyState = field(default_factory=VerifyState)
+    curve: tuple[Sample, ...] = ()
 
 
 class TableWatcher:
@@ -98,7 +119,8 @@ class TableWatcher:
         options: Mapping[str, object] | None = None,
         allowed: Allowed | None = None,
         schedule: Schedule | None = None,
-        hook: Hook | None = None,
+        observer: Observer | None = None,
+        throttle: Throttle | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch the table at ``path``; nothing is opened yet.
@@ -108,19 +130,35 @@ class TableWatcher:
             options: Kafka client options that are not stored with the table.
             allowed: the references that the table's stored options may contain; None for those of the environment.
             schedule: how often to look and work; None for the defaults.
-            hook: called after each publish, compaction and expiry; see ``TableStore.metrics``.
+            observer: told of each publish, compaction and expiry.
+            throttle: limits the records that ``verifier`` reads; None for no limit.
             clock: returns the time in seconds.
         """
-        self.state = TableState(path)
+        self._state = TableState(path)
         self._options = wrap(options or {})
         self._allowed = allowed
         self._schedule = schedule or Schedule()
-        self._hook = hook
+        self.verifier = TableVerifier(
+            path,
+            options=options,
+            allowed=allowed,
+            every=self._schedule.verify,
+            whole=self._schedule.verify_whole,
+            retry=self._schedule.retry,
+            throttle=throttle,
+        )
+        self._observer = observer
         self._clock = clock
         self._handle: LocalHandle | None = None
         self._seen, self._behind_since = -1, 0.0
-        self._maintained = self._verified = clock()
+        self._maintained = clock()
+        self._curve: deque[Sample] = deque(maxlen=_SAMPLES_MAX)
         self._looked = -_LOOK_SECONDS
+
+    @property
+    def state(self) -> TableState:
+        """What this watcher and its verifier have seen of the table."""
+        return replace(self._state, verify=self.verifier.state, curve=tuple(self._curve))
 
     @property
     def table(self) -> TableContext | None:
@@ -141,16 +179,17 @@ class TableWatcher:
         except (NotFoundError, TableReplacedError) as error:
             # It was dropped, and perhaps created again: look for the one that is there now.
             self.close()
+            self._curve.clear()
             self._failed(error)
             return False
         except Exception as error:  # noqa: BLE001 - whatever it is, the other tables go on, and this one is tried again
             self._failed(error)
             return False
-        self.state = replace(self.state, error="")
+        self._state = replace(self._state, error="")
         return True
 
     def step(self) -> None:
-        """Publish, maintain and verify if it is due, and measure.
+        """Publish and maintain if it is due, and measure.
 
         Raises:
             TableStoreError: one of them failed.
@@ -170,9 +209,6 @@ class TableWatcher:
             self._maintained = now
             with handle.lock:
                 handle.maintain()
-        if self._schedule.verify is not None and now - self._verified >= self._schedule.verify:
-            self._verified = now
-            self._keep(handle.refresh().log.verify(None), self.state.published)
 
     def close(self) -> None:
         """Close the connections to the broker."""
@@ -182,9 +218,9 @@ class TableWatcher:
 
     def _opened(self) -> LocalHandle:
         if self._handle is None:
-            table = TableContext.open(self.state.path, self._options, self._allowed)
+            table = TableContext.open(self._state.path, self._options, self._allowed)
             self._handle = LocalHandle(table)
-            self._handle.writer.meter.hook = self._hook
+            self._handle.writer.meter.observer = self._observer
             self._seen = -1
         return self._handle
 
@@ -200,41 +236,39 @@ class TableWatcher:
         merged = with_maintenance(files, max(merged, before_oldest), newest)
         if published != self._seen or published >= newest:
             self._seen, self._behind_since = published, self._clock()
-        self.state = replace(
-            self.state,
+        self._state = replace(
+            self._state,
+            has_log=table.options.log is not None,
             newest=newest,
             published=published,
             behind=behind(files, published, newest),
             merged=merged,
             merged_age=behind(files, merged, newest).seconds,
         )
+        if not self._curve or (self._curve[-1].newest, self._curve[-1].published) != (newest, published):
+            self._curve.append(Sample(time.time() * 1000, newest, published))
 
     def _look_at_consumers(self, table: TableContext) -> None:
         files, newest = table.files, table.files.latest()
         oldest = files.oldest(fresh=False)
         found = {each.name: max(each.snapshot, oldest - 1) for each in Consumers(files.storage).all()}
-        self.state = replace(
-            self.state, consumers={name: behind(files, after, newest) for name, after in found.items()}
+        self._state = replace(
+            self._state, consumers={name: behind(files, after, newest) for name, after in found.items()}
         )
 
     def _is_stuck(self) -> bool:
         """Return whether the log is behind and nobody has published anything for the time of grace."""
-        is_behind = self.state.published < self.state.newest
+        is_behind = self._state.published < self._state.newest
         return is_behind and self._clock() - self._behind_since >= self._schedule.grace
-
-    def _keep(self, report: Report, verified: int) -> None:
-        self.state = replace(self.state, verified=verified, differences=len(report.differences))
-        if not report.ok:
-            logger.error("%s", report)
 
     def _failed(self, error: Exception) -> None:
         kind = error.kind if isinstance(error, TableStoreError) else type(error).__name__
         text = str(error) or kind
-        if text != self.state.error:
+        if text != self._state.error:
             unexpected = not isinstance(error, TableStoreError)
-            logger.warning("table %s: %s: %s", self.state.path, kind, text, exc_info=unexpected)
-        errors = {**self.state.errors, kind: self.state.errors.get(kind, 0) + 1}
-        self.state = replace(self.state, error=text, errors=errors)
+            logger.warning("table %s: %s: %s", self._state.path, kind, text, exc_info=unexpected)
+        errors = {**self._state.errors, kind: self._state.errors.get(kind, 0) + 1}
+        self._state = replace(self._state, error=text, errors=errors)
 
 
 def behind(files: TableFiles, after: int, newest: int) -> Behind:

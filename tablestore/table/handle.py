@@ -69,10 +69,10 @@ class TableHandle(ABC):
             return
         if self.publisher is not None:
             self.publisher.discard()
-        hook = self.writer.meter.hook
+        meter = self.writer.meter
         self.writer.discard()
         self._open_writer(now)
-        self.writer.meter.hook = hook
+        self.writer.meter.as_before(meter)
 
     def write(
         self, stage: Callable[[Stager], Sequence[StagedFile]], commit_id: CommitId | None = None
@@ -86,7 +86,7 @@ class TableHandle(ABC):
         with self.lock:
             self.renew()
             adopt(self.refresh(), skip_foreign)
-            return recover(self.refresh(), self.publisher)
+            return self.writer.measured_publish(lambda turns: recover(self.refresh(), self.publisher, turns=turns))
 
     def finish(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Run the maintenance that is due after a write, and return the write's snapshot.

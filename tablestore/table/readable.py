@@ -209,19 +209,22 @@ class ReadableTable:
         )
         return stream_read.read_stream(self._handle.spark, self._handle.refresh(), wanted)
 
-    def verify(self, progress: Progress | None = None) -> Report:
+    def verify(self, progress: Progress | None = None, *, from_snapshot: int | None = None) -> Report:
         """Compare log and table for every snapshot still in the log, record by record. Changes nothing.
 
         Args:
             progress: Called with the offsets read so far and in all.
+            from_snapshot: The first snapshot to compare; None for all. A log with ``log.consistency=eventual`` is
+                always compared whole.
 
         Returns:
             Partition, offset, key and snapshot of each difference; ``ok`` if there is none.
 
         Raises:
+            NotFoundError: The snapshot before ``from_snapshot`` is not in the log.
             UnavailableError: The broker or the file system does not answer.
         """
-        return self._handle.refresh().log.verify(progress)
+        return self._handle.refresh().verify(progress, from_snapshot)
 
     def __repr__(self) -> str:
         spec, log = self._handle.table.spec, self._handle.table.options.log

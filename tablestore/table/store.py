@@ -186,7 +186,7 @@ class TableStore(ReadableTable):
 
     @property
     def metrics(self) -> Hook | None:
-        """A function called after each write, publish, compaction and expiry of this handle; None for none.
+        """A function called after each write, commit, publish, compaction and expiry of this handle; None for none.
 
         It gets a ``tablestore.write.metrics.Measured``. An error that it raises is logged and stops nothing. Spark
         measures reads and streams itself, in observable metrics and a query's progress.

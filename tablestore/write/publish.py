@@ -182,7 +182,7 @@ def _give_up_or_wait(
         raise error
     if given_up:
         raise _pending(table, snapshot, error) from error
-    turns.sleep(random.uniform(0, min(2.0, 0.05 * 2**patience.failures)))
+    turns.wait_to_retry(patience.failures)
 
 
 def _raise_in_vain(table: TableFiles, index: LogIndex, error: TableStoreError, snapshot: int, *, own: bool) -> None:
@@ -321,11 +321,15 @@ class TakeOverBackoff:
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        count: Callable[[str], None] = lambda event: None,
     ) -> None:
-        """Start without any known competitor."""
+        """Start without any known competitor; ``count`` gets each ``fence`` and ``retry``."""
         self.clock = clock
         self.sleep = sleep
+        self._count = count
         self._fenced = 0
         self._cost = _WAIT_SECONDS_MIN
 
@@ -338,7 +342,13 @@ class TakeOverBackoff:
 
     def fenced(self) -> None:
         """Double the waiting time, because another publisher took the log over from us."""
+        self._count("fence")
         self._fenced = min(self._fenced + 1, _DOUBLINGS_MAX)
+
+    def wait_to_retry(self, failures: int) -> None:
+        """Wait after an error of the broker, the longer the more there were in a row."""
+        self._count("retry")
+        self.sleep(random.uniform(0, min(2.0, 0.05 * 2**failures)))
 
     def published(self) -> None:
         """Halve the waiting time, because we published without being fenced."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from log_system.base import LogPublisher
+from log_system.index import IndexEntry
 from snapshot.errors import ConflictError, DataLostError, InvalidInputError, TableReplacedError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema.spec import TableSpec
@@ -79,8 +81,8 @@ class Writer:
         self._writer_id = uuid.uuid4().hex
         self._batch = 0
         self._recovered = publisher is None
-        self._turns = TakeOverBackoff()
         self.meter = Meter(table.path)
+        self._turns = TakeOverBackoff(count=self.meter.count)
 
     def write(
         self,
@@ -227,15 +229,18 @@ class Writer:
             replacement = replace(before, facts={**before.facts, **truncation})
         # Step 3.
         try:
-            made = commit(
-                log,
-                [each for each in staged if each.role is not Role.CHANGES],
-                commit_id or self._next_id(),
-                operation=kind or _kind(staged, has_key=self._table.spec.has_key),
-                by_snapshot=self._table.spec.has_key,
-                replacement=replacement,
-                check=partial(check_columns_of, self._table.files, (spec or self._table.spec).since, then),
-            )
+            with self.meter.measured("commit") as tell:
+                made = commit(
+                    log,
+                    [each for each in staged if each.role is not Role.CHANGES],
+                    commit_id or self._next_id(),
+                    operation=kind or _kind(staged, has_key=self._table.spec.has_key),
+                    by_snapshot=self._table.spec.has_key,
+                    replacement=replacement,
+                    check=partial(check_columns_of, self._table.files, (spec or self._table.spec).since, then),
+                    sleep=self._wait_to_commit,
+                )
+                tell(made.id, made.rows)
         except (ConflictError, DataLostError, InvalidInputError, UnavailableError):
             # Nothing was committed, and no attempt is in doubt. On a full disk, staged files would keep the disk full.
             self.remove(staged)
@@ -246,6 +251,10 @@ class Writer:
         self.publish(made.id)
         check_kept(log, made)
         return made
+
+    def _wait_to_commit(self, seconds: float) -> None:
+        self.meter.count("conflict")
+        time.sleep(seconds)
 
     def remove(self, staged: Sequence[StagedFile]) -> None:
         """Remove staged files that no commit will use."""
@@ -284,16 +293,18 @@ class Writer:
     def _publish(self, snapshot: int) -> None:
         if self._publisher is None:
             return
-        with self.meter.measured("publish") as tell:
+        publisher, table = self._publisher, self._table
+
+        def publish(turns: TakeOverBackoff) -> list[IndexEntry]:
             try:
-                done = publish_through(self._table, self._publisher, snapshot, turns=self._turns)
+                return publish_through(table, publisher, snapshot, turns=turns)
             except (PublishPendingError, TableReplacedError):
                 raise
             except Exception as error:
-                self._publisher.discard()
-                raise publish_pending(self._table.files, snapshot, error) from error
-            if done:
-                tell(snapshot, sum(entry.rows for entry in done))
+                publisher.discard()
+                raise publish_pending(table.files, snapshot, error) from error
+
+        self.measured_publish(publish)
 
     def publish_landed(self, commit_id: CommitId) -> Snapshot | None:
         """Return the snapshot of a write that an earlier process committed, and publish it if the log lacks it.
@@ -335,12 +346,20 @@ class Writer:
             return
         adopt(self._table)
         try:
-            recover(self._table, self._publisher, turns=self._turns)
+            self.measured_publish(lambda turns: recover(self._table, self._publisher, turns=turns))
         except LogMovedError:
             if self._reopen is None:
                 raise
             self._publisher = self._reopen(self.refresh())
-            recover(self._table, self._publisher)
+            self.measured_publish(lambda turns: recover(self._table, self._publisher, turns=turns))
+
+    def measured_publish(self, publish: Callable[[TakeOverBackoff], list[IndexEntry]]) -> list[IndexEntry]:
+        """Publish with this writer's backoff, measure that, and return the entries of what was published."""
+        with self.meter.measured("publish") as tell:
+            done = publish(self._turns)
+            if done:
+                tell(done[-1].snapshot, sum(entry.rows for entry in done))
+        return done
 
     def stager(self, *, whole_buckets: bool, pinned: bool = False, all_rows: bool = False) -> Stager:
         """Return a stager, which stages a task's rows; it looks existing rows up in the newest snapshot.

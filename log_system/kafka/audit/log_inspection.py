@@ -1,4 +1,4 @@
-"""Inspects a table's whole log for verify and repair: its contents, and what index and register say about them."""
+"""Inspects a table's log for verify and repair: its contents, and what index and register say about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from log_system.kafka.published_positions import is_another
 from log_system.kafka.reader.log_scan import bounds, positions, scan
 from log_system.kafka.reader.partition_map import PartitionMap, lay_out
 from log_system.kafka.register import RegisterPosition
-from log_system.report import Difference, DifferenceKind, Findings, Progress, Report
+from log_system.report import Compared, Difference, DifferenceKind, Findings, Progress, Report
 from snapshot.errors import CorruptedError, DataLostError
 from snapshot.records import Snapshot
 
@@ -67,6 +67,8 @@ class Inspection:
         oldest: the oldest snapshot that has not expired.
         table_id: the table's id.
         topic_id: Kafka's id of the topic.
+        after: the snapshot after which the log was inspected; 0 for the whole log.
+        through: the last snapshot to compare; None for the newest, and then up to the end of the log.
     """
 
     entries: dict[int, IndexEntry]
@@ -79,6 +81,13 @@ class Inspection:
     oldest: int = 0
     table_id: str = ""
     topic_id: str = ""
+    after: int = 0
+    through: int | None = None
+
+    @property
+    def last(self) -> int:
+        """The last snapshot to compare."""
+        return self.newest if self.through is None else self.through
 
     def commit(self, snapshot: int) -> str:
         """Return the fingerprint of the table's commit of a snapshot; empty if its entry cannot be read."""
@@ -154,8 +163,15 @@ class Inspection:
         return right if present is None or present.table else replace(right, table="", commit="", topic="")
 
 
-def inspect_log(table: BoundLog, meter: ScanProgress, *, whole: bool = False) -> Inspection:
-    """Read index, register and log.
+def inspect_log(
+    table: BoundLog,
+    meter: ScanProgress,
+    *,
+    whole: bool = False,
+    after: Compared | None = None,
+    through: int | None = None,
+) -> Inspection:
+    """Read index, register and log, all of them or those of some snapshots.
 
     The order makes the result correct although writers may run concurrently: what the index lists is already in the
     log when the log is read, and what is in the log is already committed when the commits are read.
@@ -170,6 +186,8 @@ def inspect_log(table: BoundLog, meter: ScanProgress, *, whole: bool = False) ->
         table: the log and its table.
         meter: counts the offsets that are read.
         whole: see ``bounds``.
+        after: inspect only what follows; None for the whole log.
+        through: inspect up to where this snapshot ends according to the index; None for up to the log's end.
 
     Raises:
         NotFoundError: the topic does not exist.
@@ -178,29 +196,42 @@ def inspect_log(table: BoundLog, meter: ScanProgress, *, whole: bool = False) ->
     # Step 1.
     log = table.settings
     topic = topic_id(log.client, log.topic)
-    entries, broken = read_index(table.index, log.partitions)
+    first = 0 if after is None else after.snapshot
+    entries, broken = read_index(table.index, log.partitions, first, through)
     before = positions(log)
     # Step 2.
     # Ignore partitions that an administrator has added; nothing is published to them.
     ranges = bounds(log, reached(log, entries, before), whole=whole)[: log.partitions]
+    last = None if through is None else entries.get(through)
+    if last is not None:
+        ranges = [(low, min(end, part.end)) for (low, end), part in zip(ranges, last.partitions, strict=True)]
+    else:
+        through = None
+    if after is not None:
+        ranges = [(max(low, start), end) for (low, end), start in zip(ranges, after.ends, strict=True)]
     # Step 3.
     newest, oldest = table.files.latest(), table.files.oldest(fresh=False)
-    facts = {s: Facts(None, (), "it has expired", expired=True) for s in range(1, oldest)}
-    facts |= {s: _facts(table, s) for s in range(max(oldest, 1), newest + 1)}
+    top = newest if through is None else through
+    facts = {s: Facts(None, (), "it has expired", expired=True) for s in range(first + 1, min(oldest, top + 1))}
+    facts |= {s: _facts(table, s) for s in range(max(oldest, first + 1), top + 1)}
     # Step 4.
-    meter.total = 2 * sum(end - low for low, end in ranges)
+    meter.total = 2 * sum(max(0, end - low) for low, end in ranges)
     scans = [scan(log, p, low, end, newest, meter) for p, (low, end) in enumerate(ranges)]
     # Step 5.
-    after = positions(log)
+    register = positions(log)
     maps = []
     for partition, held in enumerate(scans):
         base = entries[0].partitions[partition].end if 0 in entries else 0
+        if after is not None:
+            base = after.ends[partition]
         position = before[partition]
         published = max([*(s for s in entries if s <= newest), position.snapshot if position else 0])
-        found = lay_out(held, base, newest, published)
+        found = lay_out(held, base, newest, published, first)
         maps.append(_with_index(found, partition, entries) if log.compacted else found)
     ids = table.spec.table_id, topic
-    return Inspection(entries, broken, before, before != after, newest, maps, facts, oldest, *ids)
+    return Inspection(
+        entries, broken, before, before != register, newest, maps, facts, oldest, *ids, after=first, through=through
+    )
 
 
 def reached(log: KafkaLog, entries: Mapping[int, IndexEntry], register: Sequence[RegisterPosition | None]) -> list[int]:
@@ -231,8 +262,10 @@ def note_topic(entries: Mapping[int, IndexEntry], topic: str, findings: Findings
         findings.note(f"the topic was deleted and recreated since snapshot {max(old)} was published.")
 
 
-def read_index(index: LogIndex, partitions: int) -> tuple[dict[int, IndexEntry], dict[int, str]]:
-    """Read every entry of the index.
+def read_index(
+    index: LogIndex, partitions: int, first: int = 0, last: int | None = None
+) -> tuple[dict[int, IndexEntry], dict[int, str]]:
+    """Read the entries of the index, from snapshot ``first`` to ``last``, and that of the empty table.
 
     Returns:
         The usable entries, and the reason for each entry that cannot be used.
@@ -243,6 +276,8 @@ def read_index(index: LogIndex, partitions: int) -> tuple[dict[int, IndexEntry],
     entries: dict[int, IndexEntry] = {}
     broken: dict[int, str] = {}
     for snapshot in index.snapshots():
+        if (0 < snapshot < first) or (last is not None and snapshot > last):
+            continue
         try:
             entry = index.get(snapshot)
         except CorruptedError as error:
@@ -288,7 +323,7 @@ def _with_index(found: PartitionMap, partition: int, entries: dict[int, IndexEnt
         start = held.end
     return PartitionMap(
         found.scan, ordered, found.first, found.cut, found.start, found.known_from, found.part, found.early,
-        found.commit if next(reversed(ordered), 0) == found.last else "",
+        found.commit if next(reversed(ordered), 0) == found.last else "", found.after,
     )  # fmt: skip
 
 

@@ -14,33 +14,10 @@ from log_system.kafka.client.topic import TopicIds, describe_topic, topic_id, to
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
 from log_system.kafka.topic_claims import claim
-from log_system.report import DifferenceKind, Mended, Progress, RepairReport, Report
+from log_system.report import Mended, Progress, RepairReport, Report, advice
 from snapshot.errors import ConflictError, CorruptedError, DataLostError
 
 _ATTEMPTS_MAX = 200
-_ADVICE = {
-    DifferenceKind.EXTRA: "Plain consumers have seen records that are no changes of the table; to take them out "
-    "would move what follows.",
-    DifferenceKind.HISTORY: "The table was restored from an older copy, and the log holds what was committed after "
-    "that copy. Nothing is published until the table is brought back as it was, or the topic deleted and log.repair() "
-    "called again.",
-    DifferenceKind.EARLY: "Plain consumers have seen records of a snapshot that is not committed.",
-    DifferenceKind.MISSING: "Changes are missing in the middle of the log; published now they would be out of order.",
-    DifferenceKind.CHANGED: "Records hold other values than the table, and a record in Kafka cannot be changed.",
-    DifferenceKind.UNREADABLE: "Records cannot be decoded, and a record in Kafka cannot be changed.",
-    DifferenceKind.FILES: "Files of the table are missing or damaged; restore them from a backup.",
-    DifferenceKind.TOPIC: "The topic has to be made again with one partition a bucket; then log.repair() publishes "
-    "every snapshot.",
-}
-_FOREIGN = (
-    "If they are another producer's, allow the topic to the table's writers alone (Kafka ACLs), and set option "
-    "'log.foreign-records' to 'skip': the table's own streams then go on without them."
-)
-_ANEW = (
-    "The table itself is right: batch reads are not concerned. For a log without these, delete the topic and "
-    "log.repair() again: every snapshot whose files are there is published again, and consumers begin again at "
-    "offset 0."
-)
 
 
 def repair(
@@ -267,20 +244,4 @@ def _keep_ids(table: BoundLog, *, made: bool) -> list[str]:
 
 
 def _reported(actions: Sequence[str], obstacles: Sequence[str], report: Report) -> RepairReport:
-    return RepairReport(tuple(actions), report, (*obstacles, *_advice(report)))
-
-
-def _advice(report: Report) -> tuple[str, ...]:
-    kinds = {difference.kind for difference in report.differences}
-    advice = [text for kind, text in _ADVICE.items() if kind in kinds]
-    if kinds & {DifferenceKind.EXTRA, DifferenceKind.EARLY, DifferenceKind.CHANGED, DifferenceKind.UNREADABLE}:
-        advice.append(_FOREIGN)
-    in_log = kinds & {
-        DifferenceKind.EXTRA,
-        DifferenceKind.EARLY,
-        DifferenceKind.MISSING,
-        DifferenceKind.CHANGED,
-        DifferenceKind.UNREADABLE,
-        DifferenceKind.HISTORY,
-    }
-    return tuple([*advice, _ANEW] if in_log else advice)
+    return RepairReport(tuple(actions), report, (*obstacles, *advice(report.differences)))

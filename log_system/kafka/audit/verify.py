@@ -20,9 +20,9 @@ from log_system.kafka.audit.log_inspection import (
     wrong_partitions,
 )
 from log_system.kafka.bound_log import BoundLog
-from log_system.kafka.client.topic import earliest_offsets
+from log_system.kafka.client.topic import earliest_offsets, latest_offsets, topic_id
 from log_system.kafka.reader.log_scan import LogReader
-from log_system.report import RESTORED, DifferenceKind, Findings, Progress, Report, shown
+from log_system.report import RESTORED, Compared, DifferenceKind, Findings, Progress, Report, shown
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from snapshot.records import ChangeSet
 
@@ -32,12 +32,13 @@ _SETTLE_SECONDS = 1.0
 def check_index(table: BoundLog, seen: Inspection, findings: Findings) -> set[int]:
     """Compare the index with the log, and return the snapshots that are not yet published."""
     pending: set[int] = set()
-    last = max((*seen.entries, *seen.broken, 0))
-    oldest = min((*seen.entries, *seen.broken, 1))
+    last = max((*seen.entries, *seen.broken, seen.after))
+    # A log may have begun before its index. After a snapshot that was compared, every entry must exist.
+    oldest = seen.after or min((*seen.entries, *seen.broken, 1))
     for snapshot, why in seen.broken.items():
         findings.add(DifferenceKind.INDEX, f"{why}.", snapshot=snapshot)
     absent: list[int] = []
-    for snapshot in range(max(1, seen.oldest), max(seen.newest, last) + 1):
+    for snapshot in range(max(seen.after + 1, seen.oldest), max(seen.last, last) + 1):
         entry = seen.entries.get(snapshot)
         if snapshot in seen.broken:
             continue
@@ -55,7 +56,7 @@ def check_index(table: BoundLog, seen: Inspection, findings: Findings) -> set[in
             else:
                 pending.add(snapshot)
     _check_absent(table, absent, findings, at_end=last)
-    if 0 not in seen.entries and 0 not in seen.broken and oldest == 1 and not seen.oldest:
+    if not seen.after and 0 not in seen.entries and 0 not in seen.broken and oldest == 1 and not seen.oldest:
         findings.add(DifferenceKind.INDEX, "the entry of the empty table, snapshot 0, is missing.", snapshot=0)
     return pending
 
@@ -93,6 +94,8 @@ def _check_entry(seen: Inspection, snapshot: int, entry: IndexEntry, findings: F
 
 def check_register(seen: Inspection, findings: Findings) -> None:
     """Compare the register with the log, unless a writer is publishing at the moment."""
+    if seen.through is not None:
+        return
     if seen.moving:
         findings.note("the register is not compared: somebody is publishing.")
         return
@@ -103,7 +106,7 @@ def check_register(seen: Inspection, findings: Findings) -> None:
             text = f"the register says that commit {says.commit} is published. {RESTORED}"
             findings.add(DifferenceKind.HISTORY, text, snapshot=says.snapshot, **place)
         if says is None:
-            if found.found or found.part or found.cut:
+            if found.found or found.part or found.cut or (found.after and found.start > _begin(seen, partition)):
                 text = "the register is lost; recovery reads it from the log's records instead."
                 findings.add(DifferenceKind.REGISTER, text, **place)
         elif right is not None and says != right and (says.rows or right.rows):
@@ -113,6 +116,17 @@ def check_register(seen: Inspection, findings: Findings) -> None:
                 f"{right.records} and {right.rows}."
             )
             findings.add(DifferenceKind.REGISTER, text, **place)
+        elif right is None and found.after and not found.cut and says.rows and says.end > found.end:
+            text = (
+                f"the register says that snapshot {says.snapshot} ends at offset {says.end}; the log has nothing after "
+                f"snapshot {found.after}, which ends at {found.end}."
+            )
+            findings.add(DifferenceKind.REGISTER, text, **place)
+
+
+def _begin(seen: Inspection, partition: int) -> int:
+    """Return the offset at which the table's log began."""
+    return seen.entries[0].ends[partition] if 0 in seen.entries else 0
 
 
 def check_history(seen: Inspection, findings: Findings) -> None:
@@ -136,8 +150,13 @@ NAMED_MAX = 20
 """Maximum number of reported differences of one snapshot in one partition; the rest of it there is not compared."""
 
 
-def verify(table: BoundLog, progress: Progress | None = None) -> Report:
-    """Compare log and table for every snapshot that is still in the log; change nothing. Writers may run concurrently.
+def verify(
+    table: BoundLog, progress: Progress | None = None, after: Compared | None = None, through: int | None = None
+) -> Report:
+    """Compare log and table, for every snapshot that is still in the log or for some; change nothing.
+
+    Writers may run concurrently. If what was compared up to ``after`` is no longer there (the topic was recreated, the
+    log ends before, the commit was replaced), everything is compared.
 
     1. Find each snapshot's offsets in the log's own records.
     2. Compare each snapshot's records with the changes in the table's files, partition by partition, a few megabytes
@@ -147,6 +166,8 @@ def verify(table: BoundLog, progress: Progress | None = None) -> Report:
     Args:
         table: the log and its table.
         progress: called with the number of offsets read so far and the total.
+        after: compare only what follows; None for everything.
+        through: the last snapshot to compare; None for all, and for the end of the log and the register, too.
 
     Returns:
         The differences.
@@ -159,7 +180,9 @@ def verify(table: BoundLog, progress: Progress | None = None) -> Report:
     findings, meter = Findings(), ScanProgress(progress)
     try:
         # Step 1.
-        seen = inspect_log(table, meter)
+        if after is not None and not _holds(table, after):
+            after = None
+        seen = inspect_log(table, meter, after=after, through=through)
     except NotFoundError as error:
         return unusable_topic(table, str(error))
     if len(seen.maps) != log.partitions:
@@ -184,7 +207,34 @@ def verify(table: BoundLog, progress: Progress | None = None) -> Report:
         len(contents.compared),
         sum(found.scan.records for found in seen.maps),
         contents.rows,
+        _compared(seen, min(pending, default=seen.last + 1) - 1),
+        seen.after,
     )
+
+
+def _holds(table: BoundLog, after: Compared) -> bool:
+    """Return whether log and table still have what was compared, as far as their ends tell.
+
+    Raises:
+        NotFoundError: the topic does not exist.
+    """
+    log = table.settings
+    if after.topic not in ("", topic_id(log.client, log.topic)) or len(after.ends) != log.partitions:
+        return False
+    if after.snapshot > table.files.latest():
+        return False
+    own = table.files.fingerprint(after.snapshot)
+    if own and after.commit and own != after.commit:
+        return False
+    ends = latest_offsets(log.client, log.topic, read_committed=True)
+    return all(ends[partition] >= end for partition, end in enumerate(after.ends))
+
+
+def _compared(seen: Inspection, snapshot: int) -> Compared:
+    """Return where a comparison that begins after ``snapshot`` has to begin."""
+    ends = (found.end_before(snapshot + 1) for found in seen.maps)
+    known = (found.start if end is None else end for found, end in zip(seen.maps, ends, strict=True))
+    return Compared(snapshot, tuple(known), seen.commit(snapshot), seen.topic_id)
 
 
 class _EnoughError(Exception):
@@ -217,7 +267,7 @@ class Contents:
             text = f"the record names snapshot {snapshot}; the newest committed one is {seen.newest}."
             self._findings.add(DifferenceKind.EARLY, text, snapshot=snapshot, partition=partition, offset=offset)
         reader = LogReader(self._log, partition, found.start, found.scan.end, self._meter)
-        for snapshot in range(found.first, seen.newest + 1):
+        for snapshot in range(found.first, seen.last + 1):
             place = found.found.get(snapshot)
             facts = seen.facts[snapshot]
             if facts.lost and place is not None:
@@ -232,7 +282,7 @@ class Contents:
         if found.scan.end > found.end:
             part = found.part
             following = part.snapshot if part is not None else None
-            known = following is not None and not seen.facts[following].lost
+            known = following is not None and following in seen.facts and not seen.facts[following].lost
             changes_ = self._table.files.published(following, self._log.partitions) if following and known else None
             self._compare(reader, changes_, partition, (found.end, found.scan.end), part.rows if part else 0)
 

@@ -29,7 +29,7 @@ from log_system.kafka.publisher.eventual_publisher import EventualPublisher
 from log_system.kafka.reader.log_scan import bounds, positions
 from log_system.kafka.reader.tail_reader import offset_of
 from log_system.kafka.register import RegisterPosition
-from log_system.report import RESTORED, DifferenceKind, Findings, Mended, Progress, Report, shown
+from log_system.report import RESTORED, Compared, DifferenceKind, Findings, Mended, Progress, Report, shown
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
 from snapshot.records import ChangeSet
 from snapshot.row_kind import KIND, RowKind
@@ -123,6 +123,7 @@ def verify_eventual(table: BoundLog, progress: Progress | None = None) -> Report
         tuple(findings.notes),
         snapshots=1,
         records=meter.total,
+        compared=Compared(listed, topic=seen.topic_id),
     )
 
 

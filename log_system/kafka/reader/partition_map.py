@@ -25,6 +25,7 @@ class PartitionMap:
         part: the position within a partly published snapshot after all others; None if there is none.
         early: offset and snapshot id of each position that names a snapshot that is not committed.
         commit: identifies the commit of the last snapshot whose end was found; empty if its record does not name it.
+        after: the snapshot after which the map begins; 0 if it begins with the log.
     """
 
     scan: PartitionScan
@@ -36,11 +37,12 @@ class PartitionMap:
     part: RegisterPosition | None
     early: tuple[tuple[int, int], ...]
     commit: str = ""
+    after: int = 0
 
     @property
     def last(self) -> int:
-        """The last snapshot whose end was found; 0 for none."""
-        return next(reversed(self.found), 0)
+        """The last snapshot whose end was found; for none, the one after which the map begins."""
+        return next(reversed(self.found), self.after)
 
     @property
     def end(self) -> int:
@@ -59,7 +61,7 @@ class PartitionMap:
         return list(self.found)
 
     def position(self) -> RegisterPosition | None:
-        """Return the position that the register must hold; None if unknown because retention has removed everything."""
+        """Return the position that the register must hold; None if unknown, because nothing was found."""
         if self.part is not None:
             return self.part
         if self.found:
@@ -67,10 +69,10 @@ class PartitionMap:
             return RegisterPosition(
                 self.last, newest.rows, newest.records, done=True, end=newest.end, commit=self.commit
             )
-        return None if self.cut else RegisterPosition(0, 0, 0, done=True, end=self.start)
+        return None if self.cut or self.after else RegisterPosition(0, 0, 0, done=True, end=self.start)
 
 
-def lay_out(scan: PartitionScan, base: int, newest: int, published: int) -> PartitionMap:
+def lay_out(scan: PartitionScan, base: int, newest: int, published: int, after: int = 0) -> PartitionMap:
     """Return the ranges of the snapshots in a scanned partition.
 
     A snapshot starts where the previous one ends, and ends after the record whose position marks it as complete. A
@@ -79,13 +81,14 @@ def lay_out(scan: PartitionScan, base: int, newest: int, published: int) -> Part
 
     Args:
         scan: the scan of the partition.
-        base: the offset at which the table's log began.
+        base: the offset at which the table's log began, or at which snapshot ``after`` ends.
         newest: the newest committed snapshot.
         published: the newest snapshot that is in the partition according to index or register; used if the partition
             has no records left.
+        after: only later snapshots are located; 0 for all.
     """
     cut = scan.low > base
-    done, start, first, known_from = 0, max(base, scan.low), 1, 1
+    done, start, first, known_from = after, max(base, scan.low), after + 1, after + 1
     commit = ""
     part: RegisterPosition | None = None
     found: dict[int, OffsetRange] = {}
@@ -111,4 +114,4 @@ def lay_out(scan: PartitionScan, base: int, newest: int, published: int) -> Part
     if waiting:
         first = known_from = published + 1
     begin = next(iter(found.values())).start if found else start
-    return PartitionMap(scan, found, first, cut, begin, known_from, part, tuple(early), commit if found else "")
+    return PartitionMap(scan, found, first, cut, begin, known_from, part, tuple(early), commit if found else "", after)

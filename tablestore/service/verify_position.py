@@ -1,0 +1,154 @@
+"""How far a service has compared a table's log with the table, stored beside the log index."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from log_system.index import INDEX
+from log_system.report import Compared, Difference, DifferenceKind, Report
+from snapshot.storage import Storage
+
+FILE = "_verified.json"
+_KEPT_MAX = 200
+"""Maximum number of differences that are stored; further ones are only counted."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A comparison of log and table, snapshot by snapshot, and how far it has come.
+
+    Attributes:
+        compared: how far it has come; None before its first step.
+        differences: what it has found.
+        more: number of further differences.
+    """
+
+    compared: Compared | None = None
+    differences: tuple[Difference, ...] = ()
+    more: int = 0
+
+    @property
+    def snapshot(self) -> int:
+        """The last snapshot compared."""
+        return 0 if self.compared is None else self.compared.snapshot
+
+    def then(self, report: Report, *, at_end: bool) -> Pass:
+        """Return the pass after one more step.
+
+        Args:
+            report: what the step found.
+            at_end: it reached the end of the log, where it found again what is behind the last snapshot.
+        """
+        if report.after != self.snapshot:
+            # The log was compared whole, because its compared part has changed.
+            return _found(Pass(report.compared), (), report)
+        kept = [each for each in self.differences if each.snapshot is not None or not at_end]
+        return _found(replace(self, compared=report.compared), kept, report)
+
+    def again(self, snapshot: int, report: Report) -> Pass:
+        """Return the pass after a snapshot with differences was compared again."""
+        others = [each for each in self.differences if each.snapshot != snapshot]
+        found = tuple(each for each in report.differences if each.snapshot == snapshot)
+        return _found(self, others, replace(report, differences=found, more=0))
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What services have compared of one table.
+
+    Attributes:
+        table: the table's id.
+        latest: the comparison of new snapshots.
+        whole: the comparison of the whole log that is under way; None if there is none.
+        whole_ms: when the last comparison of the whole log ended, in milliseconds since the epoch; 0 for never.
+        at_ms: when this was stored.
+    """
+
+    table: str
+    latest: Pass = Pass()
+    whole: Pass | None = None
+    whole_ms: int = 0
+    at_ms: int = 0
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """The differences that are known."""
+        return merged(self.latest.differences, () if self.whole is None else self.whole.differences)
+
+    @property
+    def count(self) -> int:
+        """The number of known differences, including those that are not kept."""
+        return len(self.differences) + self.latest.more + (0 if self.whole is None else self.whole.more)
+
+    def to_json(self) -> bytes:
+        """Return the state as JSON that ``from_json`` reads."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Verified:
+        """Parse a state.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            raw = json.loads(text)
+            whole = None if raw["whole"] is None else _pass(raw["whole"])
+            return cls(str(raw["table"]), _pass(raw["latest"]), whole, int(raw["whole_ms"]), int(raw["at_ms"]))
+        except (KeyError, TypeError) as error:
+            msg = f"not a state of verify: {error}"
+            raise ValueError(msg) from error
+
+
+class VerifiedFile:
+    """The file of a table's ``Verified``. Several services may replace it: each state is true by itself."""
+
+    def __init__(self, table: Storage) -> None:
+        """Refer to the file of the table in folder ``table``."""
+        self._storage = table.child(INDEX)
+
+    def read(self, table_id: str) -> Verified:
+        """Return the state; that of nothing compared if there is none, it is damaged, or it is of another table."""
+        text = self._storage.read(FILE)
+        try:
+            found = None if text is None else Verified.from_json(text)
+        except ValueError:
+            found = None
+        return found if found is not None and found.table == table_id else Verified(table_id)
+
+    def write(self, state: Verified) -> Verified:
+        """Replace the state atomically and return it.
+
+        Raises:
+            UnavailableError: the file system failed.
+        """
+        state = replace(state, at_ms=int(time.time() * 1000))
+        self._storage.put(FILE, state.to_json())
+        return state
+
+
+def merged(kept: Iterable[Difference], found: Iterable[Difference]) -> tuple[Difference, ...]:
+    """Return differences without those that name a place again; the later one of a place counts."""
+    by_place: dict[tuple[Any, ...], Difference] = {}
+    for each in (*kept, *found):
+        # A record at the end of the log belongs to the next snapshot as soon as there is one.
+        snapshot = None if each.offset is not None else each.snapshot
+        by_place[each.kind, snapshot, each.partition, each.offset, each.key] = each
+    return tuple(by_place.values())
+
+
+def _found(so_far: Pass, kept: Iterable[Difference], report: Report) -> Pass:
+    found = merged(kept, report.differences)
+    more = so_far.more + report.more + max(0, len(found) - _KEPT_MAX)
+    return replace(so_far, differences=found[:_KEPT_MAX], more=more)
+
+
+def _pass(raw: Mapping[str, Any]) -> Pass:
+    compared = raw["compared"]
+    differences = tuple(Difference(**{**each, "kind": DifferenceKind(each["kind"])}) for each in raw["differences"])
+    found = None if compared is None else Compared(**{**compared, "ends": tuple(compared["ends"])})
+    return Pass(found, differences, int(raw["more"]))

@@ -1,0 +1,210 @@
+"""Faults under a running service: a full disk, an absent broker, a table that is replaced, a kill. It goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from log_system.local_kafka.owned import LocalKafka
+from tablestore import create_local, open_local
+from tablestore.context import TableContext
+from tablestore.ddl import create_drop
+from tablestore.service.service import Service
+from tablestore.service.watcher import Schedule
+from tablestore.write.writer import Writer
+from tests.harness.local_writes import make_table, write
+from tests.harness.table_audit import audit
+from tests.tablestore.service.serving import served, state_of, until
+
+QUICK = Schedule(poll=0.05, grace=0.2, maintain=0.2, verify=0.1, retry=0.1)
+PARTITIONS = 2
+
+
+def metric(text: str, name: str) -> float | None:
+    """Return the value of a metric of a single table."""
+    found = re.search(rf"^tablestore_{name}\{{[^}}]*\}} (\S+)$", text, re.MULTILINE)
+    return None if found is None else float(found[1])
+
+
+class Disk:
+    """A folder whose disk can be filled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.is_full = False
+
+    def fill(self) -> None:
+        """Leave no space; what is written from now on fails."""
+        self.is_full = True
+
+    def free(self) -> None:
+        """Make space."""
+        self.is_full = False
+
+
+class SmallDisk(Disk):
+    """A file system in memory."""
+
+    def fill(self) -> None:
+        with (self.folder / "filler").open("wb", buffering=0) as file:
+            for size in (65_536, 4_096, 1):
+                with suppress(OSError):
+                    while file.write(bytes(size)):
+                        pass
+
+    def free(self) -> None:
+        (self.folder / "filler").unlink()
+
+
+@pytest.fixture(params=["refused", "tmpfs"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """Yield a disk to fill: a real one where this process may mount one, and one that refuses what is written."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if request.param == "tmpfs":
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], check=False)
+        if mounted.returncode:
+            pytest.skip("this process may not mount a file system")
+        yield SmallDisk(folder)
+        subprocess.run(["umount", "--lazy", folder], check=True)
+        return
+    disk, real = Disk(folder), Path.write_bytes
+
+    def write_bytes(path: Path, data: Any) -> int:
+        if disk.is_full and path.is_relative_to(folder):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return real(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    yield disk
+
+
+def test_a_full_disk_is_shown_and_nothing_is_doubled(kafka: LocalKafka, topic: Callable[[], str], disk: Disk) -> None:
+    path = disk.folder / "t"
+    table = make_table(path, kafka.bootstrap_servers, name := topic())
+    with Service(lambda: [table.path], schedule=QUICK) as service, served(service) as web:
+        until(lambda: service.states and state_of(service).verify.snapshot == 0)
+        with open_local(table.path) as local:
+            local.write([{"id": 0, "v": "published"}])
+        until(lambda: state_of(service).verify.snapshot == 1)
+        write(Writer(table, None), [(n, "left") for n in range(20)])
+        # The index cannot be written, so what is published is not visible to readers.
+        disk.fill()
+        until(lambda: "No space left" in state_of(service).error)
+        assert state_of(service).published == 1
+        until(lambda: "No space left" in state_of(service).verify.error)
+        text = web.get("/metrics").text
+        assert (metric(text, "up"), metric(text, "publish_lag_snapshots")) == (0, 1)
+        assert metric(text, "errors_total") > 0
+        for page in (web.get("/").text, web.table(table.path).text, web.get("/healthz").text):
+            assert "No space left" in page
+        disk.free()
+        until(lambda: state_of(service).published == 2 and not state_of(service).error)
+        until(lambda: state_of(service).verify.snapshot == 2 and not state_of(service).verify.error)
+        assert state_of(service).verify.count == 0
+        assert web.get("/healthz").status == 200
+    audit(path, kafka.bootstrap_servers, name, PARTITIONS)
+
+
+def test_without_the_broker_pages_answer_and_verify_says_so(tmp_path: Path, topic: Callable[[], str]) -> None:
+    data = tmp_path / "kafka"
+    with LocalKafka(data) as broker:
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+        table = make_table(tmp_path / "t", broker.bootstrap_servers, topic(), log__request_timeout="5 s")
+        with open_local(table.path) as local:
+            local.write([{"id": n, "v": "a"} for n in range(20)])
+    with Service(lambda: [table.path], schedule=QUICK) as service, served(service) as web:
+        until(lambda: service.states and state_of(service).verify.error, 60)
+        began = time.monotonic()
+        for answer in (web.get("/"), web.table(table.path), web.get("/metrics")):
+            assert answer.status == 200
+        assert time.monotonic() - began < 1.0, "none of them asks the broker"
+        assert "Log and table are not compared" in web.table(table.path).text
+        assert web.get("/healthz").status == 503
+        with LocalKafka(data, port):
+            until(lambda: state_of(service).verify.snapshot == 1 and not state_of(service).verify.error, 60)
+            assert state_of(service).verify.count == 0
+
+
+def test_a_table_that_is_dropped_and_created_is_compared_from_its_beginning(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tablestore.service.watcher._LOOK_SECONDS", 0.05)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic(), "bucket": 2}
+
+    def create() -> str:
+        made = create_local(tmp_path / "t", "id int", primary_key="id", log_system="kafka", options=options)
+        return made.path
+
+    path = create()
+    with Service(lambda: [path], schedule=QUICK) as service, served(service) as web:
+        with open_local(path) as local:
+            for n in range(5):
+                local.write([{"id": n}])
+        until(lambda: state_of(service).verify.snapshot == 5)
+        create_drop.drop(TableContext.open(path))
+        until(lambda: state_of(service).error and state_of(service).verify.error)
+        assert web.table(path).status == 503
+        create()
+        with open_local(path) as local:
+            local.write([{"id": 1}])
+        until(lambda: not state_of(service).error and state_of(service).newest == 1)
+        until(lambda: state_of(service).verify.snapshot == 1 and not state_of(service).verify.error)
+        assert state_of(service).verify.count == 0
+        assert "snapshot 5" not in web.table(path).text
+
+
+@contextmanager
+def serving(out: Path, *arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run the command, and yield its process and address."""
+    command = [sys.executable, "-c", "from tablestore.cli import app; app()", "serve", *arguments, "--port", "0"]
+    given = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | environment
+    with out.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=given) as process:
+        try:
+            address = until(lambda: re.search(r"http://\S+/", out.read_text()), 60)[0]
+            yield process, address
+        finally:
+            process.kill()
+
+
+def read(address: str, name: str) -> float | None:
+    """Return a metric of a running service."""
+    with urllib.request.urlopen(f"{address}metrics", timeout=10) as answer:
+        return metric(answer.read().decode(), name)
+
+
+def test_killed_it_goes_on_with_publishing_and_comparing(
+    kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    table = make_table(tmp_path / "t", kafka.bootstrap_servers, name := topic())
+    arguments = (table.path, "--verify-every", "0.2")
+    with serving(tmp_path / "first", *arguments) as (process, address):
+        write(Writer(TableContext.open(table.path), None), [(1, "a")])
+        until(lambda: read(address, "published_snapshot") == 1)
+        until(lambda: read(address, "verified_snapshot") == 1)
+        process.kill()
+        process.wait()
+    write(Writer(TableContext.open(table.path), None), [(2, "b")])
+    with serving(
+        tmp_path / "second", *arguments, "--otel", OTEL_TRACES_EXPORTER="console", OTEL_BSP_SCHEDULE_DELAY="100"
+    ) as (process, address):
+        until(lambda: read(address, "published_snapshot") == 2)
+        until(lambda: read(address, "verified_snapshot") == 2)
+        assert read(address, "verify_records_total") == 1, "the first record was compared before the kill"
+        assert read(address, "verify_differences") == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert '"name": "tablestore publish"' in (tmp_path / "second").read_text()
+    audit(Path(table.path), kafka.bootstrap_servers, name, PARTITIONS)
