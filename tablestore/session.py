@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -16,10 +15,12 @@ from log_system.kafka.client.secrets import REDACTION
 from tablestore.connectors.spark.datasource import ChangelogDataSource, KafkaDataSource, UpsertKafkaDataSource
 from tablestore.datasource import NormalizedDataSource, TableStoreDataSource
 from tablestore.spark.class_archive import java_options, spark_archive
-from tablestore.spark.interpreter import PYTHON, worker_interpreter
 from tablestore.spark.interrupts import interrupt_quietly
+from tablestore.spark.masters import PYTHON_PATH, Master, python_environment
 from tablestore.spark.object_stores import storage_jars, storage_settings
+from tablestore.spark.packages import ARCHIVES
 from tablestore.spark.scala_classes import EXTENSION, classes_jar
+from tablestore.spark.shipped import shipped_source
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -76,28 +77,28 @@ def session(
 
     Args:
         app_name: name shown by Spark.
-        master: Spark's master URL. A local master listens on loopback only.
+        master: Spark's master URL. A local master listens on loopback only. On a cluster, executors are sent this
+            program's packages, unless ``PYSPARK_PYTHON`` or ``spark.pyspark.python`` names a Python that has them; see
+            ``docs/guide/deploy.md``.
         warehouse: folder of the tables that Spark manages.
         storage: ``"s3"`` brings Hadoop's client of S3, with which Spark reads ``s3://`` and ``s3a://``; downloaded on
             first use (12 MB).
-        config: further Spark settings. They override those set here, except that jars, extensions and Java options are
-            joined.
+        config: further Spark settings. They override those set here, except that jars, extensions, Java options,
+            archives and the executors' ``PYTHONPATH`` are joined.
 
     Raises:
         InvalidInputError: ``storage`` is unknown.
-        UnavailableError: Java 17 or newer is missing, or jars cannot be downloaded.
+        UnavailableError: Java 17 or newer is missing, jars cannot be downloaded, or packages cannot be packed.
     """
     given = {key: _text(value) for key, value in (config or {}).items()}
     shared = sharing(spark_archive(find_java()))
-    # Executors must run this interpreter; another would not find this program's packages.
-    os.environ[PYTHON] = sys.executable
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_interpreter(master)
-    settings = _settings(master, session_jars(storage), java_options(shared))
+    where = Master(master)
+    settings = _settings(where, session_jars(storage), java_options(shared)) | where.settings(given)
     if warehouse is not None:
         settings["spark.sql.warehouse.dir"] = os.fspath(warehouse)
     builder = SparkSession.builder.appName(app_name).master(master)
     hint = "" if shared else " ('tablestore prepare', run once, halves this time)"
-    with waiting(f"Starting Spark ...{hint}"):
+    with python_environment(where, given), waiting(f"Starting Spark ...{hint}"):
         spark = builder.config(map=dict(merged(settings, given))).getOrCreate()
     interrupt_quietly(spark)
     register(spark)
@@ -122,7 +123,7 @@ def register(spark: SparkSession) -> None:
         UpsertKafkaDataSource,
         ChangelogDataSource,
     ):
-        spark.dataSource.register(source)
+        spark.dataSource.register(shipped_source(source))
     spark.conf.set(FILTER_PUSHDOWN, "true")
     redacted = spark.conf.get(REDACTED_OPTIONS) or ""
     if REDACTION not in redacted:
@@ -165,14 +166,14 @@ def delta_modules() -> tuple[str, list[str]]:
 
 
 def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, str]:
-    """Return our settings overridden by the user's; jars, extensions and Java options are joined."""
-    joiners = {"spark.jars": ",", "spark.sql.extensions": ","}
+    """Return our settings overridden by the user's; jars, extensions, Java options and the like are joined."""
+    joiners = {"spark.jars": ",", "spark.sql.extensions": ",", ARCHIVES: ",", PYTHON_PATH: ":"}
     joiners |= {f"spark.{where}.extraJavaOptions": " " for where in ("driver", "executor")}
     joined = {key: ours[key] + joiner + given[key] for key, joiner in joiners.items() if key in ours and key in given}
     return {**ours, **given, **joined}
 
 
-def _settings(master: str, jars: list[str], java: str) -> dict[str, str]:
+def _settings(master: Master, jars: list[str], java: str) -> dict[str, str]:
     settings = {
         "spark.jars": ",".join(jars),
         "spark.sql.extensions": f"io.delta.sql.DeltaSparkSessionExtension,{EXTENSION}",
@@ -188,20 +189,15 @@ def _settings(master: str, jars: list[str], java: str) -> dict[str, str]:
             f"-Xss{_STACK} -Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {_ARROW} {java}"
         ),
         "spark.executor.extraJavaOptions": _ARROW,
+        # Delta's VACUUM lists files with so many tasks. With Spark's default of 10,000 a small table takes 26 s,
+        # with 32 it takes 4 s.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
     }
-    if master.startswith("local"):
+    if master.on_this_machine:
         settings |= {
-            "spark.driver.host": "127.0.0.1",
-            # Spark's JVM may have been started before this program set its environment.
-            f"spark.executorEnv.{PYTHON}": sys.executable,
-            "spark.python.daemon.module": "tablestore.python_daemon",
-            "spark.driver.bindAddress": "127.0.0.1",
             # The default of 200 is for clusters; locally it makes 200 tasks that do next to nothing.
             "spark.sql.shuffle.partitions": "4",
             "spark.databricks.delta.snapshotPartitions": "2",
-            # The default of 10,000 tasks is for clusters too. Delta's VACUUM lists files with them: a small table takes
-            # 26 s with the default and 4 s with 32.
-            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
             # Spark's default runs a shell for each file's permissions: 115 ms per micro-batch; this, 37 ms (measured).
             "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
         }

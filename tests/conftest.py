@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 KAFKA_IMAGE = "apache/kafka:4.1.0"
 SPARK_PROCESSES = 2
 LONGEST = (
+    "tests/cluster/test_standalone.py",
     "tests/connectors/test_spark_crash.py",
     "tests/tablestore/session/test_interrupts.py",
     "tests/crash/test_matrix.py",
@@ -141,7 +142,7 @@ class BySession(LoadScopeScheduling):
 
 @cache
 def _uses_spark(file: str) -> bool:
-    return re.search(r"\bspark\b[:,)]", (Path(__file__).parent.parent / file).read_text()) is not None
+    return re.search(r"\bspark\b[:,)]|tests\.cluster", (Path(__file__).parent.parent / file).read_text()) is not None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,13 +1,15 @@
-"""``tablestore prepare``: downloads and archives what a machine needs only once."""
+"""``tablestore prepare`` and ``pack``: what machines and executors need before a program runs."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Annotated
 
-from typer import Typer
+from typer import Argument, Option, Typer
 
 from log_system.class_archive import archive_classes
 from log_system.jars import find_java
@@ -16,6 +18,7 @@ from snapshot.errors import UnavailableError
 from tablestore.cli.console import console
 
 _TIMEOUT_SECONDS = 600
+_ARCHIVE = Path("tablestore-packages.tar.gz")
 
 
 def prepare() -> None:
@@ -33,9 +36,44 @@ def prepare() -> None:
     console.print(f"Prepared. Spark's classes are in {archive}.", highlight=False, soft_wrap=True)
 
 
+def pack(
+    file: Annotated[Path, Argument(help="The archive: .tar.gz, .tgz, or .tar, which is not compressed.")] = _ARCHIVE,
+    extra: Annotated[
+        list[str] | None, Option("--with", help="A further installed package, with what it requires. Repeatable.")
+    ] = None,
+) -> None:
+    """Pack this program and its dependencies for the executors of a Spark cluster, and print how to use the archive.
+
+    The session of tablestore.session(master="spark://...") does this by itself.
+    """
+    from tablestore.spark import packages  # noqa: PLC0415 - PySpark takes a second to import
+    from tablestore.spark.masters import cluster_settings  # noqa: PLC0415 - as above
+
+    began = time.monotonic()
+    packed = packages.pack(file, extra or ())
+    size, seconds = packed.path.stat().st_size / 1e6, time.monotonic() - began
+    python, settings = packages.python_name(), cluster_settings(packed)
+    options = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+    calls = "".join(f".config({name!r}, {value!r})" for name, value in settings.items())
+    for line in (
+        f"{packed.path}: {len(packed.names)} packages, {size:.0f} MB, {seconds:.0f} s.",
+        f"Executors need the same Spark, and {python} in their PATH on the same system and processor as here.",
+        "",
+        "spark-submit, and where a Spark Connect server starts:",
+        f"  PYSPARK_PYTHON={python} spark-submit {options} program.py",
+        "tablestore.session:",
+        f"  session(master=..., config={{{packages.ARCHIVES!r}: {packed.setting!r}}})",
+        "SparkSession.builder:",
+        f"  os.environ['PYSPARK_PYTHON'] = {python!r}",
+        f"  SparkSession.builder{calls}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
 def add_to(app: Typer) -> None:
-    """Add the command to the application."""
+    """Add the commands to the application."""
     app.command()(prepare)
+    app.command()(pack)
 
 
 def _archive_spark() -> Path:

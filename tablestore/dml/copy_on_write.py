@@ -35,6 +35,7 @@ from tablestore.dml.merge_clauses import Action, Match
 from tablestore.dml.merge_join import MergeJoin
 from tablestore.read.base_table_columns import base_table_columns, shielded
 from tablestore.spark.python_worker import begin_task
+from tablestore.spark.shipped import shipped
 from tablestore.write.frame_input import run_staging, table_columns
 from tablestore.write.optimistic_retry import Replaced
 
@@ -216,7 +217,7 @@ def rows_of(
                     yield found.append_column(PLACE, address) if places else found
 
     tasks = max(1, min(len(files), _HEAPS_MAX))
-    read = spark.range(0, len(files), 1, tasks).mapInArrow(rows, given)
+    read = spark.range(0, len(files), 1, tasks).mapInArrow(shipped(rows), given)
     return read.toDF(*names, *given.names[len(names) :])
 
 

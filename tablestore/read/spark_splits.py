@@ -14,6 +14,7 @@ from snapshot.schema.spark_types import arrow_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import conform, relabelled
 from tablestore.spark.python_worker import begin_task
+from tablestore.spark.shipped import shipped
 
 
 class ReadSplit(InputPartition):
@@ -51,4 +52,4 @@ def frame_of_splits(spark: SparkSession, parts: Sequence[Split], spec: TableSpec
                 for rows in held[number].read():
                     yield relabelled(conform(rows, fitted), inner)
 
-    return spark.range(0, len(held), 1, len(held)).mapInArrow(read, given).toDF(*names)
+    return spark.range(0, len(held), 1, len(held)).mapInArrow(shipped(read), given).toDF(*names)

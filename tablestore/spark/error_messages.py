@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any, Final, TypeVar
 
 from snapshot.errors import TableStoreError
+from tablestore.spark.shipped import travels
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 """PySpark leaves the traceback out of what it tells the JVM if this environment variable is set."""
@@ -27,12 +28,12 @@ S = TypeVar("S", bound=type)
 def shows_messages(source: S) -> S:
     """Decorate a data source, reader or writer: Spark shows an error of the store as its message.
 
-    An error of any other class is a bug and keeps its traceback.
+    An error of any other class is a bug and keeps its traceback. A process that lacks this package says so.
     """
     for name, method in list(vars(source).items()):
         if isinstance(method, FunctionType) and not name.startswith("_") and name != _MASKED:
             setattr(source, name, _shown(method))
-    return source
+    return travels(source)
 
 
 def _shown(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,14 +23,17 @@ PYTHON = "TABLESTORE_PYTHON"
 _SCRIPT = Path(__file__).with_name("interpreter.sh")
 
 
-def worker_interpreter(master: str) -> str:
+def worker_interpreter(*, in_driver: bool) -> str:
     """Return the path of `interpreter.sh`, or of this interpreter where the script could not be used.
 
-    The script needs workers on this machine, a POSIX shell, and PySpark installed by a package manager.
+    The script needs a POSIX shell and PySpark installed by a package manager.
+
+    Args:
+        in_driver: whether tasks run in the driver's JVM; other workers have no use for the script.
     """
     installed = Path(str(distribution("pyspark").locate_file("pyspark")))
     usable = (
-        (master == "local" or master.startswith("local["))
+        in_driver
         and os.name == "posix"
         and os.access(_SCRIPT, os.X_OK)
         and installed.resolve() == Path(pyspark.__file__).resolve().parent

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from snapshot.errors import TableStoreError, error_of
 from tablestore.spark.python_worker import begin_task
+from tablestore.spark.shipped import shipped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +65,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task],
                 names = ("number", "result", "kind", "message")
                 yield pa.RecordBatch.from_pylist([dict(zip(names, (number, *answer), strict=True))], schema=_ARROW)
 
-    frame = spark.range(0, len(held), 1, shares(spark, len(held))).mapInArrow(run, _RESULT)
+    frame = spark.range(0, len(held), 1, shares(spark, len(held))).mapInArrow(shipped(run), _RESULT)
     found = {row.number: row for row in frame.collect()}
     in_order = [found[number] for number in range(len(held))]
     for row in in_order:

@@ -37,6 +37,7 @@ from snapshot.schema.spark_types import arrow_schema, can_widen
 from tablestore.connectors.option_names import Connector
 from tablestore.options.merge_options import AGGREGATION_REMOVE
 from tablestore.options.rule_of_options import merge_rule
+from tablestore.spark.shipped import shipped
 from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns, is_changelog
 from tablestore.sql.catalog.hints import hinted
 from tablestore.sql.catalog.session_scope import Scope
@@ -340,4 +341,4 @@ def as_declared(frame: DataFrame, made: CreateTable, targets: Columns) -> DataFr
                     raise InvalidInputError(msg)
             yield batch
 
-    return frame.mapInArrow(held, schema)
+    return frame.mapInArrow(shipped(held), schema)

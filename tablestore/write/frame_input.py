@@ -21,6 +21,7 @@ from snapshot.schema.system_columns import BUCKET, SEQ
 from snapshot.staging.stage import UNKNOWN_KIND, StagedFile, Stager, StagesRows
 from snapshot.staging.task_results import STAGED, accept_staged, staged_to_arrow
 from tablestore.spark.python_worker import begin_task
+from tablestore.spark.shipped import shipped
 from tablestore.spark.tasks import shares
 from tablestore.write import arrow_input
 from tablestore.write.tabular_input import Tabular, is_pandas, read_loosely, read_tabular
@@ -61,7 +62,7 @@ def run_staging(shaped: DataFrame, stager: StagesRows) -> list[StagedFile]:
     if any("." in name for name in names):
         # mapInArrow looks up columns by name and takes a dot in a name for a struct field access.
         shaped = shaped.toDF(*(f"c{number}" for number in range(len(names))))
-    rows = shaped.mapInArrow(stage, STAGED).collect()
+    rows = shaped.mapInArrow(shipped(stage), STAGED).collect()
     return accept_staged(stager, [row.asDict() for row in rows])
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -109,6 +111,71 @@ def test_tasks_are_fenced_by_a_take_over_that_finds_their_group_expired(
     monkeypatch.setattr(publishing_tasks, "tasks_token", look_and_sleep)
     recover_by(rig, run_one_by_one)
     assert len(passed) == 2, "the take-over was to publish the rest by itself"
+    rig.audit()
+
+
+def test_a_task_that_runs_twice_has_the_same_result_whichever_attempt_ends_first(
+    rig: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark takes the result of the attempt that ends first, also if the other one has fenced it."""
+    rig.write(1)
+    rig.commit(2, rows=20)
+    real = publishing_tasks.send_offsets
+    results: dict[int, list[RegisterPosition]] = {}
+
+    def attempts(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
+        return [twice(task) for task in tasks]
+
+    def twice(task: PartitionTask) -> RegisterPosition:
+        """The first attempt sleeps in its second transaction; there the second begins, and sleeps in its own second."""
+        awake = [Event(), Event()]
+        passed = [0]
+
+        def asleep(*args: Any) -> None:
+            passed[0] += 1
+            if passed[0] == 2:
+                second.append(pool.submit(publish_partition, task))
+                assert awake[0].wait(60)
+            elif passed[0] == 4:
+                awake[0].set()
+                assert awake[1].wait(60)
+            real(*args)
+
+        monkeypatch.setattr(publishing_tasks, "send_offsets", asleep)
+        second: list[Future[RegisterPosition]] = []
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(publish_partition, task)
+            assert awake[0].wait(60)
+            # The first one is awake and finds that it was fenced; the second one still has work to do.
+            with pytest.raises(TimeoutError):
+                first.result(0.5)
+            awake[1].set()
+            results[task.partition] = [first.result(60), second[0].result(60)]
+        return results[task.partition][0]
+
+    recover_by(rig, attempts)
+    assert sorted(results) == list(range(PARTITIONS))
+    assert all(one == other for one, other in results.values())
+    rig.audit()
+
+
+def test_an_attempt_goes_on_by_itself_if_the_one_that_fenced_it_has_died(
+    rig: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.write(1)
+    rig.commit(2)
+    monkeypatch.setattr(publishing_tasks, "_PATIENCE_SECONDS", 0.3)
+    real, fenced = publishing_tasks.send_offsets, []
+
+    def fence_once(*args: Any) -> None:
+        if not fenced:
+            fenced.append(rig.log.producer(0))
+            fenced[0].init_transactions(30)
+        real(*args)
+
+    monkeypatch.setattr(publishing_tasks, "send_offsets", fence_once)
+    recover_by(rig, run_one_by_one)
+    assert len(fenced) == 1
     rig.audit()
 
 

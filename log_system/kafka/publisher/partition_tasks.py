@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,6 +15,10 @@ from log_system.kafka.publisher.partition_sender import Sender
 from log_system.kafka.register import RegisterPosition
 from snapshot.errors import FencedError
 from snapshot.records import ChangeSet
+
+_PATIENCE_SECONDS = 10.0
+"""How long an attempt of a task waits for progress of another attempt that has fenced it."""
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,65 @@ class PartitionTask:
 def publish_partition(task: PartitionTask) -> RegisterPosition:
     """Publish the changes of a snapshot that a partition lacks. Idempotent, even if several attempts run at once.
 
+    Spark runs a task twice if it is slow and speculation is on, or if its executor seems lost. It takes the result of
+    the attempt that ends first. So an attempt that another one has fenced does not end with an error: it waits until
+    the other has published the partition, and goes on by itself if that one makes no progress.
+
+    Raises:
+        FencedError: another publisher owns the log.
+        TableStoreError: the broker failed; run the task again.
+    """
+    patience = _PATIENCE_SECONDS
+    while True:
+        try:
+            return _publish(task)
+        except FencedError:
+            published = _published_by_another(task, patience)
+        if published is not None:
+            return published
+        # A transaction of the other attempt may take longer than that.
+        patience *= 2
+
+
+def _published_by_another(task: PartitionTask, patience: float) -> RegisterPosition | None:
+    """Wait for another attempt of a task, and return what it published; None if it makes no progress for a while.
+
+    Raises:
+        FencedError: another publisher owns the log.
+    """
+    log, snapshot = task.log, task.changes.snapshot.id
+    seen, since = None, time.monotonic()
+    with kafka_errors(f"read how far partition {task.partition} of {log.topic!r} is published", log.client):
+        consumer = log.client.consumer(log.group)
+        try:
+            while time.monotonic() - since < patience:
+                _check_owner(task)
+                position = group_positions(log, consumer, [task.partition])[0]
+                if position is not None and position.holds(snapshot):
+                    return position
+                if position != seen:
+                    seen, since = position, time.monotonic()
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            consumer.close()
+    return None
+
+
+def _check_owner(task: PartitionTask) -> None:
+    """Check that the publisher that created a task still owns the log.
+
+    Raises:
+        FencedError: it does not.
+    """
+    if tasks_token(task.log)[0] != task.token:
+        snapshot = task.changes.snapshot.id
+        msg = f"topic {task.log.topic!r}: another publisher has taken the log over; snapshot {snapshot} is left to it."
+        raise FencedError(msg)
+
+
+def _publish(task: PartitionTask) -> RegisterPosition:
+    """Publish what a partition lacks.
+
     1. Take over the partition's transactional id, which fences an earlier attempt.
     2. Only then read the register, and continue from there if the publisher that created the task still owns the log.
        If the broker has lost the register since then, the partition's own records show what earlier attempts have sent.
@@ -61,9 +125,7 @@ def publish_partition(task: PartitionTask) -> RegisterPosition:
             held = group_positions(log, consumer, [task.partition])[0]
         finally:
             consumer.close()
-        if tasks_token(log)[0] != task.token:
-            msg = f"topic {log.topic!r}: another publisher has taken the log over; snapshot {snapshot} is left to it."
-            raise FencedError(msg)
+        _check_owner(task)
         position = held or last_position(log, task.partition, task.position.end) or task.position
         # Step 3.
         codec = log.under(task.changes.schema).kept_codec()

@@ -45,8 +45,8 @@ def test_python_processes_of_spark_import_pyspark_from_site_packages(spark):
 
 
 def test_the_interpreter_is_that_of_the_program_where_workers_are_elsewhere_or_pyspark_is():
-    assert worker_interpreter("local[2]") == worker_interpreter("local") != sys.executable
-    assert worker_interpreter("spark://host:7077") == worker_interpreter("local-cluster[2,1,1024]") == sys.executable
+    assert worker_interpreter(in_driver=True) != sys.executable
+    assert worker_interpreter(in_driver=False) == sys.executable
 
 
 def test_the_interpreter_keeps_the_users_path_and_passes_arguments_on(tmp_path):
@@ -59,7 +59,7 @@ def test_the_interpreter_keeps_the_users_path_and_passes_arguments_on(tmp_path):
     path = os.pathsep.join([*sparks, str(tmp_path / "a b"), "/opt/pyspark.zip", "/opt/*"])
     program = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable, sys.argv[1:], sep='|')"
     env = os.environ | {"PYTHONPATH": path, PYTHON: sys.executable}
-    words = [worker_interpreter("local"), "-c", program, "one two", "*"]
+    words = [worker_interpreter(in_driver=True), "-c", program, "one two", "*"]
     ran = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
     kept = os.pathsep.join([str(tmp_path / "a b"), "/opt/pyspark.zip", "/opt/*"])
     assert ran.stdout.strip() == f"{kept}|{sys.executable}|['one two', '*']"
@@ -78,7 +78,7 @@ def test_the_interpreter_keeps_the_users_path_and_passes_arguments_on(tmp_path):
 )
 def test_planners_of_data_sources_come_from_our_daemon(words, expected):
     env = os.environ | {PYTHON: "/bin/echo", "PYTHONPATH": ""}
-    command = [worker_interpreter("local"), "-m", *words.split()]
+    command = [worker_interpreter(in_driver=True), "-m", *words.split()]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["-m", expected, words.split()[1]]
 
