@@ -15,6 +15,7 @@ from snapshot.schema.system_columns import SEQ
 from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
 from tablestore.connectors.spark.partition_watermarks import instant
 from tablestore.spark.changelog import holds_map
+from tablestore.sql.parser.qualify import kept_groups, output_names, own_nodes, qualified
 from tablestore.sql.parser.window_types import WindowKind
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.distinct_aggregates import (
@@ -26,7 +27,6 @@ from tablestore.sql.queries.distinct_aggregates import (
     has_distinct,
     key_name,
 )
-from tablestore.sql.queries.qualify import kept_groups, output_names, own_nodes, qualified
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import Groups, Relation, distinct, of_groups, of_rows
 from tablestore.sql.queries.unsupported import BATCH, check_not_final, refuse
