@@ -84,7 +84,7 @@ def test_rows_that_are_only_added_are_deduplicated_over_restarts(
         wanted = [(key, n, found[n - 1][1]) for key, found in of.items() for n in (2, 3)]
         assert rows(catalog, "SELECT * FROM places") == wanted
     assert len(wire.values(target)) < len(sent) / 2, "a row that changes nothing writes nothing"
-    states = (tmp_path / "warehouse" / "_checkpoints").glob("_states/*/operator-0/*")
+    states = (tmp_path / "warehouse" / "_checkpoints").glob("_streams/*/operator-0/*")
     held = [sum(each["rows"] for each in newest_version(folder)["segments"]) for folder in states]
     assert 3 <= sum(held) < 40, "of 100 rows for three queries"
 

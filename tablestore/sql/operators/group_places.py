@@ -97,9 +97,7 @@ def repeated(rows: pa.Table) -> pa.Table:
     return rows if (counts == 1).all() else rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
 
 
-def _candidates(
-    db: duckdb.DuckDBPyConnection, held: pa.Table, net: pa.Table, named: str, places: Places
-) -> pa.Table:
+def _candidates(db: duckdb.DuckDBPyConnection, held: pa.Table, net: pa.Table, named: str, places: Places) -> pa.Table:
     """Return the rows of a state that can be at the places before or after a change; of few rows, all.
 
     A row is not if at least as many copies are before it, or equal to it, as there are places and copies that go.
