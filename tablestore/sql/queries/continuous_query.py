@@ -26,7 +26,7 @@ from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Query
 from tablestore.sql.parser.window_types import names_of, windows_of
-from tablestore.sql.queries import append_query, top_n_query, updating_query
+from tablestore.sql.queries import append_query, temporal_joins, top_n_query, updating_query
 from tablestore.sql.queries.batch_query import batch_frame, check_depth, names_of_view, over, within_view
 from tablestore.sql.queries.lookup_joins import looked_up, take_lookups
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
@@ -150,7 +150,7 @@ def _needs_time(scope: Scope, query: Query) -> bool:
 
     Reading with a watermark takes one streaming source per Kafka partition, so other queries read without one.
     """
-    # Lookup tables have no event time.
+    # Tables FOR SYSTEM_TIME AS OF have no event time.
     tables = [table for table in query.tree.find_all(exp.Table) if table.args.get("version") is None]
     if any(windows_of(table) is not None for table in tables):
         return True
@@ -218,8 +218,11 @@ class _Planner:
     def _select(self, tree: exp.Select, known: Mapping[str, Relation]) -> Relation:
         made = tree.copy()
         made.set("with_", None)
+        versions = temporal_joins.take_versions(self._scope, made, self._query)
         looked = take_lookups(self._scope, made, self._query)
-        parts = self._parts(made, known, set(looked))
+        parts = self._parts(made, known, {*looked, *versions})
+        if versions:
+            made, parts = temporal_joins.version_joined(self._scope, made, parts, versions, self._place)
         spark = self._scope.spark
         if not looked and not any(each.relation.endless for each in parts.inputs):
             return of_rows(over(spark, made, parts.frames()))
