@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Record, Wire
 from tests.sql.test_changes import catalog
 from tests.sql.test_run import finish, rows
+from tests.sql.test_time import at, seen, stream
 
 __all__ = ["catalog"]
 
@@ -86,7 +90,37 @@ def test_temporal_joins_that_would_be_wrong_are_refused(catalog: Catalog, wire: 
         (join.replace(" r ", " s ").replace("r.", "s.").replace("o.p", "o.ts"), "only current rows can be looked up"),
         (join.replace(" r ", " o ").replace("o.k = r.k", "TRUE"), "rows have no versions"),
         (join.replace(" r ", " w "), "a view has no versions"),
-        (join.replace(" o ", " r AS o "), "whose rows change or end"),
+        (join.replace(" o ", " r AS o "), "a time that is not PROCTIME"),
     ]:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(text)
+
+
+@pytest.mark.timeout(600)
+def test_streams_join_within_an_interval(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    """INNER, LEFT, RIGHT and FULL, out of order and with NULL as key."""
+    chance = random.Random(6)
+
+    def made(count: int) -> list[tuple[str | None, int, int]]:
+        times = [max(0, 2 * number - chance.randrange(4)) for number in range(count)]
+        return [(chance.choice(["a", "b", None]), number, time) for number, time in enumerate(times)]
+
+    sides = {"l": made(18), "m": made(18)}
+    for name, found in sides.items():
+        values: list[dict[str, Any]] = [{"k": k, "n": n, "ts": at(time)} for k, n, time in [*found, ("z", 99, 900)]]
+        columns = "k STRING, n INT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '4' SECOND"
+        stream(catalog, wire, topic(), name, columns, values, maxRowsPerTrigger="5")
+    on = "l.k = m.k AND m.ts BETWEEN l.ts - INTERVAL '2' SECOND AND l.ts + INTERVAL '5' SECOND"
+    kinds = ("INNER", "LEFT", "RIGHT", "FULL")
+    parts = [f"SELECT '{kind}', l.n, m.n FROM l {kind} JOIN m ON {on}" for kind in kinds]
+    result = seen(catalog, " UNION ALL ".join(parts))
+    both = [(one, two) for one in sides["l"] for two in sides["m"] if one[0] is not None and one[0] == two[0]]
+    pairs = {(one[1], two[1]) for one, two in both if -2 <= two[2] - one[2] <= 5}
+    lonely = [(str(n), "None") for _, n, _ in sides["l"] if n not in {one for one, _ in pairs}]
+    alone = [("None", str(n)) for _, n, _ in sides["m"] if n not in {two for _, two in pairs}]
+    wanted: Counter[tuple[str, ...]] = Counter()
+    for kind in kinds:
+        wanted.update((kind, str(one), str(two)) for one, two in [*pairs, (99, 99)])
+        wanted.update((kind, *each) for each in lonely if kind in {"LEFT", "FULL"})
+        wanted.update((kind, *each) for each in alone if kind in {"RIGHT", "FULL"})
+    assert result == wanted, (result - wanted, wanted - result)
