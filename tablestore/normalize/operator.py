@@ -22,7 +22,8 @@ from snapshot.records import Split
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.row_equality import Flags, equal
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP
-from tablestore.normalize.keyed_state import REMEDY, KeyedState, StateSpec
+from tablestore.normalize.keyed_state import KeyedState, StateSpec
+from tablestore.normalize.segments import REMEDY
 
 _CHUNK_ROWS = 131_072
 _CHUNK_BYTES = 32 << 20

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from snapshot.storage import Storage
-from tablestore.normalize.keyed_state import ENDING, StateSpec, version_offsets
+from tablestore.normalize.keyed_state import StateSpec
+from tablestore.normalize.segments import ENDING, version_offsets
 
 _VERSIONS_KEPT: Final = 3
 """Spark repeats at most the last micro-batch; one more is kept in case its record of that is lost."""

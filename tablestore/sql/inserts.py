@@ -49,6 +49,7 @@ from tablestore.sql.parser.types import PRECISION_MAX, FlinkType
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, plan_into, relation
 from tablestore.sql.queries.relation import UPDATE, Relation
+from tablestore.sql.queries.unsupported import ONE_ROW
 from tablestore.table.store import TableStore
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
@@ -238,7 +239,8 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
             f"identify the query's rows (those it groups by, or the key of the table it reads); the inserted columns "
             f"{known}, so several rows could replace each other in undefined order (Flink would keep them all in an "
             "operator before the sink, upsertMaterialize, and write the last one). INSERT those columns INTO the key, "
-            "create a table with the key of the query, or declare the PRIMARY KEY of a table of changes that it reads."
+            "create a table with the key of the query, declare the PRIMARY KEY of a table of changes that it reads, or "
+            f"choose one row for each key: {ONE_ROW}."
         )
         raise InvalidInputError(msg)
     return planned

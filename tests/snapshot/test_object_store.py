@@ -27,7 +27,7 @@ from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
-from tablestore.normalize import keyed_state
+from tablestore.normalize import segments
 from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedSplit
 from tablestore.write.writer import Writer
@@ -181,11 +181,11 @@ def records(spec: StateSpec, start: int, end: int) -> NormalizedSplit:
 
 def test_a_normalized_stream_keeps_its_state_in_the_store(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Each segment is written when it is made, and read back from the store, as another executor does.
-    monkeypatch.setattr(keyed_state, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(segments, "_MEMORY_BYTES", 0)
     storage = Storage.at(f"{lake}/states")
     found = []
     for start, end in ((0, 2), (2, 4), (2, 4), (4, 5)):
-        keyed_state._OPEN.clear()
+        segments._OPEN.clear()
         found.append(sorted(changes_of(records(spec_in(storage), start, end).read())))
     second = [(1, "a", 1), (1, "b", 2), (2, "a", 3)]
     assert found[1:] == [second, second, [(3, "c", 0)]]
@@ -193,7 +193,7 @@ def test_a_normalized_stream_keeps_its_state_in_the_store(lake: str, monkeypatch
     assert [name for name in names if name.endswith(".json")] == ["2.json", "4.json", "5.json"]
     before = storage.child("0").names()
     storage.child("0").delete(*(name for name in before if name.endswith(".arrow")))
-    keyed_state._OPEN.clear()
+    segments._OPEN.clear()
     with pytest.raises(DataLostError, match="is gone"):
         changes_of(records(spec_in(storage), 4, 5).read())
     assert not list(Path(tempfile.gettempdir()).glob("tablestore-state-*")), "local copies are left"

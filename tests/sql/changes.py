@@ -71,7 +71,7 @@ def random_side(name: str, seed: int, count: int, keys: int = 6) -> Side:
 
 def answer(sides: Sequence[Side], count: int, text: str) -> tuple[Counter[tuple[Any, ...]], int]:
     """Let DuckDB answer a query over what so many messages of each table make; and say how many columns it has."""
-    with duckdb.connect() as db:
+    with duckdb.connect(config={"default_null_order": "nulls_first_on_asc_last_on_desc"}) as db:
         for side in sides:
             db.execute(f"CREATE TABLE {side.name} (k INT, g VARCHAR, n BIGINT, m DECIMAL(6, 2), j INT)")
             for row in side.folded(count):
@@ -157,7 +157,7 @@ def random_query(chance: random.Random) -> str:
     chosen_where = chance.choice(kept)
     where, where_u = chosen_where.format(""), chosen_where.format("u.")
     keys = chance.choice([["g"], ["n % 2"], ["g", "n"], []])
-    aggregates = ["COUNT(*)", "COUNT(n)", "SUM(n)", "AVG(n)", "SUM(m)", "AVG(m)", "COUNT(DISTINCT n)", "SUM(DISTINCT n)", "COUNT(DISTINCT g)", "COUNT(*) FILTER (WHERE n > 1)", "COUNT(*) + SUM(n)", "AVG(DISTINCT m)"]  # fmt: skip  # noqa: E501
+    aggregates = ["COUNT(*)", "COUNT(n)", "SUM(n)", "AVG(n)", "SUM(m)", "AVG(m)", "COUNT(DISTINCT n)", "SUM(DISTINCT n)", "COUNT(DISTINCT g)", "COUNT(*) FILTER (WHERE n > 1)", "MIN(n)", "MAX(n)", "MAX(m)", "MIN(j) FILTER (WHERE n > 0)", "MAX(g)", "COUNT(*) + SUM(n)", "AVG(DISTINCT m)"]  # fmt: skip  # noqa: E501
     chosen = chance.sample(aggregates, chance.randint(1, 3))
     having = chance.choice(["", " HAVING COUNT(*) > 1", " HAVING SUM(n) > 0"]) if keys else ""
     group = f" GROUP BY {', '.join(keys)}" if keys else ""
@@ -167,10 +167,22 @@ def random_query(chance: random.Random) -> str:
     columns = chance.choice(["u.j = v.k", "u.j = v.j", "u.g = v.g AND u.j = v.j", "u.j = v.k AND u.n < v.n"])
     by_key = f"SELECT COALESCE(u.k, v.k) AS k, u.g, v.g AS h, u.n, v.m FROM u {side}JOIN v ON u.k = v.k{after}"
     by_columns = f"SELECT u.k, v.k AS l, u.g, v.n FROM u JOIN v ON {columns}{after}"
+    order = chance.choice(["n", "n DESC", "m NULLS LAST", "g DESC NULLS FIRST, m", "n % 2 DESC, m DESC"])
+    place = chance.choice(["rn <= 2", "rn = 1", "rn < 4 AND rn > 1", "rn BETWEEN 2 AND 3", "3 >= rn"])
+    of = chance.choice(["", "PARTITION BY g ", "PARTITION BY n % 2, g "])
+    ranked = f"SELECT u.*, ROW_NUMBER() OVER ({of}ORDER BY {order}, k) AS rn FROM u{where}"
+    first = f"SELECT k, g, n, m FROM ({ranked}) AS r WHERE {place}"
     return chance.choice(
         [
             grouped,
             grouped,
+            first,
+            f"SELECT r.*, rn + 1 FROM ({ranked}) AS r WHERE {place}",
+            f"SELECT k, n, m FROM u{where} ORDER BY {order}, k LIMIT {chance.choice(['1', '3', '2 OFFSET 1'])}",
+            f"SELECT g, COUNT(*), MIN(n), MAX(m) FROM ({first}) AS q GROUP BY g",
+            f"SELECT g, n FROM (SELECT g, n, ROW_NUMBER() OVER (PARTITION BY g ORDER BY n) AS rn FROM (SELECT g, n FROM u UNION ALL SELECT g, n FROM v) AS a) AS r WHERE {place}",  # noqa: E501
+            f"SELECT g, c FROM (SELECT g, COUNT(*) AS c FROM u{where} GROUP BY g) AS q ORDER BY c DESC, g LIMIT 2",
+            f"SELECT c, MIN(s), MAX(s) FROM (SELECT g, COUNT(*) AS c, SUM(n) AS s FROM u{where} GROUP BY g) AS q GROUP BY c",  # noqa: E501
             f"SELECT k, g, n * 2 FROM u{where}",
             f"SELECT g, n FROM u{where}",
             f"SELECT DISTINCT g, n FROM u{where}",

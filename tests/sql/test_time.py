@@ -207,7 +207,7 @@ def test_streams_join_by_time_and_look_tables_up(catalog: Catalog, wire: Wire, t
     for text, match in [
         (f"SELECT v, COUNT(*) FROM ({lookup}) AS l GROUP BY v", "a lookup join, as part of a query"),
         (lookup.replace("o.p", "o.ts"), "a time that is not PROCTIME"),
-        (lookup.replace("price", "s"), "only store tables can be looked up"),
+        (lookup.replace("price", "s"), "rows have no versions"),
     ]:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(text)

@@ -15,6 +15,7 @@ from snapshot.schema.system_columns import SEQ
 from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
 from tablestore.connectors.spark.partition_watermarks import instant
 from tablestore.spark.changelog import holds_map
+from tablestore.sql.parser.qualify import kept_groups, output_names, own_nodes, qualified
 from tablestore.sql.parser.window_types import WindowKind
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.distinct_aggregates import (
@@ -26,7 +27,6 @@ from tablestore.sql.queries.distinct_aggregates import (
     has_distinct,
     key_name,
 )
-from tablestore.sql.queries.qualify import kept_groups, output_names, own_nodes, qualified
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import Groups, Relation, distinct, of_groups, of_rows
 from tablestore.sql.queries.unsupported import BATCH, check_not_final, refuse
@@ -48,6 +48,7 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
         RefusedError: it is not supported as a continuous query.
     """
     is_outer = _check_joins(tree, parts)
+    tree = _without_null_keys(tree, parts)
     frames = parts.frames()
     if len(parts.endless) > 1:
         tree, frames = _with_instants(qualified(tree, parts.sources()), parts)
@@ -199,6 +200,33 @@ def _with_instants(select: exp.Select, parts: Parts) -> tuple[exp.Select, dict[s
             if (column.table, column.name) in instants:
                 column.set("this", exp.to_identifier(instants[column.table, column.name], quoted=True))
     return select, frames
+
+
+def _without_null_keys(tree: exp.Select, parts: Parts) -> exp.Select:
+    """Return a SELECT whose FULL JOINs of unbounded tables match no NULLs.
+
+    Spark's FULL JOIN of streams takes two keys that are NULL for equal. In other joins it filters these rows before.
+    """
+    endless = {id(each.place) for each in parts.endless}
+    if not any(join.side == "FULL" and id(join.this) in endless for join in tree.args.get("joins") or []):
+        return tree
+    numbers = [n for n, join in enumerate(tree.args["joins"]) if join.side == "FULL" and id(join.this) in endless]
+    made = tree.copy()
+    for number in numbers:
+        join = made.args["joins"][number]
+        on = join.args["on"]
+        equal = [each.unnest() for each in (on.flatten() if isinstance(on, exp.And) else [on])]
+        checks = [_apart(each.this, each.expression) for each in equal if isinstance(each, exp.EQ)]
+        join.set("on", exp.and_(on, *checks))
+    return made
+
+
+def _apart(one: exp.Expr, other: exp.Expr) -> exp.Expr:
+    """Return an equality that holds unless a value is NULL, and is itself never NULL."""
+    is_null = [exp.Is(this=each.copy(), expression=exp.Null()) for each in (one, other)]
+    zero = exp.Literal.number(0)
+    numbers = [exp.If(this=each, true=exp.Literal.number(n), false=zero.copy()) for n, each in enumerate(is_null, 1)]
+    return exp.EQ(this=numbers[0], expression=numbers[1])
 
 
 def _check_joins(tree: exp.Select, parts: Parts) -> bool:

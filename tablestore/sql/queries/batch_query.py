@@ -21,9 +21,9 @@ from tablestore.sql.catalog.table_references import check_there, is_inside, tabl
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.errors import SqlError
+from tablestore.sql.parser.qualify import Source, qualified
 from tablestore.sql.parser.statements import CreateTable, CreateView, Query
 from tablestore.sql.parser.window_types import WindowKind, names_of, windows_of
-from tablestore.sql.queries.qualify import Source, qualified
 from tablestore.sql.queries.windows import MARK, over_windows, windowed
 from tablestore.table.store import TableStore
 

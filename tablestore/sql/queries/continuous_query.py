@@ -8,6 +8,7 @@ an updating input.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,19 +17,22 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
+from snapshot.storage import Storage
 from tablestore.sql.catalog.hints import with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_references import check_there, tables_in
+from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError, placed
-from tablestore.sql.parser.statements import CreateTable, CreateView, Query
+from tablestore.sql.parser.parse import parse_query
+from tablestore.sql.parser.statements import ComputedColumn, CreateTable, CreateView, Query
 from tablestore.sql.parser.window_types import names_of, windows_of
-from tablestore.sql.queries import append_query, updating_query
+from tablestore.sql.queries import append_query, temporal_joins, top_n_query, updating_query
 from tablestore.sql.queries.batch_query import batch_frame, check_depth, names_of_view, over, within_view
 from tablestore.sql.queries.lookup_joins import looked_up, take_lookups
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import APPEND, UPDATE, Relation, distinct, of_rows, tidied, union
 from tablestore.sql.queries.sources import is_endless, source
-from tablestore.sql.queries.unsupported import BATCH, check_endless, check_not_final, refuse
+from tablestore.sql.queries.unsupported import BATCH, check_endless, check_not_final, check_same_if_repeated, refuse
 from tablestore.sql.queries.windows import windowed
 
 _CHECK: Final = "spark.sql.streaming.unsupportedOperationCheck"
@@ -111,7 +115,9 @@ def allowed(spark: SparkSession, chained: bool) -> Iterator[None]:
         spark.conf.set(_CHECK, before)
 
 
-def relation(scope: Scope, query: Query, depth: int = 0, *, timed: bool = False) -> Relation:
+def relation(
+    scope: Scope, query: Query, depth: int = 0, *, timed: bool = False, numbers: Iterator[int] | None = None
+) -> Relation:
     """Plan a query as a relation, independently of where its result goes.
 
     Args:
@@ -119,6 +125,7 @@ def relation(scope: Scope, query: Query, depth: int = 0, *, timed: bool = False)
         query: the query.
         depth: number of views that the query is nested in.
         timed: whether an outer query needs the watermarks of the query's tables.
+        numbers: numbers of the operators with state in an outer query.
 
     Raises:
         InvalidInputError: it is not supported as a continuous query; the message has the position, the reason and an
@@ -129,7 +136,11 @@ def relation(scope: Scope, query: Query, depth: int = 0, *, timed: bool = False)
     if not any(is_endless(scope, name) for name in tables_in(query)):
         return of_rows(batch_frame(scope, query))
     try:
-        return _Planner(scope, query, depth, timed or _needs_time(scope, query)).of(query.tree, {})
+        planner = _Planner(scope, query, depth, timed or _needs_time(scope, query), numbers or itertools.count())
+        found = planner.of(query.tree, {})
+        if found.ranking is not None and not depth:
+            found.ranking.unlimited()
+        return found
     except RefusedError as error:
         raise placed(error, query) from None
 
@@ -139,7 +150,7 @@ def _needs_time(scope: Scope, query: Query) -> bool:
 
     Reading with a watermark takes one streaming source per Kafka partition, so other queries read without one.
     """
-    # Lookup tables have no event time.
+    # Tables FOR SYSTEM_TIME AS OF have no event time.
     tables = [table for table in query.tree.find_all(exp.Table) if table.args.get("version") is None]
     if any(windows_of(table) is not None for table in tables):
         return True
@@ -151,8 +162,9 @@ def _needs_time(scope: Scope, query: Query) -> bool:
 class _Planner:
     """Plans one query; a table that the query names several times is read once."""
 
-    def __init__(self, scope: Scope, query: Query, depth: int, timed: bool) -> None:
+    def __init__(self, scope: Scope, query: Query, depth: int, timed: bool, numbers: Iterator[int]) -> None:
         self._scope, self._query, self._depth, self._timed = scope, query, depth, timed
+        self._numbers = numbers
         self._tables: dict[str, Relation] = {}
 
     def of(self, tree: exp.Expr, known: Mapping[str, Relation]) -> Relation:
@@ -184,6 +196,8 @@ class _Planner:
         return known
 
     def _set_operation(self, tree: exp.SetOperation, known: Mapping[str, Relation]) -> Relation:
+        if top_n_query.is_limited(tree):
+            return self._select(top_n_query.around(tree), known)
         check_endless(tree)
         if not isinstance(tree, exp.Union) or tree.args.get("by_name"):
             refuse(tree.expression, tree.key.upper(), f"only UNION and UNION ALL; {BATCH}", tree.key.upper())
@@ -204,17 +218,35 @@ class _Planner:
     def _select(self, tree: exp.Select, known: Mapping[str, Relation]) -> Relation:
         made = tree.copy()
         made.set("with_", None)
+        versions = temporal_joins.take_versions(self._scope, made, self._query)
         looked = take_lookups(self._scope, made, self._query)
-        parts = self._parts(made, known, set(looked))
+        parts = self._parts(made, known, {*looked, *versions})
+        if versions:
+            made, parts = temporal_joins.version_joined(self._scope, made, parts, versions, self._place)
         spark = self._scope.spark
         if not looked and not any(each.relation.endless for each in parts.inputs):
             return of_rows(over(spark, made, parts.frames()))
+        made, parts = top_n_query.with_places(made, parts)
+        return self._over_parts(made, parts, looked)
+
+    def _over_parts(self, made: exp.Select, parts: Parts, looked: dict[str, exp.Table]) -> Relation:
+        """Plan a SELECT over planned inputs, of which at least one is unbounded."""
+        spark = self._scope.spark
+
+        def plan_base(base: exp.Select) -> Relation:
+            return self._over_parts(base, parts, looked)
+
+        if top_n_query.is_limited(made):
+            return top_n_query.limited(made, parts, plan_base, self._place)
+        ranked = top_n_query.ranking(made, parts, plan_base, self._place)
+        if ranked is not None:
+            return ranked
         check_endless(made)
         if looked:
             return looked_up(self._scope, made, parts, looked)
         if all(each.relation.grows for each in parts.inputs):
             return append_query.select(spark, made, parts)
-        return updating_query.select(spark, made, parts)
+        return updating_query.select(spark, made, parts, self._place)
 
     def _parts(self, select: exp.Select, known: Mapping[str, Relation], taken: set[str]) -> Parts:
         """Plan the inputs of a SELECT and put the names of their frames into the tree, in place.
@@ -232,7 +264,8 @@ class _Planner:
             if made.each is not None:
                 why = "INSERT its result INTO a table and read that"
                 refuse(node, f"'{node.alias or node.name}', a lookup join, as part of a query", why)
-            alias = node.alias or node.name
+            # A query in FROM needs no alias; its columns are qualified all the same.
+            alias = node.alias or node.name or f"_query_{number}"
             key = f"{alias}@{number}"
             place = exp.to_table("x")
             place.set("this", exp.to_identifier(key, quoted=True))
@@ -272,6 +305,17 @@ class _Planner:
             refuse(node, f"a window over '{node.name}', whose rows change,", why)
         return replace(made, names=names_of(made.names, windows), rows=windowed(made.rows, windows, node))
 
+    def _place(self) -> StatePlace:
+        """Return where the next operator with state keeps it; the same each time the query is planned.
+
+        Raises:
+            RefusedError: the query's rows could be others when a micro-batch is repeated.
+        """
+        check_same_if_repeated(self._query.tree)
+        for name in tables_in(self._query):
+            _check_definition(self._scope, name)
+        return StatePlace(Storage.at(self._scope.states), f"operator-{next(self._numbers)}")
+
     def _table(self, name: str) -> Relation:
         """Plan a table or view of the catalog."""
         if name not in self._tables:
@@ -287,8 +331,22 @@ class _Planner:
     def _view(self, made: CreateView) -> Relation:
         check_depth(made, self._depth)
         with within_view(made):
-            planned = relation(self._scope, made.query, self._depth + 1, timed=self._timed)
+            planned = relation(self._scope, made.query, self._depth + 1, timed=self._timed, numbers=self._numbers)
         return planned.renamed(names_of_view(made, planned.names))
+
+
+def _check_definition(scope: Scope, name: str) -> None:
+    """Check that a view, through the views that it reads, or a computed column has no random function."""
+    made = scope.definition(name).made
+    if isinstance(made, CreateTable):
+        for column in made.columns:
+            if isinstance(column, ComputedColumn):
+                check_same_if_repeated(parse_query(f"SELECT {column.expression}").tree)
+        return
+    with within_view(made):
+        check_same_if_repeated(made.query.tree)
+        for each in tables_in(made.query):
+            _check_definition(scope, each)
 
 
 def _place_of(node: exp.Expr) -> dict[str, object]:

@@ -8,6 +8,7 @@ all changes, none of which Spark ever evicts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -18,7 +19,7 @@ from sqlglot import exp
 
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
-from tablestore.sql.queries.qualify import output_names
+from tablestore.sql.parser.qualify import output_names
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import Groups, Relation, of_groups, settled, signed, tidied
 from tablestore.sql.queries.unsupported import BATCH, refuse
@@ -28,7 +29,7 @@ _SIDES: Final = {"": "INNER", "INNER": "INNER", "LEFT": "LEFT", "RIGHT": "RIGHT"
 
 
 @dataclass(frozen=True)
-class _Joined:
+class JoinedRows:
     """The result of the joins planned so far.
 
     Attributes:
@@ -65,29 +66,35 @@ def joined(select: exp.Select, parts: Parts) -> tuple[exp.Select, QueryInput]:
     joins = select.args.get("joins") or []
     if len(parts.inputs) != len(joins) + 1:
         refuse(select.expressions[0], "VALUES or a function of tables beside tables whose rows change", BATCH)
-    made = select.copy()
-    made.set("expressions", [exp.alias_(_bare(each), name, quoted=True) for each, name in zip(made.expressions, output_names(select), strict=True)])  # fmt: skip  # noqa: E501
     first = parts.inputs[0]
-    found = _Joined(first.relation, {(first.alias, name): name for name in first.relation.names})
+    found = JoinedRows(first.relation, {(first.alias, name): name for name in first.relation.names})
     conditions: list[exp.Expr] = []
     for join, part in zip(joins, parts.inputs[1:], strict=True):
         found, left_over = _join(found, join, part)
         conditions += left_over
-    place = exp.to_table(JOINED)
-    place.set("this", exp.to_identifier(JOINED, quoted=True))
-    made.set("joins", None)
-    made.set("from_", exp.From(this=place))
-    for condition in conditions:
-        made = made.where(condition.copy())
-    return _over(made, found), QueryInput(JOINED, JOINED, found.relation, place)
+    return over_join(select, found, conditions)
 
 
 def _bare(output: exp.Expr) -> exp.Expr:
     return output.this.copy() if isinstance(output, exp.Alias) else output.copy()
 
 
-def _over(select: exp.Select, found: _Joined) -> exp.Select:
-    """Return a SELECT with columns of the joined tables replaced by columns of the join."""
+def over_join(select: exp.Select, found: JoinedRows, conditions: Sequence[exp.Expr]) -> tuple[exp.Select, QueryInput]:
+    """Return a SELECT over joined rows in place of its tables, and the joined rows as its input.
+
+    Args:
+        select: the qualified SELECT over the tables.
+        found: the joined rows.
+        conditions: conditions of ON that are still to be applied.
+    """
+    select = select.copy()
+    select.set("expressions", [exp.alias_(_bare(each), name, quoted=True) for each, name in zip(select.expressions, output_names(select), strict=True)])  # fmt: skip  # noqa: E501
+    place = exp.to_table(JOINED)
+    place.set("this", exp.to_identifier(JOINED, quoted=True))
+    select.set("joins", None)
+    select.set("from_", exp.From(this=place))
+    for condition in conditions:
+        select = select.where(condition.copy())
 
     def said(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Coalesce):
@@ -102,21 +109,21 @@ def _over(select: exp.Select, found: _Joined) -> exp.Select:
 
     made = select.transform(said)
     assert isinstance(made, exp.Select), "a SELECT stays one"
-    return made
+    return made, QueryInput(JOINED, JOINED, found.relation, place)
 
 
 def _name(node: exp.Expr) -> tuple[str, str] | None:
     return (node.table, node.name) if isinstance(node, exp.Column) else None
 
 
-def _join(left: _Joined, join: exp.Join, part: QueryInput) -> tuple[_Joined, list[exp.Expr]]:
+def _join(left: JoinedRows, join: exp.Join, part: QueryInput) -> tuple[JoinedRows, list[exp.Expr]]:
     """Join one more table, and return the join and the conditions of ON still to be applied to it."""
     side = _SIDES.get(join.side or join.kind)
     method = join.method or ("" if not join.args.get("using") else "USING")
     if side is None or method:
         what = f"{method or join.kind or join.side} JOIN"
         refuse(part.place, f"{what} of tables whose rows change", "use INNER, LEFT, RIGHT or FULL JOIN ... ON", "JOIN")
-    equal, others = _equalities(join.args.get("on"), left, part)
+    equal, others = equalities(join.args.get("on"), left.names, part.alias)
     if not equal:
         refuse(part.place, f"a join with '{part.alias}' without an equality of columns of both", "give one", "JOIN")
     by_left = {one for one, _ in equal}
@@ -135,17 +142,23 @@ def _join(left: _Joined, join: exp.Join, part: QueryInput) -> tuple[_Joined, lis
     return _by_columns(left, part, equal), others
 
 
-def _equalities(
-    condition: exp.Expr | None, left: _Joined, part: QueryInput
+def equalities(
+    condition: exp.Expr | None, names: Mapping[tuple[str, str], str], alias: str
 ) -> tuple[list[tuple[str, str]], list[exp.Expr]]:
-    """Split a condition into pairs of equal columns, left and right, and the remaining conditions."""
+    """Split a condition into pairs of equal columns, left and right, and the remaining conditions.
+
+    Args:
+        condition: the condition; None for none.
+        names: the columns of the left side, by table alias and column of the query.
+        alias: the alias of the right side.
+    """
     equal: list[tuple[str, str]] = []
     others: list[exp.Expr] = []
     for each in condition.flatten() if isinstance(condition, exp.And) else [condition] if condition else []:
         inner = each.unnest()
-        names = [_name(inner.this), _name(inner.expression)] if isinstance(inner, exp.EQ) else []
-        one = next((left.names[name] for name in names if name is not None and name in left.names), None)
-        other = next((name[1] for name in names if name is not None and name[0] == part.alias), None)
+        found = [_name(inner.this), _name(inner.expression)] if isinstance(inner, exp.EQ) else []
+        one = next((names[name] for name in found if name is not None and name in names), None)
+        other = next((name[1] for name in found if name is not None and name[0] == alias), None)
         if one is not None and other is not None:
             equal.append((one, other))
         else:
@@ -153,7 +166,7 @@ def _equalities(
     return equal, others
 
 
-def _by_key(left: _Joined, part: QueryInput, equal: list[tuple[str, str]], side: str) -> _Joined:
+def _by_key(left: JoinedRows, part: QueryInput, equal: list[tuple[str, str]], side: str) -> JoinedRows:
     right = part.relation
     keys = [f"_key_{number}" for number in range(len(equal))]
 
@@ -202,10 +215,10 @@ def _by_key(left: _Joined, part: QueryInput, equal: list[tuple[str, str]], side:
             names[part.alias, other_name] = key
         same += [(name, (part.alias, other_name), key) for name in lefts]
     found = Groups(frame, (*keys, *outputs), (*keys, *outputs), (*keys, "_apart"), "_kept")
-    return _Joined(of_groups(found, range(len(keys))), names, tuple(same))
+    return JoinedRows(of_groups(found, range(len(keys))), names, tuple(same))
 
 
-def _by_columns(left: _Joined, part: QueryInput, equal: list[tuple[str, str]]) -> _Joined:
+def _by_columns(left: JoinedRows, part: QueryInput, equal: list[tuple[str, str]]) -> JoinedRows:
     right = part.relation
     total = len(left.relation.names)
     outputs = [f"_{n}" for n in range(total + len(right.names))]
@@ -226,7 +239,7 @@ def _by_columns(left: _Joined, part: QueryInput, equal: list[tuple[str, str]]) -
 
     names = {name: outputs[left.relation.names.index(column)] for name, column in left.names.items()}
     names |= {(part.alias, column): outputs[total + n] for n, column in enumerate(right.names)}
-    return _Joined(Relation(tuple(outputs), changelog=changelog, key=key, chained=True), names)
+    return JoinedRows(Relation(tuple(outputs), changelog=changelog, key=key, chained=True), names)
 
 
 def _key_of_pairs(left: Relation, right: Relation, equal: list[tuple[str, str]]) -> tuple[int, ...] | None:

@@ -2,6 +2,7 @@
 
 Spark reads a static table as planned at the start of a query. So each micro-batch is joined by itself, with the
 snapshot that is the newest at that time. Results already written are not corrected when the table changes later.
+Tables of a connector are joined by ``temporal_joins.py``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,19 @@ def lookups_in(select: exp.Select) -> list[exp.Join]:
     return [join for join in select.args.get("joins") or [] if join.this.args.get("version") is not None]
 
 
+def side_of(join: exp.Join) -> str:
+    """Return ``INNER`` or ``LEFT``.
+
+    Raises:
+        RefusedError: the join is of another kind.
+    """
+    side = join.side or join.kind or "INNER"
+    if side not in {"INNER", "LEFT"} or join.method or join.args.get("using"):
+        name = join.method or ("USING in a" if join.args.get("using") else side)
+        refuse(join.this, f"{name} JOIN FOR SYSTEM_TIME AS OF", "use INNER or LEFT JOIN ... ON")
+    return side
+
+
 def take_lookups(scope: Scope, select: exp.Select, query: Query) -> dict[str, exp.Table]:
     """Replace the lookup tables of a SELECT by names of frames.
 
@@ -44,22 +58,22 @@ def take_lookups(scope: Scope, select: exp.Select, query: Query) -> dict[str, ex
         The replaced tables, by the names of their frames.
 
     Raises:
-        RefusedError: a lookup table is not a store table, the time is not PROCTIME(), or the join is neither INNER nor
-            LEFT.
+        RefusedError: a lookup table is a view, the time is not PROCTIME(), or the join is neither INNER nor LEFT.
     """
     found: dict[str, exp.Table] = {}
     for number, join in enumerate(lookups_in(select)):
         table = join.this
         what = f"'{table.name}' FOR SYSTEM_TIME AS OF"
         made = scope.definition(table.name).made
-        if not isinstance(made, CreateTable) or connector_of(made) is not None:
-            refuse(table, what, "only store tables can be looked up; INSERT it INTO one")
+        if not isinstance(made, CreateTable):
+            refuse(table, what, "a view has no versions; join its tables")
+        if connector_of(made) is not None:
+            continue
         moment = table.args["version"].expression
-        if not _is_proctime(scope, moment, query):
+        if not is_proctime(scope, moment, query):
             why = "only current rows can be looked up: use a column AS PROCTIME(), or join the tables"
             refuse(moment, f"{what} a time that is not PROCTIME()", why)
-        if (join.side or join.kind or "INNER") not in {"INNER", "LEFT"}:
-            refuse(table, f"a {join.side or join.kind} lookup JOIN", "use INNER or LEFT JOIN")
+        side_of(join)
         key = f"{table.name}@lookup{number}"
         place = exp.to_table("x")
         place.set("this", exp.to_identifier(key, quoted=True))
@@ -118,7 +132,8 @@ def _newest(scope: Scope, batch: DataFrame, name: str) -> DataFrame:
     return with_computed(table.read(), definition.made)
 
 
-def _is_proctime(scope: Scope, moment: exp.Expr, query: Query) -> bool:
+def is_proctime(scope: Scope, moment: exp.Expr, query: Query) -> bool:
+    """Return whether the time of FOR SYSTEM_TIME AS OF is ``PROCTIME()`` or a column of it."""
     if isinstance(moment, exp.Anonymous):
         return moment.name.upper() == PROCTIME
     return isinstance(moment, exp.Column) and moment.name.lower() in _proctimes(scope, query)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
+from tablestore.sql.parser.qualify import Source
 from tablestore.sql.parser.window_types import Windows
-from tablestore.sql.queries.qualify import Source
 from tablestore.sql.queries.relation import Relation
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Final
+from typing import Final, NoReturn
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -25,6 +25,21 @@ from tablestore.spark.changelog import changelog
 _SIGN, _NET, _COPY, _LEAST, _MOST = "_sign", "_net", "_copy", "_least", "_most"
 APPEND: Final = "append"
 UPDATE: Final = "update"
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Rows with their place in their group, of which the query around them says which places it needs.
+
+    Attributes:
+        position: position of the column with the place.
+        limited: plans the rows from one place to another, with or without the column.
+        unlimited: raises the error for a query that does not say.
+    """
+
+    position: int
+    limited: Callable[[int, int, bool], Relation]
+    unlimited: Callable[[], NoReturn]
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,7 @@ class Relation:
         momentary: names of nondeterministic columns, such as the time of reading, with a new value at each read.
         each: function still to be applied to ``rows`` per micro-batch, since Spark cannot do it in a plan; or None.
         shape: with ``each``, a frame with the columns it returns, which must not be run.
+        ranking: set if the relation can only be planned once the query around it says which places it needs.
     """
 
     names: tuple[str, ...]
@@ -60,6 +76,7 @@ class Relation:
     momentary: frozenset[str] = frozenset()
     each: Callable[[DataFrame], DataFrame] | None = None
     shape: DataFrame | None = None
+    ranking: Ranking | None = None
 
     @property
     def grows(self) -> bool:

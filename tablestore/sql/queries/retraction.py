@@ -2,7 +2,7 @@
 
 A row has a sign: +1 if it is added, -1 if it is retracted. COUNT, SUM and AVG are sums of values times signs, so a
 retracted row leaves no trace. For DISTINCT aggregates each distinct value is counted first, and only its appearance
-and disappearance are passed on.
+and disappearance are passed on. MIN and MAX are values of an operator of their own (``operators/extremes.py``).
 
 This module works on SQL trees alone; ``signed_groups.py`` builds the frames.
 """
@@ -33,9 +33,21 @@ class Sum(StrEnum):
     COUNT = "COUNT"
     SUM = "SUM"
     AVG = "AVG"
+    MIN = "MIN"
+    MAX = "MAX"
+
+    @property
+    def is_extreme(self) -> bool:
+        """Whether it is one of the values instead of a sum of weights."""
+        return self in {Sum.MIN, Sum.MAX}
 
 
-_SUMS: Final = {exp.Count: Sum.COUNT, exp.Sum: Sum.SUM, exp.Avg: Sum.AVG}
+_SUMS: Final = {exp.Count: Sum.COUNT, exp.Sum: Sum.SUM, exp.Avg: Sum.AVG, exp.Min: Sum.MIN, exp.Max: Sum.MAX}
+
+_WHY: Final = (
+    "is not supported in a continuous query over rows that change; COUNT, SUM, AVG, MIN and MAX are, of DISTINCT "
+    "values too. INSERT the rows INTO a store table and query it in batch mode: SET 'execution.runtime-mode' = 'batch'."
+)
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,7 @@ def _aggregate(node: exp.AggFunc | exp.Filter, arguments: dict[exp.Expr, str]) -
     condition, inside = condition_of(node)
     kind = next((found for each, found in _SUMS.items() if type(inside) is each), None)
     if kind is None:
-        raise RefusedError(node, f"{node.sql('spark')} {_why(inside)}")
+        raise RefusedError(node, f"{node.sql('spark')} {_WHY}")
     distinct = isinstance(inside.this, exp.Distinct)
     of_all = isinstance(inside.this, exp.Star | exp.Literal)
     values: list[exp.Expr] = inside.this.expressions if distinct else [inside.this, *inside.expressions]
@@ -119,12 +131,4 @@ def _aggregate(node: exp.AggFunc | exp.Filter, arguments: dict[exp.Expr, str]) -
         raise RefusedError(node, f"{node.sql('spark')} is not supported in a continuous query: it takes one argument.")
     values = only_where(condition, values)
     names = tuple(arguments.setdefault(value, f"_argument_{len(arguments)}") for value in values)
-    return Aggregate(kind, names, distinct, node)
-
-
-def _why(node: exp.Expr) -> str:
-    what = "is not supported in a continuous query over rows that change"
-    instead = "INSERT the rows INTO a store table and query it in batch mode: SET 'execution.runtime-mode' = 'batch'"
-    if isinstance(node, exp.Min | exp.Max):
-        return f"{what}: when the row with this value is retracted, the next value would have to be known. {instead}."
-    return f"{what}; COUNT, SUM and AVG are, of DISTINCT values too. {instead}."
+    return Aggregate(kind, names, distinct and not kind.is_extreme, node)

@@ -6,6 +6,7 @@ DISTINCT aggregates each distinct value is first a group of its own, and only it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 
@@ -16,6 +17,9 @@ from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegralType, L
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.spark.changelog import changelog
+from tablestore.sql.operators.extremes import Extreme, with_extremes
+from tablestore.sql.operators.held_types import is_ordered
+from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.parser.error_location import RefusedError
 from tablestore.sql.queries.retraction import Aggregate, RetractableQuery, Sum
 
@@ -25,36 +29,44 @@ _TAG, _SIGN, _ROWS, _EACH = "_tag", "_sign", "_rows", "_each"
 _DECIMAL_MAX = 38
 
 
-def grouped(rows: DataFrame, parts: RetractableQuery) -> DataFrame:
+def grouped(rows: DataFrame, parts: RetractableQuery, place: Callable[[], StatePlace]) -> DataFrame:
     """Return the groups of signed rows with their aggregates.
 
     Args:
         rows: streaming frame with the columns of ``parts.inner`` and ``_change_type``.
         parts: the query.
+        place: returns where the next operator keeps its state.
 
     Returns:
         A frame with the query's keys and aggregates, `LIVE`, and ``_seq``, which increases with each micro-batch that
         changes a group. It must run in output mode ``update``, with Spark's check of chained stateful operators off.
 
     Raises:
-        RefusedError: SUM or AVG of a type without exact addition.
+        RefusedError: SUM or AVG of a type without exact addition, MIN or MAX of one without an order.
     """
     kinds = {field.name: field.dataType for field in rows.schema}
     for each in parts.aggregates.values():
         _check(each, kinds)
     signed = rows.withColumn(_SIGN, _sign()).drop(CHANGE_TYPE)
-    plain = {_weights(name): each for name, each in parts.aggregates.items() if not each.distinct}
+    extremes = {name: each for name, each in parts.aggregates.items() if each.sum.is_extreme}
+    summed = {name: each for name, each in parts.aggregates.items() if name not in extremes}
+    plain = {_weights(name): each for name, each in summed.items() if not each.distinct}
     weights = _weighed(plain, kinds)
     weights[_ROWS] = F.col(_SIGN)
-    distinct = list(dict.fromkeys(each.arguments for each in parts.aggregates.values() if each.distinct))
+    distinct = list(dict.fromkeys(each.arguments for each in summed.values() if each.distinct))
     if distinct:
+        # The other rows have no values after this step, so MIN and MAX are those of the distinct values.
+        distinct = list(dict.fromkeys([*distinct, *(each.arguments for each in extremes.values())]))
         signed, weights = _counted(signed, parts.keys, weights, distinct)
-    for name, each in parts.aggregates.items():
+    if extremes:
+        signed = _with_extremes(signed, parts.keys, extremes, distinct, place())
+    for name, each in summed.items():
         if each.distinct:
             tag = F.col(_TAG) == distinct.index(each.arguments) + 1
             weights |= {part: F.when(tag, weight) for part, weight in _weighed({_weights(name): each}, kinds).items()}
     sums = [F.sum(weight).alias(name) for name, weight in weights.items()]
-    groups = signed.groupBy(*parts.keys).agg(*sums, F.count(F.lit(1)).alias(SEQ))
+    newest = [F.max_by(F.struct(name), F.col(f"{name}_at")).alias(_weights(name).value) for name in extremes]
+    groups = signed.groupBy(*parts.keys).agg(*sums, *newest, F.count(F.lit(1)).alias(SEQ))
     # Without GROUP BY there is always one group, even if it has no rows.
     live = F.coalesce(F.col(_ROWS), F.lit(0)) > 0 if parts.keys else F.lit(True)
     results = [_result(name, each, kinds).alias(name) for name, each in parts.aggregates.items()]
@@ -78,10 +90,33 @@ def _sign() -> Column:
     return F.when(added, F.lit(1)).otherwise(F.lit(-1)).cast("bigint")
 
 
+def _with_extremes(
+    signed: DataFrame,
+    keys: tuple[str, ...],
+    extremes: dict[str, Aggregate],
+    distinct: list[tuple[str, ...]],
+    place: StatePlace,
+) -> DataFrame:
+    """Add the rows and columns of MIN and MAX to signed rows; see ``with_extremes``."""
+    found = []
+    for name, each in extremes.items():
+        value = F.col(each.arguments[0])
+        if distinct:
+            value = F.when(F.col(_TAG) == distinct.index(each.arguments) + 1, value)
+        signed = signed.withColumn(f"{name}_of", value)
+        found.append(Extreme(name, f"{name}_of", is_max=each.sum is Sum.MAX))
+    return with_extremes(signed, _SIGN, keys, found, place)
+
+
 def _check(each: Aggregate, kinds: dict[str, DataType]) -> None:
     if each.sum is Sum.COUNT:
         return
     kind = kinds[each.arguments[0]]
+    if each.sum.is_extreme:
+        if not is_ordered(kind):
+            msg = f"{each.node.sql('spark')} over rows that change is not supported for {kind.simpleString()}."
+            raise RefusedError(each.node, msg)
+        return
     if not isinstance(kind, IntegralType | DecimalType):
         msg = (
             f"{each.node.sql('spark')} over rows that change is not supported for {kind.simpleString()}, because a "
@@ -106,6 +141,8 @@ def _weighed(aggregates: dict[_Weights, Aggregate], kinds: dict[str, DataType]) 
 def _result(name: str, each: Aggregate, kinds: dict[str, DataType]) -> Column:
     """Return an aggregate computed from its sums, in the type that Spark's own aggregate has."""
     names = _weights(name)
+    if each.sum.is_extreme:
+        return F.col(names.value).getField(name)
     count = F.coalesce(F.col(names.count), F.lit(0).cast("bigint"))
     if each.sum is Sum.COUNT:
         return count

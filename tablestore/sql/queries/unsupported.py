@@ -7,27 +7,30 @@ from typing import Final, NoReturn
 from sqlglot import exp
 
 from tablestore.sql.parser.error_location import RefusedError
-from tablestore.sql.queries.qualify import own_nodes
+from tablestore.sql.parser.qualify import own_nodes
 
 BATCH: Final = "SET 'execution.runtime-mode' = 'batch' reads what is there now"
-#: Functions that return a different value each time, so a retracted row would differ from the row that was added.
-_MOMENTARY: Final = frozenset(
+TOP_N: Final = (
+    "SELECT ... FROM (SELECT ..., ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n FROM ...) WHERE n <= 3"
+)
+"""What a query looks like that selects the first rows of each group."""
+ONE_ROW: Final = TOP_N.replace("n <= 3", "n = 1")
+"""What a query looks like that selects one row of each group."""
+_RANDOM: Final = frozenset(
     {
-        *("PROCTIME", "NOW", "CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP", "LOCALTIME"),
-        *(
-            "CURDATE",
-            "CURRENT_ROW_TIMESTAMP",
-            "UNIX_TIMESTAMP",
-            "RAND",
-            "RANDN",
-            "RANDOM",
-            "RANDSTR",
-            "UNIFORM",
-            "UUID",
-        ),
-        *("SHUFFLE", "MONOTONICALLY_INCREASING_ID", "SPARK_PARTITION_ID", "INPUT_FILE_NAME"),
+        *("RAND", "RANDN", "RANDOM", "RANDSTR", "UNIFORM", "UUID", "SHUFFLE"),
+        *("MONOTONICALLY_INCREASING_ID", "SPARK_PARTITION_ID", "INPUT_FILE_NAME"),
     }
 )
+"""Functions that return a different value when a micro-batch is repeated."""
+_TIMES: Final = frozenset(
+    {
+        *("PROCTIME", "NOW", "CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "LOCALTIMESTAMP", "LOCALTIME"),
+        *("CURDATE", "CURRENT_ROW_TIMESTAMP", "UNIX_TIMESTAMP"),
+    }
+)
+_MOMENTARY: Final = _RANDOM | _TIMES
+"""Functions that return a different value in each micro-batch: a retracted row would differ from the row added."""
 
 
 def refuse(node: exp.Expr | None, what: str, why: str, word: str = "") -> NoReturn:
@@ -53,18 +56,18 @@ def check_endless(tree: exp.Query) -> None:
         RefusedError: it does; the message has an alternative.
     """
     if order := tree.args.get("order") or tree.args.get("sort") or tree.args.get("cluster"):
-        refuse(order, "ORDER BY", f"an unbounded result cannot be sorted; {BATCH}", "ORDER")
+        refuse(order, "ORDER BY", f"an unbounded result cannot be sorted; add a LIMIT, or {BATCH}", "ORDER")
     for part, word in (("limit", "LIMIT"), ("offset", "OFFSET")):
         if limit := tree.args.get(part):
             name = "FETCH" if isinstance(limit, exp.Fetch) else word
-            refuse(limit, name, f"the first rows are not deterministic; {BATCH}", name)
+            refuse(limit, name, f"the first rows are not deterministic; add ORDER BY and LIMIT, or {BATCH}", name)
     if not isinstance(tree, exp.Select):
         return
     if tree.args.get("qualify") or tree.args.get("windows"):
         refuse(tree.args.get("qualify") or tree.expressions[0], "QUALIFY and WINDOW", f"they need all rows; {BATCH}")
     for node in own_nodes(tree):
         if isinstance(node, exp.Window):
-            refuse(node, "OVER (...)", f"it needs all rows; {BATCH}")
+            refuse(node, "OVER (...)", f"it needs all rows, except for Top-N: {TOP_N}; or {BATCH}")
     on = tree.args.get("distinct")
     if on is not None and on.args.get("on"):
         refuse(on, "DISTINCT ON", f"the row kept is not deterministic; {BATCH}")
@@ -86,6 +89,19 @@ def check_repeatable(select: exp.Select) -> None:
             )
         if isinstance(node, exp.Query) and node is not select:
             refuse(node, "a query within an expression over rows that change", f"join the tables, or {BATCH}")
+
+
+def check_same_if_repeated(tree: exp.Expr) -> None:
+    """Check that a query whose operators keep the rows of a micro-batch has no function that is random.
+
+    Raises:
+        RefusedError: it has one; the message has an alternative.
+    """
+    for node in tree.walk():
+        name = _function(node)
+        if name in _RANDOM:
+            why = "a micro-batch that is repeated must have the same rows; INSERT them INTO a table, and read that"
+            refuse(node, f"{name} with Top-N, or with MIN and MAX over rows that change,", why)
 
 
 def is_momentary(tree: exp.Expr) -> bool:

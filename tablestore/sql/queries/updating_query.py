@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from sqlglot import exp
 
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
+from tablestore.sql.operators.stateful import StatePlace
+from tablestore.sql.parser.qualify import kept_groups, kept_key, output_names, own_nodes, qualified
 from tablestore.sql.queries.append_query import KEPT, is_grouped, prepared
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.distinct_aggregates import ROWS, groups_of
 from tablestore.sql.queries.joins import joined
-from tablestore.sql.queries.qualify import kept_groups, kept_key, output_names, own_nodes, qualified
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import Groups, Relation, distinct, of_changes, of_groups, tidied
 from tablestore.sql.queries.retraction import retract
@@ -20,13 +23,14 @@ from tablestore.sql.queries.signed_groups import LIVE, grouped
 from tablestore.sql.queries.unsupported import BATCH, check_not_final, check_repeatable, refuse
 
 
-def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
+def select(spark: SparkSession, tree: exp.Select, parts: Parts, place: Callable[[], StatePlace]) -> Relation:
     """Plan a SELECT of which at least one input is updating.
 
     Args:
         spark: the Spark session.
         tree: the SELECT, whose FROM names frames.
         parts: the inputs of the SELECT.
+        place: returns where the next operator keeps its state.
 
     Raises:
         RefusedError: it is not supported as a continuous query.
@@ -45,7 +49,7 @@ def select(spark: SparkSession, tree: exp.Select, parts: Parts) -> Relation:
         said, part = joined(said, parts)
     else:
         (part,) = parts.inputs
-    made = _grouped(spark, said, part) if is_grouped(said) else _rows(spark, said, part)
+    made = _grouped(spark, said, part, place) if is_grouped(said) else _rows(spark, said, part)
     return distinct(made) if tree.args.get("distinct") else made
 
 
@@ -72,12 +76,12 @@ def _rows(spark: SparkSession, said: exp.Select, part: QueryInput) -> Relation:
     return of_changes(frame.toDF(*names, *carried), key)
 
 
-def _grouped(spark: SparkSession, said: exp.Select, part: QueryInput) -> Relation:
+def _grouped(spark: SparkSession, said: exp.Select, part: QueryInput, place: Callable[[], StatePlace]) -> Relation:
     made, outputs = prepared(said)
     taken = retract(made)
     changes = {part.key: part.relation.changes()}
     rows = over(spark, taken.inner.select(exp.column(CHANGE_TYPE, table=part.alias, quoted=True)), changes)
-    groups = grouped(rows, taken)
+    groups = grouped(rows, taken, place)
     outer = taken.outer.select(*(exp.column(name) for name in (*taken.keys, LIVE, SEQ)))
     frame = over(spark, outer, {ROWS: groups})
     kept = F.col(LIVE) & F.col(KEPT) if KEPT in frame.columns else F.col(LIVE)

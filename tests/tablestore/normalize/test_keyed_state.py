@@ -19,7 +19,7 @@ from snapshot.schema.physical_names import Columns
 from snapshot.schema.row_equality import equal
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP
 from snapshot.storage import Storage
-from tablestore.normalize import keyed_state, operator
+from tablestore.normalize import keyed_state, operator, segments
 from tablestore.normalize.keyed_state import KeyedState, StateSpec
 from tablestore.normalize.operator import NormalizedRows, NormalizedSplit
 from tablestore.normalize.state_upkeep import clean
@@ -114,7 +114,7 @@ def _hashes_collide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write every segment at once, in batches of a few rows, and look up a few rows at a time."""
-    monkeypatch.setattr(keyed_state, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(segments, "_MEMORY_BYTES", 0)
     monkeypatch.setattr(keyed_state, "_BATCH_ROWS", 3)
     monkeypatch.setattr(operator, "_CHUNK_ROWS", 5)
 
@@ -244,7 +244,7 @@ def test_an_answer_that_is_lost_loses_no_state(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_attempt_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyed_state, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(segments, "_MEMORY_BYTES", 0)
     spec = spec_in(tmp_path)
     log = Log(((1, "a"), (2, "b"), (1, "c")))
     changes(split(spec, log, 0, 2).read())
@@ -288,7 +288,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
         (b"x" * len(content), CorruptedError, "is damaged"),
         (None, DataLostError, "is gone"),
     ):
-        keyed_state._OPEN.clear()
+        segments._OPEN.clear()
         segment.unlink(missing_ok=True)
         if damaged is not None:
             segment.write_bytes(damaged)

@@ -1,0 +1,153 @@
+"""``RowMultiset``: the rows of the groups of one bucket, each with its number of copies, as of a micro-batch.
+
+A change adds copies or removes them, so a segment holds differences, and the number of copies of a row is the sum over
+all segments. Writing a change needs no look-up, and the rows of a group are together in each segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from snapshot.errors import CorruptedError, DataLostError
+from snapshot.quoting import quoted
+from snapshot.schema.system_columns import conform
+from snapshot.storage import Storage
+from tablestore.normalize.segments import HASH, REMEDY, Segment, SegmentedState
+
+COUNT: Final = "_count"
+_BATCH_ROWS: Final = 131_072
+
+Hashes = npt.NDArray[np.int64]
+
+
+class RowMultiset(SegmentedState):
+    """The state of one bucket after a micro-batch, which ``put`` changes into the one after the next."""
+
+    def __init__(self, db: duckdb.DuckDBPyConnection, storage: Storage, columns: pa.Schema, batch: int) -> None:
+        """Start with an empty state, to be saved as that of a micro-batch.
+
+        Args:
+            db: runs the merges.
+            storage: the bucket's folder.
+            columns: the columns of the rows.
+            batch: id of the micro-batch.
+        """
+        layout = pa.schema([pa.field(HASH, pa.int64()), pa.field(COUNT, pa.int64()), *columns])
+        super().__init__(storage, layout, batch)
+        self._db = db
+        self._columns = columns
+
+    @classmethod
+    def open(cls, db: duckdb.DuckDBPyConnection, storage: Storage, columns: pa.Schema, batch: int) -> RowMultiset:
+        """Return the state before a micro-batch; see ``__init__``.
+
+        Raises:
+            CorruptedError: a file of the state cannot be read, or is of other columns.
+            DataLostError: the state after the micro-batch before is gone, or was never written.
+            UnavailableError: the file system does not answer.
+        """
+        state = cls(db, storage, columns, batch)
+        if batch == 0:
+            return state
+        name = f"{batch - 1}.json"
+        if not storage.exists(name):
+            msg = (
+                f"{storage.path(name)}: this query's state before micro-batch {batch} is missing. Either the sink did "
+                "not read all rows of the micro-batch before, or spark.sql.shuffle.partitions was changed since the "
+                f"query first started, or the file was removed. Set it back; else: {REMEDY}"
+            )
+            raise DataLostError(msg)
+        state._load(name)
+        return state
+
+    def rows(self, hashes: Hashes) -> pa.Table:
+        """Return the rows of the groups with one of the hashes, in any order, perhaps several times each.
+
+        Args:
+            hashes: the groups' hashes, sorted and without duplicates.
+
+        Returns:
+            ``_hash``, ``_count`` and the columns; the copies of a row are the sum of its counts.
+        """
+        found: list[pa.RecordBatch] = []
+        for segment in self._segments:
+            for batch in segment.batches:
+                held = _hashes_of(batch)
+                first, end = np.searchsorted(held, hashes, "left"), np.searchsorted(held, hashes, "right")
+                lengths = end - first
+                total = int(lengths.sum())
+                if total == batch.num_rows:
+                    found.append(batch)
+                elif total:
+                    before = np.cumsum(lengths) - lengths
+                    found.append(batch.take(pa.array(np.repeat(first - before, lengths) + np.arange(total))))
+        return pa.Table.from_batches(found, schema=self._layout)
+
+    def put(self, changes: pa.Table) -> None:
+        """Add changes: ``_hash``, ``_count``, which is negative where copies are removed, and the columns."""
+        rows = changes.select(self._layout.names).sort_by(HASH).combine_chunks()
+        for batch in rows.to_batches():
+            self._push(conform(batch, self._layout))
+
+    def _notes(self) -> dict[str, Any]:
+        return {"columns": self._columns_text()}
+
+    def _take_notes(self, version: dict[str, Any]) -> None:
+        if version["columns"] != self._columns_text():
+            msg = (
+                f"{self._storage.root}: the state is of a query with other columns ({version['columns']}) than this "
+                f"one ({self._columns_text()}). {REMEDY}"
+            )
+            raise CorruptedError(msg)
+
+    def _columns_text(self) -> str:
+        return ", ".join(f"{field.name} {field.type}" for field in self._columns)
+
+    def _merged(self, older: Segment, newer: Segment, *, is_oldest: bool) -> Iterator[pa.RecordBatch]:
+        del is_oldest  # Rows without copies leave the state wherever they meet.
+        held = [np.concatenate([_hashes_of(batch) for batch in each.batches]) for each in (older, newer)]
+        columns = ", ".join(quoted(field.name) for field in self._columns)
+        ends = [0, 0]
+        while ends[0] < older.rows or ends[1] < newer.rows:
+            starts = list(ends)
+            if starts[0] + _BATCH_ROWS < older.rows:
+                # All rows of one hash are in one step, because they may be the same row.
+                cut = held[0][starts[0] + _BATCH_ROWS]
+                ends = [int(np.searchsorted(each, cut, "right")) for each in held]
+            else:
+                ends = [older.rows, newer.rows]
+            pieces = [
+                piece
+                for each, start, end in zip((older, newer), starts, ends, strict=True)
+                for piece in each.slice(start, end)
+            ]
+            both = pa.Table.from_batches(pieces, schema=self._layout)
+            text = (
+                f"SELECT {HASH}, sum({COUNT})::BIGINT AS {COUNT}, {columns} FROM both_segments "
+                f"GROUP BY ALL HAVING sum({COUNT}) <> 0 ORDER BY {HASH}"
+            )
+            for batch in query(self._db, text, both_segments=both).to_batches():
+                if batch.num_rows:
+                    yield conform(batch, self._layout)
+
+
+def query(db: duckdb.DuckDBPyConnection, text: str, **tables: pa.Table) -> pa.Table:
+    """Return the rows of a query over Arrow tables, by name."""
+    for name, table in tables.items():
+        db.register(name, table)
+    try:
+        return db.sql(text).to_arrow_table()
+    finally:
+        for name in tables:
+            db.unregister(name)
+
+
+def _hashes_of(batch: pa.RecordBatch) -> Hashes:
+    hashes: Hashes = batch.column(HASH).to_numpy()
+    return hashes
