@@ -14,6 +14,7 @@ from snapshot.row_kind import CHANGE_TYPE, KIND, RowKind
 from snapshot.schema.spark_types import can_widen
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ
+from tablestore.spark.connect import arrow_frame
 from tablestore.write import arrow_input
 from tablestore.write.tabular_input import Tabular, is_pandas, read_loosely, read_tabular
 
@@ -114,7 +115,7 @@ def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> 
     kept = arrow_input.delete_columns(keys.columns, spec, rule)
     given = {name.lower(): name for name in keys.columns}
     if keys.isLocal():
-        return keys.sparkSession.createDataFrame(arrow_input.deletes_of(keys.toArrow(), spec, kept))
+        return arrow_frame(keys.sparkSession, arrow_input.deletes_of(keys.toArrow(), spec, kept))
     return keys.select(
         *[
             F.col(backquoted(given[f.name.lower()])).alias(f.name)
