@@ -12,9 +12,11 @@ from pyspark.sql import SparkSession
 from log_system.class_archive import sharing
 from log_system.jars import fetch_jars, find_java, waiting
 from log_system.kafka.client.secrets import REDACTION
+from snapshot.errors import InvalidInputError
 from tablestore.connectors.spark.datasource import ChangelogDataSource, KafkaDataSource, UpsertKafkaDataSource
 from tablestore.datasource import NormalizedDataSource, TableStoreDataSource
 from tablestore.spark.class_archive import java_options, spark_archive
+from tablestore.spark.connect import check_server, is_remote, remote_session
 from tablestore.spark.interrupts import interrupt_quietly
 from tablestore.spark.masters import PYTHON_PATH, Master, python_environment
 from tablestore.spark.object_stores import storage_jars, storage_settings
@@ -57,6 +59,7 @@ _STACK = "32m"
 Spark matches the error of its ``foreachBatch`` against a regular expression that takes about a kilobyte of stack for
 each character of the message. With the default of 1 MB, 2,000 characters cause a StackOverflowError; with this size,
 20,000 do not (measured)."""
+_LOCAL = "local[*]"
 _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """Turns off the bounds and null checks that Arrow's Java library makes for each value. Spark checks both itself."""
 
@@ -64,7 +67,8 @@ _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for
 def session(
     app_name: str = "tablestore",
     *,
-    master: str = "local[*]",
+    master: str = _LOCAL,
+    remote: str | None = None,
     warehouse: str | os.PathLike[str] | None = None,
     storage: str | None = None,
     config: Mapping[str, object] | None = None,
@@ -80,17 +84,35 @@ def session(
         master: Spark's master URL. A local master listens on loopback only. On a cluster, executors are sent this
             program's packages, unless ``PYSPARK_PYTHON`` or ``spark.pyspark.python`` names a Python that has them; see
             ``docs/guide/deploy.md``.
+        remote: URL of a Spark Connect server (``sc://host:15002``), by default that in the environment variable
+            ``SPARK_REMOTE``; takes the place of ``master``. The server has the jars and the warehouse, so this process
+            needs no Java. See ``docs/guide/connect.md``.
         warehouse: folder of the tables that Spark manages.
         storage: ``"s3"`` brings Hadoop's client of S3, with which Spark reads ``s3://`` and ``s3a://``; downloaded on
-            first use (12 MB).
+            first use (12 MB). A Connect server needs it, its clients do not.
         config: further Spark settings. They override those set here, except that jars, extensions, Java options,
             archives and the executors' ``PYTHONPATH`` are joined.
 
     Raises:
-        InvalidInputError: ``storage`` is unknown.
-        UnavailableError: Java 17 or newer is missing, jars cannot be downloaded, or packages cannot be packed.
+        InvalidInputError: ``storage`` is unknown, or ``remote`` is wrong or goes together with ``master``
+            or ``warehouse``.
+        UnavailableError: Java 17 or newer is missing, jars cannot be downloaded, or packages cannot be packed; or no
+            Connect server answers, or it lacks this package.
     """
     given = {key: _text(value) for key, value in (config or {}).items()}
+    remote = remote or os.environ.get("SPARK_REMOTE")
+    if remote:
+        named = {"master": None if master == _LOCAL else master, "warehouse": warehouse}
+        refused = [name for name, value in named.items() if value is not None]
+        if refused:
+            msg = (
+                f"{refused[0]}: the Spark Connect server of remote (or SPARK_REMOTE) decides that. Leave it out, and "
+                "give it to the session in the server."
+            )
+            raise InvalidInputError(msg)
+        spark = remote_session(remote, app_name, given)
+        register(spark)
+        return spark
     shared = sharing(spark_archive(find_java()))
     where = Master(master)
     settings = _settings(where, session_jars(storage), java_options(shared)) | where.settings(given)
@@ -115,7 +137,12 @@ def register(spark: SparkSession) -> None:
 
     Args:
         spark: any session, including a Spark Connect session; `TableStore` needs Delta configured in it.
+
+    Raises:
+        UnavailableError: the Python of a Spark Connect server cannot import this package.
     """
+    if is_remote(spark):
+        check_server(spark)
     for source in (
         TableStoreDataSource,
         NormalizedDataSource,

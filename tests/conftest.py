@@ -37,6 +37,8 @@ LONGEST = (
     "tests/sql/test_run.py",
     "tests/sql/test_cli.py",
     "tests/connectors/test_spark.py",
+    "tests/connect/test_clients.py",
+    "tests/connect/test_calls.py",
 )
 """Files of more than a minute; they start first, so that none is left at the end."""
 

@@ -28,6 +28,7 @@ from tablestore.connectors.options import ConnectorOptions, parse_options
 from tablestore.connectors.spark.changelog_stream import CHANGELOG_FORMAT
 from tablestore.connectors.spark.changes_left import left_of
 from tablestore.connectors.spark.sink import Sink, Written
+from tablestore.spark.connect import check_streams, micro_batch
 from tablestore.spark.shipped import shipped
 
 FORMATS = {Connector.KAFKA: "kafka-table", Connector.UPSERT: "upsert-kafka"}
@@ -62,6 +63,7 @@ def read_stream(
     `read_changes` to get a full changelog with the previous row of each change. A table of a changelog format yields
     its changes, with ``_change_type`` and, if the schema has it, ``_seq``, the offset of the message.
     """
+    check_streams(spark)
     options, kind = wrap(options), Connector(connector)
     frame = spark.readStream.format(FORMATS[kind]).schema(schema).options(**reveal(options)).load()
     return _limited(frame, kind, options)
@@ -96,6 +98,7 @@ def read_changes(
     Raises:
         InvalidInputError: the options are invalid, or neither ``state`` nor ``stateLocation`` is given.
     """
+    check_streams(spark)
     options = wrap(options)
     columns = spark.createDataFrame([], schema).schema
     shown = [*columns.fields, StructField(CHANGE_TYPE, StringType())]
@@ -150,6 +153,7 @@ def write_stream(
     Raises:
         InvalidInputError: the options are invalid, or the output mode produces updates and the table is append-only.
     """
+    check_streams(frame.sparkSession)
     options, kind = wrap(options), Connector(connector)
     parsed = parse_options(kind, options, Side.SINK)
     if output_mode == "append" and transform is None:
@@ -183,9 +187,10 @@ def _batch_writer(
     kind: Connector, options: Mapping[str, object], transform: Callable[[DataFrame], DataFrame] | None
 ) -> Callable[[DataFrame, int], None]:
     def write_batch(rows: DataFrame, number: int) -> None:
-        frame = rows if transform is None else transform(rows)
-        sink = Sink.open(kind, options, frame.schema, is_stream=True)
-        sink.commit(_run(_arranged(frame, sink.table.options), sink), number)
+        with micro_batch(rows):
+            frame = rows if transform is None else transform(rows)
+            sink = Sink.open(kind, options, frame.schema, is_stream=True)
+            sink.commit(_run(_arranged(frame, sink.table.options), sink), number)
 
     return write_batch
 

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tablestore.context import TableContext
 from tablestore.inspect.metadata_tables import inspected
+from tablestore.spark.connect import arrow_frame
 
 
 class Inspector:
@@ -63,4 +64,4 @@ class Inspector:
         Raises:
             InvalidInputError: there is no metadata table with this name.
         """
-        return self._spark.createDataFrame(inspected(self._table(), name))
+        return arrow_frame(self._spark, inspected(self._table(), name))

@@ -122,7 +122,8 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
     }
     # `aligned` fills columns fixed by PARTITION (...) with NULL until `withColumns` sets their values: allow NULL.
     loose = replace(made, columns=tuple(_nullable(c) if c.name in fixed else c for c in made.columns))
-    frame = aligned(Plan(batch_frame(scope, statement.query)), loose, columns).withColumns(values)
+    frame = aligned(Plan(batch_frame(scope, statement.query)), loose, columns)
+    frame = frame.withColumns(values) if values else frame
     if len(fixed) < len(table.partition_by) and table.options.partition.overwrite_dynamic:
         return table.overwrite(frame, dynamic=True)
     if not fixed:

@@ -14,6 +14,7 @@ from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError
 from snapshot.storage import Storage
+from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog import execute_ddl, show
 from tablestore.sql.catalog.results import Result, shown
 from tablestore.sql.catalog.session_scope import GiveSpark, Scope
@@ -200,10 +201,16 @@ class Catalog:
                 row as it was), ``update_postimage``, ``delete``.
 
         Raises:
-            InvalidInputError: the result has no streaming frame.
+            InvalidInputError: the result has no streaming frame, or Spark is reached through Spark Connect.
         """
         if result.frame is None or not result.frame.isStreaming:
             msg = "follow: expected the result of a continuous SELECT; collect the frame of other queries."
+            raise InvalidInputError(msg)
+        if is_remote(self._scope.spark):
+            msg = (
+                "follow: expected a Spark session in this process; over Spark Connect the function would run on the "
+                "server. INSERT the query's result INTO a table, and read that or follow it with read_stream."
+            )
             raise InvalidInputError(msg)
         each = result.each
 

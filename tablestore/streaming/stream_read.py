@@ -20,6 +20,7 @@ from tablestore.options.read_options import (
 )
 from tablestore.read.batch import source_options
 from tablestore.read.time_travel import Point, is_tag
+from tablestore.spark.connect import check_streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> Dat
     Raises:
         InvalidInputError: an option is wrong, or two options exclude each other.
     """
+    check_streams(spark)
     given = {
         "scan-mode": wanted.scan_mode,
         "snapshot": wanted.snapshot,

@@ -9,20 +9,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from snapshot.errors import InvalidInputError
-from snapshot.store.commit import CommitId
-from tablestore.spark.query_checkpoint import commit_id_of
+from tablestore.spark.connect import check_streams
 
 
 def start_stream(
     frame: DataFrame,
-    write: Callable[[DataFrame, CommitId], object],
+    write: Callable[[DataFrame, int], None],
     *,
     has_key: bool,
     checkpoint: str,
     output_mode: str,
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
-    transform: Callable[[DataFrame], DataFrame] | None = None,
 ) -> StreamingQuery:
     """Start a query that writes each micro-batch of a stream.
 
@@ -33,13 +31,12 @@ def start_stream(
 
     Args:
         frame: the stream.
-        write: writes the rows of a batch under its commit id; called in the query's thread.
+        write: writes the rows of the batch with a number. Over Spark Connect it is pickled and runs on the server.
         has_key: whether the table has a primary key.
         checkpoint: the query's checkpoint folder.
         output_mode: ``append``, or ``update`` if the table has a key.
         trigger: arguments of Spark's ``trigger``; None for Spark's default.
         query_name: the query's name.
-        transform: applied to the rows of each batch before they are written.
 
     Returns:
         The running query.
@@ -50,6 +47,7 @@ def start_stream(
     if not frame.isStreaming:
         msg = "write_stream: the frame is not a streaming one; use write() for a batch."
         raise InvalidInputError(msg)
+    check_streams(frame.sparkSession)
     modes = ("append", "update") if has_key else ("append",)
     if output_mode not in modes:
         msg = (
@@ -58,12 +56,7 @@ def start_stream(
         )
         raise InvalidInputError(msg)
 
-    def write_batch(batch: DataFrame, number: int) -> None:
-        write(batch if transform is None else transform(batch), commit_id_of(checkpoint, number))
-
-    writer = (
-        frame.writeStream.foreachBatch(write_batch).outputMode(output_mode).option("checkpointLocation", checkpoint)
-    )
+    writer = frame.writeStream.foreachBatch(write).outputMode(output_mode).option("checkpointLocation", checkpoint)
     if query_name is not None:
         writer = writer.queryName(query_name)
     if trigger is not None:

@@ -19,6 +19,7 @@ from log_system.kafka.client.secrets import wrap
 from snapshot.errors import CorruptedError, NotFoundError
 from snapshot.records import Snapshot
 from snapshot.schema.ddl_text import as_schema
+from snapshot.storage import Storage
 from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
@@ -29,6 +30,7 @@ from tablestore.dml.merge_join import On
 from tablestore.maintenance.compact import compact
 from tablestore.streaming.stream_write import start_stream
 from tablestore.table.alter import Alter
+from tablestore.table.batch_writer import BatchWriter
 from tablestore.table.handle import exclusive
 from tablestore.table.maintenance import Maintenance
 from tablestore.table.readable import ReadableTable
@@ -368,23 +370,23 @@ class TableStore(ReadableTable):
             output_mode: ``append``, or ``update`` for a table with a key.
             trigger: Arguments of Spark's ``trigger``, such as ``{"availableNow": True}``.
             query_name: The query's name in Spark's progress.
-            transform: Applied to each micro-batch before it is written.
+            transform: Applied to each micro-batch before it is written. Over Spark Connect it is pickled and runs on
+                the server.
 
         Raises:
             InvalidInputError: The columns or the output mode do not fit the table.
         """
-        # The query runs in its own thread, so it writes through its own handle.
         table = self._handle.refresh()
-        own = SparkHandle(self._handle.spark, TableContext.open(table.path, table.runtime, table.allowed))
+        # The query runs in a thread or process of its own, so it writes through a handle of its own.
+        place = Storage.at(checkpoint).root
         return start_stream(
             frame,
-            lambda rows, commit_id: own.write(partial(stage_frame, rows), commit_id),
+            BatchWriter(table, place, transform),
             has_key=table.spec.has_key,
-            checkpoint=os.fspath(checkpoint),
+            checkpoint=place,
             output_mode=output_mode,
             trigger=trigger,
             query_name=query_name,
-            transform=transform,
         )
 
     @exclusive

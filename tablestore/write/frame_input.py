@@ -20,6 +20,7 @@ from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SEQ
 from snapshot.staging.stage import UNKNOWN_KIND, StagedFile, Stager, StagesRows
 from snapshot.staging.task_results import STAGED, accept_staged, staged_to_arrow
+from tablestore.spark.connect import arrow_frame
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.shipped import shipped
 from tablestore.spark.tasks import shares
@@ -165,7 +166,7 @@ def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> 
     kept = arrow_input.delete_columns(keys.columns, spec, rule)
     given = {name.lower(): name for name in keys.columns}
     if keys.isLocal():
-        return keys.sparkSession.createDataFrame(arrow_input.deletes_of(keys.toArrow(), spec, kept))
+        return arrow_frame(keys.sparkSession, arrow_input.deletes_of(keys.toArrow(), spec, kept))
     return keys.select(
         *[
             F.col(backquoted(given[f.name.lower()])).alias(f.name)

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from log_system.local_kafka.owned import LocalKafka
 from log_system.local_kafka.server import LOOPBACK, Broker, free_port, new_cluster_id
+from tests.harness.reassign import reassign
 
 BROKERS = 3
 HEAP = "256m"
@@ -47,6 +48,7 @@ class Node(LocalKafka):
         own = {"node.id": str(number), "controller.quorum.voters": voters}
         super().__init__(heap=HEAP, startup_timeout_s=90, properties={**REPLICATED, **properties, **own})
         self.number = number
+        self.client_port = ports[0]
         self._ports = ports
         self._cluster_id = cluster_id
 
@@ -118,8 +120,37 @@ class LocalCluster:
 
     def coordinator(self, name: str, of: str = TRANSACTIONS) -> Node | None:
         """Return the broker that coordinates a transactional id, or of ``OFFSETS`` a consumer group."""
+        partition = self.coordinating(name, of)
+        return None if partition is None else self.leader(of, partition)
+
+    def coordinating(self, name: str, of: str = TRANSACTIONS) -> int | None:
+        """Return the partition whose leader coordinates a transactional id, or of ``OFFSETS`` a consumer group."""
         partitions = sum(topic == of for topic, _ in self._partitions([of]))
-        return self.leader(of, java_hash(name) % partitions) if partitions else None
+        return java_hash(name) % partitions if partitions else None
+
+    def move(self, topic: str, partition: int, seconds: float) -> bool:
+        """Let a partition be copied anew by its last replica, and led by another broker; no broker is killed.
+
+        Returns:
+            Whether the partition has moved within the time.
+        """
+        until = time.monotonic() + seconds
+        there = self._partitions([topic]).get((topic, partition))
+        if there is None or len(there.replicas) < 2:
+            return False
+        first, *others = there.replicas
+        for replicas in ([*others], [*others, first]):
+            node = self.leader(topic, partition)
+            if node is None:
+                return False
+            reassign((LOOPBACK, node.client_port), topic, partition, replicas)
+            while (now := self._partitions([topic]).get((topic, partition))) is None or (
+                list(now.replicas) != replicas or sorted(now.isrs) != sorted(replicas)
+            ):
+                if time.monotonic() > until:
+                    return False
+                time.sleep(LOOK_SECONDS)
+        return self._partitions([topic])[topic, partition].leader != first
 
     def wait_until_replicated(self, topics: Iterable[str], seconds: float) -> bool:
         """Wait until each partition of these topics and of Kafka's own has a leader and all its copies."""

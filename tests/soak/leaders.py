@@ -1,4 +1,4 @@
-"""Three brokers, one of which is killed every few seconds, mostly the one that leads what is written to."""
+"""Three brokers: every few seconds one is killed, mostly one that leads, or a partition is moved to others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from snapshot.errors import UnavailableError
 from tablestore.context import TableContext
 from tests.crash.matrix.audit import audit, committed
 from tests.crash.races import Field
-from tests.harness.cluster import OFFSETS, LocalCluster, Node
+from tests.harness.cluster import OFFSETS, TRANSACTIONS, LocalCluster, Node
 from tests.harness.local_writes import drain_raw, make_table, recover_at
 from tests.harness.table_audit import assert_log_is_table
 from tests.soak.crew import Log, consume_until_done, end_of, tail_until_done, write_until
@@ -21,6 +21,8 @@ from tests.soak.outcome import Outcome, not_once, only_folder
 PARTITIONS = 2
 READS_MAX = 20
 COPIES_SECONDS = 40.0
+MOVES = 0.4
+"""How much of what happens to brokers is a move: half of them of a coordinator, half of a partition of the log."""
 LARGE_ROWS = 25
 """Snapshots of more rows are published by tasks."""
 
@@ -56,8 +58,8 @@ def soak_leaders(
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(max(0.0, min(killer.next_at(every), until) - time.monotonic()))
-        killer.kill_one(outcome)
-    outcome.faults = killer.kills
+        killer.act(outcome)
+    outcome.faults = killer.kills + killer.moves
     # The writers end by themselves; then what is in the log is all there will be.
     field.wait_for([f"w{number}" for number in range(writers)])
     recover_at(path, PARTITIONS)
@@ -76,23 +78,42 @@ def soak_leaders(
 
 
 class Killer:
-    """Kills one broker at a time and starts it again."""
+    """Kills one broker at a time and starts it again, or moves a partition."""
 
     def __init__(self, cluster: LocalCluster, log: KafkaLog, seed: int) -> None:
         """Choose by the seed."""
         self._cluster, self._log = cluster, log
         self._dice = random.Random(seed)
         self._last = time.monotonic()
-        self.kills = 0
+        self.kills = self.moves = 0
         self._of: dict[str, int] = {}
 
     def next_at(self, every: float) -> float:
         """Return when the next is to be killed."""
         return self._last + every * self._dice.uniform(0.7, 1.3)
 
-    def kill_one(self, outcome: Outcome) -> None:
-        """Kill a broker, start it again a moment later, and wait until it has caught up."""
+    def act(self, outcome: Outcome) -> None:
+        """Move a partition of the log or of its coordinator, or kill a broker."""
         self._last = time.monotonic()
+        chance = self._dice.random()
+        if chance < MOVES:
+            moved = self._move(is_coordinator=chance < MOVES / 2)
+            outcome.interruptions["not moved"] += not moved
+        else:
+            self._kill_one(outcome)
+
+    def _move(self, *, is_coordinator: bool) -> bool:
+        topic: str = TRANSACTIONS if is_coordinator else self._log.topic
+        name = self._log.transactional_id()
+        partition = self._cluster.coordinating(name) if is_coordinator else self._dice.randrange(PARTITIONS)
+        what = "coordinator moved" if is_coordinator else "partition reassigned"
+        moved = partition is not None and self._cluster.move(topic, partition, COPIES_SECONDS)
+        self.moves += moved
+        self._of[what] = self._of.get(what, 0) + moved
+        return moved
+
+    def _kill_one(self, outcome: Outcome) -> None:
+        """Kill a broker, start it again a moment later, and wait until it has caught up."""
         what, victim = self._choose()
         if victim is None:
             outcome.interruptions["no leader to kill"] += 1

@@ -19,7 +19,7 @@ from tablestore.maintenance.rollback import rollback
 from tablestore.write.writer import Writer
 from tests.crash.matrix.audit import Verdict
 from tests.crash.processes.batch_writer import changes_of
-from tests.harness.cluster import LocalCluster
+from tests.harness.cluster import TRANSACTIONS, LocalCluster
 from tests.harness.local_writes import Archive, committed_changes, drain, make_table, publisher_of, run_here, write
 from tests.harness.log_audit import verify
 from tests.harness.table_audit import assert_log_is_table
@@ -39,6 +39,30 @@ def broker() -> Iterator[LocalKafka]:
     """Yield a broker that ends transactions, and removes old records, soon after their time is over."""
     with LocalKafka(properties={**sleepers.EAGER, **retention.EAGER}) as kafka:
         yield kafka
+
+
+@pytest.mark.slow
+def test_a_partition_and_a_coordinator_move_to_other_brokers_between_two_writes(tmp_path: Path) -> None:
+    """What the soak does to brokers does happen: the leader is another one, and no change is lost or doubled."""
+    with LocalCluster() as cluster:
+        servers, path = cluster.bootstrap_servers, tmp_path / "t"
+        table = make_table(path, servers, "moved", log__replication_factor=3)
+        publisher = publisher_of(table)
+        writer = Writer(table, publisher)
+        settings = table.log.settings
+        write(writer, changes_of(1, ROWS))
+        before = [cluster.leader("moved", 0), cluster.coordinator(settings.transactional_id())]
+        partition = cluster.coordinating(settings.transactional_id())
+        assert partition is not None
+        assert cluster.move("moved", 0, 40)
+        assert cluster.move(TRANSACTIONS, partition, 40)
+        after = [cluster.leader("moved", 0), cluster.coordinator(settings.transactional_id())]
+        assert None not in after
+        assert all(old is not new for old, new in zip(before, after, strict=True))
+        write(writer, changes_of(2, ROWS))
+        assert_log_is_table(path, servers, "moved", PARTITIONS)
+        assert verify(table).ok
+        publisher.discard()
 
 
 @pytest.mark.slow

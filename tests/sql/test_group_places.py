@@ -115,7 +115,7 @@ def test_places_are_those_of_a_sorted_list(seed: int, tmp_path: Path, monkeypatc
         changes = as_table(changes_of(chance, live, grows=grows), grouped=bool(places.groups))
         outcomes = []
         for _ in range(2):
-            with spilling("test-", memory_limit="256MB") as db:
+            with spilling(memory_limit="256MB") as db:
                 state = RowMultiset.open(db, Storage.at(tmp_path), SCHEMA, batch)
                 found = change_places(db, state, changes, SCHEMA.names, places, SCHEMA.names)
                 state.save()
@@ -135,7 +135,7 @@ def test_places_are_those_of_a_sorted_list(seed: int, tmp_path: Path, monkeypatc
 
 
 def test_a_state_that_is_missing_or_of_other_columns_is_an_error(tmp_path: Path) -> None:
-    with spilling("test-", memory_limit="256MB") as db:
+    with spilling(memory_limit="256MB") as db:
         state = RowMultiset.open(db, Storage.at(tmp_path), SCHEMA, 0)
         state.save()
         with pytest.raises(DataLostError, match="state before micro-batch 2 is missing"):

@@ -36,6 +36,7 @@ from tablestore.connectors.spark.stream import Json, KafkaStream
 from tablestore.connectors.table import KafkaTable
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.value_types import duration_or_ms
+from tablestore.spark.connect import check_streams
 from tablestore.spark.error_messages import shows_messages
 
 IDLE: Final = "_idle"
@@ -252,6 +253,7 @@ def read_with_watermark(
             ``multipleWatermarkPolicy`` is not ``min``.
         NotFoundError: a topic does not exist.
     """
+    check_streams(spark)
     options = wrap(options)
     if spark.conf.get(_POLICY) != "min":
         msg = f"{_POLICY}: expected 'min', got {spark.conf.get(_POLICY)!r}; a slow partition would lose its rows."

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -71,6 +71,10 @@ class Scope:
         self._session_states: str | None = None
         self._before: dict[str, str | None] = {}
         """Values that Spark settings had before this session changed them, by Spark's name; None if unset."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the definitions and settings without the Spark session, which does not leave its process."""
+        return {**self.__dict__, "_spark": None}
 
     @property
     def checkpoints(self) -> str:

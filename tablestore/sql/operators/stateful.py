@@ -130,7 +130,7 @@ class _Run:
         query, batch = _micro_batch()
         rows = rows.filter(pc.is_valid(rows.column(HASH))).drop_columns([_BUCKET])
         folder = self.place.folder.child(query).child(self.place.name).child(f"{bucket}-of-{self.buckets}")
-        with spilling("tablestore-query-", memory_limit=_MEMORY) as db:
+        with spilling(memory_limit=_MEMORY) as db:
             yield from self.step.run(Task(db, folder, batch), rows)
 
 

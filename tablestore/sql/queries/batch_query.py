@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import InvalidInputError, NotFoundError
+from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.hints import batch_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed
@@ -180,9 +181,7 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
                 table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
             table.set("this", exp.to_identifier(views[table.name], quoted=True))
     try:
-        for name, frame in frames.items():
-            frame.createOrReplaceTempView(views[name])
-        return spark.sql(to_spark(tree))
+        return _run(spark, to_spark(tree), {views[name]: frame for name, frame in frames.items()})
     except (AnalysisException, ParseException) as error:
         message = str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
         if error.getCondition() == _NO_TIME:
@@ -191,8 +190,25 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
             # Names of frames in FROM have a number after an @.
             message = message.replace(view, name.partition("@")[0])
         raise RefusedError(_named_in(error, tree), _PLACE_IN_SPARK.sub("", message)) from error
+
+
+def _run(spark: SparkSession, text: str, views: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the rows of a query over frames, whose unique names are in backquotes in its text."""
+    if is_remote(spark):
+        # Spark Connect looks at a query when it runs it, long after views would be gone; so the frames go with it.
+        if views:
+            text = text.replace("{", "{{").replace("}", "}}")
+        for view in views:
+            text = text.replace(f"`{view}`", f"{{{view}}}")
+        found = spark.sql(text, args=None, **views)
+        found.schema  # noqa: B018 - only now is the query checked
+        return found
+    try:
+        for view, frame in views.items():
+            frame.createOrReplaceTempView(view)
+        return spark.sql(text)
     finally:
-        for view in views.values():
+        for view in views:
             spark.catalog.dropTempView(view)
 
 

@@ -7,11 +7,13 @@ Tables of a connector are joined by ``temporal_joins.py``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
+from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.binding import connector_of
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import with_computed
@@ -90,17 +92,39 @@ def looked_up(scope: Scope, select: exp.Select, parts: Parts, tables: dict[str, 
         RefusedError: it cannot be computed for each micro-batch by itself.
     """
     stream = _stream(select, parts)
-    assert stream.relation.rows is not None, "rows are only added"
-
-    def joined(batch: DataFrame) -> DataFrame:
-        frames = {key: _newest(scope, batch, table.name) for key, table in tables.items()}
-        return over(batch.sparkSession, select, {**parts.frames(), **frames, stream.key: batch})
-
+    rows = stream.relation.rows
+    assert rows is not None, "rows are only added"
+    others = {key: frame for key, frame in parts.frames().items() if key != stream.key}
+    if others and is_remote(scope.spark):
+        why = f"not over Spark Connect: their rows cannot be joined with a micro-batch on the server; {_INSTEAD}"
+        refuse(select.expressions[0], "a lookup join with further tables", why)
+    joined = _LookedUp(scope, select, tables, stream.key, others)
     # The result's columns do not depend on rows: a lookup table has the same columns at any time.
-    shape = joined(stream.relation.rows)
-    return Relation(
-        tuple(shape.columns), stream.relation.rows, chained=stream.relation.chained, each=joined, shape=shape
-    )
+    shape = joined(rows)
+    return Relation(tuple(shape.columns), rows, chained=stream.relation.chained, each=joined, shape=shape)
+
+
+@dataclass(frozen=True)
+class _LookedUp:
+    """Joins a micro-batch with the newest rows of tables; over Spark Connect, in a process of the server.
+
+    Attributes:
+        scope: where the tables are defined.
+        select: the SELECT.
+        tables: the looked-up tables, by the names of their frames.
+        stream: the name of the micro-batch's frame.
+        others: further frames by their names; none over Spark Connect.
+    """
+
+    scope: Scope
+    select: exp.Select
+    tables: dict[str, exp.Table]
+    stream: str
+    others: dict[str, DataFrame]
+
+    def __call__(self, batch: DataFrame) -> DataFrame:
+        frames = {key: _newest(self.scope, batch, table.name) for key, table in self.tables.items()}
+        return over(batch.sparkSession, self.select, {**self.others, **frames, self.stream: batch})
 
 
 def _stream(select: exp.Select, parts: Parts) -> QueryInput:
