@@ -110,7 +110,10 @@ def test_tasks_are_fenced_by_a_take_over_that_finds_their_group_expired(
 
     monkeypatch.setattr(publishing_tasks, "tasks_token", look_and_sleep)
     recover_by(rig, run_one_by_one)
-    assert len(passed) == 2, "the take-over was to publish the rest by itself"
+    owner, *later = [token for token, _ in passed]
+    assert later[0] == owner
+    # The fenced task may look once more; then it sees that another publisher owns the log, and sends nothing.
+    assert owner not in later[1:], "the take-over was to publish the rest by itself"
     rig.audit()
 
 

@@ -89,7 +89,7 @@ def _trapped(trap: KillPoint) -> type[DataSource]:
 def _guard_state(trap: KillPoint) -> None:
     """Put doors that kill into this task's process, unless they are there."""
     for name, call in (("_write", "segment"), ("save", "state")):
-        method = vars(KeyedState)[name]
+        method = getattr(KeyedState, name)
         if not hasattr(method, "trap"):
             door = guarded(method, call, trap)
             door.trap = trap
