@@ -22,8 +22,8 @@ def has_sketches() -> bool:
 
 def register_sketches(session: duckdb.DuckDBPyConnection) -> None:
     """Register the function ``unite_sketches`` in a session's database, unless an earlier session has registered it."""
-    known = session.execute("SELECT count(*) FROM duckdb_functions() WHERE function_name = ?", [UNITE]).fetchone()
-    if known == (0,):
+    known = session.execute("SELECT count(*) FROM duckdb_functions() WHERE function_name = ?", [UNITE]).fetchall()
+    if known == [(0,)]:
         session.create_function(UNITE, _unite, ["BLOB[]"], "BLOB", type=PythonUDFType.ARROW)
 
 
