@@ -294,7 +294,7 @@ def streamed(
             raise raised[0] from error
         raise
     finally:
-        # Whoever abandons the query may have closed the connection, which ends the relation too.
+        # If the query was abandoned, its connection may be closed, which ends the relation too.
         with suppress(duckdb.ConnectionException):
             connection.unregister(name)
 

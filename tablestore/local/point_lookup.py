@@ -1,10 +1,8 @@
-"""Looks rows up by their keys, each in its bucket only."""
+"""Looks a row up by its key, in its bucket only."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -14,62 +12,38 @@ from snapshot.merge.bucket_hash import bucket_of
 from snapshot.merge.duckdb_engine import bound
 from snapshot.merge.merge_reader import MergeReader
 from snapshot.merge.predicate import Condition, Predicate
-from snapshot.schema.spec import TableSpec
 from tablestore.context import TableContext
 from tablestore.read.split_planner import snapshot_splits
 from tablestore.write.value_casts import array_of
 
 
-class PointLookup:
-    """Looks rows of one table up. DuckDB stays open between lookups, because opening it takes longer than a lookup."""
+def get_row(table: TableContext, snapshot: int, key: object, columns: list[str] | None) -> dict[str, Any] | None:
+    """Return the row with a key, by column; None if there is none.
 
-    def __init__(self) -> None:
-        self._spec: TableSpec | None = None
-        self._engine: MergeReader | None = None
-        self._end: weakref.finalize[[], PointLookup] | None = None
+    Args:
+        table: the table.
+        snapshot: the snapshot's id.
+        key: the key's value; of several columns, a tuple in the order of the primary key, or a mapping.
+        columns: the columns to return; None for all.
 
-    def get(self, table: TableContext, snapshot: int, key: object, columns: list[str] | None) -> dict[str, Any] | None:
-        """Return the row with a key, by column; None if there is none.
-
-        Args:
-            table: the table.
-            snapshot: the snapshot's id.
-            key: the key's value; of several columns, a tuple in the order of the primary key, or a mapping.
-            columns: the columns to return; None for all.
-
-        Raises:
-            InvalidInputError: the table has no key, or the value does not fit it.
-        """
-        values = _values(table, key)
-        arrow = pa.RecordBatch.from_pydict(values)
-        bucket = int(bucket_of(arrow, table.spec.primary_key, table.options.buckets)[0])
-        conditions = []
-        for name, array in values.items():
-            expression, value = bound(array[0].as_py(), array.type)
-            conditions.append(Condition(name, "", f" = {expression}", (value,)))
+    Raises:
+        InvalidInputError: the table has no key, or the value does not fit it.
+    """
+    values, spec = _values(table, key), table.spec
+    bucket = int(bucket_of(pa.RecordBatch.from_pydict(values), spec.primary_key, table.options.buckets)[0])
+    conditions = []
+    for name, array in values.items():
+        expression, value = bound(array[0].as_py(), array.type)
+        conditions.append(Condition(name, "", f" = {expression}", (value,)))
+    condition, storage = Predicate(tuple(conditions)), table.files.storage
+    filesystem = None if storage.is_local else storage.filesystem
+    with MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=filesystem) as engine:
         # A table has one row of a key, so one split has it.
         for part in snapshot_splits(table.files, snapshot, tasks=1, bucket=bucket):
-            found = self._opened(table).row_of(part.base, part.changes, Predicate(tuple(conditions)), columns=columns)
+            found = engine.row_of(part.base, part.changes, condition, columns=columns)
             if found is not None:
                 return dict(found.to_pylist()[0])
-        return None
-
-    def close(self) -> None:
-        """Close DuckDB; the next lookup opens it again."""
-        self._engine = None
-        if self._end is not None:
-            self._end()
-
-    def _opened(self, table: TableContext) -> MergeReader:
-        if self._engine is None or self._spec != table.spec:
-            self.close()
-            storage, spec = table.files.storage, table.spec
-            filesystem = None if storage.is_local else storage.filesystem
-            engine = MergeReader(spec.arrow, spec.primary_key, stored=spec.physical, filesystem=filesystem)
-            self._engine, self._spec = engine.__enter__(), spec
-            # Programs need not close a table, and what DuckDB spills has a folder of its own.
-            self._end = weakref.finalize(self, partial(engine.__exit__, None, None, None))
-        return self._engine
+    return None
 
 
 def _values(table: TableContext, key: object) -> dict[str, pa.Array]:

@@ -308,9 +308,8 @@ class LocalTable(LocalTableReader):
         return self._handle.recover(skip_foreign)
 
     def close(self) -> None:
-        """Close the connections to the broker and what lookups hold; the next call that needs them opens them again."""
+        """Close the connections to the broker; the next call that needs them opens them again."""
         self._handle.writer.discard()
-        self._lookup.close()
 
     def __enter__(self) -> LocalTable:
         """Return this handle."""

@@ -16,7 +16,7 @@ from snapshot.records import Snapshot
 from tablestore.context import TableContext
 from tablestore.inspect.metadata_tables import inspected
 from tablestore.local.handle import LocalHandle
-from tablestore.local.point_lookup import PointLookup
+from tablestore.local.point_lookup import get_row
 from tablestore.local.rows import reader
 from tablestore.local.tail import feed_schema, followed, in_order
 from tablestore.local.threads import ReadAnew, cores
@@ -42,7 +42,6 @@ class LocalTableReader:
     def __init__(self, handle: LocalHandle) -> None:
         self._handle = handle
         self._threads = cores()
-        self._lookup = PointLookup()
         self.tags = TableTags(handle)
         self.consumers = TableConsumers(handle)
         self.log = TableLog(handle)
@@ -186,7 +185,7 @@ class LocalTableReader:
             InvalidInputError: the table has no key, or the value does not fit it.
         """
         number = self._snapshot(snapshot)
-        return self._lookup.get(self._table, number, key, None if columns is None else self.schema_of(columns).names)
+        return get_row(self._table, number, key, None if columns is None else self.schema_of(columns).names)
 
     def to_duckdb(
         self,

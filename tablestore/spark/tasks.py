@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from snapshot.errors import TableStoreError, error_of
+from tablestore.spark.connect import is_remote
 from tablestore.spark.python_worker import begin_task
 from tablestore.spark.shipped import shipped
 
@@ -29,8 +30,7 @@ def parallelism(spark: SparkSession) -> int:
     for setting in ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism"):
         if (given := spark.conf.get(setting, None)) is not None:
             return int(given)
-    context = getattr(spark, "sparkContext", None)
-    return _CORES_UNKNOWN if context is None else int(context.defaultParallelism)
+    return _CORES_UNKNOWN if is_remote(spark) else int(spark.sparkContext.defaultParallelism)
 
 
 def shares(spark: SparkSession, count: int) -> int:
