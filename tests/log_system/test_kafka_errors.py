@@ -8,7 +8,7 @@ import socket
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -183,6 +183,23 @@ def test_a_publisher_whose_transactional_id_was_taken_over_is_fenced(client: Kaf
             old.commit_transaction(20)
         with pytest.raises(FencedError), kafka_errors("begin", client, handle=old):
             old.begin_transaction()
+
+
+def test_a_fenced_publisher_is_told_so_whatever_its_delivery_callbacks_do(client: KafkaClient, topic: str) -> None:
+    """A callback may clear the client's exception: what is left of it says only that something fatal happened."""
+
+    def clear(_error: KafkaError | None, _message: object) -> None:
+        with suppress(ValueError):
+            raise ValueError
+
+    for hidden in (SystemError("returned NULL without setting an exception"), KafkaException(error("_FATAL"))):
+        with open_transaction(client, topic) as old:
+            client.producer(f"tx-{topic}").init_transactions(20)
+            old.produce(topic, b"late", on_delivery=clear)
+            with pytest.raises(FencedError), kafka_errors("flush", client, handle=old):
+                old.flush(20)
+            with pytest.raises(FencedError), kafka_errors("flush", client, handle=old):
+                raise hidden
 
 
 def test_a_transaction_that_cannot_be_ended_may_have_landed(topic: str, client: KafkaClient) -> None:

@@ -75,6 +75,7 @@ WAIT_SECONDS: Final = 20.0
 _REQUEST_SECONDS: Final = 8.0
 """The time limit of one admin client request."""
 _FLUSH_STEP_SECONDS: Final = 1.0
+(_FATAL,) = codes("_FATAL")
 _TROUBLE_AGE_SECONDS_MAX: Final = 60.0
 
 
@@ -216,7 +217,7 @@ class KafkaClient:
             # A fenced producer raises its fatal error on every poll; the caller already has that error.
             try:
                 handle.poll(0)
-            except KafkaException as error:
+            except (KafkaException, SystemError) as error:
                 logger.debug("poll after an error: %s", redact(str(error), self.config))
         return self._watch.recent()
 
@@ -260,17 +261,27 @@ def take_over(producer: Producer, seconds: float) -> None:
     producer.init_transactions(seconds)
 
 
-def _fatal_behind(error: SystemError) -> KafkaException:
-    """Return the fatal Kafka error, such as being fenced, behind a ``SystemError``.
+def _cause(error: Exception, handle: Producer | AdminClient | None) -> KafkaException | TimeoutError | BufferError:
+    """Return the cause of an error of the client, such as being fenced.
 
-    The client sets the exception for a fatal error before it calls pending delivery callbacks. Python then raises a
-    ``SystemError``, either because a callback "returned a result with an exception set", or because a callback cleared
-    the exception and the client returns an error without one.
+    The client hides the cause of a fatal error in two ways. ``produce`` reports only that there is one. And the client
+    sets its exception before it calls pending delivery callbacks, so Python may raise a ``SystemError``: either because
+    a callback "returned a result with an exception set", or because a callback cleared the exception and the client
+    returns an error without one. A transactional producer names the cause when it is asked to begin a transaction.
     """
+    if not isinstance(error, SystemError | KafkaException):
+        assert isinstance(error, TimeoutError | BufferError)
+        return error
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KafkaException):
         cause = cause.__cause__ or cause.__context__
-    return cause or KafkaException(KafkaError(KafkaError._FATAL, str(error)))  # noqa: SLF001 - it has no public name
+    found = cause or KafkaException(KafkaError(_FATAL, str(error)))
+    if found.args[0].code() == _FATAL and isinstance(handle, Producer):
+        try:
+            handle.begin_transaction()
+        except KafkaException as named:
+            return named if named.args[0].fatal() else found
+    return found
 
 
 @contextmanager
@@ -286,7 +297,7 @@ def kafka_errors(
     Args:
         doing: what is attempted, for the message.
         client: the client whose options and connection errors explain a failure; without it nothing can be masked.
-        handle: the producer or admin client in use, to receive its last connection errors.
+        handle: the producer or admin client in use, to receive its last connection errors and the cause of a fatal one.
         indefinite: without a response the outcome is in doubt (ending a transaction, sending records outside of one).
 
     Raises:
@@ -295,7 +306,7 @@ def kafka_errors(
     try:
         yield
     except (KafkaException, TimeoutError, BufferError, SystemError) as raised:
-        error = _fatal_behind(raised) if isinstance(raised, SystemError) else raised
+        error = _cause(raised, handle)
         config = client.config if client else {}
         trouble = client.trouble(handle) if client else None
         prefix = client.prefix if client else "kafka."

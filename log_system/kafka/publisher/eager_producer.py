@@ -61,7 +61,8 @@ class KafkaLogSink:
             TableStoreError: some are not acknowledged; records already in the log are repaired after the next commit.
         """
         try:
-            with kafka_errors(f"send changes to topic {self._log.topic!r}", self._log.client, indefinite=True):
+            doing = f"send changes to topic {self._log.topic!r}"
+            with kafka_errors(doing, self._log.client, handle=self._producer, indefinite=True):
                 flush(self._producer, self._log.client.wait_seconds)
             return {bucket: stream.sent() for bucket, stream in self._streams.items()}
         except BaseException:

@@ -138,7 +138,7 @@ class EventualPublisher(KafkaPublisher):
         """
         log = self._log
         held_from = self._log_starts() if dirty else ()
-        with kafka_errors(f"repair the log in topic {log.topic!r}", log.client):
+        with kafka_errors(f"repair the log in topic {log.topic!r}", log.client, handle=self._producer):
             streams: dict[int, RecordStream] = {}
             split: set[int] = set()
             sent: Counter[int] = Counter()

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from log_system.formats import EncodedRecords, LogFormat
 from log_system.kafka.client import bulk_produce
@@ -20,7 +20,6 @@ from snapshot.records import ChangeSet
 
 _QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
-_REASON_SECONDS = 1.0
 
 
 class Sender:
@@ -55,10 +54,7 @@ class Sender:
         for batch in self._batches:
             part = batch.slice(0, left)
             left -= part.num_rows
-            try:
-                position = self._send_batch(part, position, total, is_last=left == 0)
-            except KafkaException as error:
-                raise _reason(self._producer, error) from error
+            position = self._send_batch(part, position, total, is_last=left == 0)
             if left == 0:
                 rest = batch.slice(part.num_rows)
                 self._batches = chain([rest] if rest.num_rows else [], self._batches)
@@ -140,13 +136,3 @@ class Sender:
             self._failed = error
         else:
             self._landed = message.offset()
-
-
-def _reason(producer: Any, error: KafkaException) -> KafkaException:
-    """Return the cause of a fatal producer error: ``produce`` reports only that it is fatal, an abort reports why."""
-    if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - the client has no public name for it
-        try:
-            producer.abort_transaction(_REASON_SECONDS)
-        except KafkaException as cause:
-            return cause
-    return error

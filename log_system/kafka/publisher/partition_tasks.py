@@ -114,9 +114,10 @@ def _publish(task: PartitionTask) -> RegisterPosition:
     log, snapshot = task.log, task.changes.snapshot.id
     # Spark reuses its workers: memory that staging left in Arrow's pool would add to what is needed here.
     pa.default_memory_pool().release_unused()
-    with kafka_errors(f"publish snapshot {snapshot} to partition {task.partition} of {log.topic!r}", log.client):
+    doing = f"publish snapshot {snapshot} to partition {task.partition} of {log.topic!r}"
+    producer = log.producer(task.partition)
+    with kafka_errors(doing, log.client, handle=producer):
         # Step 1.
-        producer = log.producer(task.partition)
         take_over(producer, log.client.wait_seconds)
         # Step 2.
         consumer = log.client.consumer(log.group)

@@ -173,7 +173,7 @@ class KafkaPublisher:
             UnavailableError: the broker does not respond.
         """
         doing = f"restore the register of topic {self._log.topic!r}"
-        with self._as_owner(), kafka_errors(doing, self._log.client):
+        with self._as_owner(), kafka_errors(doing, self._log.client, handle=self._producer):
             self._producer.begin_transaction()
             self._send_offsets(list(positions.values()), list(positions))
             self._producer.commit_transaction(self._log.client.wait_seconds)
@@ -240,7 +240,8 @@ class KafkaPublisher:
                 position = self._register[partition].part_of(changes.snapshot)
                 senders[partition].send(changes, position, changes.rows(partition))
 
-        with kafka_errors(f"publish snapshot {snapshot} to topic {self._log.topic!r}", self._log.client):
+        doing = f"publish snapshot {snapshot} to topic {self._log.topic!r}"
+        with kafka_errors(doing, self._log.client, handle=self._producer):
             self._producer.begin_transaction()
             if threads == 1:
                 send(missing, codecs[0])
@@ -276,7 +277,8 @@ class KafkaPublisher:
 
     def _announce_tasks(self, producer: Any, token: str) -> None:
         """Commit, in an owner's transaction, the token of the tasks that may write; a fenced owner cannot do this."""
-        with kafka_errors(f"say whose tasks may write to topic {self._log.topic!r}", self._log.client):
+        doing = f"say whose tasks may write to topic {self._log.topic!r}"
+        with kafka_errors(doing, self._log.client, handle=producer):
             producer.begin_transaction()
             word = TopicPartition(self._log.topic, 0, 0, token)
             send_offsets(producer, [word], self._tasks_group, self._log.client.wait_seconds)
