@@ -13,8 +13,6 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -22,11 +20,12 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from snapshot.delta import entries
-from snapshot.delta.entries import INFO_KEY, Commit, DataFile, entry_of, files_after, files_of, parse_commit
+from snapshot.delta.entries import INFO_KEY, Commit, DataFile, entry_of, files_after, parse_commit
 from snapshot.delta.land import land, was_created, withdraw
 from snapshot.delta.native_errors import delta_errors, plain, unreadable
 from snapshot.delta.own_commit import OwnCommit
-from snapshot.delta.protocol import Protocol, check_readable, check_writable, has_local_time, without_invariants
+from snapshot.delta.protocol import check_readable, check_writable, has_local_time, without_invariants
+from snapshot.delta.state import DeltaBase, DeltaState
 from snapshot.delta.txn import of_checkpoint
 from snapshot.errors import (
     ConflictError,
@@ -50,70 +49,13 @@ _INTERVAL = 100
 """Versions between checkpoints if the table does not set ``delta.checkpointInterval``; the default of delta-rs."""
 
 
-@dataclass
-class _Base:
-    """A table state read by delta-rs."""
-
-    table: DeltaTable
-    transactions: dict[str, int | None] = field(default_factory=dict)
-
-    @cached_property
-    def version(self) -> int:
-        return int(self.table.version())
-
-    @cached_property
-    def id(self) -> str:
-        """The id that Delta assigned to the table when it was created."""
-        return str(self.table.metadata().id)
-
-    @cached_property
-    def configuration(self) -> dict[str, str]:
-        return dict(self.table.metadata().configuration)
-
-    @cached_property
-    def files(self) -> list[DataFile]:
-        return files_of(pa.table(self.table.get_add_actions(flatten=False)))
-
-    @cached_property
-    def protocol(self) -> Protocol:
-        """The protocol versions and features that the table requires of readers and writers."""
-        asked = self.table.protocol()
-        return Protocol(
-            asked.min_reader_version,
-            asked.min_writer_version,
-            frozenset(asked.reader_features or ()),
-            frozenset(asked.writer_features or ()),
-            self.configuration,
-            self.table.schema().to_json(),
-        )
-
-
-@dataclass(frozen=True)
-class _State:
-    """A table's state: a version that delta-rs has read, and the later entries, which only add and remove files.
-
-    Attributes:
-        base: the version that delta-rs has read.
-        since: the entries after it.
-        digest: digest of the newest entry; None if expiry removed that entry before it was read.
-    """
-
-    base: _Base
-    since: tuple[Commit, ...] = ()
-    digest: bytes | None = None
-
-    @property
-    def version(self) -> int:
-        return self.base.version + len(self.since)
-
-
 class DeltaLog:
     """The log of one Delta table. Cheap to create; caches the last state read and follows the log from there."""
 
     def __init__(self, storage: Storage) -> None:
         """Refer to the table in the folder ``storage``; nothing is read yet."""
         self.storage = storage
-        self._state: _State | None = None
+        self._state: DeltaState | None = None
         self._own = OwnCommit()
 
     @classmethod
@@ -158,14 +100,18 @@ class DeltaLog:
         with delta_errors(self.storage.root):
             return self.storage.exists("_delta_log") and DeltaTable.is_deltatable(self.storage.root)
 
-    def version(self) -> int:
+    def version(self, *, fresh: bool = True) -> int:
         """Return the newest version.
+
+        Args:
+            fresh: look for newer commits first; else return the version as of the last look.
 
         Raises:
             NotFoundError: there is no Delta table.
             InvalidInputError: the table requires a reader feature that this program does not support.
         """
-        return self._readable(self._fresh()).version
+        state = self._state if self._state is not None and not fresh else self._fresh()
+        return self._readable(state).version
 
     def configuration(self) -> dict[str, str]:
         """Return the table's Delta properties."""
@@ -203,7 +149,7 @@ class DeltaLog:
             state.base.transactions[app_id] = self._recorded(state, app_id)
         return state.base.transactions[app_id]
 
-    def _recorded(self, state: _State, app_id: str) -> int | None:
+    def _recorded(self, state: DeltaState, app_id: str) -> int | None:
         """Return the version that an application has recorded as of the state read by delta-rs."""
         try:
             number = state.base.table.transaction_version(app_id)
@@ -240,21 +186,27 @@ class DeltaLog:
             return files_after(base_files, state.since if version is None else state.since[: version - first])
         try:
             with delta_errors(self.storage.root):
-                older = _Base(DeltaTable(self.storage.root, version=version))
+                older = DeltaBase(DeltaTable(self.storage.root, version=version))
                 check_readable(self.storage.root, older.protocol)
                 return older.files
         except CorruptedError as error:
             msg = f"{self.storage.root}: version {version} cannot be read: {error}"
             raise NotFoundError(msg) from error
 
-    def commit_at(self, version: int) -> Commit:
+    def commit_at(self, version: int, *, fresh: bool = True) -> Commit:
         """Return one version's actions; the cost does not depend on the size of the table.
+
+        Args:
+            version: the version.
+            fresh: read the entry; else return what this object has read or committed, if it has. That was in the log,
+                unchanged, when the version after it was read or committed, and the newest version at the last look.
 
         Raises:
             DataLostError: Delta's log retention has removed the version's file.
             CorruptedError: the version's file is damaged.
         """
-        commit = self._entry(version)
+        held = self._state.followed(version) if self._state is not None and not fresh else None
+        commit = held or self._entry(version)
         if commit is None:
             msg = (
                 f"{self.storage.root}: the log entry of version {version} is gone (delta.logRetentionDuration); "
@@ -351,7 +303,7 @@ class DeltaLog:
         actions += [entries.add(f, now_ms) for f in add]
         return self._put(version, actions, state)
 
-    def _put(self, version: int, actions: Sequence[Mapping[str, Any]], state: _State) -> Commit:
+    def _put(self, version: int, actions: Sequence[Mapping[str, Any]], state: DeltaState) -> Commit:
         """Put the entry of a version, and a checkpoint after it if one is due.
 
         1. Put the entry unless the version exists, and find out whether it landed (``land.py``).
@@ -369,13 +321,13 @@ class DeltaLog:
         made = parse_commit(version, text)
         self._own.made(made)
         if made.only_files and len(state.since) < _FOLLOWED_MAX:
-            self._state = _State(state.base, (*state.since, made), _digest(text))
+            self._state = DeltaState(state.base, (*state.since, made), _digest(text))
         # Step 3.
         if version % int(state.base.configuration.get("delta.checkpointInterval", _INTERVAL)) == 0:
             self._checkpoint()
         return made
 
-    def _check_follows(self, version: int, text: bytes, state: _State, *, is_first: bool) -> None:
+    def _check_follows(self, version: int, text: bytes, state: DeltaState, *, is_first: bool) -> None:
         """Check that a new entry follows the version at which its state was read.
 
         It does not if this process was suspended just before it put the entry, and the log was truncated or the table
@@ -422,7 +374,7 @@ class DeltaLog:
             # The commit is complete without a checkpoint; a later commit writes one.
             logger.warning("%s: a checkpoint cannot be written: %s", self.storage.root, plain(error))
 
-    def _at(self, version: int) -> _State:
+    def _at(self, version: int) -> DeltaState:
         """Return the newest state, which must have this version.
 
         Raises:
@@ -439,7 +391,7 @@ class DeltaLog:
             raise ConflictError(msg)
         return state
 
-    def _fresh(self) -> _State:
+    def _fresh(self) -> DeltaState:
         """Follow the log to its end, one entry at a time; the cost does not depend on the length of the log."""
         state = self._state
         if state is None:
@@ -451,21 +403,21 @@ class DeltaLog:
             is_next = state is not first or self._is_there(state)
             if not is_next or not commit.only_files or len(state.since) == _FOLLOWED_MAX:
                 return self._load()
-            state = self._state = _State(state.base, (*state.since, commit), _digest(text))
+            state = self._state = DeltaState(state.base, (*state.since, commit), _digest(text))
         # Entries expire oldest first: there may be later ones if the last known is gone. Another one: table restored.
         return state if self._is_there(state) else self._load()
 
-    def _is_there(self, state: _State) -> bool:
+    def _is_there(self, state: DeltaState) -> bool:
         """Return whether the newest entry of a state is still in the log, unchanged."""
         text = self.storage.read(entry_of(state.version))
         return text is not None and _digest(text) == state.digest
 
-    def _readable(self, state: _State) -> _State:
+    def _readable(self, state: DeltaState) -> DeltaState:
         """Return the state after checking that this program supports the reader features that the table requires."""
         check_readable(self.storage.root, state.base.protocol)
         return state
 
-    def _load(self) -> _State:
+    def _load(self) -> DeltaState:
         """Load the newest state with delta-rs.
 
         Raises:
@@ -473,7 +425,7 @@ class DeltaLog:
             TableReplacedError: it is not the table that this object read before.
         """
         with delta_errors(self.storage.root):
-            base = _Base(DeltaTable(self.storage.root))
+            base = DeltaBase(DeltaTable(self.storage.root))
         if self._state is not None and self._state.base.id != base.id:
             msg = (
                 f"{self.storage.root}: expected the table that was opened, with id {self._state.base.id}, got one with "
@@ -482,7 +434,7 @@ class DeltaLog:
             raise TableReplacedError(msg)
         there = self.storage.read(entry_of(base.version))
         self._own.look(self._entry)
-        self._state = _State(base, digest=None if there is None else _digest(there))
+        self._state = DeltaState(base, digest=None if there is None else _digest(there))
         return self._state
 
     def _entry(self, version: int) -> Commit | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ MAINTENANCE = ("create", "compact", "expire", "alter")
 LISTED = "changes"
 """Key of a commit that replaces files of an append table: the files with its changes, in order (``listed``)."""
 _BATCH_ROWS = 65_536
+_WHOLE_BYTES_MAX = 4_000_000
+"""Files up to this size are read from an object store in one request."""
 _REMEDY = "until it is restored, no later change can be published. Restore it from a backup, then call recover()."
 
 
@@ -133,6 +136,11 @@ class SnapshotChanges:
     def _opened(self, file: DataFile) -> Iterator[IO[bytes]]:
         path = self.storage.path(file.path)
         try:
+            # Opening a file in an object store would ask for its size first.
+            text = self.storage.read(file.path) if self._is_read_whole(file) else None
+            if text is not None:
+                yield io.BytesIO(text)
+                return
             with storage_errors(path, "read"), self.storage.filesystem.open(path, "rb") as source:
                 yield source
         except FileNotFoundError as error:
@@ -141,6 +149,9 @@ class SnapshotChanges:
         except (pa.ArrowInvalid, OSError) as error:
             msg = f"{path}: a file of snapshot {self.snapshot.id} cannot be read ({error}); {_REMEDY}"
             raise CorruptedError(msg) from error
+
+    def _is_read_whole(self, file: DataFile) -> bool:
+        return not self.storage.is_local and 0 < file.size <= _WHOLE_BYTES_MAX
 
     def _complete(self, batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
         """Add the columns that are not in the file: partition columns, and ``_kind`` in an append table."""

@@ -148,7 +148,8 @@ def commit(
     remove: Sequence[DataFile] = ()
     if replacement is not None:
         info, remove = {**info, **replacement.facts}, replacement.files
-    newest = log.version()
+    # The last look is enough: if other writers have committed since, the version is taken.
+    newest = log.version(fresh=commit_id.durable)
     tried = newest + 1
     seen = -1 if commit_id.durable else newest
     unknown: OutcomeUnknownError | None = None

@@ -230,10 +230,10 @@ class TableFiles:
         """
         return self._changes_of(self._commit_of(snapshot_id), buckets)
 
-    def _commit_of(self, snapshot_id: int) -> Commit:
+    def _commit_of(self, snapshot_id: int, *, fresh: bool = True) -> Commit:
         """Return the log entry of a snapshot that has not expired; raises the same errors as ``changes``."""
         try:
-            commit = self.log.commit_at(snapshot_id)
+            commit = self.log.commit_at(snapshot_id, fresh=fresh)
         except DataLostError as error:
             # A log with a missing entry cannot be searched any further.
             with suppress(CorruptedError):
@@ -285,16 +285,16 @@ class TableFiles:
             f"permanently: {skip}."
         )
 
-    def published(self, snapshot_id: int, buckets: int) -> ChangeSet:
-        """Return the changes of one snapshot as they are published; raises the same errors as ``changes``."""
-        commit = self._commit_of(snapshot_id)
+    def published(self, snapshot_id: int, buckets: int, *, fresh: bool = True) -> ChangeSet:
+        """Return the changes of one snapshot as published (see ``DeltaLog.commit_at``); errors as for ``changes``."""
+        commit = self._commit_of(snapshot_id, fresh=fresh)
         changes, deletes = self._changes_of(commit, buckets), commit.info.get(TRUNCATES)
         return changes if deletes is None else TruncatedChanges.of(changes, deletes)
 
-    def fingerprint(self, snapshot_id: int) -> str:
-        """Return the fingerprint of a snapshot's commit; empty if its log entry has expired."""
+    def fingerprint(self, snapshot_id: int, *, fresh: bool = True) -> str:
+        """Return the fingerprint of a snapshot's commit (see ``DeltaLog.commit_at``); empty if it has expired."""
         try:
-            return self.log.commit_at(snapshot_id).fingerprint
+            return self.log.commit_at(snapshot_id, fresh=fresh).fingerprint
         except DataLostError:
             return ""
 

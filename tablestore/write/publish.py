@@ -118,7 +118,7 @@ def publish_through(
     files, index, done = table.files, table.index, list[IndexEntry]()
     turns = turns or TakeOverBackoff()
     patience = Patience(turns.clock, publisher.wait_seconds)
-    while (published := newest(index)) < snapshot or (own and not publisher.owns_log):
+    while (published := _published(index, publisher)) < snapshot or (own and not publisher.owns_log):
         try:
             # Step 1.
             if not publisher.owns_log:
@@ -225,7 +225,7 @@ def _publish_after(
     _check_not_moved(files, publisher, through)
     check_history(files, [*publisher.claimed, *([(listed.snapshot, listed.commit)] if listed else [])])
     for snapshot in range(published + 1, through + 1):
-        yield publisher.publish(files.published(snapshot, table.options.buckets))
+        yield publisher.publish(files.published(snapshot, table.options.buckets, fresh=False))
     if through > published:
         turns.published()
 
@@ -279,7 +279,7 @@ def check_history(table: TableFiles, claimed: Sequence[tuple[int, str]]) -> None
     """
     known = {(snapshot, commit) for snapshot, commit in claimed if commit}
     newest = max((snapshot for snapshot, _ in known), default=0)
-    own = table.fingerprint(newest) if newest else ""
+    own = table.fingerprint(newest, fresh=False) if newest else ""
     for snapshot, commit in known:
         if snapshot == newest and own and commit != own:
             msg = (
@@ -407,6 +407,12 @@ class Patience:
         self.failures += failed
         silent = failed and now - self._answered > self._wait_seconds
         return silent or self.failures >= ATTEMPTS_MAX or now - self._since > PATIENCE_SECONDS_MAX
+
+
+def _published(index: LogIndex, publisher: LogPublisher) -> int:
+    """Return the newest published snapshot: the log's owner knows it, and is fenced if somebody else has published."""
+    known = index.last_seen if publisher.owns_log else None
+    return newest(index) if known is None else known.snapshot
 
 
 def newest(index: LogIndex) -> int:

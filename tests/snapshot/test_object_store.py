@@ -38,9 +38,9 @@ from tests.harness.table_harness import changes
 from tests.tablestore.normalize.test_keyed_state import Log, spec_in, split
 from tests.tablestore.normalize.test_keyed_state import changes as changes_of
 
-ONE_ROW_MAX = 9
+ONE_ROW_MAX = 7
 """Requests for a write of one row: two puts, and what proves that the row is in the table before it is acknowledged."""
-PUBLISHED_ROW_MAX = 19
+PUBLISHED_ROW_MAX = 12
 """The same with a log in Kafka: also the file that is published, the index, and whose log it is."""
 
 

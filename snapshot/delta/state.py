@@ -1,0 +1,78 @@
+"""The state of a Delta table as of a version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from snapshot.delta.entries import Commit, DataFile, files_of
+from snapshot.delta.protocol import Protocol
+
+
+@dataclass
+class DeltaBase:
+    """A table state read by delta-rs."""
+
+    table: DeltaTable
+    transactions: dict[str, int | None] = field(default_factory=dict)
+
+    @cached_property
+    def version(self) -> int:
+        """The version that delta-rs has read."""
+        return int(self.table.version())
+
+    @cached_property
+    def id(self) -> str:
+        """The id that Delta assigned to the table when it was created."""
+        return str(self.table.metadata().id)
+
+    @cached_property
+    def configuration(self) -> dict[str, str]:
+        """The table's Delta properties."""
+        return dict(self.table.metadata().configuration)
+
+    @cached_property
+    def files(self) -> list[DataFile]:
+        """The active files."""
+        return files_of(pa.table(self.table.get_add_actions(flatten=False)))
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """The protocol versions and features that the table requires of readers and writers."""
+        asked = self.table.protocol()
+        return Protocol(
+            asked.min_reader_version,
+            asked.min_writer_version,
+            frozenset(asked.reader_features or ()),
+            frozenset(asked.writer_features or ()),
+            self.configuration,
+            self.table.schema().to_json(),
+        )
+
+
+@dataclass(frozen=True)
+class DeltaState:
+    """A table's state: a version that delta-rs has read, and the later entries, which only add and remove files.
+
+    Attributes:
+        base: the version that delta-rs has read.
+        since: the entries after it.
+        digest: digest of the newest entry; None if expiry removed that entry before it was read.
+    """
+
+    base: DeltaBase
+    since: tuple[Commit, ...] = ()
+    digest: bytes | None = None
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self.base.version + len(self.since)
+
+    def followed(self, version: int) -> Commit | None:
+        """Return the entry of a version after ``base``; None for any other version."""
+        number = version - self.base.version - 1
+        return self.since[number] if 0 <= number < len(self.since) else None
