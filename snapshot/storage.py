@@ -134,6 +134,9 @@ class Storage:
     def put_new(self, name: str, data: bytes) -> bool:
         """Write a small file if it is absent; of several concurrent writers, exactly one succeeds.
 
+        A client that repeats a request whose response was lost gets "the file exists", although it created the
+        file itself. So a file with the same content counts as created by this call: include an id in the content.
+
         Returns:
             Whether this call created the file.
 
@@ -149,11 +152,11 @@ class Storage:
                 Path(target).parent.mkdir(parents=True, exist_ok=True)
                 return _link_new(Path(target), data)
             except FileExistsError:
-                return False
+                pass
             except OSError as error:
-                if _is_precondition(error):
-                    return False
-                raise
+                if not _is_precondition(error):
+                    raise
+        return self.read(name) == data
 
     def check_put_new(self) -> None:
         """Check that ``put_new`` is atomic on this file system; every commit depends on it.

@@ -84,8 +84,9 @@ class DeltaLog:
                 partition_by=list(partition_by),
                 configuration=dict(configuration),
                 raise_if_key_not_exists=False,
+                # A retry after a lost response would commit the same again as version 1.
                 commit_properties=CommitProperties(
-                    custom_metadata={INFO_KEY: json.dumps({**info, "commit": commit_id})}
+                    custom_metadata={INFO_KEY: json.dumps({**info, "commit": commit_id})}, max_commit_retries=0
                 ),
             )
         except (DeltaError, OSError) as error:

@@ -6,6 +6,8 @@ import http.client
 import json
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 DROP = "/drop-the-answer-of-the-next-put-to/"
 COUNT = "/requests-since-the-last-count"
 HOLD = "/hold-the-next-put-of-spark-to/"
+FAULTS = "/faults/"
+SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _HOLD_SECONDS_MAX = 10.0
 
 
@@ -24,29 +28,22 @@ class LossyProxy:
         proxy = self
         self._lock, self._names, self.dropped = Lock(), list[str](), 0
         self._seen, self._held, self._put = list[str](), list[str](), set[str]()
+        self._drops_each_put, self._slow_every, self._forwarded = False, 0, 0
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def _forward(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                if self.path.startswith(DROP):
-                    with proxy._lock:
-                        proxy._names.append(self.path.removeprefix(DROP))
-                    self._answer(200, [], b"")
-                    return
-                if self.path.startswith(HOLD):
-                    with proxy._lock:
-                        proxy._held.append(self.path.removeprefix(HOLD))
-                    self._answer(200, [], b"")
-                    return
-                if self.path == COUNT:
-                    with proxy._lock:
-                        seen, proxy._seen = proxy._seen, []
-                    self._answer(200, [], json.dumps(seen).encode())
+                told = proxy._control(self.path, body)
+                if told is not None:
+                    self._answer(200, [], told)
                     return
                 with proxy._lock:
                     proxy._seen.append(f"{self.command} {self.path}")
+                if proxy._is_too_fast():
+                    self._answer(503, [("Content-Type", "application/xml")], SLOW_DOWN)
+                    return
                 if self.command == "PUT" and "Hadoop" in self.headers.get("User-Agent", ""):
                     proxy._hold(self.path)
                 connection = http.client.HTTPConnection(host, port, timeout=60)
@@ -55,8 +52,6 @@ class LossyProxy:
                 answer = connection.getresponse()
                 data = answer.read()
                 connection.close()
-                with proxy._lock:
-                    proxy._put |= {self.path} if self.command == "PUT" else set()
                 if self.command == "PUT" and proxy._takes(self.path):
                     self.close_connection = True
                     self.connection.close()
@@ -84,8 +79,34 @@ class LossyProxy:
         self.port = self._server.server_address[1]
         Thread(target=self._server.serve_forever, daemon=True).start()
 
+    def _control(self, path: str, body: bytes) -> bytes | None:
+        """Obey a request to the proxy itself, and return the answer; None for a request to the server."""
+        with self._lock:
+            if path.startswith(DROP):
+                self._names.append(path.removeprefix(DROP))
+            elif path.startswith(HOLD):
+                self._held.append(path.removeprefix(HOLD))
+            elif path.startswith(FAULTS):
+                faults = json.loads(body)
+                self._drops_each_put, self._slow_every = faults["drops_each_put"], faults["slow_every"]
+            elif path == COUNT:
+                seen, self._seen = self._seen, []
+                return json.dumps(seen).encode()
+            else:
+                return None
+        return b""
+
+    def _is_too_fast(self) -> bool:
+        with self._lock:
+            self._forwarded += 1
+            return bool(self._slow_every) and self._forwarded % self._slow_every == 0
+
     def _takes(self, path: str) -> bool:
-        found = self._asked(self._names, path)
+        """Note a PUT, and return whether its answer is to be dropped."""
+        with self._lock:
+            is_first = path not in self._put
+            self._put.add(path)
+        found = self._asked(self._names, path) or (self._drops_each_put and is_first)
         self.dropped += found
         return found
 
@@ -113,6 +134,27 @@ def drop_next(endpoint: str, name: str) -> None:
 def hold_next(endpoint: str, name: str) -> None:
     """Hold Spark's next PUT of an object whose path has ``name`` in it until another client has put that object."""
     with urllib.request.urlopen(f"{endpoint}{HOLD}{name}", timeout=10):
+        pass
+
+
+@contextmanager
+def faulty(endpoint: str, *, drops_each_put: bool = False, slow_every: int = 0) -> Iterator[None]:
+    """Misbehave within the context.
+
+    Args:
+        endpoint: the proxy.
+        drops_each_put: drop the answer to the first PUT of each object.
+        slow_every: answer every so many requests with "503 SlowDown" instead of forwarding it; 0 for none.
+    """
+    _set_faults(endpoint, drops_each_put=drops_each_put, slow_every=slow_every)
+    try:
+        yield
+    finally:
+        _set_faults(endpoint, drops_each_put=False, slow_every=0)
+
+
+def _set_faults(endpoint: str, **faults: bool | int) -> None:
+    with urllib.request.urlopen(f"{endpoint}{FAULTS}", data=json.dumps(faults).encode(), timeout=10):
         pass
 
 

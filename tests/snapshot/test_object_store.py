@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -32,7 +33,7 @@ from tablestore.normalize.keyed_state import StateSpec
 from tablestore.normalize.operator import NormalizedSplit
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import SCHEMA, publisher_of, rows_of, run_here, write
-from tests.harness.lossy_proxy import drop_next, requests_since
+from tests.harness.lossy_proxy import drop_next, faulty, requests_since
 from tests.harness.s3_server import aws_variables, s3_server
 from tests.harness.table_harness import changes
 from tests.tablestore.normalize.test_keyed_state import Log, spec_in, split
@@ -102,6 +103,44 @@ def test_answers_to_commits_that_are_lost_lose_no_file(lake: str, key: tuple[str
     assert expire(table, rules_of(table, timedelta(0), 1)).oldest == 4
     assert write(writer, [(9, "after")]) is not None
     assert sorted(open_local(path).to_arrow()["id"].to_pylist()) == [1, 2, 3, 9]
+
+
+@pytest.mark.parametrize(
+    "faults", [{"drops_each_put": True}, {"slow_every": 3}], ids=["every-answer-lost", "slow-down"]
+)
+def test_a_store_that_loses_or_refuses_requests_all_the_time_loses_and_doubles_nothing(
+    lake: str, kafka: LocalKafka, topic: Callable[[], str], faults: dict[str, Any]
+) -> None:
+    path = f"{lake}/orders"
+    named = {"bucket": "2", "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic()}
+    with faulty(os.environ["AWS_ENDPOINT_URL"], **faults):
+        table = create_drop.create(
+            path, SCHEMA, primary_key=("id",), partition_by=(), log_system="kafka", options=named
+        )
+        publisher = publisher_of(table)
+        writer = Writer(table, publisher)
+        for number in range(1, 6):
+            assert write(writer, changes(number)).id == number
+        assert compact(TableContext.open(path), run_here).id == 6
+        assert write(writer, changes(7)).id == 7
+        publisher.discard()
+        table = TableContext.open(path)
+        assert expire(table, rules_of(table, timedelta(0), 2)).oldest == 6
+        assert rows_of(TableContext.open(path)) == dict(changes(7))
+        assert {row["id"]: row["v"] for row in open_local(path).to_arrow().to_pylist()} == dict(changes(7))
+    report = TableContext.open(path).log.verify()
+    assert report.ok, str(report)
+    assert TableContext.open(path).newest_visible() == 7
+    assert report.records == sum(len(changes(number)) for number in (1, 2, 3, 4, 5, 7))
+
+
+def test_a_file_is_created_by_who_lost_the_answer(lake: str) -> None:
+    storage = Storage.at(f"{lake}/folder")
+    with faulty(os.environ["AWS_ENDPOINT_URL"], drops_each_put=True):
+        assert storage.put_new("file", b"mine")
+        assert not storage.put_new("file", b"another's")
+        storage.check_put_new()
+    assert storage.read("file") == b"mine"
 
 
 def check_requests(writer: Writer, most: int) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -119,7 +120,8 @@ class Definitions:
             raise ConflictError(msg)
 
     def _put(self, name: str, version: int, content: dict[str, object]) -> bool:
-        text = json.dumps(content, indent=1, ensure_ascii=False)
+        # Two programs may put the same content; the id makes it that of one of them.
+        text = json.dumps({**content, "id": uuid.uuid4().hex}, indent=1, ensure_ascii=False)
         return self._storage.put_new(f"{_folder(name)}/{version:08d}.json", text.encode())
 
     def _newest(self, name: str) -> tuple[int, Definition | None]:
