@@ -43,6 +43,15 @@ def row_sizes(batch: pa.RecordBatch, text: int = ESCAPED) -> Sizes:
     return _sum([_sizes(column, text) for column in batch.columns]) + names
 
 
+def field_count(schema: pa.Schema) -> int:
+    """Return the number of fields of a schema, nested ones included."""
+
+    def inside(kind: pa.DataType) -> int:
+        return sum(1 + inside(kind.field(number).type) for number in range(kind.num_fields))
+
+    return sum(1 + inside(kind) for kind in schema.types)
+
+
 def _sum(parts: Sequence[Sizes]) -> Sizes:
     found: Sizes = np.sum(parts, axis=0, dtype=np.int64)
     return found

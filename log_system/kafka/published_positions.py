@@ -160,7 +160,7 @@ def tasks_token(log: KafkaLog) -> tuple[str | None, Any]:
 def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> list[TopicPartition]:
     """Return a group's committed offsets, retrying while its coordinator is starting or moving."""
     asked = [TopicPartition(log.topic, partition) for partition in partitions]
-    with kafka_errors(f"read the register of topic {log.topic!r}", log.client):
+    with kafka_errors(f"read the register of topic {log.topic!r}", log.client, handle=consumer):
         for attempt in range(_ATTEMPTS_MAX):
             try:
                 committed: list[TopicPartition] = consumer.committed(asked, timeout=log.client.wait_seconds)

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 
 from log_system.formats import EncodedRecords
-from log_system.formats.record_sizes import ESCAPED, largest_row, row_sizes
+from log_system.formats.record_sizes import ESCAPED, field_count, largest_row, row_sizes
 from log_system.kafka.client.admin_requests import one
 from log_system.kafka.client.connect import PRODUCER_DEFAULTS, KafkaClient, kafka_errors
 from log_system.kafka.client.errors import codes
@@ -149,7 +149,7 @@ class RecordCheck:
         """The upper bound of a record's size with its key: a percentage of the row's size, and additional bytes."""
         if self.log.traits.packs_rows:
             # The stream contains the schema, and compression may slightly enlarge incompressible data.
-            return 102, _FIELD_BYTES * (len(self.log.schema) + 2)
+            return 102, _FIELD_BYTES * (field_count(self.log.schema) + 2)
         return 200, _FIELD_BYTES
 
     def _check_exactly(self, rows: pa.RecordBatch, limit: RecordLimit) -> None:

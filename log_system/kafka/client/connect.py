@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from log_system.kafka.client.errors import codes, translate
+from log_system.kafka.client.errors import CREDENTIAL_CODES, codes, translate
 from log_system.kafka.client.secrets import ClientValue, redact, resolve
 
 __all__ = ["KafkaClient", "kafka_errors", "translate"]
@@ -75,7 +75,9 @@ WAIT_SECONDS: Final = 20.0
 _REQUEST_SECONDS: Final = 8.0
 """The time limit of one admin client request."""
 _FLUSH_STEP_SECONDS: Final = 1.0
+Handle = Producer | AdminClient | Consumer
 (_FATAL,) = codes("_FATAL")
+_CAUSELESS: Final = codes("_FATAL _PURGE_QUEUE _PURGE_INFLIGHT")
 _TROUBLE_AGE_SECONDS_MAX: Final = 60.0
 
 
@@ -261,13 +263,15 @@ def take_over(producer: Producer, seconds: float) -> None:
     producer.init_transactions(seconds)
 
 
-def _cause(error: Exception, handle: Producer | AdminClient | None) -> KafkaException | TimeoutError | BufferError:
+def _cause(error: Exception, handle: Handle | None) -> KafkaException | TimeoutError | BufferError:
     """Return the cause of an error of the client, such as being fenced.
 
-    The client hides the cause of a fatal error in two ways. ``produce`` reports only that there is one. And the client
+    The client hides the cause of an error in several ways. ``produce`` reports only that there is one. And the client
     sets its exception before it calls pending delivery callbacks, so Python may raise a ``SystemError``: either because
     a callback "returned a result with an exception set", or because a callback cleared the exception and the client
-    returns an error without one. A transactional producer names the cause when it is asked to begin a transaction.
+    returns an error without one. And after a transaction has failed, such as for lack of rights, it reports only that
+    the records were purged. A transactional producer names the cause when it is asked to begin a transaction. And a
+    consumer that lacks rights on its group waits until time is over; a poll gives the cause.
     """
     if not isinstance(error, SystemError | KafkaException):
         assert isinstance(error, TimeoutError | BufferError)
@@ -276,11 +280,15 @@ def _cause(error: Exception, handle: Producer | AdminClient | None) -> KafkaExce
     while cause is not None and not isinstance(cause, KafkaException):
         cause = cause.__cause__ or cause.__context__
     found = cause or KafkaException(KafkaError(_FATAL, str(error)))
-    if found.args[0].code() == _FATAL and isinstance(handle, Producer):
+    if found.args[0].code() in _CAUSELESS and isinstance(handle, Producer):
         try:
             handle.begin_transaction()
         except KafkaException as named:
-            return named if named.args[0].fatal() else found
+            return named if named.args[0].fatal() or named.args[0].txn_requires_abort() else found
+    if found.args[0].code() == KafkaError._TIMED_OUT and isinstance(handle, Consumer):  # noqa: SLF001 - no public name
+        event = handle.poll(0)
+        refused = None if event is None else event.error()
+        return KafkaException(refused) if refused is not None and refused.code() in CREDENTIAL_CODES else found
     return found
 
 
@@ -289,7 +297,7 @@ def kafka_errors(
     doing: str,
     client: KafkaClient | None = None,
     *,
-    handle: Producer | AdminClient | None = None,
+    handle: Handle | None = None,
     indefinite: bool = False,
 ) -> Iterator[None]:
     """Translate Kafka's errors to this package's exceptions; also works as a decorator.
@@ -297,7 +305,7 @@ def kafka_errors(
     Args:
         doing: what is attempted, for the message.
         client: the client whose options and connection errors explain a failure; without it nothing can be masked.
-        handle: the producer or admin client in use, to receive its last connection errors and the cause of a fatal one.
+        handle: the client in use, to receive its last connection errors and the cause of an error that hides it.
         indefinite: without a response the outcome is in doubt (ending a transaction, sending records outside of one).
 
     Raises:
@@ -308,7 +316,8 @@ def kafka_errors(
     except (KafkaException, TimeoutError, BufferError, SystemError) as raised:
         error = _cause(raised, handle)
         config = client.config if client else {}
-        trouble = client.trouble(handle) if client else None
+        served = None if isinstance(handle, Consumer) else handle
+        trouble = client.trouble(served) if client else None
         prefix = client.prefix if client else "kafka."
         ours = translate(error, doing, indefinite=indefinite, config=config, trouble=trouble, prefix=prefix)
         shown = str(error)

@@ -93,7 +93,7 @@ FAMILIES: Final[tuple[tuple[frozenset[int], type[TableStoreError]], ...]] = (
     (codes(_UNAVAILABLE), UnavailableError),
 )
 
-_CREDENTIAL_CODES: Final = codes(_CREDENTIALS)
+CREDENTIAL_CODES: Final = codes(_CREDENTIALS)
 _TOO_LARGE_CODES: Final = codes(_TOO_LARGE)
 _INVALID_ARGUMENT: Final = codes("_INVALID_ARG")
 #: Exceptions after which the call is known to have had no effect.
@@ -130,7 +130,7 @@ def translate(
     """
     cause = _kafka_error(error)
     family = _family(cause)
-    if family is UnavailableError and trouble is not None and trouble.code() in _CREDENTIAL_CODES:
+    if family is UnavailableError and trouble is not None and trouble.code() in CREDENTIAL_CODES:
         # The connection was never established, so nothing was sent and the outcome is known.
         cause, family = trouble, InvalidInputError
     elif indefinite and not issubclass(family, _DEFINITE):
@@ -178,7 +178,7 @@ def _remedy(error: KafkaError, family: type[TableStoreError], config: Mapping[st
     servers = (
         f"{prefix}bootstrap.servers='{config['bootstrap.servers']}'" if "bootstrap.servers" in config else "the broker"
     )
-    if error.code() in _CREDENTIAL_CODES:
+    if error.code() in CREDENTIAL_CODES:
         return (
             f". {servers} refused this client: check {prefix}security.protocol, {prefix}sasl.mechanism, "
             f"{prefix}sasl.username, {prefix}sasl.password (or {prefix}ssl.*) and what the user is allowed to do."
