@@ -26,6 +26,7 @@ from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Change, drain, fold, rows_of, write
 from tests.harness.plain_topics import make_topic
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.crash
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -124,6 +125,8 @@ def test_a_coordinator_that_has_forgotten_everything_is_taught_by_headers_and_in
     with failing(type(rig.table.index), "put"), pytest.raises(Crash):
         rig.recover()
     rig.commit(4)
+    # The coordinator writes the markers of a committed transaction later; without its state, nobody would.
+    until(lambda: stable(rig))
     broker.kill()
     for pattern in ("__consumer_offsets-*", "__transaction_state-*"):
         for folder in (broker.data_dir / "data").glob(pattern):

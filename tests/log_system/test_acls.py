@@ -22,7 +22,7 @@ from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import TableStoreError
 from tablestore import LocalTable, create_local, open_local
 from tablestore.ddl import create_drop
-from tests.tablestore.service.serving import until
+from tests.harness.waiting import until
 
 TOPIC: Final = "orders"
 Right = tuple[ResourceType, str, AclOperation]

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import http.client
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
 
 from tablestore.service.service import Service
 from tablestore.service.watcher import TableState
 from tablestore.service.web import http_server
-
-
-def until(seen: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Wait until a function returns something true, and return that."""
-    end = time.monotonic() + seconds
-    while not (found := seen()):
-        assert time.monotonic() < end, "it was never seen"
-        time.sleep(0.02)
-    return found
 
 
 def state_of(service: Service) -> TableState:

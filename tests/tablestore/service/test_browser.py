@@ -13,7 +13,8 @@ import pytest
 from tablestore import create_local
 from tablestore.service.service import Service
 from tablestore.service.watcher import Schedule
-from tests.tablestore.service.serving import served, state_of, until
+from tests.harness.waiting import until
+from tests.tablestore.service.serving import served, state_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (

@@ -27,7 +27,8 @@ from tablestore.streaming.consumers import Consumers
 from tablestore.write.writer import Writer
 from tests.harness.damage import Damaged
 from tests.harness.local_writes import write
-from tests.tablestore.service.serving import Served, served, state_of, until
+from tests.harness.waiting import until
+from tests.tablestore.service.serving import Served, served, state_of
 
 QUICK = Schedule(poll=0.05, grace=0.2, maintain=60, verify=0.1, retry=0.1)
 IDLE = Schedule(poll=0.05, grace=1e9, maintain=1e9, verify=0.1, retry=0.1)

@@ -21,7 +21,8 @@ from tablestore.service.watcher import Schedule
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import make_table, write
 from tests.harness.table_audit import assert_log_is_table, audit
-from tests.tablestore.service.serving import served, state_of, until
+from tests.harness.waiting import until
+from tests.tablestore.service.serving import served, state_of
 
 QUICK = Schedule(poll=0.05, grace=0.2, maintain=0.2, retry=0.1)
 PARTITIONS = 2
