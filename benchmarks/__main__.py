@@ -39,6 +39,7 @@ class Group(StrEnum):
     SQL = "sql"
     LIFE = "life"
     GROWTH = "growth"
+    SCALE = "scale"
 
 
 def main(

@@ -12,6 +12,7 @@ import json
 import logging
 import time
 import uuid
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -219,6 +220,11 @@ class DeltaLog:
     def has_entry(self, version: int) -> bool:
         """Return whether the log still contains the entry of a version."""
         return self._entry(version) is not None
+
+    def oldest_entry(self, oldest: int) -> int:
+        """Return the oldest version from ``oldest`` on whose entry is still in the log; entries expire oldest first."""
+        newest = self.version()
+        return oldest + bisect_left(range(oldest, newest), x=True, key=self.has_entry)
 
     def commits(self, newest: int, oldest: int = 0) -> Iterator[Commit]:
         """Yield commits from ``newest`` down to ``oldest``, stopping where log retention has removed the entries."""

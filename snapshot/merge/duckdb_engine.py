@@ -35,6 +35,8 @@ from snapshot.schema.system_columns import relabelled
 
 BATCH_ROWS = 65_536
 """Number of rows in the Arrow batches that DuckDB returns."""
+MEMORY_LIMIT = "288MB"
+"""What a session of a merge may hold in memory."""
 
 _TYPE_NAMES: dict[pa.DataType, str] = {
     pa.bool_(): "BOOLEAN",

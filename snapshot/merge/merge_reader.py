@@ -29,6 +29,7 @@ import pyarrow as pa
 from snapshot.errors import InvalidInputError
 from snapshot.merge.deduplicate import last_per_key
 from snapshot.merge.duckdb_engine import (
+    MEMORY_LIMIT,
     bound,
     errors_mapped,
     file_argument,
@@ -88,7 +89,7 @@ class MergeReader:
         primary_key: Sequence[str],
         *,
         stored: pa.Schema | None = None,
-        memory_limit: str = "288MB",
+        memory_limit: str = MEMORY_LIMIT,
         filesystem: fsspec.AbstractFileSystem | None = None,
         temp_directory: str | None = None,
     ) -> None:

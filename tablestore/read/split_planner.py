@@ -11,6 +11,7 @@ from snapshot.records import Snapshot, Split
 from snapshot.schema.spec import TableSpec
 from snapshot.store.lookup import base_file, by_bucket
 from snapshot.store.table_files import SnapshotFiles, TableFiles
+from tablestore.read.partition_pruning import in_kept_partitions
 from tablestore.read.splits import ChangedKeysSplit, InitialSplit, MergedSplit, spread
 
 _SPLIT_BYTES_MIN = 32 << 20
@@ -37,7 +38,7 @@ def snapshot_splits(
         snapshot_id: the snapshot.
         tasks: desired number of splits.
         columns: the columns to read; None for all.
-        predicate: the rows to read; None for all.
+        predicate: the rows to read; None for all. Files of partitions without such rows are skipped.
         spec: the table definition with the columns to return; None for the table's current one.
         bucket: read only this bucket of a table with a key; None for all.
         whole_buckets: all rows of a bucket are in one split.
@@ -46,10 +47,11 @@ def snapshot_splits(
         NotFoundError: the snapshot's files are no longer known.
     """
     spec = spec or table.spec
-    if not spec.has_key:
-        return _splits(table, spec, table.layout(snapshot_id).base, [], tasks, columns, predicate)
     layout = table.layout(snapshot_id)
-    base = by_bucket(layout.base)
+    kept = in_kept_partitions(table.spec, layout.base, predicate)
+    if not spec.has_key:
+        return _splits(table, spec, kept, [], tasks, columns, predicate)
+    base = by_bucket(kept)
     changes = by_bucket(layout.changes)
     buckets = sorted(base.keys() | changes.keys()) if bucket is None else [bucket]
     if len(buckets) < tasks and not whole_buckets:

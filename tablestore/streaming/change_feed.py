@@ -55,24 +55,25 @@ class Feed:
             return BEFORE_FULL
         if mode is ScanMode.LATEST:
             return newest
-        snapshots = list(self._table.files.snapshots())
+        files = self._table.files
+        oldest = files.log.oldest_entry(files.oldest())
         if mode is ScanMode.EARLIEST:
-            return max(snapshots[-1].id - 1, 0)
+            return max(oldest - 1, 0)
         if mode is ScanMode.FROM_SNAPSHOT:
             wanted = snapshot or 0
-            if not snapshots[-1].id <= wanted <= newest + 1:
+            if not oldest <= wanted <= newest + 1:
                 msg = (
                     f"option 'snapshot'={wanted}: table {self._table.path!r} can be streamed from snapshot "
-                    f"{snapshots[-1].id} to {newest + 1} (the next)."
+                    f"{oldest} to {newest + 1} (the next)."
                 )
                 raise NotFoundError(msg)
             return max(wanted - 1, 0)
         if mode is ScanMode.FROM_TAG:
-            tagged = self._table.files.tags.get(tag or "").snapshot.id
-            if tagged + 1 < snapshots[-1].id:
-                raise DataLostError(self._gone(f"tag {tag!r} (snapshot {tagged})", snapshots[-1].id))
+            tagged = files.tags.get(tag or "").snapshot.id
+            if tagged + 1 < oldest:
+                raise DataLostError(self._gone(f"tag {tag!r} (snapshot {tagged})", oldest))
             return tagged
-        time = timestamp_ms or 0
+        time, snapshots = timestamp_ms or 0, list(files.snapshots())
         if time <= snapshots[-1].timestamp_ms and snapshots[-1].id:
             raise DataLostError(self._gone("that time", snapshots[-1].id))
         younger = [s.id for s in snapshots if s.timestamp_ms >= time and s.id <= newest]

@@ -492,11 +492,11 @@ def test_a_publisher_whose_snapshot_others_publish_and_expire_first_has_nothing_
     _, publisher, slow = life.other_writer()
     looked_up = TableFiles.published
 
-    def late(files: TableFiles, snapshot: int, buckets: int) -> ChangeSet:
+    def late(files: TableFiles, snapshot: int, buckets: int, *, fresh: bool = True) -> ChangeSet:
         monkeypatch.undo()
         life.write(8, compact_every=4)
         life.expire(2)
-        return looked_up(files, snapshot, buckets)
+        return looked_up(files, snapshot, buckets, fresh=fresh)
 
     monkeypatch.setattr(TableFiles, "published", late)
     made = write(slow, [(1, "after")])
