@@ -162,7 +162,7 @@ class TableContext:
             NotFoundError: the log index has no entry of the snapshot.
             CorruptedError: the entry is damaged.
         """
-        if self.options.log is None:
+        if not self.log.publishes:
             return Compared(snapshot)
         entry = self.index.get(snapshot)
         if entry is None:

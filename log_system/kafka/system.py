@@ -26,15 +26,19 @@ from log_system.kafka.reader.log_tail import KafkaTail
 from log_system.kafka.reader.range_planner import REPLACING, plan
 from log_system.kafka.record_limits import RecordCheck
 from log_system.kafka.register import RegisterPosition
+from log_system.kafka.schema_changes import check_decoded_by_name
 from log_system.report import Compared, Mended, Progress, RepairReport, Report
 from snapshot.errors import InvalidInputError
 from snapshot.records import LogSinkFactory, RowCheck, Split
+from snapshot.schema.evolution import Change
 from snapshot.schema.physical_names import Columns
+from snapshot.schema.spec import TableSpec
 
 
 class TransactionalLog(BoundLog):
     """A log that shows whole, committed snapshots (``log.consistency=transactional``)."""
 
+    publishes = True
     shows_uncommitted = False
 
     @property
@@ -53,6 +57,9 @@ class TransactionalLog(BoundLog):
     def check_columns(self, columns: pa.Schema) -> None:
         """Check that the log's format can hold these columns, which ``_kind`` follows."""
         self.settings.under(columns).codec()
+
+    def check_changes(self, spec: TableSpec, changes: Sequence[Change]) -> None:
+        """Accept all changes: a record's snapshot tells readers its schema."""
 
     def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher:
         """Return a publisher that sends each snapshot in transactions."""
@@ -136,6 +143,10 @@ class EventualLog(TransactionalLog):
     def sink(self) -> KafkaLogSinkFactory:
         """Return what sends changes while they are staged."""
         return KafkaLogSinkFactory(self.settings)
+
+    def check_changes(self, spec: TableSpec, changes: Sequence[Change]) -> None:
+        """Check that old records are still read correctly; see ``schema_changes.py``."""
+        check_decoded_by_name(self.path, spec, changes)
 
     def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher:
         """Return a publisher that corrects the log after each commit."""

@@ -234,7 +234,7 @@ def _pin(table: TableContext, consumers: Sequence[Consumer]) -> tuple[int, str]:
     """Return the first snapshot that must be kept with all later ones, and the reason."""
     ours = [consumer for consumer in consumers if consumer.reads(table.spec.table_id)]
     pins = [(consumer.snapshot, f"consumer {consumer.name!r}") for consumer in ours]
-    if table.options.log is not None:
+    if table.log.publishes:
         published = table.index.latest()
         pins.append((0 if published is None else published.snapshot, "unpublished snapshots; recover() publishes them"))
     return min(pins, default=(table.files.latest(), ""))

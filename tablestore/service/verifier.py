@@ -1,4 +1,4 @@
-"""Compares one table's log with the table while both grow: what is new at once, and everything now and then."""
+"""Compares one table's log with the table while both grow: new snapshots at once, the whole log periodically."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class TableVerifier:
     """Compares one table's log with the table in one thread.
 
     New snapshots are compared every ``every`` seconds. The position is stored with the table, so that a restarted or
-    another service goes on there. Damage to what was compared before is found by a comparison of the whole log, which
+    another service continues there. Damage to what was compared before is found by a comparison of the whole log, which
     runs every ``whole`` seconds beside the others, in steps. Snapshots with differences are compared again in each
     round, so that differences vanish once they are repaired.
     """
@@ -157,7 +157,7 @@ class TableVerifier:
             TableStoreError: the broker or the file system does not answer, or the table is damaged.
         """
         table = self._opened()
-        if table.options.log is None:
+        if not table.log.publishes:
             return False
         # Step 1.
         file = VerifiedFile(table.files.storage)
@@ -246,7 +246,7 @@ class TableVerifier:
         return report
 
     def _start(self, table: TableContext, so_far: Pass) -> Compared | None:
-        """Return where a pass goes on.
+        """Return where the next step of a comparison starts.
 
         After a difference, the log's offsets may have been wrong, and a repair may have published what was
         missing. The index then says where it ends.

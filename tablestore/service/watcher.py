@@ -87,8 +87,8 @@ class TableState:
         published: the newest snapshot up to which the log has all changes; ``newest`` without a log.
         behind: what the log lacks.
         consumers: what each named consumer has not read, by its name.
-        merged: the newest snapshot of which Delta readers outside see all changes.
-        merged_age: the age of the oldest snapshot with changes that they do not see; 0 if there is none.
+        merged: the newest snapshot whose changes are all in the base table, where any Delta reader sees them.
+        merged_age: the age of the oldest snapshot with changes that are not; 0 if there is none.
         error: the error of the last attempt; empty after a success.
         errors: how many attempts failed, by kind of error.
         verify: how the comparison of log and table stands.
@@ -229,7 +229,7 @@ class TableWatcher:
         files, newest = table.files, table.files.latest()
         before_oldest = files.oldest(fresh=False) - 1
         latest = table.index.latest()
-        published = newest if table.options.log is None else 0 if latest is None else latest.snapshot
+        published = newest if not table.log.publishes else 0 if latest is None else latest.snapshot
         # A writer leaves snapshots without changes to the next publish.
         published = with_maintenance(files, max(published, before_oldest), newest)
         _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
@@ -238,7 +238,7 @@ class TableWatcher:
             self._seen, self._behind_since = published, self._clock()
         self._state = replace(
             self._state,
-            has_log=table.options.log is not None,
+            has_log=table.log.publishes,
             newest=newest,
             published=published,
             behind=behind(files, published, newest),
