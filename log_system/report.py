@@ -23,7 +23,7 @@ _TEXT_MAX = 80
 
 
 class DifferenceKind(StrEnum):
-    """The kind of a difference.
+    """The kinds of differences between log and table.
 
     The first six kinds concern the records of the log; the others concern index, register, files and topic.
     """
