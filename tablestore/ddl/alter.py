@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pyspark.sql.types import StructType
-
 from log_system.kafka.client.access_policy import check_stored
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.records import Snapshot
@@ -110,7 +108,8 @@ def _altered(
 ) -> TableSpec:
     """Return the table's definition after the changes; all checks are made here."""
     before = with_physical_names(spec.schema_json)
-    columns = evolved(before, changes, past=_schemas(spec), bound=_bound(spec))
+    past = [with_physical_names(each.schema_json) for each in spec.past]
+    columns = evolved(before, changes, past=past, bound=_bound(spec))
     check_schema(visible(columns), spec.primary_key, spec.partition_by)
     if columns != before:
         table.log.check_changes(spec, changes)
@@ -121,10 +120,6 @@ def _altered(
     if set_options or reset_options:
         spec = replace(spec, properties=_properties(table, spec, set_options, reset_options))
     return spec
-
-
-def _schemas(spec: TableSpec) -> list[StructType]:
-    return [with_physical_names(past.schema_json) for past in spec.past]
 
 
 def _bound(spec: TableSpec) -> dict[str, str]:

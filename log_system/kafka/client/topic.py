@@ -320,7 +320,8 @@ def earliest_of(client: KafkaClient, topic: str) -> TopicOffsets:
 def latest_of(client: KafkaClient, topic: str, *, read_committed: bool) -> TopicOffsets:
     """Return the offsets of ``latest_offsets``, with the topic's id."""
     cluster, asked, topic_id = _asked(client, topic)
-    return TopicOffsets(topic_id, _by_number(cluster.latest(asked, _isolation(read_committed))))
+    isolation = "read_committed" if read_committed else "read_uncommitted"
+    return TopicOffsets(topic_id, _by_number(cluster.latest(asked, isolation)))
 
 
 def topic_id(client: KafkaClient, topic: str, admin: AdminClient | None = None) -> str:
@@ -364,10 +365,6 @@ def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> 
         NotFoundError: the topic does not exist.
     """
     return latest_of(client, topic, read_committed=read_committed).offsets
-
-
-def _isolation(read_committed: bool) -> str:
-    return "read_committed" if read_committed else "read_uncommitted"
 
 
 def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition], str]:
