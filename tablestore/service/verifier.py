@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
 
 from log_system.gate import limited
-from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
 from log_system.report import Compared, Difference, Report
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, TableReplacedError, TableStoreError
@@ -32,10 +31,9 @@ class _StoppedError(Exception):
 class Throttle:
     """Limits how many records per second the verifiers of a service read, all together."""
 
-    def __init__(self, per_second: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_second: float | None) -> None:
         """Limit to ``per_second`` records; None for no limit."""
         self._per_second = per_second
-        self._clock = clock
         self._lock = threading.Lock()
         self._free = 0.0
 
@@ -50,7 +48,7 @@ class Throttle:
         if self._per_second is None:
             return
         with self._lock:
-            now = self._clock()
+            now = time.monotonic()
             self._free = max(self._free, now) + records / self._per_second
             until = self._free
         if stop.wait(max(0.0, until - now)):
@@ -100,7 +98,6 @@ class TableVerifier:
         path: str,
         *,
         options: Mapping[str, object] | None = None,
-        allowed: Allowed | None = None,
         every: float | None = None,
         whole: float = 86_400.0,
         retry: float = 2.0,
@@ -111,7 +108,6 @@ class TableVerifier:
         Args:
             path: the table's folder.
             options: Kafka client options that are not stored with the table.
-            allowed: the references that the table's stored options may contain; None for those of the environment.
             every: seconds between comparisons of new snapshots; None for never.
             whole: seconds between comparisons of the whole log.
             retry: seconds before the next attempt after an error.
@@ -120,7 +116,6 @@ class TableVerifier:
         self.state = VerifyState()
         self._path = path
         self._options = wrap(options or {})
-        self._allowed = allowed
         self._every = every
         self._whole = whole
         self._retry = retry
@@ -277,7 +272,7 @@ class TableVerifier:
 
     def _opened(self) -> TableContext:
         if self._table is None:
-            self._table = TableContext.open(self._path, self._options, self._allowed)
+            self._table = TableContext.open(self._path, self._options)
         self._table = self._table.refreshed()
         self._table.check_same()
         return self._table

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
 
-from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import NotFoundError, TableReplacedError, TableStoreError
 from snapshot.store.changes import MAINTENANCE
@@ -117,41 +116,34 @@ class TableWatcher:
         path: str,
         *,
         options: Mapping[str, object] | None = None,
-        allowed: Allowed | None = None,
         schedule: Schedule | None = None,
         observer: Observer | None = None,
         throttle: Throttle | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch the table at ``path``; nothing is opened yet.
 
         Args:
             path: the table's folder.
             options: Kafka client options that are not stored with the table.
-            allowed: the references that the table's stored options may contain; None for those of the environment.
             schedule: how often to look and work; None for the defaults.
             observer: told of each publish, compaction and expiry.
             throttle: limits the records that ``verifier`` reads; None for no limit.
-            clock: returns the time in seconds.
         """
         self._state = TableState(path)
         self._options = wrap(options or {})
-        self._allowed = allowed
         self._schedule = schedule or Schedule()
         self.verifier = TableVerifier(
             path,
             options=options,
-            allowed=allowed,
             every=self._schedule.verify,
             whole=self._schedule.verify_whole,
             retry=self._schedule.retry,
             throttle=throttle,
         )
         self._observer = observer
-        self._clock = clock
         self._handle: LocalHandle | None = None
         self._seen, self._behind_since = -1, 0.0
-        self._maintained = clock()
+        self._maintained = time.monotonic()
         self._curve: deque[Sample] = deque(maxlen=_SAMPLES_MAX)
         self._looked = -_LOOK_SECONDS
 
@@ -196,7 +188,7 @@ class TableWatcher:
         """
         handle = self._opened()
         table = handle.refresh()
-        now = self._clock()
+        now = time.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             table.check_same()
@@ -218,7 +210,7 @@ class TableWatcher:
 
     def _opened(self) -> LocalHandle:
         if self._handle is None:
-            table = TableContext.open(self._state.path, self._options, self._allowed)
+            table = TableContext.open(self._state.path, self._options)
             self._handle = LocalHandle(table)
             self._handle.writer.meter.observer = self._observer
             self._seen = -1
@@ -235,7 +227,7 @@ class TableWatcher:
         _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
         merged = with_maintenance(files, max(merged, before_oldest), newest)
         if published != self._seen or published >= newest:
-            self._seen, self._behind_since = published, self._clock()
+            self._seen, self._behind_since = published, time.monotonic()
         self._state = replace(
             self._state,
             has_log=table.log.publishes,
@@ -259,7 +251,7 @@ class TableWatcher:
     def _is_stuck(self) -> bool:
         """Return whether the log is behind and nobody has published anything for the time of grace."""
         is_behind = self._state.published < self._state.newest
-        return is_behind and self._clock() - self._behind_since >= self._schedule.grace
+        return is_behind and time.monotonic() - self._behind_since >= self._schedule.grace
 
     def _failed(self, error: Exception) -> None:
         kind = error.kind if isinstance(error, TableStoreError) else type(error).__name__

@@ -39,7 +39,6 @@ __all__ = [
     "TopicShape",
     "TopicWatch",
     "check_identity",
-    "check_topic",
     "delete_topic",
     "describe_topic",
     "earliest_of",
@@ -166,29 +165,6 @@ def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -
         return False
     _settle(client, admin, name, None)
     return True
-
-
-def check_topic(
-    client: KafkaClient, name: str, *, partitions: int, compacted: bool, retention_ms: int | None = None
-) -> None:
-    """Check that an existing topic matches its table.
-
-    Args:
-        client: the cluster.
-        name: the topic.
-        partitions: the table's bucket count.
-        compacted: the table's ``log.compacted``.
-        retention_ms: the table's ``log.retention``; ``None`` accepts any.
-
-    Raises:
-        NotFoundError: the topic does not exist.
-        InvalidInputError: the topic has another shape; the message names the option, the expected and the actual value.
-        UnavailableError: the broker does not respond.
-    """
-    shape = describe_topic(client, name)
-    if shape is None:
-        raise missing(client, name)
-    _compare(name, shape, _Wanted(partitions, compacted, retention_ms))
 
 
 def describe_topic(client: KafkaClient, name: str) -> TopicShape | None:
