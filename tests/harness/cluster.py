@@ -53,7 +53,7 @@ class Node(LocalKafka):
         self._cluster_id = cluster_id
 
     def _broker_in(self, data_dir: Path) -> Broker:
-        return Broker(data_dir, *self._ports, self._heap, self._properties, self._cluster_id)
+        return Broker(data_dir, *self._ports, self._properties, self._cluster_id)
 
 
 class LocalCluster(Started):
