@@ -204,7 +204,7 @@ class LogSystem(Protocol):
     # Writing
 
     def sink(self) -> LogSinkFactory | None:
-        """Return what sends changes to the log while they are staged; None if they are published after the commit."""
+        """Return the sink to which staging sends changes; None if they are published after the commit."""
         ...
 
     def record_check(self) -> RowCheck | None:
@@ -267,7 +267,7 @@ class LogSystem(Protocol):
         ...
 
     def watch(self) -> LogWatch:
-        """Return what a waiting reader calls to notice that the log was deleted."""
+        """Return the watch by which a waiting reader notices that the log was deleted."""
         ...
 
     def tail(self) -> LogTail:

@@ -75,7 +75,7 @@ def check_choices(log: LogChoices, primary_key: Sequence[str], *, looks_up: bool
 
 
 def creation_warnings(log: LogChoices) -> Iterator[str]:
-    """Yield what the creator of a table should know about valid options of its log."""
+    """Yield warnings about options of a log that are valid but costly or unsafe."""
     if log.consistency is Consistency.EVENTUAL:
         yield (
             "log.consistency='eventual' is costly: streaming reads normalize, which keeps the values of each key in "

@@ -131,7 +131,7 @@ class TransactionalLog(BoundLog):
     def _mend(
         self, publisher: LogPublisher, recover: Callable[[], list[IndexEntry]], progress: Progress | None
     ) -> Callable[[Sequence[int]], Mended]:
-        """Return what rebuilds the index, the register and the end of the log."""
+        """Return the function that rebuilds the index, the register and the end of the log."""
         return partial(repair_transactional, self, cast(KafkaPublisher, publisher), recover, progress)
 
 
@@ -141,7 +141,7 @@ class EventualLog(TransactionalLog):
     shows_uncommitted = True
 
     def sink(self) -> KafkaLogSinkFactory:
-        """Return what sends changes while they are staged."""
+        """Return the sink that sends changes while they are staged."""
         return KafkaLogSinkFactory(self.settings)
 
     def check_changes(self, spec: TableSpec, changes: Sequence[Change]) -> None:
@@ -167,7 +167,7 @@ class EventualLog(TransactionalLog):
     def _mend(
         self, publisher: LogPublisher, recover: Callable[[], list[IndexEntry]], progress: Progress | None
     ) -> Callable[[Sequence[int]], Mended]:
-        """Return what corrects every key whose last record differs from the table, and rebuilds the index."""
+        """Return the function that corrects keys whose last record differs from the table, and rebuilds the index."""
         return partial(repair_eventual, self, cast(EventualPublisher, publisher))
 
 

@@ -251,7 +251,7 @@ def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
 
 
 def _finish(storage: Storage, intent: Intent, log: LogStorage | None) -> str | None:
-    """Delete what the intent names: the log if it is proven to be the table's, and the files.
+    """Delete the log that the intent names, if it is proven to be the table's, and the table's files.
 
     Args:
         storage: the table's folder.

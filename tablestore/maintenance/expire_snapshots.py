@@ -29,7 +29,7 @@ _SWEEPS_MAX = 5
 
 @dataclass(frozen=True)
 class ExpireReport:
-    """What an expiry removed or, in a dry run, would remove.
+    """The result of an expiry: what it removed or, in a dry run, would remove.
 
     Attributes:
         path: the table's folder.

@@ -22,7 +22,7 @@ _UNHEALTHY_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class _Watched:
-    """A watcher, its threads, and what stops them."""
+    """A watcher, its threads, and the event that stops them."""
 
     watcher: TableWatcher
     stop: threading.Event
@@ -67,7 +67,7 @@ class Service:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop watching, after what is being published or maintained is done."""
+        """Stop watching, after publishes and maintenance in progress have ended."""
         self._stop.set()
         self._lister.join()
         for each in self._watched.values():

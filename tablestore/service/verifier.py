@@ -141,7 +141,7 @@ class TableVerifier:
                 stop.wait(self._retry)
 
     def round(self) -> bool:
-        """Compare what is new, then one step of the whole log if that is due; return whether there is more to do.
+        """Compare new snapshots, then one step of the whole log if that is due; return whether there is more to do.
 
         1. Read the stored position: another service may have gone on meanwhile, and then did this round.
         2. Compare the snapshots again that had differences.
@@ -203,7 +203,7 @@ class TableVerifier:
         return False
 
     def _again(self, table: TableContext, latest: Pass) -> Pass:
-        """Compare snapshots again that had differences, and return what remains of them."""
+        """Compare snapshots that had differences again, and return the pass with the remaining ones."""
         snapshots = sorted({each.snapshot for each in latest.differences if each.snapshot})[:_AGAIN_MAX]
         for snapshot in snapshots:
             try:

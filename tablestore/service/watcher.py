@@ -62,7 +62,7 @@ class Behind:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a watcher saw at a time.
+    """A measurement of a watcher at one time.
 
     Attributes:
         at_ms: the time, in milliseconds since the epoch.
@@ -77,7 +77,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class TableState:
-    """What a watcher has seen of its table.
+    """The state of a table as its watcher has last seen it.
 
     Attributes:
         path: the table's folder.
@@ -149,7 +149,7 @@ class TableWatcher:
 
     @property
     def state(self) -> TableState:
-        """What this watcher and its verifier have seen of the table."""
+        """The state of the table as this watcher and its verifier have last seen it."""
         return replace(self._state, verify=self.verifier.state, curve=tuple(self._curve))
 
     @property

@@ -100,7 +100,7 @@ def _check_owner(task: PartitionTask) -> None:
 
 
 def _publish(task: PartitionTask) -> RegisterPosition:
-    """Publish what a partition lacks.
+    """Publish the changes that a partition lacks.
 
     1. Take over the partition's transactional id, which fences an earlier attempt.
     2. Only then read the register, and continue from there if the publisher that created the task still owns the log.

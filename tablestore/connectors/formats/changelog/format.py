@@ -129,7 +129,7 @@ class ChangelogJsonFormat(PortableFormat):
         return pc.binary_join_element_wise(start, payloads, end, _binary(""))
 
     def _around(self, action: Operation) -> tuple[str, str]:
-        """Return what a message has before and after the row."""
+        """Return the text of a message before and after its row."""
         layout, mark = self._layout, "\0"
         row: Any = [mark] if layout.is_list else mark
         op = {layout.op: layout.written_op(action)}

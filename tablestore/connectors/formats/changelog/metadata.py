@@ -1,4 +1,4 @@
-"""What columns can show of a changelog message beside the row: metadata keys ``value.*`` of a table."""
+"""Parts of a changelog message beside the row that columns can show: metadata keys ``value.*`` of a table."""
 
 from __future__ import annotations
 
