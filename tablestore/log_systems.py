@@ -13,12 +13,13 @@ from log_system.kafka.client.access_policy import Allowed, merge_runtime
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.secrets import ClientValue
 from log_system.kafka.log import KafkaLog
+from log_system.kafka.option_checks import Consistency
 from log_system.kafka.system import EventualLog, TransactionalLog
 from log_system.kafka.topic_storage import TopicStorage
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles
 from tablestore.options.specification import LOG_SYSTEM
-from tablestore.options.table_options import Consistency, ForeignRecords, LogOptions, TableOptions
+from tablestore.options.table_options import ForeignRecords, LogOptions, TableOptions
 from tablestore.reconcile import Repairs
 
 SERVERS = "kafka.bootstrap.servers"

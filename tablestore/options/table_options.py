@@ -7,7 +7,7 @@ from typing import Final
 
 from log_system.kafka.client.client_options import check_client_options, nearest_client_option
 from log_system.kafka.client.secrets import refuse_inline_secrets
-from log_system.kafka.option_checks import Consistency, Headers, check_choices
+from log_system.kafka.option_checks import check_choices
 from snapshot.errors import InvalidInputError
 from snapshot.suggestions import did_you_mean
 from tablestore.options.declaration import OptionSpec
@@ -32,9 +32,7 @@ from tablestore.options.value_types import COLUMNS
 __all__ = [
     "OPTIONS",
     "CompactionOptions",
-    "Consistency",
     "ForeignRecords",
-    "Headers",
     "KafkaOptions",
     "LogOptions",
     "MergeOptions",
