@@ -16,6 +16,7 @@ import pyarrow as pa
 from log_system.index import IndexEntry
 from log_system.report import Compared, Progress, RepairReport, Report
 from snapshot.records import ChangeSet, LogSinkFactory, RowCheck, SentRange, Snapshot, Split
+from snapshot.schema.evolution import Change
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
@@ -188,14 +189,22 @@ class LogSystem(Protocol):
         ...
 
     @property
+    def publishes(self) -> bool:
+        """Whether a snapshot must be published after its commit; if not, ``publisher`` returns None."""
+        ...
+
+    @property
     def shows_uncommitted(self) -> bool:
-        """Whether readers see changes before they are committed, so that they must normalize them."""
+        """Whether readers see changes before they are committed.
+
+        Such a log does not keep snapshots apart: readers must normalize its records and count offsets.
+        """
         ...
 
     # Writing
 
     def sink(self) -> LogSinkFactory | None:
-        """Return what sends changes to the log while they are staged; None if they are published after the commit."""
+        """Return the sink to which staging sends changes; None if they are published after the commit."""
         ...
 
     def record_check(self) -> RowCheck | None:
@@ -204,6 +213,18 @@ class LogSystem(Protocol):
 
     def check_columns(self, columns: pa.Schema) -> None:
         """Check that the log's records can hold these columns.
+
+        Raises:
+            InvalidInputError: they cannot.
+        """
+        ...
+
+    def check_changes(self, spec: TableSpec, changes: Sequence[Change]) -> None:
+        """Check that records in the log can still be read after changes of the table's columns.
+
+        Args:
+            spec: the table's definition before the changes.
+            changes: the changes.
 
         Raises:
             InvalidInputError: they cannot.
@@ -246,7 +267,7 @@ class LogSystem(Protocol):
         ...
 
     def watch(self) -> LogWatch:
-        """Return what a waiting reader calls to notice that the log was deleted."""
+        """Return the watch by which a waiting reader notices that the log was deleted."""
         ...
 
     def tail(self) -> LogTail:

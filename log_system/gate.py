@@ -63,14 +63,6 @@ class Gate:
         """
         return self._entry(snapshot).rows
 
-    def slices(self, after: int, through: int) -> list[PartitionSlice]:
-        """Return the slices of snapshots ``after + 1`` to ``through``, for partitions that hold any of their changes.
-
-        Raises:
-            DataLostError: the index has no entry for one of them, or the log has lost records of one.
-        """
-        return slices(self.entries(after, through))
-
     def entries(self, after: int, through: int) -> list[IndexEntry]:
         """Return the index entries of snapshots ``after + 1`` to ``through``.
 

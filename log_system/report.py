@@ -23,7 +23,7 @@ _TEXT_MAX = 80
 
 
 class DifferenceKind(StrEnum):
-    """The kind of a difference.
+    """The kinds of differences between log and table.
 
     The first six kinds concern the records of the log; the others concern index, register, files and topic.
     """
@@ -202,7 +202,7 @@ class RepairReport:
 
 @dataclass(frozen=True)
 class Mended:
-    """What a repair did to the log, before the log is verified again.
+    """The result of a repair, before the log is verified again.
 
     Attributes:
         actions: what was done, in order.
@@ -235,7 +235,7 @@ class Findings:
 
 
 def advice(differences: Iterable[Difference]) -> tuple[str, ...]:
-    """Return what differences mean that a repair cannot mend, and what to do about them."""
+    """Return an explanation of the differences that a repair cannot correct, with what to do about them."""
     kinds = {difference.kind for difference in differences}
     found = [text for kind, text in _ADVICE.items() if kind in kinds]
     if kinds & {DifferenceKind.EXTRA, DifferenceKind.EARLY, DifferenceKind.CHANGED, DifferenceKind.UNREADABLE}:

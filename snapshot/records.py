@@ -129,7 +129,7 @@ class ChangeSet(Protocol):
 
 
 class Split(Protocol):
-    """What one task reads. Picklable."""
+    """A part of a read, for one task. Picklable."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the split."""

@@ -13,7 +13,7 @@ CHANGE_TYPE = "_change_type"
 
 
 class RowKind(IntEnum):
-    """What a change does to the row of its key."""
+    """The kind of a change to a row."""
 
     INSERT = 0
     UPDATE_BEFORE = 1

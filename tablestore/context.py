@@ -136,7 +136,7 @@ class TableContext:
             raise InvalidInputError(msg)
 
     def file_rewriter(self) -> FileRewriter:
-        """Return what rewrites the files of a table without a key, for its current definition."""
+        """Return the writer that replaces files of a table without a key, for its current definition."""
         return FileRewriter(
             self.files.storage, self.spec, self.options.write.target_file_size_bytes, check=self.log.record_check()
         )
@@ -162,7 +162,7 @@ class TableContext:
             NotFoundError: the log index has no entry of the snapshot.
             CorruptedError: the entry is damaged.
         """
-        if self.options.log is None:
+        if not self.log.publishes:
             return Compared(snapshot)
         entry = self.index.get(snapshot)
         if entry is None:

@@ -317,7 +317,7 @@ class TableBatchWriter(DataSourceArrowWriter):
         self._sink.commit(messages, None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what was staged."""
+        """Remove the staged files."""
         self._sink.abort(messages)
 
 
@@ -339,5 +339,5 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         self._sink.commit(messages, commit_id_of(self._checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Drop what was staged."""
+        """Remove the staged files."""
         self._sink.abort(messages)

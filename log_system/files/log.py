@@ -13,6 +13,7 @@ from log_system.report import Compared, Progress, RepairReport, Report
 from snapshot.errors import InvalidInputError
 from snapshot.records import ChangeSet, Split
 from snapshot.schema.adapter import RESTART, Adapter
+from snapshot.schema.evolution import Change
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import stamped
@@ -75,6 +76,7 @@ class FilesLog:
     files: LoggedTable
     partitions: int
     storage: NoStorage = NoStorage()
+    publishes: bool = False
     shows_uncommitted: bool = False
 
     def sink(self) -> None:
@@ -85,6 +87,9 @@ class FilesLog:
 
     def check_columns(self, columns: pa.Schema) -> None:
         """Accept all columns: the table's files hold them already."""
+
+    def check_changes(self, spec: TableSpec, changes: Sequence[Change]) -> None:
+        """Accept all changes: files name their columns' physical names, which never change."""
 
     def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher | None:
         """Return None: a committed snapshot is visible."""

@@ -38,7 +38,6 @@ class ArrowFormat:
         *,
         max_record_bytes: int = 900_000,
         mixed: bool = False,
-        compression: str = "lz4",
     ) -> None:
         """Create the format for a table.
 
@@ -48,23 +47,18 @@ class ArrowFormat:
             max_record_bytes: the most bytes of a record's value. A single larger row still becomes one record;
                 Kafka's own limits (``max.request.size``, ``message.max.bytes``) decide whether it is accepted.
             mixed: records may have been written before columns were widened, with narrower integers.
-            compression: ``lz4`` or ``zstd``.
 
         Raises:
             InvalidInputError: a column has a type that a table cannot hold, a key column does not exist, or an option
                 is invalid.
         """
         check_columns(schema, primary_key)
-        if compression not in ("lz4", "zstd"):
-            msg = f"the compression of log.format='arrow' must be 'lz4' or 'zstd', got {compression!r}"
-            raise InvalidInputError(msg)
         if max_record_bytes < 1:
             msg = f"max_record_bytes of log.format='arrow' must be at least 1, got {max_record_bytes}"
             raise InvalidInputError(msg)
         self._changes = changes_schema(schema)
         self._record_bytes_max = max_record_bytes
         self._mixed = mixed
-        self._compression = compression
 
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
         """Encode changes as few records that each fit the size limit.
@@ -119,7 +113,7 @@ class ArrowFormat:
     def _write(self, changes: pa.RecordBatch) -> bytes:
         sink = pa.BufferOutputStream()
         with ipc.new_stream(
-            sink, changes.schema, options=ipc.IpcWriteOptions(compression=self._compression, use_threads=False)
+            sink, changes.schema, options=ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         ) as writer:
             writer.write_batch(changes)
         stream = sink.getvalue()

@@ -31,7 +31,7 @@ class TruncatingFormat:
         self._record = record
 
     def encode(self, changes: pa.RecordBatch) -> EncodedRecords:
-        """Encode changes as records; a batch with a truncate has no other row."""
+        """Encode row changes, or a batch that consists of a single truncate row, as records."""
         if changes.num_rows == 1 and is_truncate(changes):
             return EncodedRecords(as_binary([None]), as_binary([self._record]), np.ones(1, np.int64))
         return self._rows.encode(changes)
@@ -69,6 +69,6 @@ class TruncatingFormat:
 
 
 def is_truncate(changes: pa.RecordBatch) -> bool:
-    """Return whether a batch of changes, of which ``_kind`` is the last column, is a truncate of all rows."""
+    """Return whether a batch of changes, whose last column is ``_kind``, is a truncate of all rows."""
     kinds = changes.column(changes.num_columns - 1)
     return bool(changes.num_rows) and kinds[0].as_py() == TRUNCATE

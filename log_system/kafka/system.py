@@ -26,15 +26,19 @@ from log_system.kafka.reader.log_tail import KafkaTail
 from log_system.kafka.reader.range_planner import REPLACING, plan
 from log_system.kafka.record_limits import RecordCheck
 from log_system.kafka.register import RegisterPosition
+from log_system.kafka.schema_changes import check_decoded_by_name
 from log_system.report import Compared, Mended, Progress, RepairReport, Report
 from snapshot.errors import InvalidInputError
 from snapshot.records import LogSinkFactory, RowCheck, Split
+from snapshot.schema.evolution import Change
 from snapshot.schema.physical_names import Columns
+from snapshot.schema.spec import TableSpec
 
 
 class TransactionalLog(BoundLog):
     """A log that shows whole, committed snapshots (``log.consistency=transactional``)."""
 
+    publishes = True
     shows_uncommitted = False
 
     @property
@@ -53,6 +57,9 @@ class TransactionalLog(BoundLog):
     def check_columns(self, columns: pa.Schema) -> None:
         """Check that the log's format can hold these columns, which ``_kind`` follows."""
         self.settings.under(columns).codec()
+
+    def check_changes(self, spec: TableSpec, changes: Sequence[Change]) -> None:
+        """Accept all changes: a record's snapshot tells readers its schema."""
 
     def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher:
         """Return a publisher that sends each snapshot in transactions."""
@@ -124,7 +131,7 @@ class TransactionalLog(BoundLog):
     def _mend(
         self, publisher: LogPublisher, recover: Callable[[], list[IndexEntry]], progress: Progress | None
     ) -> Callable[[Sequence[int]], Mended]:
-        """Return what rebuilds the index, the register and the end of the log."""
+        """Return the function that rebuilds the index, the register and the end of the log."""
         return partial(repair_transactional, self, cast(KafkaPublisher, publisher), recover, progress)
 
 
@@ -134,8 +141,12 @@ class EventualLog(TransactionalLog):
     shows_uncommitted = True
 
     def sink(self) -> KafkaLogSinkFactory:
-        """Return what sends changes while they are staged."""
+        """Return the sink that sends changes while they are staged."""
         return KafkaLogSinkFactory(self.settings)
+
+    def check_changes(self, spec: TableSpec, changes: Sequence[Change]) -> None:
+        """Check that old records are still read correctly; see ``schema_changes.py``."""
+        check_decoded_by_name(self.path, spec, changes)
 
     def publisher(self, run_tasks: TaskRunner | None = None) -> LogPublisher:
         """Return a publisher that corrects the log after each commit."""
@@ -156,7 +167,7 @@ class EventualLog(TransactionalLog):
     def _mend(
         self, publisher: LogPublisher, recover: Callable[[], list[IndexEntry]], progress: Progress | None
     ) -> Callable[[Sequence[int]], Mended]:
-        """Return what corrects every key whose last record differs from the table, and rebuilds the index."""
+        """Return the function that corrects keys whose last record differs from the table, and rebuilds the index."""
         return partial(repair_eventual, self, cast(EventualPublisher, publisher))
 
 

@@ -79,7 +79,7 @@ def start(data_dir: Path | None = None, port: int = DEFAULT_PORT) -> Detached:
         java = kafka_command(HEAP)
         folder = (data_dir or default_data_dir()).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        broker = Broker(folder, port, free_port(avoid=port), HEAP, {})
+        broker = Broker(folder, port, free_port(avoid=port), {})
         command = broker.prepare(java)
         with broker.log.open("wb") as log:
             # A new session protects the broker from Ctrl-C and from the terminal closing.

@@ -73,7 +73,7 @@ def _start_and_stop(command: list[str]) -> None:
     """Run a broker until it is ready, then stop it."""
     with tempfile.TemporaryDirectory(prefix="tablestore-kafka-") as folder:
         port = free_port()
-        broker = Broker(Path(folder), port, free_port(avoid=port), "512m", {})
+        broker = Broker(Path(folder), port, free_port(avoid=port), {})
         command = broker.prepare(command)
         with broker.log.open("wb") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)

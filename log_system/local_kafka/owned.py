@@ -169,7 +169,7 @@ class LocalKafka:
     def _broker_in(self, data_dir: Path) -> Broker:
         """Return the settings of a broker with its data in a folder and newly chosen ports."""
         port = free_port() if self._given_port is None else self._given_port
-        return Broker(data_dir, port, free_port(avoid=port), self._heap, self._properties)
+        return Broker(data_dir, port, free_port(avoid=port), self._properties)
 
     def _launch(self, broker: Broker, java: list[str]) -> None:
         check_port(broker.port)

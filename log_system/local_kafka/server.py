@@ -29,13 +29,12 @@ JOINED = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
 @dataclass(frozen=True)
 class Broker:
-    """The settings of one broker on loopback: data folder, ports, heap and properties.
+    """The settings of one broker on loopback: data folder, ports and properties.
 
     Attributes:
         data_dir: an existing folder; holds ``server.properties``, ``broker.log`` and Kafka's own ``data``.
         port: the port of the plain listener.
         controller_port: the port of the controller listener, which only the broker itself uses.
-        heap: Java's heap limit, such as ``512m``.
         properties: additional broker properties from the user.
         cluster_id: the cluster id with which the storage is formatted; brokers of one cluster share it.
     """
@@ -43,7 +42,6 @@ class Broker:
     data_dir: Path
     port: int
     controller_port: int
-    heap: str
     properties: Mapping[str, str] = field(repr=False)
     cluster_id: str = field(default_factory=lambda: new_cluster_id())  # noqa: PLW0108 - defined below
 

@@ -36,6 +36,7 @@ _FILTERED_ROWS = 16_384
 """A smaller file is read as quickly without a Bloom filter."""
 _FALSE_POSITIVES = 0.05
 """Measured with 2.5 M rows of four columns: files grow by 5 %, and finding a row takes 5 ms instead of 27 ms."""
+_RADIX_MAX = 1 << 16
 _EPOCH = datetime(1970, 1, 1)
 DAYS = ((date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days)
 """First and last date of the years 1 to 9999, in days since the epoch; every Delta reader can parse these dates."""
@@ -414,19 +415,29 @@ class PartitionedFiles:
 
 
 def split_by_bucket(batch: pa.RecordBatch, spec: TableSpec, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the parts of a batch by bucket, preserving the order of rows within each."""
+    """Yield the parts of a batch by bucket, preserving the order of rows within each.
+
+    The parts are slices of one sorted copy of the batch.
+    """
     if batch.num_rows == 0:
         return
     if buckets == 1:
         yield 0, batch
         return
     bucket = bucket_of(batch, spec.primary_key, buckets)
-    distinct = np.unique(bucket)
-    if len(distinct) == 1:
-        yield int(distinct[0]), batch
+    counts = np.bincount(bucket)
+    present = np.flatnonzero(counts)
+    if len(present) == 1:
+        yield int(present[0]), batch
         return
-    for number in distinct:
-        yield int(number), batch.take(pa.array(np.flatnonzero(bucket == number)))
+    # NumPy sorts 16-bit integers by radix, in linear time.
+    numbers = bucket.astype(np.uint16) if buckets <= _RADIX_MAX else bucket
+    by_bucket = batch.take(pa.array(np.argsort(numbers, kind="stable")))
+    start = 0
+    for number in present.tolist():
+        rows = int(counts[number])
+        yield number, by_bucket.slice(start, rows)
+        start += rows
 
 
 def split_by_values(

@@ -345,5 +345,5 @@ def change_file_schema(spec: TableSpec) -> pa.Schema:
 
 
 def stored_change_schema(spec: TableSpec) -> pa.Schema:
-    """Return the schema of a change file with physical names."""
+    """Return ``change_file_schema`` with the columns' physical names, as the file stores them."""
     return pa.schema([*spec.change_columns.physical, pa.field(KIND, pa.int8()), pa.field(SEQ, pa.int64())])

@@ -1,4 +1,4 @@
-"""What a staging task returns to the driver: rows that describe its files, or the reason why there are none."""
+"""The result of a staging task, for the driver: rows that describe its files, or the reason why there are none."""
 
 from __future__ import annotations
 

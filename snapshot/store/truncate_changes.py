@@ -41,7 +41,9 @@ def truncating(staged: Sequence[StagedFile], *, has_key: bool) -> dict[str, dict
 
 @dataclass(frozen=True)
 class TruncatedChanges:
-    """The published changes of such a snapshot: in each bucket, a row for the truncate record, then the new rows.
+    """The published changes of a snapshot that replaces all rows.
+
+    In each bucket, they are a row for the truncate record, then the new rows.
 
     Attributes:
         held: the changes in the files.
@@ -53,7 +55,12 @@ class TruncatedChanges:
 
     @classmethod
     def of(cls, held: SnapshotChanges, counts: Mapping[str, int]) -> TruncatedChanges:
-        """Return the changes without the deletes; ``counts`` is the value of ``TRUNCATES`` in the commit."""
+        """Return the published form of a truncating snapshot's changes.
+
+        Args:
+            held: the changes in the files, which include the deletes.
+            counts: the value of ``TRUNCATES`` in the commit: the number of deletes by bucket.
+        """
         coming = {
             bucket: tuple(file for file in files if file.path not in held.deleted)
             for bucket, files in held.files.items()

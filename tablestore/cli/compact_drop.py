@@ -65,9 +65,8 @@ def _asked(path: str, given: Mapping[str, object], *, keep_topic: bool) -> tuple
     except (NotFoundError, CorruptedError):
         # An interrupted drop or create may have left files; ``drop_at`` checks for them.
         return path, ""
-    log = table.options.log
     owns = table.spec.owns_topic and not keep_topic
-    return table.path, f" and its topic {log.kafka.topic!r}" if owns and log is not None else ""
+    return table.path, f" and its topic {table.log.storage.name!r}" if owns else ""
 
 
 def add_to(app: Typer) -> None:

@@ -1,4 +1,4 @@
-"""``tablestore prepare`` and ``pack``: what machines and executors need before a program runs."""
+"""``tablestore prepare`` and ``pack``: prepare machines and executors before a program runs."""
 
 from __future__ import annotations
 

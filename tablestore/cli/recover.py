@@ -39,14 +39,14 @@ def snapshots(
                 "rows": snapshot.rows,
                 "committed": snapshot.time,
             }
-            in_log = None if table.options.log is None else table.index.get(snapshot.id) is not None
+            in_log = None if not table.log.publishes else table.index.get(snapshot.id) is not None
             print_json(console, known | {"published": in_log})
         return
     view = Table("snapshot", "kind", "rows", "committed (UTC)", "in the log", "offsets")
     for snapshot in islice(table.files.snapshots(), limit):
         entry = table.index.get(snapshot.id)
         ranges = "  ".join(f"{p}: {r.start}-{r.end}" for p, r in enumerate(entry.partitions) if r.rows) if entry else ""
-        published = "-" if table.options.log is None else "[green]yes[/]" if entry else "[yellow]not yet[/]"
+        published = "-" if not table.log.publishes else "[green]yes[/]" if entry else "[yellow]not yet[/]"
         view.add_row(
             str(snapshot.id),
             snapshot.operation,

@@ -75,7 +75,7 @@ class KafkaTable:
         return cls(parsed, coding)
 
     def scan_spec(self) -> ScanSpec:
-        """Return what a read of this table scans."""
+        """Return the scan of a read of this table: topics, start, end and settings."""
         options = self.options
         properties = options.properties
         return ScanSpec(

@@ -7,21 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pyspark.sql.types import StructType
-
 from log_system.kafka.client.access_policy import check_stored
 from snapshot.errors import ConflictError, InvalidInputError
 from snapshot.records import Snapshot
-from snapshot.schema.evolution import (
-    AddColumn,
-    AllowNull,
-    Change,
-    CommentColumn,
-    DropColumn,
-    MoveColumn,
-    WidenColumn,
-    evolved,
-)
+from snapshot.schema.evolution import Change, evolved
 from snapshot.schema.spark_types import check_schema, visible, with_physical_names
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import with_kind
@@ -46,10 +35,6 @@ _FIXED_WHY: Final[Mapping[str, str]] = {
 }
 _ANEW: Final = (
     "stored and published data depends on it. Create a new table with it, and write this table's rows into it"
-)
-_EVENTUAL: Final = (
-    "table {path!r}: log.consistency='eventual': {what}, since log records do not name their schema. "
-    "Columns can be added under new names, dropped, moved and made nullable, and integers widened."
 )
 
 
@@ -87,7 +72,7 @@ def alter(
         ConflictError: other writers committed first too often; nothing was changed.
         UnavailableError: a file system operation failed.
     """
-    if table.options.log is not None:
+    if table.log.publishes:
         # Like a write, check that the log index matches the table before committing anything.
         check_index(table.files, table.index)
     commit_id, seen = CommitId(f"alter-{uuid.uuid4().hex}", 0), table.files.latest()
@@ -123,11 +108,11 @@ def _altered(
 ) -> TableSpec:
     """Return the table's definition after the changes; all checks are made here."""
     before = with_physical_names(spec.schema_json)
-    columns = evolved(before, changes, past=_schemas(spec), bound=_bound(spec))
+    past = [with_physical_names(each.schema_json) for each in spec.past]
+    columns = evolved(before, changes, past=past, bound=_bound(spec))
     check_schema(visible(columns), spec.primary_key, spec.partition_by)
     if columns != before:
-        if table.log.shows_uncommitted:
-            _check_eventual(table.path, spec, changes)
+        table.log.check_changes(spec, changes)
         spec = spec.with_columns(columns.json(), snapshot)
         # Check that the merge engine's default aggregate function accepts the types of added columns.
         merge_rule(table.options.merge, spec.arrow, spec.primary_key)
@@ -135,10 +120,6 @@ def _altered(
     if set_options or reset_options:
         spec = replace(spec, properties=_properties(table, spec, set_options, reset_options))
     return spec
-
-
-def _schemas(spec: TableSpec) -> list[StructType]:
-    return [with_physical_names(past.schema_json) for past in spec.past]
 
 
 def _bound(spec: TableSpec) -> dict[str, str]:
@@ -164,39 +145,12 @@ def _option_naming(properties: Mapping[str, str], column: str) -> str | None:
     return None
 
 
-def _check_eventual(path: str, spec: TableSpec, changes: Sequence[Change]) -> None:
-    """Reject changes after which old records of an eventual log would be misread: they are decoded by name alone.
-
-    Raises:
-        InvalidInputError: there is such a change.
-    """
-    names = {field.name.lower() for schema in _schemas(spec) for field in schema.fields}
-    for change in changes:
-        what = None
-        if isinstance(change, AddColumn):
-            if change.path.lower() in names:
-                what = f"a column {change.path!r} existed before"
-        elif isinstance(change, WidenColumn):
-            if change.type.typeName() not in ("byte", "short", "integer", "long"):
-                what = f"column {change.path!r} cannot become {change.type.simpleString()}"
-        elif not isinstance(change, DropColumn | MoveColumn | AllowNull | CommentColumn):
-            what = f"column {change.path!r} cannot be renamed"
-        if "." in change.path and what is None and isinstance(change, AddColumn | DropColumn):
-            what = f"{change.path!r} is a struct field, which cannot change"
-        if what is not None:
-            raise InvalidInputError(_EVENTUAL.format(path=path, what=what))
-
-
 def _properties(
     table: TableContext, spec: TableSpec, set_options: Mapping[str, Any], reset_options: Sequence[str]
 ) -> dict[str, str]:
     """Return the options to store."""
     for name in (*set_options, *reset_options):
         _check_changeable(table.path, name)
-    for name in reset_options:
-        if name == "kafka.bootstrap.servers":
-            msg = f"table {table.path!r}: option {name!r} is required; set it to another value instead."
-            raise InvalidInputError(msg)
     kept: dict[str, Any] = {name: text for name, text in spec.properties.items() if name not in reset_options}
     parsed = parse_options(without_removed(kept) | dict(set_options), primary_key=spec.primary_key)
     if parsed.log is not None:

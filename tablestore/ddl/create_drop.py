@@ -14,6 +14,7 @@ from log_system.base import LogIdentity, LogStorage
 from log_system.index import INDEX, LogIndex
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
+from log_system.kafka.option_checks import creation_warnings
 from snapshot.delta.log import DeltaLog
 from snapshot.errors import (
     AlreadyExistsError,
@@ -30,13 +31,10 @@ from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles, is_of_another
 from tablestore.context import TableContext
 from tablestore.ddl.intent import INTENT, Intent, kafka_properties, put_intent, read_intent, storage_of
-from tablestore.log_systems import SERVERS, log_storage
+from tablestore.log_systems import SERVERS, log_storage, with_topic
 from tablestore.options.partition_time import check_time
 from tablestore.options.rule_of_options import merge_rule
-from tablestore.options.specification import LOG_SYSTEM
 from tablestore.options.table_options import (
-    Consistency,
-    Headers,
     LogOptions,
     TableOptions,
     parse_options,
@@ -44,11 +42,6 @@ from tablestore.options.table_options import (
 from tablestore.options.value_types import names_of
 
 logger = logging.getLogger("tablestore")
-_STRANGERS_PASS = (
-    "table %s: log.compacted=true with log.headers='last': readers cannot tell another producer's records from the "
-    "table's; that requires a topic without compaction, or a snapshot id in each record. Set log.headers='all', or "
-    "restrict writes to the topic to the table's writers (Kafka ACLs); verify() finds such records in any case."
-)
 
 
 def create(
@@ -88,14 +81,9 @@ def create(
     log = log_storage(parsed, runtime, allowed)
     merge_rule(parsed.merge, arrow_schema(schema), primary_key)
     check_time(parsed.partition.pattern, parsed.partition.formatter, partition_by)
-    if parsed.log is not None and parsed.log.consistency is Consistency.EVENTUAL:
-        logger.warning(
-            "table %s: log.consistency='eventual' is costly: streaming reads normalize, which keeps the values of each "
-            "key in state. Use 'transactional', the default, unless readers must see rows before they are committed.",
-            path,
-        )
-    if parsed.log is not None and parsed.log.compacted and parsed.log.headers is not Headers.ALL:
-        logger.warning(_STRANGERS_PASS, path)
+    if parsed.log is not None:
+        for text in creation_warnings(parsed.log):
+            logger.warning("table %s: %s", path, text)
     storage = Storage.at(path)
     storage.check_put_new()
     with storage.alone():
@@ -113,12 +101,6 @@ def exists(path: str) -> bool:
     """
     storage = Storage.at(path)
     return _is_table(storage, read_intent(storage))
-
-
-def with_topic(path: str, log_system: str | None, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return options in which a table with a Kafka log has a topic: if it names none, that of its folder's name."""
-    has_log = "kafka" in (log_system, options.get(LOG_SYSTEM.name))
-    return {"kafka.topic": Storage.at(path).root.rpartition("/")[2], **options} if has_log else options
 
 
 def _make(
@@ -269,7 +251,7 @@ def _remove(table: TableContext, *, keep_topic: bool) -> str | None:
 
 
 def _finish(storage: Storage, intent: Intent, log: LogStorage | None) -> str | None:
-    """Delete what the intent names: the log if it is proven to be the table's, and the files.
+    """Delete the log that the intent names, if it is proven to be the table's, and the table's files.
 
     Args:
         storage: the table's folder.

@@ -12,7 +12,8 @@ from snapshot.errors import AlreadyExistsError
 from snapshot.schema.spark_types import table_schema, visible
 from tablestore.context import TableContext
 from tablestore.ddl.alter import is_changeable
-from tablestore.ddl.create_drop import create, exists, with_topic
+from tablestore.ddl.create_drop import create, exists
+from tablestore.log_systems import with_topic
 from tablestore.options.specification import LOG_SYSTEM
 from tablestore.options.table_options import TableOptions, parse_options
 from tablestore.options.value_types import names_of

@@ -1,4 +1,4 @@
-"""The intent of a ``create`` or ``drop``: what a process that crashed has begun, for the next one to complete."""
+"""The intent of a ``create`` or ``drop``: a record of the operation that the next process completes after a crash."""
 
 from __future__ import annotations
 

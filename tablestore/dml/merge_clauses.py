@@ -26,7 +26,7 @@ class Match(StrEnum):
 
 
 class Action(StrEnum):
-    """What a clause does to its rows."""
+    """The action of a clause on its rows."""
 
     UPDATE = "update"
     DELETE = "delete"

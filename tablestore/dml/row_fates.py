@@ -1,4 +1,4 @@
-"""What a statement does to the rows of each key, and the change that results, as SQL for Spark and for DuckDB.
+"""The effect of a statement on the rows of each key, and the resulting change, as SQL for Spark and for DuckDB.
 
 A statement may move rows to other keys, so the change of a key depends on all rows that had the key or are to have it.
 """
@@ -12,7 +12,7 @@ from snapshot.staging.stage import AMBIGUOUS, TAKEN
 
 
 class Fate(IntEnum):
-    """What happens to a single row under its key, before other rows with the same key are taken into account."""
+    """The effect on a single row, before other rows with the same key are taken into account."""
 
     CHANGED = 10
     """The row gets new values and keeps its key."""

@@ -69,7 +69,7 @@ def snapshots(table: TableContext) -> pa.Table:
             "kind": s.operation,
             "rows": s.rows,
             "committed_at": s.timestamp_ms * 1000,
-            "published": None if table.options.log is None else s.id <= visible,
+            "published": None if not table.log.publishes else s.id <= visible,
             "tags": tags.get(s.id, []),
             "commit_id": s.commit_id,
         }
@@ -185,7 +185,7 @@ def options(table: TableContext) -> pa.Table:
     """
     given = table.spec.properties
     rows = [{"name": name, "value": value, "given": True} for name, value in given.items()]
-    has_log = table.options.log is not None
+    has_log = table.log.publishes
     for spec in OPTIONS:
         of_log = spec is not LOG_SYSTEM and spec.name.startswith(("log.", "kafka.", "publish."))
         if spec.name not in given and (has_log or not of_log):
@@ -205,8 +205,7 @@ def log(table: TableContext) -> pa.Table:
         UnavailableError: the broker does not answer.
     """
     rows: list[dict[str, Any]] = []
-    log = table.options.log
-    if log is not None:
+    if table.log.publishes:
         latest = table.index.latest()
         published = 0 if latest is None else latest.snapshot
         newest = table.files.latest()
@@ -215,7 +214,7 @@ def log(table: TableContext) -> pa.Table:
         waiting = [table.files.published(s, table.log.partitions) for s in range(published + 1, newest + 1)]
         rows = [
             {
-                "topic": log.kafka.topic,
+                "topic": table.log.storage.name,
                 "partition": p,
                 "first_offset": offsets[p].first if p in offsets else None,
                 "end_offset": offsets[p].end if p in offsets else None,
@@ -251,7 +250,7 @@ def consumers(table: TableContext) -> pa.Table:
         # Expired snapshots cannot be counted. A consumer that has not read them has to start again.
         after = max(found.snapshot, table.files.oldest(fresh=False) - 1)
         behind = {"table_lag": lag(table.files, after, newest, now_ms)}
-        if table.options.log is not None:
+        if table.log.publishes:
             behind["log_lag"] = lag(table.files, after, visible, now_ms)
         row = {"consumer": found.name, "snapshot_id": found.snapshot, "updated_at": found.updated_ms * 1000}
         for name, each in behind.items():

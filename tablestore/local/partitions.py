@@ -14,7 +14,7 @@ from snapshot.staging.parquet_writer import partition_text
 def distinct_rows(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, names: Sequence[str]
 ) -> list[dict[str, object]]:
-    """Return the distinct values of some columns, of which there are few; ``schema`` has at least these columns."""
+    """Return the distinct values of some columns, which are held in memory; ``schema`` has at least these columns."""
     wanted = pa.schema([schema.field(name).with_nullable(True) for name in names])
     found = wanted.empty_table()
     for batch in batches:

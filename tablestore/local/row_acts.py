@@ -1,4 +1,4 @@
-"""What a merge does to each row of a table without a key, in DuckDB, spilling to disk."""
+"""The actions of a merge on each row of a table without a key, in DuckDB, spilling to disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE_SHIFT = 40
 
 @contextmanager
 def row_acts(spec: TableSpec, matches: Iterable[Matches]) -> Iterator[RowActs]:
-    """Store what a merge does to the rows of the table, and the rows that it inserts.
+    """Store the actions of a merge on the table's rows, and the rows that it inserts.
 
     Args:
         spec: the table.
@@ -43,7 +43,7 @@ def row_acts(spec: TableSpec, matches: Iterable[Matches]) -> Iterator[RowActs]:
 
 
 class RowActs:
-    """What a merge does to each row."""
+    """The action of a merge on each row."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, spec: TableSpec) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""What a local statement does to each row: DuckDB evaluates its condition and its new values on Arrow batches."""
+"""The changes of a local statement to each row: DuckDB evaluates its condition and its new values on Arrow batches."""
 
 from __future__ import annotations
 

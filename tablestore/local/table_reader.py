@@ -1,4 +1,4 @@
-"""What a ``LocalTable`` reads: its definition, rows, changes and snapshots."""
+"""The read methods of ``LocalTable``: its definition, rows, changes and snapshots."""
 
 from __future__ import annotations
 

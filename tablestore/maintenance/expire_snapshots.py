@@ -29,7 +29,7 @@ _SWEEPS_MAX = 5
 
 @dataclass(frozen=True)
 class ExpireReport:
-    """What an expiry removed or, in a dry run, would remove.
+    """The result of an expiry: what it removed or, in a dry run, would remove.
 
     Attributes:
         path: the table's folder.
@@ -234,7 +234,7 @@ def _pin(table: TableContext, consumers: Sequence[Consumer]) -> tuple[int, str]:
     """Return the first snapshot that must be kept with all later ones, and the reason."""
     ours = [consumer for consumer in consumers if consumer.reads(table.spec.table_id)]
     pins = [(consumer.snapshot, f"consumer {consumer.name!r}") for consumer in ours]
-    if table.options.log is not None:
+    if table.log.publishes:
         published = table.index.latest()
         pins.append((0 if published is None else published.snapshot, "unpublished snapshots; recover() publishes them"))
     return min(pins, default=(table.files.latest(), ""))

@@ -96,7 +96,8 @@ def remove_orphans(
 def _stored(table: TableContext) -> list[StoredFile]:
     """Return the stored data files, and temporary files left by writers that failed."""
     storage = table.files.storage
-    files = [file for folder in ("", CHANGES) for file in storage.files(folder, _is_own) if _is_data(file)]
+    files = [file for folder in ("", CHANGES) for file in storage.files(folder, _is_own)]
+    files = [file for file in files if file.name.endswith(".parquet")]
     for folder in (INDEX, TAGS, CONSUMERS, LOG, f"{CHANGES}/{LOG}"):
         files += [file for file in storage.files(folder) if file.name.endswith(".tmp")]
     return files
@@ -105,10 +106,6 @@ def _stored(table: TableContext) -> list[StoredFile]:
 def _is_own(folder: str) -> bool:
     """Return whether a folder belongs to the store or Delta, and is not a partition such as ``_bucket=0``."""
     return folder.startswith("_") and "=" not in folder
-
-
-def _is_data(file: StoredFile) -> bool:
-    return file.name.endswith(".parquet")
 
 
 def _known(table: TableContext) -> set[str]:

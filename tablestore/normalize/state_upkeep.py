@@ -1,4 +1,4 @@
-"""What the driver does about the state of normalize: removes files that are no longer needed, and measures the rest."""
+"""Maintains the state of normalize in the driver: removes files that are no longer needed, and measures the rest."""
 
 from __future__ import annotations
 

@@ -82,9 +82,15 @@ class Group:
 
     @classmethod
     def read(cls, given: Mapping[str, str], *, prefix: str = "", **more: object) -> Self:
-        """Parse the options of this group and ignore the others; ``more`` sets further fields.
+        """Parse the options of this group.
 
-        Names that have upper-case letters are in lower case in ``given``. Error messages show names after ``prefix``.
+        Args:
+            given: the options of any groups by name, in lower case; those of other groups are ignored.
+            prefix: put before an option's name in error messages.
+            more: values of fields that are not parsed.
+
+        Raises:
+            InvalidInputError: a value is invalid.
         """
         values = dict(more)
         for part in dataclasses.fields(cls):

@@ -15,6 +15,7 @@ from typing import Any, Final
 from log_system.formats import FORMATS, Format
 from log_system.kafka.client.access_policy import DEFAULT, VARIABLE
 from log_system.kafka.client.client_options import ACCESS, TAKES_REFERENCE, Access
+from log_system.kafka.option_checks import Consistency, Headers
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.merge_options import FIELD_OPTIONS, MergeOptions
 from tablestore.options.value_types import (
@@ -35,13 +36,6 @@ KAFKA: Final = "kafka."
 """Prefix of the options of the Kafka client."""
 
 
-class Consistency(StrEnum):
-    """When a change becomes visible in the log."""
-
-    TRANSACTIONAL = "transactional"
-    EVENTUAL = "eventual"
-
-
 class ChangelogProducer(StrEnum):
     """Whether writes look up the rows that they replace."""
 
@@ -54,13 +48,6 @@ class ForeignRecords(StrEnum):
 
     FAIL = "fail"
     SKIP = "skip"
-
-
-class Headers(StrEnum):
-    """Which records carry the snapshot id in a header."""
-
-    LAST = "last"
-    ALL = "all"
 
 
 LOG_SYSTEM: Final = OptionSpec(

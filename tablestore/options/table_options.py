@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from log_system.formats import FORMATS
 from log_system.kafka.client.client_options import check_client_options, nearest_client_option
 from log_system.kafka.client.secrets import refuse_inline_secrets
+from log_system.kafka.option_checks import check_choices
 from snapshot.errors import InvalidInputError
 from snapshot.suggestions import did_you_mean
 from tablestore.options.declaration import OptionSpec
@@ -18,9 +18,7 @@ from tablestore.options.specification import (
     LOG_SYSTEM,
     OPTIONS,
     CompactionOptions,
-    Consistency,
     ForeignRecords,
-    Headers,
     KafkaOptions,
     LogOptions,
     PartitionOptions,
@@ -34,9 +32,7 @@ from tablestore.options.value_types import COLUMNS
 __all__ = [
     "OPTIONS",
     "CompactionOptions",
-    "Consistency",
     "ForeignRecords",
-    "Headers",
     "KafkaOptions",
     "LogOptions",
     "MergeOptions",
@@ -130,11 +126,9 @@ def parse_options(
         _check_name(name)
         _check_value(name, value)
     system = _log_system(given.pop(LOG_SYSTEM.name, None), log_system)
-    if system != "kafka":
-        _refuse_without_log(given)
     table = TableOptions.read(
         given,
-        log=_read_log(given, primary_key) if system == "kafka" else None,
+        log=_LOG_OPTIONS[system](given),
         merge=MergeOptions.of(given),
         compaction=CompactionOptions.read(given),
         snapshot=SnapshotOptions.read(given),
@@ -143,7 +137,11 @@ def parse_options(
         publish=PublishOptions.read(given),
     )
     table.merge.check_key(primary_key)
-    _check_changelog(table, primary_key)
+    if table.looks_up and not primary_key:
+        msg = "changelog-producer='lookup' needs a primary key, by which rows are replaced; this table has none."
+        raise InvalidInputError(msg)
+    if table.log is not None:
+        check_choices(table.log, primary_key, looks_up=table.looks_up)
     kept = table.snapshot
     if kept.retain_max is not None and kept.retain_max < kept.retain_min:
         msg = (
@@ -165,7 +163,7 @@ def _take_bucket_key(given: dict[str, str], primary_key: Sequence[str]) -> None:
         return
     names = OptionSpec(_BUCKET_KEY, COLUMNS).parse(text)
     if sorted(names) != sorted(primary_key):
-        key = f"the primary key {list(primary_key)}" if primary_key else "a primary key, which this table has not"
+        key = f"the primary key {list(primary_key)}" if primary_key else "a primary key, which this table does not have"
         msg = (
             f"option '{_BUCKET_KEY}': expected {key}, got {list(names)}: the bucket of a row is a hash of its whole "
             "key, and its partition in the log. Leave the option out; 'partition_by' (PARTITIONED BY) divides rows by "
@@ -179,47 +177,6 @@ def _check_value(name: str, text: str) -> None:
     if why:
         msg = f"option '{name}'='{text}' is not supported: {why}."
         raise InvalidInputError(msg)
-
-
-def _check_changelog(table: TableOptions, primary_key: Sequence[str]) -> None:
-    """Check that the table knows the changes that the log should contain, and that the log can represent them.
-
-    Raises:
-        InvalidInputError: the changelog options contradict each other or the log's other options.
-    """
-    log, looks_up = table.log, table.looks_up
-    msg = ""
-    if looks_up and not primary_key:
-        msg = "changelog-producer='lookup' needs a primary key, by which rows are replaced; this table has none."
-    elif log is None:
-        return
-    elif looks_up and log.consistency is Consistency.EVENTUAL:
-        msg = (
-            "changelog-producer='lookup' needs log.consistency='transactional': records sent before the commit cannot "
-            "contain the rows that they will replace. A reader of an 'eventual' log normalizes instead."
-        )
-    elif looks_up and not log.traits.keeps_replaced_rows:
-        formats = " or ".join(f"'{each.name}'" for each in FORMATS.values() if each.keeps_replaced_rows)
-        msg = (
-            f"changelog-producer='lookup' needs log.format={formats}: '{log.format}' has no place for the row before a "
-            "change."
-        )
-    if not msg and log is not None and log.truncate_record:
-        msg = _why_no_truncate_record(log, looks_up=looks_up)
-    if msg:
-        raise InvalidInputError(msg)
-
-
-def _why_no_truncate_record(log: LogOptions, *, looks_up: bool) -> str:
-    """Return why ``log.truncate-record`` cannot be used with the other options; empty if it can."""
-    why = ""
-    if log.consistency is Consistency.EVENTUAL:
-        why = "an 'eventual' log is sent before the commit, and a truncate record cannot be reverted"
-    elif log.compacted:
-        why = "with log.compacted, the broker needs a null value for each deleted key"
-    elif looks_up:
-        why = "changelog-producer='lookup' publishes each deleted row"
-    return f"log.truncate-record=true: {why}. Leave one of the two out." if why else ""
 
 
 def _text(name: str, value: object) -> str:
@@ -262,7 +219,7 @@ def _log_system(option: str | None, argument: str | None) -> str:
     return LOG_SYSTEM.parse(system or "files")
 
 
-def _refuse_without_log(given: Mapping[str, str]) -> None:
+def _no_log_options(given: Mapping[str, str]) -> None:
     for name in given:
         if name.startswith(("log.", KAFKA, "publish.")):
             msg = (
@@ -272,7 +229,7 @@ def _refuse_without_log(given: Mapping[str, str]) -> None:
             raise InvalidInputError(msg)
 
 
-def _read_log(given: Mapping[str, str], primary_key: Sequence[str]) -> LogOptions:
+def _kafka_log_options(given: Mapping[str, str]) -> LogOptions:
     for spec in (KAFKA_SERVERS, *KafkaOptions.specs()):
         if not given.get(spec.name):
             msg = f"option '{spec.name}' is required with log.system=kafka: set {spec.type.expected}; got nothing."
@@ -284,23 +241,11 @@ def _read_log(given: Mapping[str, str], primary_key: Sequence[str]) -> LogOption
     }
     check_client_options(client)
     refuse_inline_secrets(client)
-    log = LogOptions.read(given, kafka=KafkaOptions.read(given, client=client))
-    if log.consistency is Consistency.EVENTUAL and not primary_key:
-        msg = (
-            "log.consistency='eventual' needs a primary key; this table has none. Declare one, or use 'transactional'."
-        )
-        raise InvalidInputError(msg)
-    if log.compacted and not primary_key:
-        msg = (
-            "log.compacted=true needs a primary key, by which the broker compacts; this table has none. Declare one, "
-            "or leave log.compacted out."
-        )
-        raise InvalidInputError(msg)
-    if log.compacted and log.traits.why_not_compacted:
-        formats = " or ".join(f"'{each.name}'" for each in FORMATS.values() if not each.why_not_compacted)
-        msg = (
-            f"log.compacted=true needs log.format={formats}, one record per key; {log.traits.why_not_compacted}. Use "
-            f"{formats}, or leave log.compacted out."
-        )
-        raise InvalidInputError(msg)
-    return log
+    return LogOptions.read(given, kafka=KafkaOptions.read(given, client=client))
+
+
+_LOG_OPTIONS: Final[Mapping[str, Callable[[Mapping[str, str]], LogOptions | None]]] = {
+    "files": _no_log_options,
+    "kafka": _kafka_log_options,
+}
+"""For each log system, what parses the options of its log."""

@@ -95,7 +95,7 @@ def integer(minimum: int, maximum: int | None = None, expected: str = "") -> Opt
     return OptionType("integer", expected or f"a whole number of {minimum} or more", parse)
 
 
-def choice(words: Iterable[Word], name: str = "word") -> OptionType[Word]:
+def choice(words: Iterable[Word]) -> OptionType[Word]:
     """Return the type of a word from an enumeration or a list, in upper or lower case."""
     known = {word.lower(): word for word in words}
 
@@ -104,7 +104,7 @@ def choice(words: Iterable[Word], name: str = "word") -> OptionType[Word]:
             raise ValueError(text)
         return known[text.strip().lower()]
 
-    return OptionType(name, " or ".join(f"'{word}'" for word in known.values()), parse)
+    return OptionType("word", " or ".join(f"'{word}'" for word in known.values()), parse)
 
 
 def duration(minimum_ms: int) -> OptionType[int]:

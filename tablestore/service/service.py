@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from log_system.kafka.client.access_policy import Allowed
 from snapshot.errors import TableStoreError
 from tablestore.service.metrics import ServiceMetrics
 from tablestore.service.verifier import Throttle
@@ -23,7 +22,7 @@ _UNHEALTHY_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class _Watched:
-    """A watcher, its threads, and what stops them."""
+    """A watcher, its threads, and the event that stops them."""
 
     watcher: TableWatcher
     stop: threading.Event
@@ -38,7 +37,6 @@ class Service:
         tables: Callable[[], Iterable[str]],
         *,
         options: Mapping[str, object] | None = None,
-        allowed: Allowed | None = None,
         schedule: Schedule | None = None,
         verify_rate: float | None = None,
     ) -> None:
@@ -47,7 +45,6 @@ class Service:
         Args:
             tables: returns the paths of the tables; called again every few seconds.
             options: Kafka client options for all tables, which are not stored with them.
-            allowed: the references that stored options may contain; None for those of the environment.
             schedule: how often to look and work.
             verify_rate: most records of the logs that are read per second to compare them; None for no limit.
         """
@@ -56,7 +53,6 @@ class Service:
         self._make = partial(
             TableWatcher,
             options=options,
-            allowed=allowed,
             schedule=schedule,
             observer=self.metrics,
             throttle=Throttle(verify_rate),
@@ -71,7 +67,7 @@ class Service:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop watching, after what is being published or maintained is done."""
+        """Stop watching, after publishes and maintenance in progress have ended."""
         self._stop.set()
         self._lister.join()
         for each in self._watched.values():

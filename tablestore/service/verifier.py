@@ -1,16 +1,15 @@
-"""Compares one table's log with the table while both grow: what is new at once, and everything now and then."""
+"""Compares one table's log with the table while both grow: new snapshots at once, the whole log periodically."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
 
 from log_system.gate import limited
-from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
 from log_system.report import Compared, Difference, Report
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError, TableReplacedError, TableStoreError
@@ -32,10 +31,9 @@ class _StoppedError(Exception):
 class Throttle:
     """Limits how many records per second the verifiers of a service read, all together."""
 
-    def __init__(self, per_second: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_second: float | None) -> None:
         """Limit to ``per_second`` records; None for no limit."""
         self._per_second = per_second
-        self._clock = clock
         self._lock = threading.Lock()
         self._free = 0.0
 
@@ -50,7 +48,7 @@ class Throttle:
         if self._per_second is None:
             return
         with self._lock:
-            now = self._clock()
+            now = time.monotonic()
             self._free = max(self._free, now) + records / self._per_second
             until = self._free
         if stop.wait(max(0.0, until - now)):
@@ -90,7 +88,7 @@ class TableVerifier:
     """Compares one table's log with the table in one thread.
 
     New snapshots are compared every ``every`` seconds. The position is stored with the table, so that a restarted or
-    another service goes on there. Damage to what was compared before is found by a comparison of the whole log, which
+    another service continues there. Damage to what was compared before is found by a comparison of the whole log, which
     runs every ``whole`` seconds beside the others, in steps. Snapshots with differences are compared again in each
     round, so that differences vanish once they are repaired.
     """
@@ -100,7 +98,6 @@ class TableVerifier:
         path: str,
         *,
         options: Mapping[str, object] | None = None,
-        allowed: Allowed | None = None,
         every: float | None = None,
         whole: float = 86_400.0,
         retry: float = 2.0,
@@ -111,7 +108,6 @@ class TableVerifier:
         Args:
             path: the table's folder.
             options: Kafka client options that are not stored with the table.
-            allowed: the references that the table's stored options may contain; None for those of the environment.
             every: seconds between comparisons of new snapshots; None for never.
             whole: seconds between comparisons of the whole log.
             retry: seconds before the next attempt after an error.
@@ -120,7 +116,6 @@ class TableVerifier:
         self.state = VerifyState()
         self._path = path
         self._options = wrap(options or {})
-        self._allowed = allowed
         self._every = every
         self._whole = whole
         self._retry = retry
@@ -146,7 +141,7 @@ class TableVerifier:
                 stop.wait(self._retry)
 
     def round(self) -> bool:
-        """Compare what is new, then one step of the whole log if that is due; return whether there is more to do.
+        """Compare new snapshots, then one step of the whole log if that is due; return whether there is more to do.
 
         1. Read the stored position: another service may have gone on meanwhile, and then did this round.
         2. Compare the snapshots again that had differences.
@@ -157,7 +152,7 @@ class TableVerifier:
             TableStoreError: the broker or the file system does not answer, or the table is damaged.
         """
         table = self._opened()
-        if table.options.log is None:
+        if not table.log.publishes:
             return False
         # Step 1.
         file = VerifiedFile(table.files.storage)
@@ -208,7 +203,7 @@ class TableVerifier:
         return False
 
     def _again(self, table: TableContext, latest: Pass) -> Pass:
-        """Compare snapshots again that had differences, and return what remains of them."""
+        """Compare snapshots that had differences again, and return the pass with the remaining ones."""
         snapshots = sorted({each.snapshot for each in latest.differences if each.snapshot})[:_AGAIN_MAX]
         for snapshot in snapshots:
             try:
@@ -246,7 +241,7 @@ class TableVerifier:
         return report
 
     def _start(self, table: TableContext, so_far: Pass) -> Compared | None:
-        """Return where a pass goes on.
+        """Return where the next step of a comparison starts.
 
         After a difference, the log's offsets may have been wrong, and a repair may have published what was
         missing. The index then says where it ends.
@@ -277,7 +272,7 @@ class TableVerifier:
 
     def _opened(self) -> TableContext:
         if self._table is None:
-            self._table = TableContext.open(self._path, self._options, self._allowed)
+            self._table = TableContext.open(self._path, self._options)
         self._table = self._table.refreshed()
         self._table.check_same()
         return self._table

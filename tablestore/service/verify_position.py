@@ -19,12 +19,12 @@ _KEPT_MAX = 200
 
 @dataclass(frozen=True)
 class Pass:
-    """A comparison of log and table, snapshot by snapshot, and how far it has come.
+    """The progress and result of a comparison of log and table, snapshot by snapshot.
 
     Attributes:
-        compared: how far it has come; None before its first step.
-        differences: what it has found.
-        more: number of further differences.
+        compared: where the next step starts; None before the first one.
+        differences: the differences found.
+        more: number of further differences, which are not stored.
     """
 
     compared: Compared | None = None
@@ -41,7 +41,8 @@ class Pass:
 
         Args:
             report: what the step found.
-            at_end: it reached the end of the log, where it found again what is behind the last snapshot.
+            at_end: whether the step reached the end of the log. Its report then repeats the differences that are in
+                no snapshot, so earlier reports of these are dropped.
         """
         if report.after != self.snapshot:
             # The log was compared whole, because its compared part has changed.
@@ -58,7 +59,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Verified:
-    """What services have compared of one table.
+    """The state of the comparisons of one table, which services share.
 
     Attributes:
         table: the table's id.
@@ -81,7 +82,7 @@ class Verified:
 
     @property
     def count(self) -> int:
-        """The number of known differences, including those that are not kept."""
+        """The number of known differences, including those that are counted but not stored."""
         return len(self.differences) + self.latest.more + (0 if self.whole is None else self.whole.more)
 
     def to_json(self) -> bytes:
@@ -93,7 +94,7 @@ class Verified:
         """Parse a state.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is not a state.
         """
         try:
             raw = json.loads(text)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
 
-from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
 from snapshot.errors import NotFoundError, TableReplacedError, TableStoreError
 from snapshot.store.changes import MAINTENANCE
@@ -63,7 +62,7 @@ class Behind:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a watcher saw at a time.
+    """A measurement of a watcher at one time.
 
     Attributes:
         at_ms: the time, in milliseconds since the epoch.
@@ -78,7 +77,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class TableState:
-    """What a watcher has seen of its table.
+    """The state of a table as its watcher has last seen it.
 
     Attributes:
         path: the table's folder.
@@ -87,8 +86,8 @@ class TableState:
         published: the newest snapshot up to which the log has all changes; ``newest`` without a log.
         behind: what the log lacks.
         consumers: what each named consumer has not read, by its name.
-        merged: the newest snapshot of which Delta readers outside see all changes.
-        merged_age: the age of the oldest snapshot with changes that they do not see; 0 if there is none.
+        merged: the newest snapshot whose changes are all in the base table, where any Delta reader sees them.
+        merged_age: the age of the oldest snapshot with changes that are not; 0 if there is none.
         error: the error of the last attempt; empty after a success.
         errors: how many attempts failed, by kind of error.
         verify: how the comparison of log and table stands.
@@ -117,47 +116,40 @@ class TableWatcher:
         path: str,
         *,
         options: Mapping[str, object] | None = None,
-        allowed: Allowed | None = None,
         schedule: Schedule | None = None,
         observer: Observer | None = None,
         throttle: Throttle | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch the table at ``path``; nothing is opened yet.
 
         Args:
             path: the table's folder.
             options: Kafka client options that are not stored with the table.
-            allowed: the references that the table's stored options may contain; None for those of the environment.
             schedule: how often to look and work; None for the defaults.
             observer: told of each publish, compaction and expiry.
             throttle: limits the records that ``verifier`` reads; None for no limit.
-            clock: returns the time in seconds.
         """
         self._state = TableState(path)
         self._options = wrap(options or {})
-        self._allowed = allowed
         self._schedule = schedule or Schedule()
         self.verifier = TableVerifier(
             path,
             options=options,
-            allowed=allowed,
             every=self._schedule.verify,
             whole=self._schedule.verify_whole,
             retry=self._schedule.retry,
             throttle=throttle,
         )
         self._observer = observer
-        self._clock = clock
         self._handle: LocalHandle | None = None
         self._seen, self._behind_since = -1, 0.0
-        self._maintained = clock()
+        self._maintained = time.monotonic()
         self._curve: deque[Sample] = deque(maxlen=_SAMPLES_MAX)
         self._looked = -_LOOK_SECONDS
 
     @property
     def state(self) -> TableState:
-        """What this watcher and its verifier have seen of the table."""
+        """The state of the table as this watcher and its verifier have last seen it."""
         return replace(self._state, verify=self.verifier.state, curve=tuple(self._curve))
 
     @property
@@ -196,7 +188,7 @@ class TableWatcher:
         """
         handle = self._opened()
         table = handle.refresh()
-        now = self._clock()
+        now = time.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             table.check_same()
@@ -218,7 +210,7 @@ class TableWatcher:
 
     def _opened(self) -> LocalHandle:
         if self._handle is None:
-            table = TableContext.open(self._state.path, self._options, self._allowed)
+            table = TableContext.open(self._state.path, self._options)
             self._handle = LocalHandle(table)
             self._handle.writer.meter.observer = self._observer
             self._seen = -1
@@ -229,16 +221,16 @@ class TableWatcher:
         files, newest = table.files, table.files.latest()
         before_oldest = files.oldest(fresh=False) - 1
         latest = table.index.latest()
-        published = newest if table.options.log is None else 0 if latest is None else latest.snapshot
+        published = newest if not table.log.publishes else 0 if latest is None else latest.snapshot
         # A writer leaves snapshots without changes to the next publish.
         published = with_maintenance(files, max(published, before_oldest), newest)
         _, merged = files.root_for(newest) if table.spec.has_key else (0, newest)
         merged = with_maintenance(files, max(merged, before_oldest), newest)
         if published != self._seen or published >= newest:
-            self._seen, self._behind_since = published, self._clock()
+            self._seen, self._behind_since = published, time.monotonic()
         self._state = replace(
             self._state,
-            has_log=table.options.log is not None,
+            has_log=table.log.publishes,
             newest=newest,
             published=published,
             behind=behind(files, published, newest),
@@ -259,7 +251,7 @@ class TableWatcher:
     def _is_stuck(self) -> bool:
         """Return whether the log is behind and nobody has published anything for the time of grace."""
         is_behind = self._state.published < self._state.newest
-        return is_behind and self._clock() - self._behind_since >= self._schedule.grace
+        return is_behind and time.monotonic() - self._behind_since >= self._schedule.grace
 
     def _failed(self, error: Exception) -> None:
         kind = error.kind if isinstance(error, TableStoreError) else type(error).__name__

@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         return any(found)
 
     def _keep_token(self, path: str, query: Query) -> None:
-        """Let the browser keep the token in a cookie, and go on to the address without it."""
+        """Store the token in a cookie, and redirect to the address without it."""
         left = urlencode({name: value for name, value in query.items() if name != "token"})
         cookie = f"{_COOKIE}={quote(self._token or '', safe='')}; Path=/; HttpOnly; SameSite=Strict"
         headers = {"Location": f"{path}?{left}" if left else path, "Set-Cookie": cookie}

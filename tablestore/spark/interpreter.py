@@ -5,8 +5,9 @@ Python keeps no bytecode of modules in a zip, so each process compiles PySpark a
 from site-packages (measured). A session starts about six such processes, and each source of a streaming query one more.
 `interpreter.sh` removes the three entries and replaces itself with the interpreter.
 
-It also has the processes that plan the reads and writes of a data source forked by `tablestore.python_daemon`, which
-has imported this package. Spark ends them after a pause of a minute, and each would import the package again.
+The script also starts the processes that plan the reads and writes of a data source. Spark ends them after a minute
+without work and starts new ones, each of which would import this package again. `tablestore.python_daemon` imports it
+once and forks them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a Spark master's URL says of where executors run, and the settings that follow from it."""
+"""Where executors run, by a Spark master's URL, and the settings that follow from it."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from log_system.jars import fetch_jars
 from snapshot.errors import InvalidInputError
+from tablestore.spark.connect import is_remote
 
 logger = logging.getLogger("tablestore")
 
@@ -108,7 +109,7 @@ def warn_of_overwrites(spark: SparkSession, path: str) -> None:
 
 def _context_settings(spark: SparkSession, *names: str) -> list[Any]:
     """Return settings with which the Spark application was started; those of the session say nothing about Delta."""
-    if hasattr(spark, "sparkContext"):
-        given = spark.sparkContext.getConf()
-        return [given.get(name) for name in names]
-    return [spark.conf.get(name, None) for name in names]
+    if is_remote(spark):
+        return [spark.conf.get(name, None) for name in names]
+    given = spark.sparkContext.getConf()
+    return [given.get(name) for name in names]

@@ -1,4 +1,4 @@
-"""The archive that brings this package and what it needs to Spark's executors."""
+"""The archive that brings this package and its dependencies to Spark's executors."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def pack(target: Path, extra: Sequence[str] = ()) -> Packed:
 
 
 def cached_pack(*, compressed: bool) -> Packed:
-    """Return the archive of what is installed now from the user's cache folder, packing it if it is not there.
+    """Return the archive of the installed packages from the user's cache folder; create it if it is missing.
 
     Args:
         compressed: whether executors fetch it over a network; on one machine compression costs more than it saves.
@@ -165,7 +165,7 @@ def _closure(extra: Sequence[str]) -> list[Distribution]:
 
 
 def _required(of: Distribution, extras: Sequence[str]) -> Iterator[str]:
-    """Yield the names of a distribution's requirements; what is for other systems is simply not installed."""
+    """Yield the names of a distribution's requirements; requirements for other systems are not installed."""
     for text in of.requires or ():
         needed, _, marker = text.partition(";")
         asked = re.search(r"""extra\s*==\s*['"]([^'"]+)""", marker)

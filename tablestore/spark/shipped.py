@@ -81,7 +81,7 @@ def _bytes(value: object) -> bytes:
 
 
 def _load(payload: bytes) -> Any:
-    """Return what was pickled.
+    """Return the unpickled object.
 
     Raises:
         RuntimeError: this process cannot import a module of it; in such a process there are no errors of this package.
@@ -94,7 +94,7 @@ def _load(payload: bytes) -> Any:
 
 
 def _rebuild(payload: bytes) -> object:
-    """Return an object of what its ``__reduce_ex__`` said."""
+    """Return the object that the result of ``__reduce_ex__`` describes."""
     make, arguments, state = _load(payload)[:3]
     made = make(*arguments)
     made.__dict__.update(state or {})

@@ -315,8 +315,9 @@ def _nullability(schema: StructType) -> list[tuple[str, DataType, bool]]:
 def as_declared(frame: DataFrame, made: CreateTable, targets: Columns) -> DataFrame:
     """Return rows with the declared nullability of the table's columns; NULL in a NOT NULL column fails at run time.
 
-    Avro depends on it: a nullable column is a union. Spark infers that a count is never NULL, and would write another
-    Avro type than the table's readers expect. Key columns keep the frame's nullability; the sink checks them.
+    In Avro, a nullable column has another type than a required one: a union with null. Spark infers nullability by
+    itself, for example that a count is never NULL, so without this step it could write another type than the table
+    declares. Key columns keep the frame's nullability, since the sink checks them.
     """
     given = {field.name: field for field in frame.schema}
     fields = []

@@ -45,6 +45,27 @@ def uncommitted(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.append_column(COMMIT_VERSION, pa.nulls(batch.num_rows, pa.int64()))
 
 
+def check_uncommitted(options: ReadOptions) -> None:
+    """Check that no option refers to snapshots, which a log that shows uncommitted changes does not keep apart.
+
+    Raises:
+        InvalidInputError: an option does.
+    """
+    given = {
+        "maxSnapshotsPerTrigger": (options.snapshots_max, "Use 'maxRowsPerTrigger' (max_rows of read_stream)"),
+        "until": (options.until, "Leave it out"),
+        "until-timestamp": (options.until_ms, "Leave it out"),
+        "consumer": (options.consumer, "Leave it out"),
+    }
+    for name, (value, instead) in given.items():
+        if value is not None:
+            msg = (
+                f"option {name!r}: table {options.path!r} has log.consistency='eventual', whose stream does not keep "
+                f"snapshots apart. {instead}."
+            )
+            raise InvalidInputError(msg)
+
+
 @shows_messages
 class EventualStream(SnapshotStream):
     """Reads an eventual log up to its end.
@@ -60,20 +81,7 @@ class EventualStream(SnapshotStream):
             InvalidInputError: an option refers to snapshots, which an eventual log does not keep apart.
         """
         super().__init__(options, schema)
-        if options.snapshots_max is not None:
-            msg = (
-                f"option 'maxSnapshotsPerTrigger': table {options.path!r} has log.consistency='eventual', whose log "
-                "does not keep snapshots apart; use 'maxRowsPerTrigger'."
-            )
-            raise InvalidInputError(msg)
-        given = {"until": options.until, "until-timestamp": options.until_ms, "consumer": options.consumer}
-        for name, value in given.items():
-            if value is not None:
-                msg = (
-                    f"option {name!r}: table {options.path!r} has log.consistency='eventual', whose stream does not "
-                    "keep snapshots apart. Leave it out."
-                )
-                raise InvalidInputError(msg)
+        check_uncommitted(options)
         self._tail = self._table.log.tail()
         self._ends: list[int] | None = None
 

@@ -21,6 +21,7 @@ from tablestore.options.read_options import (
 from tablestore.read.batch import source_options
 from tablestore.read.time_travel import Point, is_tag
 from tablestore.spark.connect import check_streams
+from tablestore.streaming.eventual_stream import check_uncommitted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +68,13 @@ def read_stream(spark: SparkSession, table: TableContext, wanted: Stream) -> Dat
         table.files.tags.get(wanted.tag)
     options = source_options(spark, table) | {k: str(v) for k, v in given.items() if v is not None}
     options["readChangeFeed"] = "true"
-    parse_read_options(options)
-    if wanted.normalize and not table.log.shows_uncommitted:
+    parsed = parse_read_options(options)
+    if table.log.shows_uncommitted:
+        check_uncommitted(parsed)
+    elif wanted.normalize:
         msg = (
             f"read_stream: normalize=True goes with log.consistency='eventual'; table {table.path!r} is transactional, "
             "so its stream has no repeats. Leave it out."
-        )
-        raise InvalidInputError(msg)
-    if table.log.shows_uncommitted and wanted.max_snapshots is not None:
-        msg = "read_stream: max_snapshots does not go with log.consistency='eventual'; use max_rows."
-        raise InvalidInputError(msg)
-    if table.log.shows_uncommitted and (wanted.until is not None or wanted.consumer is not None):
-        msg = (
-            "read_stream: until and consumer do not go with log.consistency='eventual', whose stream does not keep "
-            "snapshots apart. Leave them out."
         )
         raise InvalidInputError(msg)
     normalizes = table.log.shows_uncommitted if wanted.normalize is None else wanted.normalize

@@ -1,4 +1,4 @@
-"""What a streaming query calls for each micro-batch: in the driver or, over Spark Connect, on the server."""
+"""The function that a streaming query calls per micro-batch: in the driver or, over Spark Connect, on the server."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ class BatchWriter:
         return SparkHandle(spark, table)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what opens the table."""
+        """Return the state to pickle; the copy opens the table itself."""
         return {**self.__dict__, "_handle": None}

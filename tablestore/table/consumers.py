@@ -1,4 +1,4 @@
-"""``table.consumers``: named consumers, which keep what they have not read from expiring."""
+"""``table.consumers``: named consumers; snapshots that one has not read do not expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table's verbs share: the open table, what writes to it, and the lock that orders its changes."""
+"""The parts that a table's verbs share: the open table, its writer, and the lock that orders its changes."""
 
 from __future__ import annotations
 

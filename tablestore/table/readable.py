@@ -1,4 +1,4 @@
-"""What a ``TableStore`` reads: its definition, rows, changes and snapshots."""
+"""The read methods of ``TableStore``: its definition, rows, changes and snapshots."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class TableStore(ReadableTable):
 
     @staticmethod
     def exists(spark: SparkSession, path: str | os.PathLike[str]) -> bool:
-        """Return whether there is a table at a path. What an interrupted ``create`` or ``drop`` left is none.
+        """Return whether there is a table at a path. The remains of an interrupted ``create`` or ``drop`` do not count.
 
         Args:
             spark: The session.

@@ -27,7 +27,7 @@ class Replaced:
     """Files of an append table that a DML statement removes.
 
     Attributes:
-        deleted: files of which no row remains.
+        deleted: files without remaining rows.
         rewritten: files whose remaining rows are in staged files.
         base: the snapshot in which the files were found.
     """
@@ -42,7 +42,7 @@ class Replaced:
         return [*self.deleted, *self.rewritten]
 
     def replacement(self, staged: Sequence[StagedFile]) -> Replacement:
-        """Return the files to remove and the facts that list the changes, for the commit that adds ``staged``."""
+        """Return what a commit that adds the ``staged`` files has to remove and to record as changes."""
         by_role: dict[Role, list[DataFile]] = {role: [] for role in Role}
         for each in sorted(staged, key=lambda s: s.file.path.rpartition("/")[2]):
             by_role[each.role].append(each.file)

@@ -89,7 +89,7 @@ class WriterMetrics(OperationMetrics):
         self._errors.labels(path, kind).inc()
 
     def close(self) -> None:
-        """Count nothing more, and remove the metrics from the registry."""
+        """Stop counting, and remove the metrics from the registry."""
         ignore(self)
         metrics = (self._seconds, self._rows, *self._events.values(), self._errors, self._snapshot, self._published)
         for each in metrics:

@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pyspark
 
 from log_system.local_kafka import watchdog
 from log_system.local_kafka.server import LOOPBACK, free_port
+from tests.harness.started import Started
 
 SPARK_HOME = Path(pyspark.__file__).parent
 WORKERS = 2
@@ -58,7 +58,7 @@ class Daemon:
 
 
 @dataclass
-class StandaloneCluster:
+class StandaloneCluster(Started):
     """A master and workers of one core each.
 
     Attributes:
@@ -132,16 +132,6 @@ class StandaloneCluster:
     def leftovers(self) -> list[int]:
         """Return the ids of processes that run in the cluster's folders."""
         return [pid for pid, folder, _ in _processes() if _inside(folder, [self.root])]
-
-    def __enter__(self) -> Self:
-        """Start the cluster."""
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the cluster."""
-        self.stop()
 
     def _launch(self, name: str, kind: str, *words: str) -> Daemon:
         folder = self.root / name

@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, TopicPartition
 from rich.console import Console
 from rich.table import Table
 
-from log_system.gate import Gate
+from log_system.gate import Gate, slices
 from log_system.kafka.reader.snapshot_reader import read_slice
 from log_system.local_kafka.owned import LocalKafka
 from snapshot.schema.system_columns import COMMIT_VERSION
@@ -194,7 +194,7 @@ def read_through_gate(path: str, pipe: Any) -> None:
             time.sleep(0.001)
             continue
         ids: list[int] = []
-        for part in gate.slices(after, through):
+        for part in slices(gate.entries(after, through)):
             for batch in read_slice(table.log.settings, part):
                 ids += batch.column(COMMIT_VERSION).to_pylist()
             for end in part.boundaries:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaException
@@ -15,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from log_system.local_kafka.owned import LocalKafka
 from log_system.local_kafka.server import LOOPBACK, Broker, free_port, new_cluster_id
 from tests.harness.reassign import reassign
+from tests.harness.started import Started
 
 BROKERS = 3
 HEAP = "256m"
@@ -53,10 +53,10 @@ class Node(LocalKafka):
         self._cluster_id = cluster_id
 
     def _broker_in(self, data_dir: Path) -> Broker:
-        return Broker(data_dir, *self._ports, self._heap, self._properties, self._cluster_id)
+        return Broker(data_dir, *self._ports, self._properties, self._cluster_id)
 
 
-class LocalCluster:
+class LocalCluster(Started):
     """A cluster of real brokers on loopback; it ends with the process that started it.
 
     Args:
@@ -102,16 +102,6 @@ class LocalCluster:
             node.kill()
         for node in self.nodes:
             node.stop()
-
-    def __enter__(self) -> Self:
-        """Start the brokers."""
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the brokers."""
-        self.stop()
 
     def leader(self, topic: str, partition: int) -> Node | None:
         """Return the broker that leads a partition; None where nobody does, or nobody answers."""

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from log_system.gate import Gate
+from log_system.gate import Gate, slices
 from log_system.kafka.client.cluster import delete_groups
 from log_system.kafka.client.topic import delete_topic
 from log_system.kafka.log import KafkaLog
@@ -108,7 +108,7 @@ class TableHarness:
     ) -> list[tuple[int, int, str | None]]:
         """Read the log between two snapshots with our own reader; each change as (snapshot, id, v)."""
         table = self.table
-        parts = Gate(table.index).slices(after, table.newest_visible() if through is None else through)
+        parts = slices(Gate(table.index).entries(after, table.newest_visible() if through is None else through))
         rows = [
             row
             for part in parts

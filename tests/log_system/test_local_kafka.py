@@ -242,7 +242,7 @@ def test_no_java_at_all_says_how_to_get_it(monkeypatch, tmp_path):
 
 def test_a_listener_given_joins_the_plain_one_and_other_properties_replace(tmp_path):
     given = {"listeners": "SAFE://127.0.0.1:1", "num.io.threads": "3", "auto.create.topics.enable": "true"}
-    lines = server_properties(Broker(tmp_path, 2, 3, "512m", given)).splitlines()
+    lines = server_properties(Broker(tmp_path, 2, 3, given)).splitlines()
     assert "listeners=PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:3,SAFE://127.0.0.1:1" in lines
     assert "num.io.threads=3" in lines
     assert "auto.create.topics.enable=true" in lines
@@ -269,4 +269,4 @@ def test_a_listener_with_passwords_lets_in_who_knows_them():
 def test_a_password_in_a_property_shows_nowhere(tmp_path):
     kafka = LocalKafka(tmp_path, properties={"sasl.jaas.config": "hunter2"})
     assert "hunter2" not in repr(kafka)
-    assert "hunter2" not in repr(Broker(tmp_path, 1, 2, "512m", {"sasl.jaas.config": "hunter2"}))
+    assert "hunter2" not in repr(Broker(tmp_path, 1, 2, {"sasl.jaas.config": "hunter2"}))

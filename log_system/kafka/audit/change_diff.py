@@ -118,7 +118,7 @@ class Comparison:
             return Parted(log.take(extra), None, offset)
         if missing is not None:
             return Parted(None, table.take(missing)[0], offset)
-        return self._other(offset)
+        return Parted(self._log.take(1), self._table.take(1)[0], offset)
 
     def _part_with_gaps(self, offset: int | None) -> Parted | None:
         """Skip rows of the table up to the log's next row; if the table has no such row, the log's rows are extra."""
@@ -132,9 +132,6 @@ class Comparison:
             self._table.fill(AHEAD_ROWS)
             start = 0
         return Parted(self._log.take(len(self._log)), None, offset)
-
-    def _other(self, offset: int | None) -> Parted:
-        return Parted(self._log.take(1), self._table.take(1)[0], offset)
 
     def _offset(self) -> int | None:
         return int(self._log.offsets[0]) if len(self._log) else None

@@ -37,7 +37,7 @@ class ScanProgress:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the table says about a snapshot.
+    """The facts that the table's files give about a snapshot.
 
     Attributes:
         snapshot: the snapshot; None if its entry in the Delta log cannot be read.

@@ -213,7 +213,7 @@ def verify(
 
 
 def _holds(table: BoundLog, after: Compared) -> bool:
-    """Return whether log and table still have what was compared, as far as their ends tell.
+    """Return whether log and table still contain what was compared, judging by the fingerprint and the end offsets.
 
     Raises:
         NotFoundError: the topic does not exist.
@@ -261,7 +261,7 @@ class Contents:
         self.rows = 0
 
     def check(self, partition: int) -> None:
-        """Compare one partition, from the first snapshot that is complete there to the end of the log."""
+        """Compare one partition, from its first snapshot whose records are all still in the log to the log's end."""
         found, seen = self._seen.maps[partition], self._seen
         for offset, snapshot in (*found.early, *found.scan.foreign):
             text = f"the record names snapshot {snapshot}; the newest committed one is {seen.newest}."

@@ -38,7 +38,7 @@ from snapshot.schema.spec import TableSpec
 
 @dataclass(frozen=True)
 class _Seen:
-    """What index, register and broker say about the log.
+    """The state of the log by its index, its register and the broker.
 
     Attributes:
         entries: the entries of the index, by snapshot id.

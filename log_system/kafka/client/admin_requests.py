@@ -38,7 +38,6 @@ class TopicShape:
 
     Attributes:
         partitions: the number of partitions.
-        led: the number of partitions with a leader, which can be written and read now.
         compacted: whether ``cleanup.policy`` includes ``compact``.
         retention_ms: ``retention.ms``; -1 means forever.
         topic_id: the id that the cluster gave the topic when it was created (KIP-516), as Kafka's tools print it; empty
@@ -46,7 +45,6 @@ class TopicShape:
     """
 
     partitions: int
-    led: int
     compacted: bool
     retention_ms: int
     topic_id: str = ""
@@ -73,10 +71,8 @@ def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape |
     except NotFoundError:
         return None
     policy = {word.strip() for word in str(settings["cleanup.policy"].value).split(",")}
-    parts = _led(found)
     return TopicShape(
-        partitions=len(parts),
-        led=sum(parts.values()),
+        partitions=len(found.partitions),
         compacted="compact" in policy,
         retention_ms=int(settings["retention.ms"].value),
         topic_id=id_of(found),
@@ -86,7 +82,10 @@ def describe(client: KafkaClient, admin: AdminClient, name: str) -> TopicShape |
 def partitions_led(client: KafkaClient, admin: AdminClient, name: str) -> dict[int, bool] | None:
     """Return for each partition whether it has a leader, or ``None`` if the topic does not exist."""
     found = look_up(client, admin, name)
-    return None if found is None else _led(found)
+    if found is None:
+        return None
+    leaders: dict[int, Any] = {part.id: part.leader for part in found.partitions}
+    return {number: leader is not None and leader.id >= 0 for number, leader in leaders.items()}
 
 
 def look_up(client: KafkaClient, admin: AdminClient, name: str) -> TopicDescription | None:
@@ -106,10 +105,6 @@ def id_of(found: TopicDescription) -> str:
     topic_id = str(found.topic_id)
     # librdkafka uses standard base64, Kafka and its tools use URL-safe base64.
     return "" if topic_id == _NO_TOPIC_ID else topic_id.replace("+", "-").replace("/", "_")
-
-
-def _led(found: Any) -> dict[int, bool]:
-    return {part.id: part.leader is not None and part.leader.id >= 0 for part in found.partitions}
 
 
 def one(futures: Mapping[Any, Future[T]]) -> T:

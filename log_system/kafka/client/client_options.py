@@ -203,7 +203,7 @@ def nearest_client_option(name: str) -> str:
 
 
 def _owned(name: str) -> str:
-    """Return what to say about an option that the store sets itself; empty for others."""
+    """Return the reason why an option cannot be given: the store sets it itself; empty for others."""
     if name not in OWNED:
         return ""
     steered = f"Use option '{OWNED[name]}' instead." if OWNED[name] else "Leave it out."

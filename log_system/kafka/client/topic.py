@@ -39,7 +39,6 @@ __all__ = [
     "TopicShape",
     "TopicWatch",
     "check_identity",
-    "check_topic",
     "delete_topic",
     "describe_topic",
     "earliest_of",
@@ -93,7 +92,6 @@ def ensure_topic(
     retention_ms: int | None,
     compacted: bool,
     replication_factor: int = -1,
-    allow_existing_nonempty: bool = False,
 ) -> bool:
     """Create the topic if it does not exist, else check it. Concurrent calls both succeed.
 
@@ -108,7 +106,6 @@ def ensure_topic(
         retention_ms: how long the topic keeps records; ``None`` uses the broker's default, -1 means forever.
         compacted: whether the broker may drop all but the last record of a key.
         replication_factor: number of replicas of each partition; -1 uses the broker's default.
-        allow_existing_nonempty: accept a topic that has or had records.
 
     Returns:
         Whether this call created the topic. If an earlier call got no response, the next one may find the topic that it
@@ -116,7 +113,7 @@ def ensure_topic(
 
     Raises:
         InvalidInputError: an option is invalid, or the existing topic has another shape.
-        AlreadyExistsError: the existing topic has or had records, and that is not allowed.
+        AlreadyExistsError: the existing topic has or had records.
         UnavailableError: the broker does not respond.
     """
     wanted = _Wanted(partitions, compacted, retention_ms)
@@ -124,7 +121,7 @@ def ensure_topic(
     admin = client.admin()
     # Step 1.
     if describe(client, admin, name) is not None:
-        _accept(client, admin, name, wanted, allow_nonempty=allow_existing_nonempty)
+        _accept(client, admin, name, wanted)
         return False
     # Step 2.
     try:
@@ -138,7 +135,7 @@ def ensure_topic(
     # Step 3.
     _settle(client, admin, name, partitions if made else None)
     if not made:
-        _accept(client, admin, name, wanted, allow_nonempty=allow_existing_nonempty)
+        _accept(client, admin, name, wanted)
     return made
 
 
@@ -168,29 +165,6 @@ def ensure_topic_of_broker(client: KafkaClient, name: str, *, compacted: bool) -
         return False
     _settle(client, admin, name, None)
     return True
-
-
-def check_topic(
-    client: KafkaClient, name: str, *, partitions: int, compacted: bool, retention_ms: int | None = None
-) -> None:
-    """Check that an existing topic matches its table.
-
-    Args:
-        client: the cluster.
-        name: the topic.
-        partitions: the table's bucket count.
-        compacted: the table's ``log.compacted``.
-        retention_ms: the table's ``log.retention``; ``None`` accepts any.
-
-    Raises:
-        NotFoundError: the topic does not exist.
-        InvalidInputError: the topic has another shape; the message names the option, the expected and the actual value.
-        UnavailableError: the broker does not respond.
-    """
-    shape = describe_topic(client, name)
-    if shape is None:
-        raise missing(client, name)
-    _compare(name, shape, _Wanted(partitions, compacted, retention_ms))
 
 
 def describe_topic(client: KafkaClient, name: str) -> TopicShape | None:
@@ -322,7 +296,8 @@ def earliest_of(client: KafkaClient, topic: str) -> TopicOffsets:
 def latest_of(client: KafkaClient, topic: str, *, read_committed: bool) -> TopicOffsets:
     """Return the offsets of ``latest_offsets``, with the topic's id."""
     cluster, asked, topic_id = _asked(client, topic)
-    return TopicOffsets(topic_id, _by_number(cluster.latest(asked, _isolation(read_committed))))
+    isolation = "read_committed" if read_committed else "read_uncommitted"
+    return TopicOffsets(topic_id, _by_number(cluster.latest(asked, isolation)))
 
 
 def topic_id(client: KafkaClient, topic: str, admin: AdminClient | None = None) -> str:
@@ -342,20 +317,13 @@ def topic_id(client: KafkaClient, topic: str, admin: AdminClient | None = None) 
     return id_of(found)
 
 
-def earliest_offsets(client: KafkaClient, topic: str, topic_id: str = "") -> dict[int, int]:
+def earliest_offsets(client: KafkaClient, topic: str) -> dict[int, int]:
     """Return the first available offset of each partition.
-
-    Args:
-        client: the cluster.
-        topic: the topic.
-        topic_id: the expected id; empty accepts any.
 
     Raises:
         NotFoundError: the topic does not exist.
-        DataLostError: the topic was deleted and created again.
     """
-    cluster, asked, _ = _asked(client, topic, topic_id)
-    return _by_number(cluster.earliest(asked))
+    return earliest_of(client, topic).offsets
 
 
 def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> dict[int, int]:
@@ -375,13 +343,9 @@ def latest_offsets(client: KafkaClient, topic: str, *, read_committed: bool) -> 
     return latest_of(client, topic, read_committed=read_committed).offsets
 
 
-def _isolation(read_committed: bool) -> str:
-    return "read_committed" if read_committed else "read_uncommitted"
-
-
-def _asked(client: KafkaClient, topic: str, topic_id: str = "") -> tuple[Cluster, list[Partition], str]:
+def _asked(client: KafkaClient, topic: str) -> tuple[Cluster, list[Partition], str]:
     admin = client.admin()
-    found = _checked(client, admin, topic, topic_id)
+    found = _checked(client, admin, topic, "")
     numbers = sorted(part.id for part in found.partitions)
     return Cluster(client, admin), [(topic, number) for number in numbers], id_of(found)
 
@@ -406,20 +370,18 @@ def _by_number(found: Offsets) -> dict[int, int]:
     return {number: offset for (_, number), offset in found.items()}
 
 
-def _accept(client: KafkaClient, admin: AdminClient, name: str, wanted: _Wanted, *, allow_nonempty: bool) -> None:
+def _accept(client: KafkaClient, admin: AdminClient, name: str, wanted: _Wanted) -> None:
     """Check that a topic that this call did not create is acceptable.
 
     Raises:
         NotFoundError: the topic does not exist.
         InvalidInputError: the topic has another shape.
-        AlreadyExistsError: the topic has or had records, and that is not allowed.
+        AlreadyExistsError: the topic has or had records.
     """
     shape = describe(client, admin, name)
     if shape is None:
         raise missing(client, name)
     _compare(name, shape, wanted)
-    if allow_nonempty:
-        return
     ends = latest_offsets(client, name, read_committed=False)
     if any(ends.values()):
         msg = (

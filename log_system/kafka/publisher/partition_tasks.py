@@ -45,7 +45,7 @@ def publish_partition(task: PartitionTask) -> RegisterPosition:
 
     Spark runs a task twice if it is slow and speculation is on, or if its executor seems lost. It takes the result of
     the attempt that ends first. So an attempt that another one has fenced does not end with an error: it waits until
-    the other has published the partition, and goes on by itself if that one makes no progress.
+    the other has published the partition, and continues on its own if that one makes no progress.
 
     Raises:
         FencedError: another publisher owns the log.
@@ -100,7 +100,7 @@ def _check_owner(task: PartitionTask) -> None:
 
 
 def _publish(task: PartitionTask) -> RegisterPosition:
-    """Publish what a partition lacks.
+    """Publish the changes that a partition lacks.
 
     1. Take over the partition's transactional id, which fences an earlier attempt.
     2. Only then read the register, and continue from there if the publisher that created the task still owns the log.

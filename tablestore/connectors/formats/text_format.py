@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import duckdb
@@ -47,7 +48,8 @@ class PortableFormat(ABC):
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Pickle the constructor arguments."""
-        return _make, (type(self), *self._made_from)
+        schema, options, side = self._made_from
+        return partial(type(self), side=side), (schema, options)
 
 
 class TextFormat(PortableFormat):
@@ -118,7 +120,3 @@ def in_slices(rows: pa.RecordBatch, write: Callable[[pa.RecordBatch], pa.Array])
 def repeated(payload: bytes, count: int) -> pa.Array:
     """Return a column that repeats one payload ``count`` times."""
     return pa.repeat(pa.scalar(payload, pa.large_binary()), count)
-
-
-def _make(kind: Callable[..., Any], schema: pa.Schema, options: Mapping[str, str], side: str) -> Any:
-    return kind(schema, options, side=side)

@@ -18,7 +18,6 @@ from tablestore.connectors.formats.base import MetadataKind, text_or
 
 _TIMESTAMP_TYPES: Final = ("NoTimestampType", "CreateTime", "LogAppendTime")
 HEADERS: Final = pa.map_(pa.string(), pa.binary())
-HEADER_LIST: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MILLIS: Final = pa.timestamp("ms", "UTC")
 
 WRITABLE: Final = ("headers", "timestamp")

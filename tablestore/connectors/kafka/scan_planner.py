@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,10 +61,9 @@ class ScanSpec:
 class Scan:
     """Plans the reads of one query; runs on the driver."""
 
-    def __init__(self, spec: ScanSpec, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, spec: ScanSpec) -> None:
         """Plan reads of ``spec``; connects to the brokers on first use."""
         self._spec = spec
-        self._clock = clock
         self._cluster = Cluster(spec.client)
         self._group = GroupOffsets(spec.client, spec.group)
         self._matches = compile_pattern(spec.pattern, "topic-pattern").fullmatch if spec.pattern is not None else None
@@ -79,7 +78,7 @@ class Scan:
         Raises:
             NotFoundError: a topic configured by name does not exist.
         """
-        now = self._clock()
+        now = time.monotonic()
         interval_s = self._spec.discovery_ms / 1000
         if self._looked_at is None or (interval_s and now - self._looked_at >= interval_s):
             topics = list(self._spec.topics)
@@ -108,7 +107,7 @@ class Scan:
             NotFoundError: a topic configured by name no longer exists.
         """
         if self._matches is None:
-            self._ids, self._ids_at = _ids(self._cluster.described(self._spec.topics)), self._clock()
+            self._ids, self._ids_at = _ids(self._cluster.described(self._spec.topics)), time.monotonic()
         return self._ids
 
     def begin(self) -> Offsets:

@@ -24,7 +24,6 @@ from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.store_tables import as_stored
 from tablestore.sql.catalog.table_references import check_there, tables_in
 from tablestore.sql.parser.statements import AlterRename, CreateTable, CreateView, Drop, PhysicalColumn
-from tablestore.sql.parser.types import FlinkType
 from tablestore.write.writer import Writer
 
 _RESERVED: Final = (FOLDER, CHECKPOINTS_FOLDER)
@@ -194,11 +193,8 @@ def _check_name(name: str) -> None:
 
 
 def _with_key_not_null(made: CreateTable) -> CreateTable:
-    def not_null(kind: FlinkType) -> FlinkType:
-        return replace(kind, nullable=False)
-
     columns = tuple(
-        replace(column, type=not_null(column.type))
+        replace(column, type=replace(column.type, nullable=False))
         if isinstance(column, PhysicalColumn) and column.name in made.primary_key
         else column
         for column in made.columns

@@ -23,7 +23,7 @@ class Extreme:
 
     Attributes:
         name: name of the result.
-        column: name of the column with the values, of which NULL counts as none.
+        column: name of the column with the values; NULL is ignored.
         is_max: whether it is a MAX.
     """
 

@@ -82,7 +82,7 @@ def microseconds(interval: exp.Expr) -> int:
         raise RefusedError(interval, f"expected a number in the interval, got {value.name!r}") from None
 
 
-def names_of(names: tuple[str, ...], windows: Windows) -> tuple[str, ...]:
+def names_of(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the columns that a query sees in a table with windows: the table's own and the window columns."""
     return (*names, START, END, TIME)
 

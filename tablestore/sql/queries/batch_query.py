@@ -73,7 +73,7 @@ def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr,
         table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
         select = table.find_ancestor(exp.Select)
         if windows.kind is WindowKind.SESSION and select is not None:
-            said = qualified(select, {alias.lower(): Source(alias, names_of(tuple(frames[key].columns), windows))})
+            said = qualified(select, {alias.lower(): Source(alias, names_of(tuple(frames[key].columns)))})
             over_windows(said, alias, windows)
             tree = said if select is tree else tree
             select.replace(said)

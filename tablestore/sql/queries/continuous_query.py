@@ -230,7 +230,7 @@ class _Planner:
         return self._over_parts(made, parts, looked)
 
     def _over_parts(self, made: exp.Select, parts: Parts, looked: dict[str, exp.Table]) -> Relation:
-        """Plan a SELECT over planned inputs, of which at least one is unbounded."""
+        """Plan a SELECT over planned inputs, at least one of them unbounded."""
         spark = self._scope.spark
 
         def plan_base(base: exp.Select) -> Relation:
@@ -303,7 +303,7 @@ class _Planner:
                 "a row could be retracted after its window has ended; count them by FLOOR(time TO MINUTE), say, instead"
             )
             refuse(node, f"a window over '{node.name}', whose rows change,", why)
-        return replace(made, names=names_of(made.names, windows), rows=windowed(made.rows, windows, node))
+        return replace(made, names=names_of(made.names), rows=windowed(made.rows, windows, node))
 
     def _place(self) -> StatePlace:
         """Return where the next operator with state keeps it; the same each time the query is planned.

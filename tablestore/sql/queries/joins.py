@@ -1,9 +1,9 @@
-"""Plans joins of unbounded tables of which at least one is updating.
+"""Plans joins of unbounded tables, at least one of them updating.
 
 A join on the primary keys of both tables is an aggregation: each key holds the newest row of either side, and gives one
 row or none. Its state is as large as the tables. An inner join on other columns is Spark's stream-stream join of signed
 rows: two changes meet once, and the product of their signs is +1 to add the pair or -1 to retract it. Its state holds
-all changes, none of which Spark ever evicts.
+all changes; Spark never evicts any.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class JoinedRows:
     Attributes:
         relation: the joined rows; after the first join, its columns have generated names.
         names: names of the relation's columns, by table alias and column of the query.
-        same: pairs of columns joined by key, of which an outer join may leave one NULL, each with the key column that
-            replaces a COALESCE of the two.
+        same: pairs of columns that are equal by the join condition, each with a third column, which holds their value.
+            After an outer join one of the two may be NULL; the third column then is what COALESCE of the two would be.
     """
 
     relation: Relation

@@ -29,12 +29,12 @@ UPDATE: Final = "update"
 
 @dataclass(frozen=True)
 class Ranking:
-    """Rows with their place in their group, of which the query around them says which places it needs.
+    """Rows with their rank in their group; the enclosing query selects the ranks that it needs.
 
     Attributes:
-        position: position of the column with the place.
-        limited: plans the rows from one place to another, with or without the column.
-        unlimited: raises the error for a query that does not say.
+        position: position of the rank column.
+        limited: plans the rows from a first to a last rank, with or without the rank column.
+        unlimited: raises the error for a query that does not limit the rank.
     """
 
     position: int
@@ -208,7 +208,7 @@ def signed(changes: DataFrame) -> DataFrame:
 
 
 def tidied(changes: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Recompute ``_change_type`` of changes by key, of which some rows have been removed.
+    """Recompute ``_change_type`` of changes by key after some of their rows have been removed.
 
     Args:
         changes: changes with, per key and micro-batch, at most one retracted row and one added row.

@@ -271,7 +271,7 @@ def _planned(
     groups = tuple(dict.fromkeys(columns[number] for number in ranked.groups))
     order = tuple(Order(columns[number], descending, nulls) for number, descending, nulls in ranked.order)
     places = Places(groups, order, first, last, ranked=rank_at is not None, grows=source.grows)
-    key = _key(source, ranked, outputs, places)
+    key = _key(source, outputs, places)
     frame = top_n(changes, places, outputs, key, place())
     if key is not None and not set(groups) <= set(key):
         # A row that moves to another group goes in one task and comes in another.
@@ -288,7 +288,7 @@ def _planned(
     )
 
 
-def _key(source: Relation, ranked: _Ranked, outputs: list[str], places: Places) -> list[str] | None:
+def _key(source: Relation, outputs: list[str], places: Places) -> list[str] | None:
     """Return columns of the result by which its rows are unique; None if there are none."""
     if set(places.groups) <= set(outputs):
         if places.first == places.last:

@@ -24,7 +24,7 @@ from tablestore.sql.queries.unsupported import BATCH, check_not_final, check_rep
 
 
 def select(spark: SparkSession, tree: exp.Select, parts: Parts, place: Callable[[], StatePlace]) -> Relation:
-    """Plan a SELECT of which at least one input is updating.
+    """Plan a SELECT with at least one updating input.
 
     Args:
         spark: the Spark session.

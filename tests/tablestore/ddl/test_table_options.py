@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from log_system.kafka.option_checks import Consistency, Headers
 from snapshot.errors import InvalidInputError
 from tablestore.options.specification import render_options
 from tablestore.options.table_options import (
     OPTIONS,
     CompactionOptions,
-    Consistency,
-    Headers,
     KafkaOptions,
     LogOptions,
     TableOptions,

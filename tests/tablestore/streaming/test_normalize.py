@@ -228,7 +228,7 @@ def test_b52_normalize_is_in_the_plan_of_an_eventual_table_alone(
     assert eventual.read_stream().dtypes == transactional.read_stream().dtypes
     with pytest.raises(InvalidInputError, match=r"goes with log\.consistency='eventual'"):
         transactional.read_stream(normalize=True)
-    with pytest.raises(InvalidInputError, match="use max_rows"):
+    with pytest.raises(InvalidInputError, match="max_rows of read_stream"):
         eventual.read_stream(max_snapshots=1)
     for wrong in ({"normalize": False}, {"normalize": False, "state_ttl": "1 d"}):
         with pytest.raises(InvalidInputError, match="are of a normalized stream"):

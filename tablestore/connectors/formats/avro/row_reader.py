@@ -20,8 +20,6 @@ import pyarrow.types as pt
 from tablestore.connectors.formats.avro.schema import unit_of
 from tablestore.connectors.formats.values import UnfitError
 
-_INT64_MAX = 2**63 - 1
-
 
 class Cursor:
     """A read position in a payload."""

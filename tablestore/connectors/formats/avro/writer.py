@@ -82,16 +82,14 @@ def _numbers(column: pa.Array) -> np.ndarray:
 
 def _blocks(column: pa.Array, items: pa.Array) -> pa.Array:
     """Join encoded items to arrays or maps: one block with its count, if there are items, and the end marker 0."""
-    counts = pc.list_value_length(column) if not pt.is_map(column.type) else _map_lengths(column)
-    counts = counts.to_numpy(zero_copy_only=False).astype(np.int64)
+    if pt.is_map(column.type):
+        counts = np.diff(column.offsets.to_numpy()).astype(np.int64)
+    else:
+        counts = pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
     offsets = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
     joined = pc.binary_join(pa.ListArray.from_arrays(offsets, items), b"")
     head = pc.if_else(pa.array(counts > 0), _long(counts), pa.scalar(b"", pa.binary()))
     return pc.binary_join_element_wise(head, joined, _same(_NULL, len(column)), b"")
-
-
-def _map_lengths(column: pa.Array) -> pa.Array:
-    return pa.array(np.diff(column.offsets.to_numpy()))
 
 
 def _fixed(data: np.ndarray, width: int) -> pa.Array:

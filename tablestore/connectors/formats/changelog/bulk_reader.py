@@ -1,8 +1,8 @@
 """Bulk decoder of changelog messages; every row it returns is identical to that of ``row_reader``.
 
 Messages are split into the texts of their fields (``text_splitter``), and the texts of all rows, before and after their
-changes, are decoded together as the payloads of the ``json`` format. A message of which any part is invalid or doubtful
-is left to the caller.
+changes, are decoded together as the payloads of the ``json`` format. A message with an invalid or doubtful part is
+left to the caller.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ChangelogBulkReader:
         return BulkRows(record, rows, np.flatnonzero(good))
 
     def _split(self, texts: pa.Array) -> tuple[dict[str, pa.Array], np.ndarray]:
-        """Return the texts of the messages' fields, and a mask of the messages of which they are certain."""
+        """Return the texts of the messages' fields, and a mask of the messages whose texts are certain."""
         layout, spec = self._layout, self._spec
         good = np.ones(len(texts), bool)
         names = [layout.op, layout.before, layout.after, *spec.include, *spec.fields.names]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,8 @@ class ChangelogJsonFormat(PortableFormat):
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Pickle the constructor arguments."""
         schema, options, side = self._made_from
-        return _make, (schema, options, self.name, side, self._metadata)
+        make = partial(ChangelogJsonFormat, name=self.name, side=side, metadata=self._metadata)
+        return make, (schema, options)
 
     def decode(self, payloads: Payloads) -> DecodedRows:
         """Decode messages to changes; null, empty and ``null`` payloads produce no row.
@@ -127,7 +129,7 @@ class ChangelogJsonFormat(PortableFormat):
         return pc.binary_join_element_wise(start, payloads, end, _binary(""))
 
     def _around(self, action: Operation) -> tuple[str, str]:
-        """Return what a message has before and after the row."""
+        """Return the text of a message before and after its row."""
         layout, mark = self._layout, "\0"
         row: Any = [mark] if layout.is_list else mark
         op = {layout.op: layout.written_op(action)}
@@ -165,9 +167,3 @@ def _included(options: CommonJsonOptions) -> dict[str, Callable[[str], object]]:
         for name, pattern in patterns.items()
         if pattern is not None
     }
-
-
-def _make(
-    schema: pa.Schema, options: Mapping[str, str], name: str, side: str, metadata: Sequence[str]
-) -> ChangelogJsonFormat:
-    return ChangelogJsonFormat(schema, options, name=name, side=side, metadata=metadata)

@@ -19,7 +19,7 @@ from tablestore.options.value_types import BOOLEAN, VERBATIM
 
 
 class Operation(IntEnum):
-    """What a message does to a row."""
+    """The operation of a message on a row."""
 
     INSERT = 0
     UPDATE = 1

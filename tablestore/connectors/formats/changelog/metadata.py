@@ -1,4 +1,4 @@
-"""What columns can show of a changelog message beside the row: metadata keys ``value.*`` of a table."""
+"""Parts of a changelog message beside the row that columns can show: metadata keys ``value.*`` of a table."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class MessageMetadata(MetadataKind):
 
     Attributes:
         field: the field of the message, in the type in which it is decoded.
-        entry: the entry of that field, if it is a map of which one entry is shown.
-        factor: milliseconds of which a number in the field is a multiple, if it is a time.
+        entry: the key of the entry to return, if the field is a map.
+        factor: the unit of a number in the field in milliseconds, if it is a time.
     """
 
     field: pa.Field

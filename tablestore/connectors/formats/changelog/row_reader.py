@@ -1,4 +1,4 @@
-"""Decodes one changelog message at a time: the reference for bulk decoding, and the fallback for what it leaves out."""
+"""Decodes one changelog message at a time: the reference for bulk decoding, and its fallback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Change = tuple[RowKind, dict[str, Any]]
 
 @dataclass(frozen=True)
 class MessageSpec:
-    """What is read of a changelog message.
+    """The parts of a changelog message to read.
 
     Attributes:
         layout: the layout of the message.

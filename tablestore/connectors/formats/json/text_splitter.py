@@ -32,9 +32,9 @@ class Fields:
     """The fields of JSON objects.
 
     Attributes:
-        texts: the text of each wanted field's value, large_string, by name; NULL for an object that lacks it. Of a
-            field that occurs several times, it is the last.
-        doubtful: a mask of objects of which this is not certain, because the name of a field has an escape.
+        texts: the text of each wanted field's value, large_string, by name; NULL for an object that lacks it. If a
+            field occurs several times, the last one counts.
+        doubtful: a mask of objects whose texts are not certain, because the name of a field has an escape.
     """
 
     texts: dict[str, pa.Array]

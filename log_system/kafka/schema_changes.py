@@ -1,0 +1,57 @@
+"""Which changes of a table's columns an eventual log allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from snapshot.errors import InvalidInputError
+from snapshot.schema.evolution import (
+    AddColumn,
+    AllowNull,
+    Change,
+    CommentColumn,
+    DropColumn,
+    MoveColumn,
+    WidenColumn,
+)
+from snapshot.schema.spark_types import with_physical_names
+from snapshot.schema.spec import TableSpec
+
+_INTEGERS: Final = ("byte", "short", "integer", "long")
+
+
+def check_decoded_by_name(path: str, spec: TableSpec, changes: Sequence[Change]) -> None:
+    """Check that old records of an eventual log are still read correctly: they are decoded by column names alone.
+
+    Args:
+        path: the table's folder, for the message.
+        spec: the table's definition before the changes.
+        changes: the changes.
+
+    Raises:
+        InvalidInputError: they would be misread after one of the changes.
+    """
+    names = {name.lower() for past in spec.past for name in with_physical_names(past.schema_json).fieldNames()}
+    for change in changes:
+        why = _why_misread(change, names)
+        if why:
+            msg = (
+                f"table {path!r}: log.consistency='eventual': {why}, since log records do not name their schema. "
+                "Columns can be added under new names, dropped, moved and made nullable, and integers widened."
+            )
+            raise InvalidInputError(msg)
+
+
+def _why_misread(change: Change, names: set[str]) -> str:
+    """Return why a change is not allowed where columns of these names have existed; empty if it is."""
+    match change:
+        case AddColumn() if change.path.lower() in names:
+            return f"a column {change.path!r} existed before"
+        case AddColumn() | DropColumn() if "." in change.path:
+            return f"{change.path!r} is a struct field, which cannot change"
+        case WidenColumn() if change.type.typeName() not in _INTEGERS:
+            return f"column {change.path!r} cannot become {change.type.simpleString()}"
+        case AddColumn() | DropColumn() | WidenColumn() | MoveColumn() | AllowNull() | CommentColumn():
+            return ""
+    return f"column {change.path!r} cannot be renamed"
