@@ -30,8 +30,8 @@ logger = logging.getLogger("tablestore")
 _ROWS_MAX = 1_000_000
 """Maximum number of changes that one minor compaction reads; larger ones are left to the compaction by ratio."""
 _GROWTH = 2
-"""An older run is combined too if it has at most this many times the rows of the newer ones, so the number of times that
-a change is written again grows as the logarithm of the number of runs."""
+"""An older run is combined too if it has at most this many times the rows of the newer ones, so a change is written
+again only about as often as the logarithm of the number of runs."""
 
 
 @dataclass(frozen=True)
