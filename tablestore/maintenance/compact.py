@@ -28,7 +28,7 @@ from snapshot.store.snapshot_files import SnapshotFiles
 from snapshot.store.table_files import MERGED_THROUGH, TableFiles, root_schema
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
-from tablestore.maintenance.minor_compaction import combine, runs_to_combine
+from tablestore.maintenance.minor_compaction import combine, fewest, runs_to_combine
 from tablestore.maintenance.run_tasks import RunTasks
 from tablestore.options.value_types import FOREVER
 
@@ -172,10 +172,12 @@ def _compact_changes_if_due(table: TableContext, run_tasks: RunTasks) -> Snapsho
     commits = newest - merged - (1 if merged else 0)
     if commits >= limits.commits:
         return compact(table, run_tasks)
-    if commits < limits.min_commits:
+    if commits < fewest(limits.min_commits):
         return None
     layout = files.layout(newest)
-    if sum(file.rows for file in layout.changes) > limits.ratio * sum(file.rows for file in layout.base):
+    if commits >= limits.min_commits and sum(file.rows for file in layout.changes) > limits.ratio * sum(
+        file.rows for file in layout.base
+    ):
         return compact(table, run_tasks)
     small = runs_to_combine(layout, limits.min_commits)
     version = combine(table, layout, small, run_tasks) if small else None

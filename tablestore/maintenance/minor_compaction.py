@@ -29,6 +29,8 @@ from tablestore.maintenance.run_tasks import RunTasks
 logger = logging.getLogger("tablestore")
 _ROWS_MAX = 1_000_000
 """Maximum number of changes that one minor compaction reads; larger ones are left to the compaction by ratio."""
+_SMALL_ROWS = 5_000
+"""Runs of fewer rows take longer to combine than to write, so that more of them are combined at once."""
 _GROWTH = 2
 """An older run is combined too if it has at most this many times the rows of the newer ones, so a change is written
 again only about as often as the logarithm of the number of runs."""
@@ -58,29 +60,35 @@ class MinorTask:
 def runs_to_combine(layout: SnapshotFiles, runs_min: int) -> list[DataFile]:
     """Return the change files to combine: the newest runs, from one snapshot on; empty if there are too few.
 
-    A run is the files of one snapshot, or of one minor compaction. Combining starts when there are ``runs_min``.
+    A run is the files of one snapshot, or of one minor compaction.
 
     Args:
         layout: the files of the newest snapshot.
-        runs_min: the number of runs from which on they are combined; at least 2 are.
+        runs_min: the number of runs from which on they are combined, half of it where they are not small; at least 2.
     """
     runs: dict[int, list[DataFile]] = {}
     for file in layout.changes:
         if file.rows < 0:
             return []
         runs.setdefault(int(file.partition[SNAPSHOT] or 0), []).append(file)
-    if len(runs) < max(2, runs_min):
+    newest = [(sum(file.rows for file in run), run) for _, run in sorted(runs.items(), reverse=True)]
+    are_small = any(more < _SMALL_ROWS for more, _ in newest[: fewest(runs_min)])
+    if len(runs) < max(2, runs_min if are_small else fewest(runs_min)):
         return []
     chosen: list[list[DataFile]] = []
     rows = 0
-    for _, run in sorted(runs.items(), reverse=True):
-        more = sum(file.rows for file in run)
+    for more, run in newest:
         is_newer = len(chosen) < max(2, len(runs) // 2)
         if rows + more > _ROWS_MAX or not (is_newer or more <= _GROWTH * rows):
             break
         chosen.append(run)
         rows += more
     return [file for run in chosen for file in run] if len(chosen) >= max(2, len(runs) // 2) else []
+
+
+def fewest(runs_min: int) -> int:
+    """Return the number of runs below which none are combined, whatever their size."""
+    return (runs_min + 1) // 2
 
 
 def combine(table: TableContext, layout: SnapshotFiles, files: Sequence[DataFile], run_tasks: RunTasks) -> int | None:

@@ -219,7 +219,8 @@ class CompactionOptions(Group):
         "compaction.min-commits",
         integer(1),
         "10",
-        "Minimum number of commits before the ratio is checked, and before change files are combined.",
+        "Minimum number of commits before the ratio is checked, and before change files are "
+        "combined (half of it if they are large).",
     )
 
 
