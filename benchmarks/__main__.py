@@ -22,6 +22,7 @@ class Group(StrEnum):
     COMMIT = "commit"
     APPEND = "append"
     READ = "read"
+    SMALL_WRITES = "small_writes"
     LOCAL = "local"
     LOCAL_WRITE = "local_write"
     LOOKUP = "lookup"

@@ -1,7 +1,7 @@
 """Bitmaps of the keys that a snapshot changed and of the change rows that are still current.
 
-A scan of base and change files together yields the snapshot's rows if it skips base rows with a changed key, and
-changes that are not current: deletes, rows before an update, and changes that a later change of the same key replaces.
+A scan of base and change files together yields the snapshot's rows if it skips base rows with a changed key, deletes
+and rows before an update, which their kind tells, and changes that a later change of the same key replaces.
 Only the keys, kinds and order of the changes are read.
 """
 
@@ -29,7 +29,8 @@ class ChangeBitmap:
 
     Attributes:
         keys: the keys of all changes except UPDATE_BEFORE rows.
-        rows: the positions of the current changes, counted through all files in order; None if all are current.
+        rows: the positions of the current changes, counted through all files in order; None if no change is replaced by
+            a later one, so that all are current but deletes and UPDATE_BEFORE rows.
     """
 
     keys: KeyBitmap
@@ -59,13 +60,12 @@ def change_bitmap(storage: Storage, files: Sequence[DataFile], key: str, *, thre
     changed = KeyBitmap.of(ends, [pa.array(named)])
     if changed is None:
         return None
-    stands = is_change & (kinds != RowKind.DELETE)
-    if len(changed) < len(named):
-        snapshots = np.repeat([int(file.partition[SNAPSHOT] or 0) for file in files], [len(each[0]) for each in read])
-        order = np.lexsort((seqs, snapshots, is_change, keys))
-        stands[order[:-1][np.diff(keys[order]) == 0]] = False
-    if stands.all():
+    if len(changed) == len(named):
         return ChangeBitmap(changed, None)
+    stands = is_change & (kinds != RowKind.DELETE)
+    snapshots = np.repeat([int(file.partition[SNAPSHOT] or 0) for file in files], [len(each[0]) for each in read])
+    order = np.lexsort((seqs, snapshots, is_change, keys))
+    stands[order[:-1][np.diff(keys[order]) == 0]] = False
     rows = KeyBitmap(0, len(stands))
     rows.add(np.flatnonzero(stands))
     return ChangeBitmap(changed, rows)

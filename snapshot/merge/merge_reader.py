@@ -47,6 +47,8 @@ from snapshot.schema.system_columns import SEQ, SNAPSHOT
 _EVERY_ROW = Predicate()
 RANK = "_rank"
 """Column of staged changes: the rank of their snapshot among the merged snapshots."""
+_LAST = "changes SEMI JOIN (SELECT row FROM winners) AS winners ON winners.row = changes.rowid"
+"""The last change of each key, after ``_stage_changes``."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,18 @@ class MergeReader:
             keys = self._wanted(self._primary_key)
             yield from read(cursor, f"SELECT {self._list(keys.names)} FROM winners", [], keys)
 
+    def last_changes(self, changes: Sequence[ChangeFile]) -> Iterator[pa.RecordBatch]:
+        """Yield the last change of each key, deletes included, in no particular order.
+
+        Yields:
+            All columns, nullable except for the key, ``_kind`` int8 and ``_seq`` int64.
+        """
+        schema = self._change_schema(self._schema, pa.field(SEQ, pa.int64()))
+        with errors_mapped("minor compaction"), self._cursor() as cursor:
+            self._stage_changes(cursor, changes, self._schema.names, _EVERY_ROW)
+            selected = ", ".join([*map(self._internal, self._schema.names), KIND, SEQ])
+            yield from read(cursor, f"SELECT {selected} FROM {_LAST}", [], schema)
+
     def changes_in_order(
         self, files: Sequence[ChangeFile], *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -222,8 +236,7 @@ class MergeReader:
             ``_snapshot`` int64.
         """
         wanted = self._wanted(columns)
-        fields = [each if each.name in self._primary_key else each.with_nullable(True) for each in wanted]
-        schema = pa.schema([*fields, pa.field(KIND, pa.int8()), pa.field(SNAPSHOT, pa.int64())])
+        schema = self._change_schema(wanted, pa.field(SNAPSHOT, pa.int64()))
         return self._changes_in_order(files, wanted.names, schema) if files else iter(())
 
     def last_per_key(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -264,9 +277,8 @@ class MergeReader:
                 rows = read(cursor, sql, parameters, seen)
                 yield from rows if changed is None else self._unchanged(rows, changed, wanted)
             if changes and emit_changes:
-                last = "changes SEMI JOIN (SELECT row FROM winners) AS winners ON winners.row = changes.rowid"
                 alive = f"{KIND} <> {int(RowKind.DELETE)} AND {predicate.sql_with(self._internal)}"
-                sql = f"SELECT {self._list(wanted.names)} FROM {last} WHERE {alive}"
+                sql = f"SELECT {self._list(wanted.names)} FROM {_LAST} WHERE {alive}"
                 yield from read(cursor, sql, list(predicate.parameters), wanted)
 
     def _stage_changes(
@@ -360,6 +372,11 @@ class MergeReader:
         selected = ", ".join([*map(self._internal, columns), KIND, SEQ, rank])
         paths = [file_argument(file.path, self._filesystem) for file in files]
         return f"(SELECT {selected} FROM {scan})", [[ranks[file.snapshot] for file in files], paths]
+
+    def _change_schema(self, wanted: pa.Schema, last: pa.Field) -> pa.Schema:
+        """Return the schema of changes: a delete may have only the key."""
+        fields = [each if each.name in self._primary_key else each.with_nullable(True) for each in wanted]
+        return pa.schema([*fields, pa.field(KIND, pa.int8()), last])
 
     def _stored(self, columns: Iterable[str]) -> list[tuple[str, str, str]]:
         fields = [(name, self._in_files.field(self._schema.get_field_index(name))) for name in columns]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from snapshot.delta.log import DataFile
+from snapshot.schema.system_columns import SNAPSHOT
+
+_COMBINED = re.compile(r"\d+-since-(\d+)-.*")
 
 
 @dataclass(frozen=True)
@@ -27,3 +31,15 @@ class SnapshotFiles:
     base: tuple[DataFile, ...]
     changes: tuple[DataFile, ...]
     tombstones: tuple[DataFile, ...] = ()
+
+
+def combined_prefix(bucket: int, first: int) -> str:
+    """Return how the names of change files begin that combine the changes of the snapshots from ``first`` on."""
+    return f"{bucket:05d}-since-{first}"
+
+
+def snapshots_of(file: DataFile) -> range:
+    """Return the snapshots whose changes are in a change file: one, unless a minor compaction wrote the file."""
+    last = int(file.partition[SNAPSHOT] or 0)
+    combined = _COMBINED.fullmatch(file.path)
+    return range(int(combined[1]) if combined else last, last + 1)

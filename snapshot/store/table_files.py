@@ -20,7 +20,7 @@ from snapshot.staging.stage import CHANGES, stored_change_schema
 from snapshot.storage import Storage
 from snapshot.store.changes import LISTED, MAINTENANCE, SnapshotChanges, is_foreign
 from snapshot.store.commit import ATTEMPTS_MAX, OLDEST, as_snapshot
-from snapshot.store.snapshot_files import SnapshotFiles
+from snapshot.store.snapshot_files import SnapshotFiles, snapshots_of
 from snapshot.store.tags import Tags
 from snapshot.store.truncate_changes import TRUNCATES, TruncatedChanges
 
@@ -407,13 +407,13 @@ class TableFiles:
         """Check that no other writer has changed rows of a key table, and return change files that are missing.
 
         A commit of the store that changes rows adds files of its own snapshot. So only the other versions are read:
-        commits of maintenance, which are few, and those of other writers. A commit whose files are not listed, and not
-        merged either, is one that a compaction has merged whose own commit another writer has then replaced.
+        commits of maintenance, which are few, and those of other writers. A commit whose files are not listed, combined
+        or merged is one that a compaction has merged whose own commit another writer has then replaced.
 
         Raises:
             CorruptedError: another writer has changed rows, and its commit is not adopted.
         """
-        filled, unlisted = {int(file.partition[SNAPSHOT] or 0) for file in listed}, list[DataFile]()
+        filled, unlisted = {number for file in listed for number in snapshots_of(file)}, list[DataFile]()
         for version in range(merged + 1, snapshot_id + 1):
             if version in filled or version in self._own_gaps:
                 continue

@@ -9,11 +9,11 @@ import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from snapshot.delta.log import DataFile, DeltaLog
+from snapshot.delta.log import DataFile
 from snapshot.errors import ConflictError, TableReplacedError, UnavailableError
 from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
 from snapshot.records import Snapshot
@@ -22,12 +22,14 @@ from snapshot.schema.system_columns import BUCKET, SNAPSHOT
 from snapshot.staging.parquet_writer import PartitionedFiles, removed_on_error
 from snapshot.staging.tombstones import GatherTask, gather
 from snapshot.storage import Storage
-from snapshot.store.commit import ATTEMPTS_MAX
 from snapshot.store.lookup import base_file
+from snapshot.store.replace_files import replace_files
 from snapshot.store.snapshot_files import SnapshotFiles
 from snapshot.store.table_files import MERGED_THROUGH, TableFiles, root_schema
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
+from tablestore.maintenance.minor_compaction import combine, fewest, runs_to_combine
+from tablestore.maintenance.run_tasks import RunTasks
 from tablestore.options.value_types import FOREVER
 
 SMALL_PART = 0.75
@@ -52,35 +54,7 @@ def groups_of(files: Sequence[DataFile], target_bytes: int) -> list[list[DataFil
     return [group for group in groups if len(group) > 1]
 
 
-def replace_files(log: DeltaLog, added: Sequence[DataFile], removed: Sequence[DataFile]) -> int | None:
-    """Commit files that replace others with the same rows; concurrent appends do not conflict.
-
-    The commit has ``dataChange=false``, so neither the log nor a stream sees it. Earlier snapshots still list the old
-    files.
-
-    Returns:
-        The committed version; None if another writer has removed one of the old files.
-
-    Raises:
-        ConflictError: other writers committed first too often.
-    """
-    for _ in range(ATTEMPTS_MAX):
-        newest = log.version()
-        active = {file.path for file in log.files()}
-        if any(file.path not in active for file in removed):
-            return None
-        info = {"kind": "compact", "rows": 0}
-        try:
-            log.commit(newest + 1, add=added, remove=removed, info=info, data_change=False)
-        except ConflictError:
-            continue
-        return newest + 1
-    msg = f"{log.storage.root}: other writers committed first {ATTEMPTS_MAX} times in a row; compact again."
-    raise ConflictError(msg)
-
-
 logger = logging.getLogger("tablestore")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -93,14 +67,6 @@ class BucketTask:
     base: tuple[BaseFile, ...]
     changes: tuple[ChangeFile, ...]
     target_bytes: int
-
-
-class RunTasks(Protocol):
-    """A function that runs ``work`` on each task at least once and returns the results in the order of the tasks."""
-
-    def __call__(self, tasks: Sequence[T], work: Callable[[T], str], /) -> list[str]:
-        """Run the tasks."""
-        ...
 
 
 def compact(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
@@ -183,19 +149,39 @@ def _commit_columns(table: TableContext, spec: TableSpec, layout: SnapshotFiles)
 
 
 def compact_if_due(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
-    """Compact if the changes exceed the table's limits; cheap if they do not.
+    """Compact if the changes exceed the table's limits, or combine small change files; cheap if neither is due.
 
     This runs after a completed write, so a failure is only logged as a warning; the next write tries again.
     """
     if not table.options.compaction.auto:
         return None
+    work = _compact_changes_if_due if table.spec.has_key else _compact_files_if_due
+    return after_write(f"table {table.path}", "compacting", lambda: work(table, run_tasks))
 
-    def work() -> Snapshot | None:
-        newest = table.files.latest()
-        due = _is_due(table, newest) if table.spec.has_key else newest % table.options.compaction.commits == 0
-        return compact(table, run_tasks) if due else None
 
-    return after_write(f"table {table.path}", "compacting", work)
+def _compact_files_if_due(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
+    is_due = table.files.latest() % table.options.compaction.commits == 0
+    return compact(table, run_tasks) if is_due else None
+
+
+def _compact_changes_if_due(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
+    limits, files = table.options.compaction, table.files
+    newest = files.latest()
+    _, merged = files.root_for(newest)
+    # Do not count the snapshot made by the previous compaction, which contains no changes.
+    commits = newest - merged - (1 if merged else 0)
+    if commits >= limits.commits:
+        return compact(table, run_tasks)
+    if commits < fewest(limits.min_commits):
+        return None
+    layout = files.layout(newest)
+    if commits >= limits.min_commits and sum(file.rows for file in layout.changes) > limits.ratio * sum(
+        file.rows for file in layout.base
+    ):
+        return compact(table, run_tasks)
+    small = runs_to_combine(layout, limits.min_commits)
+    version = combine(table, layout, small, run_tasks) if small else None
+    return None if version is None else files.snapshot(version)
 
 
 def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
@@ -235,21 +221,6 @@ def _compact_files(table: TableContext, run_tasks: RunTasks) -> Snapshot | None:
         files.storage.delete(*[f.path for f in added])
         return None
     return files.snapshot(version)
-
-
-def _is_due(table: TableContext, newest: int) -> bool:
-    limits = table.options.compaction
-    _, merged = table.files.root_for(newest)
-    # Do not count the snapshot made by the previous compaction, which contains no changes.
-    commits = newest - merged - (1 if merged else 0)
-    return commits >= limits.commits or (
-        commits % limits.min_commits == 0 and _is_past_ratio(table, newest, limits.ratio)
-    )
-
-
-def _is_past_ratio(table: TableContext, snapshot: int, ratio: float) -> bool:
-    layout = table.files.layout(snapshot)
-    return sum(f.rows for f in layout.changes) > ratio * sum(f.rows for f in layout.base)
 
 
 def _tasks(table: TableContext, spec: TableSpec, layout: SnapshotFiles) -> Sequence[BucketTask]:

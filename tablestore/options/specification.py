@@ -203,7 +203,11 @@ class CompactionOptions(Group):
         "Compact when the ratio of changed rows to rows of the base table exceeds this.",
     )
     min_commits: int = option(
-        "compaction.min-commits", integer(1), "10", "Minimum number of commits before the ratio is checked."
+        "compaction.min-commits",
+        integer(1),
+        "10",
+        "Minimum number of commits before the ratio is checked, and before change files are "
+        "combined (half of it if they are large).",
     )
 
 

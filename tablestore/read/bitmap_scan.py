@@ -2,8 +2,9 @@
 
 No rows pass through Python, and Spark prunes columns, which it cannot do with a Python data source. Before the query,
 bitmaps are built from the keys of up to a few million changes (`ChangeBitmap`). The scan then drops a base row if its
-key is in the bitmap of changed keys. It keeps a change if its position is in the bitmap of current changes; that bitmap
-is only needed if not all changes are current. Changes are recognized by their row kind, a column that base files lack.
+key is in the bitmap of changed keys. It keeps an insert or an update if its position is in the bitmap of current
+changes; that bitmap is only needed if changes replace others. Changes are recognized by their row kind, a column that
+base files lack.
 
 The scan works for tables whose primary key is a single integer or date column, which have no partition columns (those
 are not in the files), and whose columns have never changed.
@@ -22,7 +23,7 @@ from pyspark.sql.types import ByteType, DateType, StructField, StructType
 from snapshot.merge.change_bitmap import change_bitmap
 from snapshot.merge.key_bitmap import KeyBitmap
 from snapshot.quoting import backquoted, text_literal
-from snapshot.row_kind import KIND
+from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import SNAPSHOT
 from snapshot.store.table_files import SnapshotFiles, TableFiles
@@ -33,7 +34,7 @@ _BASE_BYTES_MIN = 64 << 20
 _ROWS_MAX = 4_000_000
 """Maximum number of changes; their keys, kinds and positions are held in memory, 17 bytes each."""
 _FILES_MAX = 32
-"""Maximum number of change files if not all changes are current: the scan then finds each change's file by a sequential
+"""Maximum number of change files if changes replace others: the scan then finds each change's file by a sequential
 search for its name."""
 _GLOB = frozenset("{}[]*?\\")
 """Characters that Spark takes for a pattern in a path. File names never have them; the table's folder may."""
@@ -73,7 +74,7 @@ def scanned(
     changed, standing, file = ("_" * (max(map(len, columns.names)) + more) for more in (1, 2, 3))
     rows = rows.withColumn(changed, _words(spark, bits.keys))
     number = f"unix_date({backquoted(key)})" if isinstance(spec.schema[key].dataType, DateType) else backquoted(key)
-    stands = "true"
+    stands = f"{KIND} IN ({RowKind.INSERT:d}, {RowKind.UPDATE_AFTER:d})"
     if bits.rows is not None:
         rows = rows.withColumn(standing, _words(spark, bits.rows)).withColumn(file, metadata)
         starts = accumulate((file.rows for file in layout.changes[:-1]), initial=0)

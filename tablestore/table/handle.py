@@ -17,7 +17,7 @@ from snapshot.staging.stage import StagedFile, Stager
 from snapshot.store.commit import CommitId
 from tablestore.after_write import after_write
 from tablestore.context import TableContext
-from tablestore.maintenance.compact import RunTasks, compact_if_due
+from tablestore.maintenance.compact import compact_if_due
 from tablestore.maintenance.expire_partitions import (
     PartitionsReport,
     PartitionValues,
@@ -25,6 +25,7 @@ from tablestore.maintenance.expire_partitions import (
     has_old_partitions,
 )
 from tablestore.maintenance.expire_snapshots import expire_if_due
+from tablestore.maintenance.run_tasks import RunTasks
 from tablestore.write.foreign_commits import adopt
 from tablestore.write.publish import recover
 from tablestore.write.writer import Writer

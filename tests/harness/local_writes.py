@@ -167,7 +167,7 @@ def _changes_of(folder: Path, version: int, partitions: int) -> list[tuple[int, 
     text = (folder / "_delta_log" / f"{version:020d}.json").read_text()
     actions = [json.loads(line) for line in text.splitlines()]
     adds = [a["add"] for a in actions if "add" in a]
-    adds = [add for add in adds if not add["path"].startswith("tombstones/")]
+    adds = [add for add in adds if add["dataChange"] and not add["path"].startswith("tombstones/")]
     facts = [json.loads(a["commitInfo"].get("tablestore", "{}")) for a in actions if "commitInfo" in a]
     truncates = any("truncate-record" in each for each in facts)
     found: list[tuple[int, Change]] = [(p, TRUNCATED) for p in range(partitions)] if truncates else []

@@ -60,8 +60,11 @@ def test_it_finds_what_applying_them_leaves(
     assert held(bits.keys, range(-6, 62)) == [key in named for key in range(-6, 62)]
     assert len(bits.keys) == len(named)
     standing = [last.get(key) == (n, place) for n in order for place, (key, _) in enumerate(snapshots[n])]
-    assert (bits.rows is None) == all(standing)
-    if bits.rows is not None:
+    kinds = [kind for n in order for _, kind in snapshots[n]]
+    assert (bits.rows is None) == (len(named) == sum(kind != RowKind.UPDATE_BEFORE for kind in kinds))
+    if bits.rows is None:
+        assert standing == [kind in (RowKind.INSERT, RowKind.UPDATE_AFTER) for kind in kinds]
+    else:
         assert held(bits.rows, range(len(standing))) == standing
 
 
