@@ -229,7 +229,7 @@ def test_rows_are_inserted_into_the_topics_that_they_name(
     catalog.sql(f"INSERT INTO many VALUES (1, '{one}'), (2, '{two}'), (3, '{one}')")
     assert [wire.values(each) for each in (one, two)] == [[b'{"k":1}', b'{"k":3}'], [b'{"k":2}']]
     assert rows(catalog, "SELECT k, t FROM many") == sorted([(1, one), (2, two), (3, one)])
-    with pytest.raises(InvalidInputError, match="only headers and timestamp can be written"):
+    with pytest.raises(InvalidInputError, match="only headers, header-list and timestamp can be written"):
         catalog.sql(f"INSERT INTO many /*+ OPTIONS('topic' = '{one}') */ VALUES (1, '{one}')")
 
 
