@@ -90,6 +90,7 @@ _HINTS: Final[Mapping[tuple[Connector, str], str]] = {
         for name in _KAFKA
         if name.startswith("scan.startup.")
     },
+    **{(connector, "sink.semantic"): "Use 'sink.delivery-guarantee'." for connector in Connector},
     **{(Connector.KAFKA, name): "Only 'upsert-kafka' has keys whose last row counts." for name in _UPSERT},
 }
 

@@ -15,10 +15,10 @@ from snapshot.schema.spark_types import check_schema, visible, with_physical_nam
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import with_kind
 from snapshot.store.commit import ATTEMPTS_MAX, CommitId, find_commit
-from snapshot.suggestions import did_you_mean
 from tablestore.context import TableContext
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.options.table_options import OPTIONS, parse_options, without_removed
+from tablestore.options.unknown_options import refuse_unknown_option
 from tablestore.write.publish import check_index
 
 CHANGEABLE: Final = (
@@ -170,8 +170,6 @@ def _check_changeable(path: str, name: str) -> None:
     if is_changeable(name):
         return
     if name not in known and not name.startswith("kafka."):
-        hint = did_you_mean(name, known, otherwise="docs/reference/options.md lists all.")
-        msg = f"table {path!r}: unknown option {name!r}. {hint}"
-        raise InvalidInputError(msg)
+        refuse_unknown_option(name, known, path)
     msg = f"table {path!r}: option {name!r} cannot change after create: {_FIXED_WHY.get(name, _ANEW)}."
     raise InvalidInputError(msg)

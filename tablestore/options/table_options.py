@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from log_system.kafka.client.client_options import check_client_options, nearest_client_option
+from log_system.kafka.client.client_options import check_client_options
 from log_system.kafka.client.secrets import refuse_inline_secrets
 from log_system.kafka.option_checks import check_choices
 from snapshot.errors import InvalidInputError
-from snapshot.suggestions import did_you_mean
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.merge_options import DELIMITER, MergeOptions, is_field_option
 from tablestore.options.specification import (
@@ -27,6 +26,7 @@ from tablestore.options.specification import (
     TableOptions,
     WriteOptions,
 )
+from tablestore.options.unknown_options import ELSEWHERE, refuse_unknown_option
 from tablestore.options.value_types import COLUMNS
 
 __all__ = [
@@ -45,33 +45,6 @@ __all__ = [
 
 _REMOVED: Final = frozenset({"log.changelog-mode", "log.key.format"})
 _BY_NAME: Final = {spec.name: spec for spec in OPTIONS}
-
-#: Option names of other systems and other kinds of table, with a hint for the error message.
-_ELSEWHERE: Final[Mapping[str, str]] = {
-    "connector": "a table of this store has no connector; set log.system=kafka for its log",
-    "topic": "this is the name in a Kafka connector's table; use kafka.topic",
-    "bootstrap.servers": "use kafka.bootstrap.servers",
-    "format": "use log.format",
-    "value.format": "this is the name in a Kafka connector's table; use log.format",
-    "key.format": "this is the name in a Kafka connector's table; the key of a record is always JSON here",
-    "log.key.format": "leave it out: the key of a record is always JSON",
-    "scan.startup.mode": "this is the name in a Kafka connector's table; use scan_mode of read_stream()",
-    "log.scan": "use scan_mode of read_stream()",
-    "log.changelog-mode": "leave it out: the log contains every change that the table stores",
-    "log.topic": "use kafka.topic",
-    "log.kafka.topic": "use kafka.topic",
-    "log.kafka.bootstrap.servers": "use kafka.bootstrap.servers",
-    "log_system": "use log.system",
-    "buckets": "use bucket",
-    "partial-update.ignore-delete": "use ignore-delete",
-    "first-row.ignore-delete": "use ignore-delete",
-    "deduplicate.ignore-delete": "use ignore-delete",
-    "sequence.field.sort-order": "the row with the greatest sequence is always the newest",
-    "snapshot.time-retained": "use snapshot.retention",
-    "snapshot.num-retained.min": "use snapshot.retain-min",
-    "snapshot.num-retained.max": "use snapshot.retain-max",
-}
-
 
 _BUCKET_KEY: Final = "bucket-key"
 _FIXED_BUCKETS: Final = (
@@ -192,21 +165,8 @@ def _text(name: str, value: object) -> str:
 
 
 def _check_name(name: str) -> None:
-    if name in _BY_NAME or (name.startswith(KAFKA) and name not in _ELSEWHERE) or is_field_option(name):
-        return
-    if name in _ELSEWHERE:
-        hint = _ELSEWHERE[name]
-    elif name.startswith("properties."):
-        inner = name.removeprefix("properties.")
-        hint = f"this is the name in a Kafka connector's table; use {KAFKA}{inner}"
-    elif name.startswith("sink."):
-        hint = "this is an option of a connector's table; writes of this store are exactly-once by themselves"
-    else:
-        near = did_you_mean(name, _BY_NAME) or nearest_client_option(name)
-        msg = f"unknown option '{name}'. {near}{' ' if near else ''}docs/reference/options.md lists all."
-        raise InvalidInputError(msg)
-    msg = f"unknown option '{name}': {hint}."
-    raise InvalidInputError(msg)
+    if name not in _BY_NAME and not (name.startswith(KAFKA) and name not in ELSEWHERE) and not is_field_option(name):
+        refuse_unknown_option(name, _BY_NAME)
 
 
 def _log_system(option: str | None, argument: str | None) -> str:

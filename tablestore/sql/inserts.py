@@ -35,7 +35,7 @@ from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema, can_widen
 from tablestore.connectors.option_names import Connector
-from tablestore.options.merge_options import AGGREGATION_REMOVE
+from tablestore.options.merge_options import AGGREGATION_REMOVE, Engine
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.spark.shipped import shipped
 from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns, is_changelog
@@ -196,8 +196,16 @@ def needs_preimages(table: TableStore, name: str) -> bool:
     """Return whether a table merges the rows of a key, so that it needs those that updates replace, to take them back.
 
     Raises:
-        InvalidInputError: the table adds rows up and cannot take them back.
+        InvalidInputError: the table adds rows up and cannot take them back, or it keeps the first row of each key.
     """
+    if table.options.merge.engine is Engine.FIRST_ROW:
+        msg = (
+            f"Table sink '{name}' doesn't support consuming update changes, which this query makes: the table keeps "
+            "the first row of each key, and of several rows of a key in a micro-batch the query has the last one. Read "
+            f"a table whose rows are only added, or create '{name}' without 'merge-engine' and choose the first row: "
+            f"{ONE_ROW}."
+        )
+        raise InvalidInputError(msg)
     rule = merge_rule(table.options.merge, arrow_schema(table.schema), table.primary_key)
     if rule.takes_preimages and not rule.why_refused:
         return True

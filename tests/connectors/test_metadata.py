@@ -63,16 +63,36 @@ def test_m03_headers_are_a_map(lab: Lab, made: Topics, connector: str) -> None:
 
 
 @pytest.mark.parametrize("connector", CONNECTORS)
-def test_headers_as_a_list_keep_repeated_ones_in_order(lab: Lab, made: Topics, connector: str) -> None:
+@pytest.mark.parametrize("key", ["headers", "header-list"])
+def test_headers_as_a_list_keep_repeated_ones_in_order(lab: Lab, made: Topics, connector: str, key: str) -> None:
+    """An element that is NULL, or has no key, is not a header."""
     topic = made(**({"cleanup_policy": "compact"} if connector == "upsert-kafka" else {}))
     several = (("a", b"\x01"), ("b", None), ("a", b"\x02"))
-    column, more = "h ARRAY<ROW<key STRING, value BYTES>>", {"metadata__h": "headers"}
+    column, more = "h ARRAY<ROW<key STRING, value BYTES>>", {"metadata__h": key}
     lab.wire.send(topic, [record(1, headers=several), record(2)])
     rows = [{"key": name, "value": data} for name, data in several]
-    assert read(lab, topic, connector, column, "headers") == [rows, []]
+    assert read(lab, topic, connector, column, key) == [rows, []]
     more |= {"primary_key": "k"} if connector == "upsert-kafka" else {}
-    lab.write(topic, f"k INT, {column}", [(3, rows), (4, None)], connector, **more)
-    assert [found.headers for found in lab.wire.read(topic)[2:]] == [several, ()]
+    with_nothing = [rows[0], None, {"key": None, "value": b"x"}, *rows[1:]]
+    lab.write(topic, f"k INT, {column}", [(3, rows), (4, None), (5, with_nothing)], connector, **more)
+    assert [found.headers for found in lab.wire.read(topic)[2:]] == [several, (), several]
+
+
+def test_one_column_writes_the_headers(lab: Lab, made: Topics) -> None:
+    """Reading shows them in any number of columns."""
+    topic = made()
+    columns = "k INT, h MAP<STRING, BYTES>, l ARRAY<ROW<key STRING, value BYTES>>"
+    row = (1, [("a", b"x")], [{"key": "a", "value": b"x"}])
+    for key in ("headers", "header-list"):
+        with pytest.raises(InvalidInputError, match="'h', 'l': expected one column that writes metadata 'headers'"):
+            lab.write(topic, columns, [row], metadata__h="headers", metadata__l=key)
+    with pytest.raises(InvalidInputError, match="'s', 't': expected one column that writes metadata 'timestamp', got"):
+        lab.write(topic, "s TIMESTAMP, t TIMESTAMP", [], metadata__s="timestamp", metadata__t="timestamp")
+    with pytest.raises(InvalidInputError, match=r"'h' has type map.*'header-list' \(ARRAY<ROW"):
+        read(lab, topic, "kafka", "h MAP<STRING, BYTES>", "header-list")
+    lab.wire.send(topic, [record(1, headers=(("a", b"x"),))])
+    (found,) = lab.read(topic, columns, metadata__h="headers", metadata__l="header-list")
+    assert (found["h"], found["l"]) == ({"a": b"x"}, row[2])
 
 
 def test_c15_headers_are_never_null(lab: Lab, made: Topics) -> None:
@@ -126,14 +146,14 @@ def test_m07_timestamp_type_says_who_set_it(lab: Lab, made: Topics, connector: s
 
 @pytest.mark.parametrize("connector", CONNECTORS)
 def test_g02_headers_and_timestamp_can_be_written_and_nothing_else(lab: Lab, made: Topics, connector: str) -> None:
-    """Writable: `headers`, `timestamp`. A column that is not among the rows written is not asked for."""
+    """Writable: `headers` or `header-list`, `timestamp`. Columns that are not among the rows written do not matter."""
     topic = made(**({"cleanup_policy": "compact"} if connector == "upsert-kafka" else {}))
     more = {"primary_key": "k"} if connector == "upsert-kafka" else {}
     headers = [("a", b"\x01"), ("n", None)]
     lab.write(topic, "k INT, h MAP<STRING, BYTES>", [(1, headers), (2, None)], connector, metadata__h="headers", **more)
     assert [found.headers for found in lab.wire.read(topic)] == [(("a", b"\x01"), ("n", None)), ()]
     lab.write(topic, "k INT", [(3,)], connector, metadata__o="offset", **more)
-    with pytest.raises(InvalidInputError, match="keys for writing: headers, timestamp"):
+    with pytest.raises(InvalidInputError, match="keys for writing: headers, header-list, timestamp"):
         lab.write(topic, "k INT, o BIGINT", [(4, 4)], connector, metadata__o="offset", **more)
 
 

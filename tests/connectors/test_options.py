@@ -269,6 +269,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_and_all(lab: Lab) -> None
     assert "Unsupported options found for 'kafka': sink.parallelizm" in text
     assert "Did you mean 'sink.parallelism'?" in text
     assert all(name in text for name in SUPPORTED[Connector.KAFKA])
+    with pytest.raises(InvalidInputError, match=r"sink\.semantic\. Use 'sink\.delivery-guarantee'"):
+        kafka(sink__semantic="exactly-once")
 
 
 def test_g01_names_are_taken_in_any_case() -> None:

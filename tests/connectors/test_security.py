@@ -107,7 +107,8 @@ def test_b55_tls_by_a_pem_file_and_javas_pem_truststore(guarded: tuple[LocalKafk
         ("max.poll.records", "5", "read limits"),
         ("sasl.jaas.config", "com.sun.security.auth.module.Krb5LoginModule required;", "properties.sasl.kerberos"),
         ("sasl.jaas.config", f"{PLAIN} required;", "username"),
-        ("auto.commit.interval.ms", "5", "after each completed micro-batch"),
+        ("auto.commit.interval.ms", "soon", "a whole number"),
+        ("enable.auto.offset.store", "true", "after each completed micro-batch"),
         ("partitioner.class", "x.Y", "properties"),
     ],
 )
@@ -120,6 +121,7 @@ def test_javas_own_options_are_refused_with_what_to_use(name: str, value: str, i
 
 def test_what_the_connectors_do_anyway_may_be_said() -> None:
     said = {"acks": "all", "enable.idempotence": "true", "enable.auto.commit": "true", "linger.ms": "7"}
+    said |= {"auto.commit.interval.ms": "1000"}
     assert parse_properties(said).config == {"linger.ms": "7"}
     with pytest.raises(InvalidInputError, match=r"'properties\.acks'.*waits for all replicas"):
         parse_properties({"acks": "1"})

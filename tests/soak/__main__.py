@@ -1,6 +1,6 @@
 """Run the soaks one after another and print what came of them; exit code 1 when a promise broke.
 
-``python -m tests.soak [--seconds N] [--seed N] [--only leaders|sleepers|retention]``
+``python -m tests.soak [--seconds N] [--seed N] [--only leaders|sleepers|retention|queries] [--first N]``
 """
 
 from __future__ import annotations
@@ -9,31 +9,51 @@ import argparse
 import logging
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from log_system.local_kafka.owned import LocalKafka
+from tablestore.session import session
+from tests.conftest import QUICK
 from tests.harness.cluster import LocalCluster
 from tests.soak import retention, sleepers
 from tests.soak.leaders import soak_leaders
 from tests.soak.outcome import Outcome, table_of
+from tests.soak.queries import soak_queries
 from tests.soak.retention import soak_retention
 from tests.soak.sleepers import soak_sleepers
+from tests.sql.changes import QUICK_STATE
 
-SOAKS = ("leaders", "sleepers", "retention")
+SOAKS = ("leaders", "sleepers", "retention", "queries")
 WIDTH = 200
 
 
-def run(what: str, folder: Path, *, seconds: float, seed: int) -> Outcome:
+def run(what: str, folder: Path, *, seconds: float, seed: int, first: int) -> Outcome:
     """Run one soak on brokers of its own."""
     if what == "leaders":
         with LocalCluster() as cluster:
             return soak_leaders(folder, cluster, seconds=seconds, seed=seed, writers=3, every=8)
+    if what == "queries":
+        with LocalKafka() as kafka, spark_session(folder) as spark:
+            return soak_queries(
+                folder, spark, kafka.bootstrap_servers, seconds=seconds, seed=seed, first=first, say=Console().print
+            )
     with LocalKafka(properties={**sleepers.EAGER, **retention.EAGER}) as kafka:
         if what == "sleepers":
             return soak_sleepers(folder, kafka.bootstrap_servers, seconds=seconds, seed=seed, writers=2)
         return soak_retention(folder, kafka.bootstrap_servers, seconds=seconds, seed=seed)
+
+
+@contextmanager
+def spark_session(folder: Path) -> Iterator[SparkSession]:
+    """Yield a session for queries of a few rows."""
+    spark = session("soak", master="local[2]", warehouse=folder / "spark", config={**QUICK, **QUICK_STATE})
+    yield spark
+    spark.stop()
 
 
 def main() -> int:
@@ -42,6 +62,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120, help="of each soak")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=SOAKS, help="leave the others out")
+    parser.add_argument("--first", type=int, default=1, help="round of the queries to begin with")
     given = parser.parse_args()
     # What is tried again, and which snapshots are read from files, is no news here.
     logging.getLogger("tablestore").setLevel(logging.CRITICAL)
@@ -49,7 +70,7 @@ def main() -> int:
     for what in SOAKS:
         if given.only in (None, what):
             with tempfile.TemporaryDirectory(prefix="soak-") as name:
-                outcomes.append(run(what, Path(name), seconds=given.seconds, seed=given.seed))
+                outcomes.append(run(what, Path(name), seconds=given.seconds, seed=given.seed, first=given.first))
             for trouble in outcomes[-1].troubles:
                 console.print(f"{what}: {trouble}", markup=False)
     console.print(table_of(outcomes))

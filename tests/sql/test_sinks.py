@@ -87,6 +87,23 @@ def test_a_table_that_cannot_take_rows_back_refuses_updates(
     finish(catalog, "INSERT INTO t SELECT k, v FROM s")
 
 
+def test_a_table_of_first_rows_takes_rows_that_are_added(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    """Of a row that changes, which one is the first would depend on the micro-batches."""
+    name = wire.make(topic())
+    source(catalog, name)
+    catalog.sql(
+        "CREATE TABLE t (k INT, v BIGINT, PRIMARY KEY (k) NOT ENFORCED) WITH ('merge-engine' = 'first-row', "
+        f"'ignore-delete' = 'true'); {ONCE}"
+    )
+    with pytest.raises(InvalidInputError, match=r"doesn't support consuming update changes.*the first row of each key"):
+        catalog.sql("INSERT INTO t SELECT k, SUM(v) FROM s GROUP BY k")
+    wire.send(name, [message(1, "x", 3), message(1, "x", 4)])
+    finish(catalog, "INSERT INTO t SELECT k, v FROM s")
+    assert rows(catalog, "SELECT * FROM t") == [(1, 3)]
+
+
 def test_tables_that_keep_the_last_value_take_updates_as_upserts(
     catalog: Catalog, spark: SparkSession, wire: Wire, topic: Callable[[], str]
 ) -> None:
@@ -214,6 +231,16 @@ def test_literals_and_elements_are_those_of_flink(catalog: Catalog) -> None:
     catalog.sql("INSERT INTO r VALUES (1, ROW(5, 'five'), MAP['k', 1], ARRAY[10, 20], X'C0FFEE')")
     found = rows(catalog, "SELECT b.x, b.y, m['k'], m['z'], l[1], l[2], l[3], MAP[1, 'x'][1], y FROM r")
     assert found == [(5, "five", 1, None, 10, 20, None, "x", b"\xc0\xff\xee")]
+    catalog.sql(
+        "CREATE TABLE a (k INT, l ARRAY<ROW<x INT, y STRING>>); "
+        "INSERT INTO a VALUES (1, ARRAY[ROW(5, 'five')]), (2, CAST(NULL AS ARRAY<ROW<x INT, y STRING>>)), "
+        "(3, ARRAY[ROW(6, CAST(NULL AS STRING))])"
+    )
+    assert rows(catalog, "SELECT k, l[1].x, l[1].y, l[2].x FROM a") == [
+        (1, 5, "five", None),
+        (2, None, None, None),
+        (3, 6, None, None),
+    ]
     with pytest.raises(InvalidInputError, match=r"column 'b' is ROW<`x` INT, `y` STRING>"):
         catalog.sql("INSERT INTO r VALUES (1, ROW(5), MAP['k', 1], ARRAY[10], X'00')")
 
@@ -229,7 +256,7 @@ def test_rows_are_inserted_into_the_topics_that_they_name(
     catalog.sql(f"INSERT INTO many VALUES (1, '{one}'), (2, '{two}'), (3, '{one}')")
     assert [wire.values(each) for each in (one, two)] == [[b'{"k":1}', b'{"k":3}'], [b'{"k":2}']]
     assert rows(catalog, "SELECT k, t FROM many") == sorted([(1, one), (2, two), (3, one)])
-    with pytest.raises(InvalidInputError, match="only headers and timestamp can be written"):
+    with pytest.raises(InvalidInputError, match="only headers, header-list and timestamp can be written"):
         catalog.sql(f"INSERT INTO many /*+ OPTIONS('topic' = '{one}') */ VALUES (1, '{one}')")
 
 

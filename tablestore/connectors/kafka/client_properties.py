@@ -30,7 +30,6 @@ _OVERRIDDEN = frozenset({"key.deserializer", "value.deserializer", "key.serializ
 _OWNED: Mapping[str, str] = {
     "enable.auto.commit": "offsets of the group are committed after each completed micro-batch",
     "auto.commit.enable": "offsets of the group are committed after each completed micro-batch",
-    "auto.commit.interval.ms": "offsets of the group are committed after each completed micro-batch",
     "enable.auto.offset.store": "offsets of the group are committed after each completed micro-batch",
     "enable.partition.eof": "the reader decides where it ends",
     "group.instance.id": "Spark decides which task reads which partition",
@@ -59,6 +58,7 @@ _HANDLED = (
     | _DONE_ANYWAY.keys()
     | {
         "allow.auto.create.topics",
+        "auto.commit.interval.ms",
         "auto.offset.reset",
         "group.id",
         "isolation.level",
@@ -87,6 +87,9 @@ class Properties(Group):
         "isolation.level", choice(_ISOLATION), READ_COMMITTED, "Whether records of aborted transactions are read."
     )
     reset: str | None = optional("auto.offset.reset", choice(("earliest", "latest", "none")))
+    commit_interval_ms: int | None = optional(
+        "auto.commit.interval.ms", integer(0), "Has no effect: offsets are committed after each completed micro-batch."
+    )
     transaction_timeout_ms: int | None = optional(
         "transaction.timeout.ms", integer(1), "Of the exactly-once sink; None uses the sink's default."
     )

@@ -17,6 +17,7 @@ from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from tablestore.connectors.formats.base import ChangelogFormat, DecodedRows, RowFormat
 from tablestore.connectors.formats.registry import CHANGELOG_FORMATS, open_changelog_format, open_row_format
 from tablestore.connectors.kafka.message_mapping import (
+    HEADER_KEYS,
     TOPIC,
     MessageMapping,
     headers_of,
@@ -250,8 +251,8 @@ class MessageEncoder:
         return EncodedMessages(
             keys,
             self._values(rows, deleted),
-            self._metadata(rows, "timestamp", lambda column: timestamps_of(column, self._zone)),
-            self._metadata(rows, "headers", headers_of),
+            self._metadata(rows, ("timestamp",), lambda column: timestamps_of(column, self._zone)),
+            self._metadata(rows, HEADER_KEYS, headers_of),
         )
 
     def by_topic(self, rows: pa.RecordBatch) -> Iterator[EncodedMessages]:
@@ -281,9 +282,11 @@ class MessageEncoder:
         values = self._value_format.encode_column(_labelled(columns, layout.value_schema, written.num_rows))
         return values.take(pa.array(np.maximum(np.cumsum(~deleted) - 1, 0), mask=deleted))
 
-    def _metadata(self, rows: pa.RecordBatch, key: str, read: Callable[[pa.Array], list[Any]]) -> list[Any] | None:
+    def _metadata(
+        self, rows: pa.RecordBatch, keys: Sequence[str], read: Callable[[pa.Array], list[Any]]
+    ) -> list[Any] | None:
         for column, shown in self._layout.metadata.items():
-            if shown == key:
+            if shown in keys:
                 return read(rows.column(column))
         return None
 

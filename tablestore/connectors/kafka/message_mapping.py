@@ -18,9 +18,12 @@ from tablestore.connectors.formats.base import MetadataKind, text_or
 
 _TIMESTAMP_TYPES: Final = ("NoTimestampType", "CreateTime", "LogAppendTime")
 HEADERS: Final = pa.map_(pa.string(), pa.binary())
+HEADER_LIST: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MILLIS: Final = pa.timestamp("ms", "UTC")
 
-WRITABLE: Final = ("headers", "timestamp")
+HEADER_KEYS: Final = ("headers", "header-list")
+"""Metadata keys of a message's headers, of which a message is written by one."""
+WRITABLE: Final = (*HEADER_KEYS, "timestamp")
 TOPIC: Final = "topic"
 """Metadata that can be written if there are several topics."""
 OF_VALUE: Final = "value."
@@ -38,6 +41,13 @@ def _from(method: Callable[[Any], Any]) -> Callable[[Sequence[Any]], list[Any]]:
     return lambda messages: list(map(method, messages))
 
 
+def _lists_headers(kind: pa.DataType) -> bool:
+    """Return whether a type lists headers: arrays of rows of a STRING and BYTES, whatever the fields' names are."""
+    if not pt.is_list(kind) or not pt.is_struct(kind.value_type):
+        return False
+    return [field.type for field in kind.value_type] == [pa.string(), pa.binary()]
+
+
 _M: Final[Any] = cast(Any, Message)
 KINDS: Final[Mapping[str, _Kind]] = {
     "topic": _Kind(pa.string(), "STRING NOT NULL", text_or(), _from(_M.topic)),
@@ -48,6 +58,12 @@ KINDS: Final[Mapping[str, _Kind]] = {
         lambda kind: kind == HEADERS or _lists_headers(kind),
         # If a header occurs several times, the last one wins.
         lambda messages: [list(dict(m.headers() or ()).items()) for m in messages],
+    ),
+    "header-list": _Kind(
+        HEADER_LIST,
+        "ARRAY<ROW<key STRING, value BYTES>> NOT NULL",
+        _lists_headers,
+        lambda messages: [[{"key": key, "value": value} for key, value in m.headers() or ()] for m in messages],
     ),
     "leader-epoch": _Kind(pa.int32(), "INT", text_or(pt.is_int32, pt.is_int64), _from(_M.leader_epoch)),
     "offset": _Kind(pa.int64(), "BIGINT NOT NULL", text_or(pt.is_int64), _from(_M.offset)),
@@ -166,13 +182,6 @@ def _check_metadata(column: pa.Field, key: str, kinds: Mapping[str, MetadataKind
         raise InvalidInputError(msg)
 
 
-def _lists_headers(kind: pa.DataType) -> bool:
-    """Return whether a type lists headers: arrays of rows of a STRING and BYTES, whatever the fields' names are."""
-    if not pt.is_list(kind) or not pt.is_struct(kind.value_type):
-        return False
-    return [field.type for field in kind.value_type] == [pa.string(), pa.binary()]
-
-
 def writable(*, has_topics: bool) -> tuple[str, ...]:
     """Return the metadata keys that can be written; the topic only if there are several."""
     return (*WRITABLE, TOPIC) if has_topics else WRITABLE
@@ -186,7 +195,8 @@ def check_writable(layout: MessageMapping, *, has_topics: bool) -> None:
         has_topics: whether the table has several topics.
 
     Raises:
-        InvalidInputError: a column has a metadata key that cannot be written, or the topic is missing.
+        InvalidInputError: a column has a metadata key that cannot be written, two columns write the same metadata, or
+            the topic is missing.
     """
     known = writable(has_topics=has_topics)
     if has_topics and TOPIC not in layout.metadata.values():
@@ -204,6 +214,15 @@ def check_writable(layout: MessageMapping, *, has_topics: bool) -> None:
                 "declare it METADATA VIRTUAL)."
             )
             raise InvalidInputError(msg)
+    for keys in (HEADER_KEYS, *((key,) for key in known if key not in HEADER_KEYS)):
+        columns = [column for column, key in layout.metadata.items() if key in keys]
+        if len(columns) > 1:
+            msg = (
+                f"columns {', '.join(map(repr, columns))}: expected one column that writes metadata "
+                f"{' or '.join(map(repr, keys))}, got {len(columns)}. Leave the others out of the rows written (in "
+                "SQL, declare them METADATA VIRTUAL)."
+            )
+            raise InvalidInputError(msg)
 
 
 def metadata_array(key: str, messages: Sequence[Any], data_type: pa.DataType, zone: str) -> pa.Array:
@@ -216,7 +235,7 @@ def metadata_array(key: str, messages: Sequence[Any], data_type: pa.DataType, zo
         zone: the session's time zone, used to show a timestamp in a column type without a time zone.
     """
     known = KINDS[key]
-    if key == "headers" and _lists_headers(data_type):
+    if key in HEADER_KEYS and _lists_headers(data_type):
         names = [field.name for field in data_type.value_type]
         rows = [[dict(zip(names, header, strict=True)) for header in m.headers() or ()] for m in messages]
         return pa.array(rows, data_type)
@@ -256,11 +275,15 @@ def timestamps_of(array: pa.Array, zone: str) -> list[int | None]:
 
 
 def headers_of(array: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
-    """Return the message headers of a headers column, in the form the client accepts."""
+    """Return the message headers of a headers column, in the form the client accepts.
+
+    An element of a list that is NULL, or has no key, is not a header.
+    """
     rows = array.to_pylist()
     if not _lists_headers(array.type):
         return cast(list[list[tuple[str, bytes | None]] | None], rows)
-    return [None if row is None else [cast(tuple[str, bytes | None], tuple(h.values())) for h in row] for row in rows]
+    listed = ([] if row is None else [tuple(header.values()) for header in row if header is not None] for row in rows)
+    return [[(key, value) for key, value in headers if key is not None] for headers in listed]
 
 
 def _region(zone: str) -> str:

@@ -277,7 +277,7 @@ def check_sink(made: CreateTable) -> None:
         if isinstance(column, MetadataColumn) and column.key not in known:
             msg = (
                 f"table '{made.name}': Invalid metadata key '{column.key}' in column '{column.name}': only "
-                f"{' and '.join(known)} can be written. Declare the column VIRTUAL."
+                f"{', '.join(known[:-1])} and {known[-1]} can be written. Declare the column VIRTUAL."
             )
             raise InvalidInputError(msg)
     KafkaTable.of(connector, connector_options(made, columns), schema_of(columns), Side.SINK)

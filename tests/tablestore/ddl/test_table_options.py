@@ -153,6 +153,23 @@ def test_o21_an_unknown_log_system_is_answered_with_kafka() -> None:
     assert "'files' or 'kafka'" in refusal({}, log_system="pulsar")
 
 
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("file.format", "files are Parquet"),
+        ("write-only", "use compaction.auto=false and snapshot.expire-auto=false"),
+        ("local-merge-buffer-size", "merged before they are stored"),
+        ("continuous.discovery-interval", "'tablestore.trigger' in SQL"),
+        ("lookup.dynamic-partition.refresh-interval", "a lookup join reads the rows"),
+        ("lookup.dynamic-partition", "look up a view of the partition"),
+        ("blob-field", "BYTES column"),
+        ("properties.linger.ms", "use kafka.linger.ms"),
+    ],
+)
+def test_options_of_other_systems_are_answered_with_what_to_use(name: str, instead: str) -> None:
+    assert instead in refusal({**KAFKA, name: "1"})
+
+
 def test_files_is_the_log_system_of_a_table_without_a_broker() -> None:
     assert parse_options({}, log_system="files", primary_key=["id"]) == parse_options({}, primary_key=["id"])
     assert parse_options({"log.system": "files"}, primary_key=[]).log is None

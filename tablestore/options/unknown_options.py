@@ -1,0 +1,108 @@
+"""Names of options that a table of this store does not have, with what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from log_system.kafka.client.client_options import nearest_client_option
+from snapshot.errors import InvalidInputError
+from snapshot.suggestions import did_you_mean
+from tablestore.options.specification import KAFKA
+
+_WHEN_READ: Final = "it is said where the table is read: by an option of read() or read_stream(), or a hint in SQL"
+_MERGED_IN_WRITES: Final = "leave it out: the rows of a write are merged before they are stored"
+_LOOKUPS: Final = "leave it out: a lookup join reads the rows that the table has in each micro-batch"
+_PARTITIONS_OF_LOOKUPS: Final = (
+    "a lookup join reads all partitions: look up a view of the partition, or write it into a table of its own"
+)
+_COMPACTION: Final = "use compaction.commits, compaction.ratio and compaction.auto, or compact()"
+_BLOBS: Final = "store the bytes in a BYTES column, or a path to them in a STRING column"
+_PARQUET: Final = "leave it out: files are Parquet, so that any Delta reader opens the table"
+_COMPRESSION: Final = "leave it out: files are compressed"
+
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "connector": "a table of this store has no connector; set log.system=kafka for its log",
+    "topic": "this is the name in a Kafka connector's table; use kafka.topic",
+    "bootstrap.servers": "use kafka.bootstrap.servers",
+    "format": "use log.format",
+    "value.format": "this is the name in a Kafka connector's table; use log.format",
+    "key.format": "this is the name in a Kafka connector's table; the key of a record is always JSON here",
+    "log.key.format": "leave it out: the key of a record is always JSON",
+    "scan.startup.mode": "this is the name in a Kafka connector's table; use scan_mode of read_stream()",
+    "log.scan": "use scan_mode of read_stream()",
+    "log.changelog-mode": "leave it out: the log contains every change that the table stores",
+    "log.topic": "use kafka.topic",
+    "log.kafka.topic": "use kafka.topic",
+    "log.kafka.bootstrap.servers": "use kafka.bootstrap.servers",
+    "log_system": "use log.system",
+    "buckets": "use bucket",
+    "partial-update.ignore-delete": "use ignore-delete",
+    "first-row.ignore-delete": "use ignore-delete",
+    "deduplicate.ignore-delete": "use ignore-delete",
+    "sequence.field.sort-order": "the row with the greatest sequence is always the newest",
+    "snapshot.time-retained": "use snapshot.retention",
+    "snapshot.num-retained.min": "use snapshot.retain-min",
+    "snapshot.num-retained.max": "use snapshot.retain-max",
+    "blob-as-descriptor": _BLOBS,
+    "blob-descriptor-field": _BLOBS,
+    "blob-field": _BLOBS,
+    "blob-view-field": _BLOBS,
+    "changelog-producer.compaction-interval": "leave it out: changes are published with each write",
+    "commit.force-compact": _COMPACTION,
+    "consumer-id": _WHEN_READ,
+    "continuous.discovery-interval": "use a trigger of the stream, or 'tablestore.trigger' in SQL",
+    "deletion-vectors.enabled": "leave it out: a read skips replaced and deleted rows by itself",
+    "file.compression": _COMPRESSION,
+    "file.format": _PARQUET,
+    "full-compaction.delta-commits": _COMPACTION,
+    "incremental-between": _WHEN_READ,
+    "local-merge-buffer-size": _MERGED_IN_WRITES,
+    "lookup.async": _LOOKUPS,
+    "lookup.cache": _LOOKUPS,
+    "lookup.dynamic-partition": _PARTITIONS_OF_LOOKUPS,
+    "num-sorted-run.compaction-trigger": _COMPACTION,
+    "num-sorted-run.stop-trigger": _COMPACTION,
+    "row-tracking.enabled": "leave it out: the rows of a table have no ids of their own",
+    "scan.mode": _WHEN_READ,
+    "scan.partitions": _PARTITIONS_OF_LOOKUPS,
+    "scan.snapshot-id": _WHEN_READ,
+    "scan.tag-name": _WHEN_READ,
+    "scan.timestamp": _WHEN_READ,
+    "scan.timestamp-millis": _WHEN_READ,
+    "target-file-size": "use write.target-file-size",
+    "write-buffer-size": _MERGED_IN_WRITES,
+    "write-buffer-spillable": _MERGED_IN_WRITES,
+    "write-mode": "leave it out: a PRIMARY KEY makes a key table",
+    "write-only": "use compaction.auto=false and snapshot.expire-auto=false",
+}
+"""Names of Paimon's options, and of those of other kinds of table."""
+
+
+def refuse_unknown_option(name: str, known: Collection[str], table: str = "") -> None:
+    """Raise the error that says what to use instead of an option.
+
+    Args:
+        name: the option.
+        known: names of all options.
+        table: path of the table, if it exists.
+
+    Raises:
+        InvalidInputError: always.
+    """
+    start = f"table {table!r}: unknown option '{name}'" if table else f"unknown option '{name}'"
+    if name in ELSEWHERE:
+        hint = ELSEWHERE[name]
+    elif name.startswith("properties."):
+        inner = name.removeprefix("properties.")
+        hint = f"this is the name in a Kafka connector's table; use {KAFKA}{inner}"
+    elif name.startswith("sink."):
+        hint = "this is an option of a connector's table; writes of this store are exactly-once by themselves"
+    elif name.startswith("lookup."):
+        hint = _LOOKUPS
+    else:
+        near = did_you_mean(name, known) or nearest_client_option(name)
+        msg = f"{start}. {near}{' ' if near else ''}docs/reference/options.md lists all."
+        raise InvalidInputError(msg)
+    msg = f"{start}: {hint}."
+    raise InvalidInputError(msg)
