@@ -181,6 +181,8 @@ def _folded(x: str, data_type: pa.DataType, name: str, rule: MergeRule) -> tuple
         return {x: _aggregate("list", x, *counts, f"{x} IS NOT NULL")}, f"{UNITE}({x})"
     if column.function in (Function.MERGE_MAP, Function.NESTED_UPDATE):
         return _folded_in_order(x, data_type, counts, column)
+    if column.function is Function.LISTAGG and column.distinct:
+        return _distinct_texts(x, column.delimiter, counts)
     if column.function is Function.COLLECT:
         return _collect(x, data_type, counts, distinct=column.distinct, retracts=retracts and not column.ignore_retract)
     return {x: _plain(x, column, counts, retracts=retracts)}, x
@@ -246,6 +248,17 @@ def _collect(
     nothing = f"{{'v': NULL::{type_name(data_type)}, 'gone': FALSE}}"
     lists = _aggregate("list", f"{{'v': {x}, 'gone': gone}} ORDER BY ord", *present)
     return {x: lists}, f"list_reduce({x}, lambda a, b: {{'v': {step}, 'gone': FALSE}}, {nothing}).v"
+
+
+def _distinct_texts(x: str, delimiter: str, counts: list[str]) -> tuple[dict[str, str], str]:
+    """Return the SQL that joins the distinct texts between delimiters, in order, without blank ones; NULL if none."""
+    between = text_literal(delimiter)
+    parts = f"string_split(array_to_string({x}, {between}), {between})"
+    texts = f"list_filter({parts}, lambda e: trim(e) <> '')"
+    unique = f"list_filter({texts}, lambda e, i: list_position({texts}, e) = i)"
+    return {x: _aggregate("list", f"{x} ORDER BY ord", *counts, f"{x} IS NOT NULL")}, (
+        f"array_to_string({unique}, {between})"
+    )
 
 
 def _folded_in_order(

@@ -77,7 +77,7 @@ class ColumnRule:
         sequence: number of the sequence that orders the column; None for the order of arrival.
         fills: whether a late value is used if there is no other (``last_non_null_value`` of partial updates).
         delimiter: the separator of ``listagg``.
-        distinct: whether ``collect`` keeps only the first of equal elements.
+        distinct: whether ``collect`` and ``listagg`` keep only the first of equal elements, or texts.
         nested_key: positions of the fields by which ``nested_update`` replaces elements; empty if it adds them.
         retracts: whether a value can be retracted; ``last_value`` and ``last_non_null_value`` then become NULL.
         ignore_retract: whether retractions of this column are ignored.

@@ -78,7 +78,11 @@ _FIELD_OPTIONS: Final[tuple[OptionSpec[Any], ...]] = (
         VERBATIM,
         doc="Stands between the strings of `listagg`; a comma if it is not given.",
     ),
-    OptionSpec(f"{FIELDS}<column>.{DISTINCT}", BOOLEAN, doc="`collect` keeps the first of equal elements."),
+    OptionSpec(
+        f"{FIELDS}<column>.{DISTINCT}",
+        BOOLEAN,
+        doc="`collect` keeps the first of equal elements, `listagg` of equal texts between delimiters.",
+    ),
     OptionSpec(
         f"{FIELDS}<column>.{NESTED_KEY}",
         COLUMNS,

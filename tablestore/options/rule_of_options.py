@@ -247,15 +247,23 @@ class _Maker:
         for what, options in self._given.items():
             for column in options if what != SEQUENCE_GROUP else ():
                 self._named(f"{FIELDS}{column}.{what}", column, single=True)
-        for what, function in (
-            (DELIMITER, Function.LISTAGG),
-            (DISTINCT, Function.COLLECT),
-            (NESTED_KEY, Function.NESTED_UPDATE),
+        for what, functions in (
+            (DELIMITER, (Function.LISTAGG,)),
+            (DISTINCT, (Function.COLLECT, Function.LISTAGG)),
+            (NESTED_KEY, (Function.NESTED_UPDATE,)),
         ):
             for column in self._given.get(what, {}):
-                if self._function(column) is not function:
-                    msg = f"option '{FIELDS}{column}.{what}' is for {AGGREGATE} '{function}' only. Leave it out."
+                if self._function(column) not in functions:
+                    named = " and ".join(f"'{function}'" for function in functions)
+                    msg = f"option '{FIELDS}{column}.{what}' is for {AGGREGATE} {named} only. Leave it out."
                     raise InvalidInputError(msg)
+        for column, delimiter in self._given.get(DELIMITER, {}).items():
+            if not delimiter and BOOLEAN.parse(self._given.get(DISTINCT, {}).get(column, "false")):
+                msg = (
+                    f"option '{FIELDS}{column}.{DELIMITER}': expected a text that divides distinct texts, got an empty "
+                    f"one. Set a delimiter, or leave out '{FIELDS}{column}.{DISTINCT}'."
+                )
+                raise InvalidInputError(msg)
 
     def _named(self, option: str, text: str, *, single: bool = False) -> tuple[str, ...]:
         """Parse and check the names of columns that are not in the key."""

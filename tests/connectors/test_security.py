@@ -105,6 +105,9 @@ def test_b55_tls_by_a_pem_file_and_javas_pem_truststore(guarded: tuple[LocalKafk
         ("ssl.truststore.location", "/x.jks", "properties.ssl.ca.location"),
         ("ssl.keystore.location", "/x.jks", "properties.ssl.certificate.location"),
         ("max.poll.records", "5", "read limits"),
+        ("partition.discovery.interval.ms", "1000", "'scan.topic-partition-discovery.interval'"),
+        ("commit.offsets.on.checkpoint", "false", "after each completed micro-batch"),
+        ("client.id.prefix", "x", "'properties.client.id'"),
         ("sasl.jaas.config", "com.sun.security.auth.module.Krb5LoginModule required;", "properties.sasl.kerberos"),
         ("sasl.jaas.config", f"{PLAIN} required;", "username"),
         ("auto.commit.interval.ms", "soon", "a whole number"),
@@ -120,8 +123,14 @@ def test_javas_own_options_are_refused_with_what_to_use(name: str, value: str, i
 
 
 def test_what_the_connectors_do_anyway_may_be_said() -> None:
-    said = {"acks": "all", "enable.idempotence": "true", "enable.auto.commit": "true", "linger.ms": "7"}
-    said |= {"auto.commit.interval.ms": "1000"}
+    said = {
+        "commit.offsets.on.checkpoint": "true",
+        "acks": "all",
+        "enable.idempotence": "true",
+        "enable.auto.commit": "true",
+        "auto.commit.interval.ms": "1000",
+        "linger.ms": "7",
+    }
     assert parse_properties(said).config == {"linger.ms": "7"}
     with pytest.raises(InvalidInputError, match=r"'properties\.acks'.*waits for all replicas"):
         parse_properties({"acks": "1"})

@@ -147,6 +147,7 @@ def _added(function: str, old: Any, new: Any, *, late: bool, first: bool, fills:
         "nested_update": lambda: [*old, *(each for each in new if each is not None)],
         "nested_update k": lambda: _by_key(old, new),
         "collect distinct": lambda: _once(function, old + new),
+        "listagg distinct": lambda: _once(function, f"{old};{new}"),
     }
     return folds[function]()
 
@@ -154,6 +155,8 @@ def _added(function: str, old: Any, new: Any, *, late: bool, first: bool, fills:
 def _once(function: str, value: Any) -> Any:
     if value is not None and function.startswith("nested_update"):
         return _by_key([], value) if function.endswith("k") else [each for each in value if each is not None]
+    if value is not None and function == "listagg distinct":
+        return ";".join(dict.fromkeys(text for text in value.split(";") if text.strip()))
     return list(dict.fromkeys(value)) if function == "collect distinct" and value is not None else value
 
 

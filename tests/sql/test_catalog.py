@@ -423,6 +423,13 @@ def test_settings_are_checked_and_shown(catalog: Catalog) -> None:
         ("SET 'execution.runtime-mode' = 'fast'", "expected 'streaming' or 'batch', got 'fast'"),
         ("SET 'tablestore.addresses' = 'localhost:9092'", "expected pairs"),
         ("RESET 'nothing'", "unknown setting"),
+        ("SET 'execution.checkpointing.interval' = '3 s'", "'tablestore.trigger' is the interval"),
+        ("SET 'table.exec.mini-batch.enabled' = 'true'", "not supported: queries run in micro-batches"),
+        ("SET 'table.exec.state.ttl' = '1 h'", "wrong once state has expired"),
+        ("SET 'table.exec.state.ttls' = '1 h'", "unknown setting"),
+        ("SET 'parallelism.default' = '1'", "use 'spark.sql.shuffle.partitions'"),
+        ("SET 'sql-client.execution.result-mode' = 'tableau'", "the options of 'tablestore sql'"),
+        ("RESET 'state.backend.type'", "'spark.sql.streaming.stateStore.providerClass' is its backend"),
     ]:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(text)

@@ -31,7 +31,10 @@ _OWNED: Mapping[str, str] = {
     "enable.auto.commit": "offsets of the group are committed after each completed micro-batch",
     "auto.commit.enable": "offsets of the group are committed after each completed micro-batch",
     "enable.auto.offset.store": "offsets of the group are committed after each completed micro-batch",
+    "commit.offsets.on.checkpoint": "offsets of the group are committed after each completed micro-batch",
     "enable.partition.eof": "the reader decides where it ends",
+    "partition.discovery.interval.ms": "set 'scan.topic-partition-discovery.interval'",
+    "client.id.prefix": "set 'properties.client.id'",
     "group.instance.id": "Spark decides which task reads which partition",
     "group.protocol": "Spark decides which task reads which partition",
     "partition.assignment.strategy": "Spark decides which task reads which partition",
@@ -48,6 +51,7 @@ _OWNED: Mapping[str, str] = {
 #: Accepted and ignored values of the options above: they match what the connectors do anyway.
 _DONE_ANYWAY: Mapping[str, tuple[str, ...]] = {
     "enable.auto.commit": ("false", "true"),
+    "commit.offsets.on.checkpoint": ("true",),
     "enable.idempotence": ("true",),
     "acks": ("all", "-1"),
     "request.required.acks": ("all", "-1"),

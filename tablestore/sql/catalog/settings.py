@@ -23,7 +23,7 @@ TRIGGER: Final = "tablestore.trigger"
 HINTS: Final = "table.dynamic-table-options.enabled"
 SPARK: Final = "spark."
 
-#: Flink settings that do not exist here, with what happens instead.
+#: Flink settings that do not exist here, by their names or first parts of them, with what there is instead.
 _OF_FLINK: Final[Mapping[str, str]] = {
     "table.exec.sink.upsert-materialize": (
         "an INSERT is refused where several rows of its query could have one PRIMARY KEY, so that no sink has to "
@@ -33,6 +33,31 @@ _OF_FLINK: Final[Mapping[str, str]] = {
         "changes of a changelog format are taken as they are, each once. Where a tool may have sent some twice, INSERT "
         "them INTO an 'upsert-kafka' table by their PRIMARY KEY, and read that."
     ),
+    "table.exec.sink.not-null-enforcer": "NULL in a NOT NULL column is an error. Filter such rows by WHERE.",
+    "table.exec.sink.type-length-enforcer": "the lengths of CHAR(n) and VARCHAR(n) are not enforced.",
+    "table.exec.mini-batch": f"queries run in micro-batches; '{TRIGGER}' is the interval between them.",
+    "table.exec.state.ttl": (
+        "results would be wrong once state has expired. Windows, and joins with bounds of time, drop theirs."
+    ),
+    "table.dml-sync": (
+        f"an INSERT of bounded tables is complete when it returns. In mode 'streaming', '{TRIGGER}' = 'available-now' "
+        "ends a query where its sources end."
+    ),
+    "table.optimizer": "Spark plans the queries, by settings 'spark.sql.*'.",
+    "execution.checkpointing": (
+        f"each micro-batch is a checkpoint. '{TRIGGER}' is the interval between them, '{CHECKPOINTS}' the place."
+    ),
+    "state": (
+        f"state is in '{CHECKPOINTS}', kept by Spark: 'spark.sql.streaming.stateStore.providerClass' is its backend."
+    ),
+    "restart-strategy": "a query that fails ends. Start the same INSERT again, and it continues where it was.",
+    "parallelism.default": (
+        "use 'spark.sql.shuffle.partitions', and the options 'scan.parallelism' and 'sink.parallelism' of tables."
+    ),
+    "pipeline": f"of these, only '{NAME}' exists; Spark has 'spark.*'.",
+    "sql-client": "the options of 'tablestore sql' choose how results are shown.",
+    "jobmanager": "there is no Flink cluster; Spark has 'spark.*'.",
+    "taskmanager": "there is no Flink cluster; Spark has 'spark.*'.",
 }
 _WORD: Final = re.compile(r"[^,=\s]+=[^,=\s]+")
 
@@ -147,8 +172,9 @@ class Settings:
     def _known(self, key: str) -> str:
         if key in _SETTINGS:
             return key
-        if key in _OF_FLINK:
-            msg = f"SET '{key}': not supported: {_OF_FLINK[key]}"
+        instead = next((why for name, why in _OF_FLINK.items() if f"{key}.".startswith(f"{name}.")), None)
+        if instead is not None:
+            msg = f"SET '{key}': not supported: {instead}"
             raise InvalidInputError(msg)
         known = f"Known settings are {', '.join(_SETTINGS)} and '{SPARK}*'."
         msg = f"SET '{key}': unknown setting. {did_you_mean(key, _SETTINGS, otherwise=known)}"

@@ -52,7 +52,7 @@ def named(given: dict[str, str], **more: str) -> dict[str, str]:
     """Options that give columns their functions."""
     options = {f"fields.{name}.aggregate-function": function.split()[0] for name, function in given.items()}
     options |= {f"fields.{name}.distinct": "true" for name, function in given.items() if " " in function}
-    options |= {f"fields.{name}.list-agg-delimiter": ";" for name, function in given.items() if function == "listagg"}
+    options |= {f"fields.{name}.list-agg-delimiter": ";" for name, function in given.items() if "listagg" in function}
     return options | {name.replace("__", ".").replace("_", "-"): value for name, value in more.items()}
 
 
@@ -133,9 +133,9 @@ CASES = {
         retracts=True,
     ),
     "aggregation, others": Case(
-        named({"x": "product", "y": "first_not_null_value", "w": "max", "f": "bool_and", "l": "collect"})
+        named({"x": "product", "y": "first_not_null_value", "w": "listagg distinct", "f": "bool_and"})
         | {"merge-engine": "aggregation", "fields.default-aggregate-function": "last_value", "ignore-delete": "true"},
-        functions(x="product", y="first_non_null_value", w="max", f="bool_and", l="collect"),
+        functions(x="product", y="first_non_null_value", w="listagg distinct", f="bool_and"),
     ),
     "aggregation, late": Case(
         named({"x": "sum", "y": "count", "w": LAST, "f": LAST}, merge_engine="aggregation", sequence__field="s"),
@@ -207,7 +207,7 @@ ROWS = st.fixed_dictionaries(
         "t": st.none() | st.integers(0, 3),
         "x": st.none() | st.integers(-3, 9),
         "y": st.none() | st.integers(0, 3),
-        "w": st.none() | st.sampled_from("abc"),
+        "w": st.none() | st.sampled_from(["a", "b", "c", "c;a;c", " ;b;"]),
         "f": st.none() | st.booleans(),
         "l": st.none() | st.lists(st.integers(0, 2), max_size=2),
     }
@@ -362,6 +362,7 @@ def test_a_product_is_exact_and_can_be_taken_back(tmp_path: Path) -> None:
 
 NO = {"merge-engine": "aggregation"}
 PARTIAL = {"merge-engine": "partial-update"}
+EMPTY = named({"w": "listagg distinct"}) | {"fields.w.list-agg-delimiter": ""}
 
 
 @pytest.mark.parametrize(
@@ -385,9 +386,10 @@ PARTIAL = {"merge-engine": "partial-update"}
         ({**NO, "fields.x.aggregate-function": "bool_or"}, "needs BOOLEAN"),
         ({**NO, "fields.f.aggregate-function": "count"}, "needs INT or BIGINT"),
         ({**NO, "fields.id.aggregate-function": "sum"}, "is in the primary key"),
-        ({**NO, "fields.x.distinct": "true"}, "for aggregate-function 'collect' only"),
+        ({**NO, "fields.x.distinct": "true"}, "for aggregate-function 'collect' and 'listagg' only"),
         ({**NO, "fields.x.distinct": "yes"}, "expected 'true' or 'false'"),
         ({**NO, "fields.w.list-agg-delimiter": ";"}, "for aggregate-function 'listagg' only"),
+        ({**NO, **EMPTY}, "'fields.w.list-agg-delimiter': expected a text that divides distinct texts, got an empty"),
         ({**NO, "fields.x.count-limit": "a"}, "unknown option 'fields.x.count-limit'"),
         ({**NO, "sequence.field": "s", "fields.s.aggregate-function": "max"}, "cannot have an aggregate-function"),
         ({**NO, "partial-update.remove-record-on-delete": "true"}, "goes with merge-engine='partial-update'"),
