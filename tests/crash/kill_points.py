@@ -29,6 +29,7 @@ from snapshot.store.table_files import TableFiles
 from tablestore import reconcile as mending
 from tablestore.ddl import create_drop
 from tablestore.maintenance import compact as compacting
+from tablestore.maintenance import minor_compaction
 
 PRODUCER_CALLS = {
     "init": "init_transactions",
@@ -108,6 +109,7 @@ def set_trap(trap: KillPoint) -> None:
         (mending, "_look_up", "look-up"),
         # Compact.
         (compacting, "_merge_bucket", "merge"),
+        (minor_compaction, "_combine_bucket", "combine"),
         (TableFiles, "trim", "trim"),
         # Alter and expire.
         (DeltaLog, "alter", "alter"),

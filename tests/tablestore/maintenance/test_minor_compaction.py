@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,11 +24,13 @@ from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tablestore.maintenance.minor_compaction import combine, runs_to_combine
 from tablestore.maintenance.remove_orphans import remove_orphans
 from tablestore.write.writer import Writer
+from tests.crash.processes.expirer import compact_if_due_and_die
 from tests.harness.faults import Crash, failing, preceded
 from tests.harness.local_writes import drain, make_table, publisher_of, recover_at, rows_of, run_here, write
 from tests.harness.spark_tables import frame, make, rows
 from tests.harness.table_audit import assert_log_is_table
 
+SPAWN = multiprocessing.get_context("spawn")
 PARTITIONS = 2
 BASE = {k: f"v{k}" for k in range(40)}
 
@@ -119,6 +123,27 @@ def test_an_interrupted_one_loses_nothing_and_the_next_one_finishes(
     combined(reopened(table))
     assert len(change_files(table)) == PARTITIONS
     assert rows_of(table) == {**before[newest], 0: "later"}
+    audit(table, servers)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", ["file:after", "combine:after", "drop-folded:before", "drop-folded:after"])
+def test_one_that_is_killed_loses_nothing_and_leaves_orphans_at_most(
+    table: TableContext, servers: str, point: str
+) -> None:
+    before, newest = states(table), table.files.latest()
+    process = SPAWN.Process(target=compact_if_due_and_die, args=(table.path, point))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    again = reopened(table)
+    assert again.files.latest() == newest + (point == "drop-folded:after")
+    assert states(again) == {**before, again.files.latest(): before[newest]}
+    write(Writer(reopened(table), publisher_of(table)), [(0, "later")])
+    remove_orphans(reopened(table), older_than="0 s")
+    combined(reopened(table))
+    assert {s: rows_of(reopened(table), s) for s in before} == before
+    assert rows_of(reopened(table)) == before[newest] | {0: "later"}
     audit(table, servers)
 
 
