@@ -20,7 +20,8 @@ environment.execute_sql(f"""
         'key.format' = 'json', 'value.format' = 'json', 'scan.bounded.mode' = 'latest-offset')
 """)
 environment.execute_sql(f"CREATE TABLE nowhere ({columns}) WITH ('connector' = 'blackhole')")
-INSERT = "INSERT INTO nowhere SELECT * FROM upserts"
+# Flink 2.2 leaves ChangelogNormalize out for a sink that takes upserts; a condition, which all rows meet, needs it.
+INSERT = "INSERT INTO nowhere SELECT * FROM upserts WHERE price >= 0"
 plan = environment.explain_sql(INSERT)
 assert "ChangelogNormalize" in plan, plan
 
