@@ -31,6 +31,7 @@ class Group(StrEnum):
     INGEST = "ingest"
     EVENTUAL = "eventual"
     CONNECTORS = "connectors"
+    FLINK = "flink"
     EVENTUAL_KEYS = "eventual_keys"
     EVENTUAL_LATENCY = "eventual_latency"
     LATENCY = "latency"

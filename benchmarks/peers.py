@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -45,21 +46,38 @@ def run(bench: Bench) -> list[Result]:
             continue
         script = Path(__file__).with_name(f"peer_{name}.py")
         command = [str(python), str(script), bench.path(name), files["rows"], files["changes"]]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                found += _compared(bench, name, process, data)
-            finally:
-                process.kill()
+        with answering(command) as theirs:
+            found += _compared(bench, name, theirs, data)
     return found
 
 
-def _compared(bench: Bench, name: str, process: subprocess.Popen[str], data: pa.Table) -> list[Result]:
-    def theirs(step: str) -> float:
+@contextmanager
+def answering(command: Sequence[str]) -> Iterator[Callable[[str], float]]:
+    """Run a program that reads steps and prints the seconds of each; yield a function that takes a step.
+
+    Raises:
+        RuntimeError: the program has ended instead of an answer.
+    """
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        print(step, file=process.stdin, flush=True)
-        return float(process.stdout.readline())
+        asked, answers = process.stdin, process.stdout
 
+        def take(step: str) -> float:
+            print(step, file=asked, flush=True)
+            answer = answers.readline()
+            if not answer:
+                msg = f"{command[1]}: ended with exit code {process.wait()} instead of the seconds of step {step!r}."
+                raise RuntimeError(msg)
+            return float(answer)
+
+        try:
+            yield take
+        finally:
+            process.kill()
+
+
+def _compared(bench: Bench, name: str, theirs: Callable[[str], float], data: pa.Table) -> list[Result]:
     ours = _Ours(bench, data)
     results = []
     for step, what in _STEPS.items():
