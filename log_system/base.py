@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 
 from log_system.index import IndexEntry
 from log_system.report import Compared, Progress, RepairReport, Report
 from snapshot.records import ChangeSet, LogSinkFactory, RowCheck, SentRange, Snapshot, Split
-from snapshot.schema.evolution import Change
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
+
+if TYPE_CHECKING:
+    from snapshot.schema.evolution import Change
 
 T = TypeVar("T")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,10 +14,12 @@ from log_system.report import Compared, Progress, RepairReport, Report
 from snapshot.errors import InvalidInputError
 from snapshot.records import ChangeSet, Split
 from snapshot.schema.adapter import RESTART, Adapter
-from snapshot.schema.evolution import Change
 from snapshot.schema.physical_names import Columns
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import stamped
+
+if TYPE_CHECKING:
+    from snapshot.schema.evolution import Change
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,9 @@ def test_metadata_of_the_value_is_shown_beside_that_of_the_message(lab: Lab, mad
         lab.read(topic, "k INT, t STRING", metadata__t="value.database")
     with pytest.raises(InvalidInputError, match=r"metadata 'value.sql-type' \(MAP<STRING, INT>\) cannot be cast"):
         lab.read(topic, "k INT, t STRING", format="canal-json", primary_key="k", metadata__t="value.sql-type")
-    with pytest.raises(InvalidInputError, match=r"'value.table' in column 't'.*for writing: headers, timestamp"):
+    with pytest.raises(
+        InvalidInputError, match=r"'value.table' in column 't'.*for writing: headers, header-list, timestamp"
+    ):
         lab.write(topic, "k INT, t STRING", [(1, "x")], format="canal-json", metadata__t="value.table")
 
 

@@ -105,10 +105,11 @@ CASES: dict[str, Case] = {
     ),
     "unknown metadata key, read": (
         "kafka", (READ,), {"metadata__ts": "timestampx"},
-        ("'timestampx'", "'ts'", "topic, partition, headers, leader-epoch, offset, timestamp, timestamp-type"),
+        ("'timestampx'", "'ts'", "topic, partition, headers, header-list, leader-epoch, offset, timestamp, time"),
     ),
     "unknown metadata key, write": (
-        "kafka", (WRITE,), {"metadata__ts": "timestampx"}, ("'timestampx'", "'ts'", "for writing: headers, timestamp"),
+        "kafka", (WRITE,), {"metadata__ts": "timestampx"},
+        ("'timestampx'", "'ts'", "for writing: headers, header-list, timestamp"),
     ),
     "sink.parallelism = 0": ("kafka", (WRITE,), {"sink__parallelism": 0}, ("'sink.parallelism'", "'0'")),
 }  # fmt: skip

@@ -188,7 +188,7 @@ def test_c09_rows_for_several_topics_name_theirs(lab: Lab, made: Topics) -> None
         lab.write(f"{one};{two}", NAMED, [(1, "a", "other")], metadata__t="topic")
     with pytest.raises(InvalidInputError, match=r"column 't' \(metadata 'topic'\) must not be NULL: 1 of 2 rows"):
         lab.write(f"{one};{two}", NAMED, [(1, "a", None), (2, "b", one)], metadata__t="topic")
-    with pytest.raises(InvalidInputError, match="keys for writing: headers, timestamp"):
+    with pytest.raises(InvalidInputError, match="keys for writing: headers, header-list, timestamp"):
         lab.write(one, NAMED, [(1, "a", one)], metadata__t="topic")
 
 

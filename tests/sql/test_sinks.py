@@ -231,16 +231,6 @@ def test_literals_and_elements_are_those_of_flink(catalog: Catalog) -> None:
     catalog.sql("INSERT INTO r VALUES (1, ROW(5, 'five'), MAP['k', 1], ARRAY[10, 20], X'C0FFEE')")
     found = rows(catalog, "SELECT b.x, b.y, m['k'], m['z'], l[1], l[2], l[3], MAP[1, 'x'][1], y FROM r")
     assert found == [(5, "five", 1, None, 10, 20, None, "x", b"\xc0\xff\xee")]
-    catalog.sql(
-        "CREATE TABLE a (k INT, l ARRAY<ROW<x INT, y STRING>>); "
-        "INSERT INTO a VALUES (1, ARRAY[ROW(5, 'five')]), (2, CAST(NULL AS ARRAY<ROW<x INT, y STRING>>)), "
-        "(3, ARRAY[ROW(6, CAST(NULL AS STRING))])"
-    )
-    assert rows(catalog, "SELECT k, l[1].x, l[1].y, l[2].x FROM a") == [
-        (1, 5, "five", None),
-        (2, None, None, None),
-        (3, 6, None, None),
-    ]
     with pytest.raises(InvalidInputError, match=r"column 'b' is ROW<`x` INT, `y` STRING>"):
         catalog.sql("INSERT INTO r VALUES (1, ROW(5), MAP['k', 1], ARRAY[10], X'00')")
 

@@ -92,12 +92,17 @@ def look_up(client: KafkaClient, admin: AdminClient, name: str) -> TopicDescript
     """Return the cluster's description of a topic, or ``None`` if the topic does not exist."""
     try:
         with kafka_errors(f"look up topic '{name}'", client, handle=admin):
-            asked: Mapping[Any, Future[TopicDescription]] = admin.describe_topics(
-                TopicCollection([name]), request_timeout=client.request_seconds
-            )
-            return one(asked)
+            return one(_described(admin, name, client.request_seconds))
     except NotFoundError:
         return None
+
+
+def _described(admin: AdminClient, name: str, seconds: float) -> Mapping[Any, Future[TopicDescription]]:
+    """Ask for the description of a topic."""
+    asked: Mapping[Any, Future[TopicDescription]] = admin.describe_topics(
+        TopicCollection([name]), request_timeout=seconds
+    )
+    return asked
 
 
 def id_of(found: TopicDescription) -> str:
@@ -110,7 +115,11 @@ def id_of(found: TopicDescription) -> str:
 def one(futures: Mapping[Any, Future[T]]) -> T:
     """Return the result of a request for a single item; librdkafka's own timeout bounds the wait."""
     (future,) = futures.values()
-    return future.result()
+    try:
+        return future.result()
+    finally:
+        # A future holds its error, whose traceback holds this frame and those of its callers with their clients.
+        del future, futures
 
 
 def quiet_admin(bootstrap_servers: str) -> AdminClient:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from log_system.kafka.client.errors import CREDENTIAL_CODES, codes, translate
 from log_system.kafka.client.secrets import ClientValue, redact, resolve
+from snapshot.errors import TableStoreError
 
 __all__ = ["KafkaClient", "kafka_errors", "translate"]
 
@@ -314,17 +315,25 @@ def kafka_errors(
     try:
         yield
     except (KafkaException, TimeoutError, BufferError, SystemError) as raised:
-        error = _cause(raised, handle)
-        config = client.config if client else {}
-        served = None if isinstance(handle, Consumer) else handle
-        trouble = client.trouble(served) if client else None
-        prefix = client.prefix if client else "kafka."
-        ours = translate(error, doing, indefinite=indefinite, config=config, trouble=trouble, prefix=prefix)
-        shown = str(error)
-        # A traceback prints the cause too, so omit a cause that contains a credential.
-        if redact(shown, config) != shown:
-            raise ours from None
-        raise ours from error
+        # A variable for the new error would make a cycle with its traceback, whose frames hold clients: they would keep
+        # their threads and connections until Python collects cycles.
+        raise _ours(raised, doing, client, handle, indefinite=indefinite)  # noqa: B904 - it has its cause
+
+
+def _ours(
+    raised: Exception, doing: str, client: KafkaClient | None, handle: Handle | None, *, indefinite: bool
+) -> TableStoreError:
+    """Return the error to raise for an error of the client, with its cause."""
+    error = _cause(raised, handle)
+    config = client.config if client else {}
+    served = None if isinstance(handle, Consumer) else handle
+    trouble = client.trouble(served) if client else None
+    prefix = client.prefix if client else "kafka."
+    ours = translate(error, doing, indefinite=indefinite, config=config, trouble=trouble, prefix=prefix)
+    # A traceback prints the cause too, so omit a cause that contains a credential.
+    shown = str(error)
+    ours.__cause__ = error if redact(shown, config) == shown else None
+    return ours
 
 
 def send_offsets(producer: Any, offsets: Sequence[TopicPartition], group: Any, seconds: float) -> None:
@@ -352,4 +361,4 @@ def send_offsets(producer: Any, offsets: Sequence[TopicPartition], group: Any, s
         msg = f"the group coordinator did not take the offsets within {seconds:.0f} s"
         raise TimeoutError(msg)
     if failed:
-        raise failed[0]
+        raise failed.pop()

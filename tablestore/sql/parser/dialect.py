@@ -51,14 +51,7 @@ def to_spark(tree: exp.Expr) -> str:
         InvalidInputError: it would run code other than SQL, or read files outside the warehouse. The text may be that
             of a view or computed column, whose author must not do this in the process of another user who reads it.
     """
-    if isinstance(tree, exp.Values) and len(tree.expressions) > 1 and any(map(_is_row, tree.walk())):
-        # The fields of ROW(...) have no names, and VALUES in Spark has no type for such a row and one with names.
-        return " UNION ALL ".join(to_spark(exp.select(*row.expressions)) for row in tree.expressions)
     return tree.copy().transform(_said_to_spark, copy=False).sql(dialect="spark", comments=False)
-
-
-def _is_row(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Anonymous) and node.name.upper() == "ROW"
 
 
 def _said_to_spark(node: exp.Expr) -> exp.Expr:
@@ -77,7 +70,7 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
         return (
             _call("MAP", *node.expressions) if _is_map(node) else _call("TRY_ELEMENT_AT", node.this, *node.expressions)
         )
-    if _is_row(node):
+    if isinstance(node, exp.Anonymous) and node.name.upper() == "ROW":
         return _call("STRUCT", *node.expressions)
     if isinstance(node, exp.Anonymous) and node.name.upper() == "TO_TIMESTAMP_LTZ" and len(node.expressions) == 2:
         number, precision = node.expressions
