@@ -148,8 +148,7 @@ def commit(
     remove: Sequence[DataFile] = ()
     if replacement is not None:
         info, remove = {**info, **replacement.facts}, replacement.files
-    # The last look is enough: if other writers have committed since, the version is taken.
-    newest = log.version(fresh=commit_id.durable)
+    newest = log.version(fresh=commit_id.durable)  # The last look is enough: a later commit has taken the version.
     tried = newest + 1
     seen = -1 if commit_id.durable else newest
     unknown: OutcomeUnknownError | None = None

@@ -163,11 +163,10 @@ def test_the_rights_of_the_guide_are_enough_and_all_are_needed(acls: Acls, tmp_p
 
 def test_an_owner_may_create_and_drop_and_is_refused_without_the_right(acls: Acls, tmp_path: Path) -> None:
     path = tmp_path / "t"
-    for right in rights(ResourceType.TOPIC, TOPIC, AclOperation.CREATE):
-        acls.grant("owner", [each for each in OWNER if each != right])
-        with pytest.raises(TableStoreError, match="refused this client"):
-            create(acls, path)
-        assert not path.exists()
+    acls.grant("owner", [right for right in OWNER if right[2] is not AclOperation.CREATE])
+    with pytest.raises(TableStoreError, match="refused this client"):
+        create(acls, path)
+    assert not path.exists()
     acls.grant("owner", OWNER)
     create(acls, path)
     for right in (

@@ -92,17 +92,13 @@ def look_up(client: KafkaClient, admin: AdminClient, name: str) -> TopicDescript
     """Return the cluster's description of a topic, or ``None`` if the topic does not exist."""
     try:
         with kafka_errors(f"look up topic '{name}'", client, handle=admin):
-            return one(_described(admin, name, client.request_seconds))
+            # No variable for the futures: see ``one``.
+            found: TopicDescription = one(
+                admin.describe_topics(TopicCollection([name]), request_timeout=client.request_seconds)
+            )
+            return found
     except NotFoundError:
         return None
-
-
-def _described(admin: AdminClient, name: str, seconds: float) -> Mapping[Any, Future[TopicDescription]]:
-    """Ask for the description of a topic."""
-    asked: Mapping[Any, Future[TopicDescription]] = admin.describe_topics(
-        TopicCollection([name]), request_timeout=seconds
-    )
-    return asked
 
 
 def id_of(found: TopicDescription) -> str:
