@@ -9,7 +9,7 @@ from collections import OrderedDict
 import duckdb
 import pyarrow as pa
 
-from snapshot.query_interrupts import interruptible
+from snapshot.duckdb_connection import connect, interruptible
 
 _STATEMENTS_MAX = 64
 
@@ -87,15 +87,7 @@ class Duck:
     def _opened(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
             _open.add(self)
-            self._connection = duckdb.connect(
-                config={
-                    "threads": 1,
-                    "memory_limit": self._memory_limit,
-                    "autoinstall_known_extensions": False,
-                    "autoload_known_extensions": False,
-                    "python_enable_replacements": False,
-                }
-            )
+            self._connection = connect(memory_limit=self._memory_limit, python_enable_replacements=False)
         return self._connection
 
     def _slot(self, connection: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema) -> _Slot:

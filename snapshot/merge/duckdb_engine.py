@@ -28,8 +28,8 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
+from snapshot.duckdb_connection import connect, interruptible
 from snapshot.errors import GONE, CorruptedError, DataLostError, InvalidInputError, UnavailableError
-from snapshot.query_interrupts import interruptible
 from snapshot.quoting import quoted, text_literal
 from snapshot.schema.system_columns import relabelled
 
@@ -162,18 +162,14 @@ def _opened(kind: _Kind) -> _Database:
     """Return a DuckDB with one thread and bounded memory that spills to a folder of its own."""
     _, memory_limit, filesystem, parent = kind
     folder = Path(_private_folder() if parent is None else parent) / uuid.uuid4().hex
-    config: dict[str, Any] = {
-        "threads": 1,
-        "memory_limit": memory_limit,
-        "temp_directory": str(folder),
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
+    connection = connect(
+        memory_limit=memory_limit,
+        temp_directory=str(folder),
         # A file is read once; what it held would stay in the memory of an idle database.
-        "enable_external_file_cache": False,
+        enable_external_file_cache=False,
         # DuckDB estimates a scan with a declared schema at one row and would hash the base instead of the changes.
-        "disabled_optimizers": "build_side_probe_side,join_order",
-    }
-    connection = duckdb.connect(":memory:", config=config)
+        disabled_optimizers="build_side_probe_side,join_order",
+    )
     if filesystem is not None:
         connection.register_filesystem(filesystem)
     return _Database(connection, folder)

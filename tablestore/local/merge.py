@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from snapshot.duckdb_connection import connect
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import BATCH_ROWS, spilling, streamed, type_name
 from snapshot.quoting import quoted
@@ -301,7 +302,7 @@ class LocalMerge:
         """
         columns = {f"o{i}": pa.nulls(1, field.type) for i, field in enumerate(self._spec.arrow)}
         columns |= {f"s{i}": pa.nulls(1, field.type) for i, field in enumerate(self._source.schema)}
-        with duckdb.connect(":memory:", config={"threads": 1}) as connection:
+        with connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             connection.register("row", pa.table(columns))
             try:
