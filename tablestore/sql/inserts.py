@@ -250,11 +250,18 @@ def needs_preimages(table: TableStore, name: str) -> bool:
 
 
 def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preimages: bool = False) -> Plan:
-    """Plan a query for the table its rows are written to; ``preimages`` as in ``plan_into``.
+    """Plan a query for the table its rows are written to.
+
+    Args:
+        found: the query.
+        made: the table's definition.
+        columns: the columns that are written.
+        preimages: whether it is a store table that merges rows, and takes back those that updates replace.
 
     Raises:
         InvalidInputError: the query updates earlier rows, and the table or its primary key cannot represent that.
     """
+    merges = preimages
     if not found.grows and is_changelog(made):
         if not made.primary_key:
             return Plan(found.changes(), UPDATE, chained=True, changes=True)
@@ -269,6 +276,9 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
     # `aligned` reports a wrong number of columns.
     places = [number for number, column in enumerate(columns) if column.name in made.primary_key]
     key = tuple(place for place in places if place < len(found.names))
+    if merges and found.every is not None and found.key is not None and set(found.key) <= set(key):
+        # What rows add up to must not depend on which changes are in one micro-batch, even if two insert the same key.
+        return Plan(found.every(), UPDATE, chained=True, changes=True)
     planned = plan_into(found, key, preimages=preimages)
     if planned is None:
         known = "are not known to do so" if found.key is None else "do not"

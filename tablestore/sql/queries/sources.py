@@ -96,7 +96,8 @@ def _of_changelog(changes: DataFrame, made: CreateTable) -> Relation:
     if not made.primary_key:
         return of_changes(changes.drop(SEQ), None)
     # The changes hold the rows they replace, but a micro-batch may have several of one key.
-    return _of_key_table(first_and_last_of(changes, made.primary_key, F.col(SEQ)), made)
+    merged = _of_key_table(first_and_last_of(changes, made.primary_key, F.col(SEQ)), made)
+    return replace(merged, every=lambda: changes.drop(SEQ))
 
 
 def _added(changes: DataFrame, name: str) -> DataFrame:
