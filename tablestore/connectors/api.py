@@ -23,7 +23,7 @@ from snapshot.quoting import backquoted
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import SEQ
 from snapshot.storage import Storage
-from tablestore.connectors.option_names import STATE, Connector, Side
+from tablestore.connectors.option_names import FORMATS, STATE, Connector, Side
 from tablestore.connectors.options import ConnectorOptions, parse_options
 from tablestore.connectors.spark.changelog_stream import CHANGELOG_FORMAT
 from tablestore.connectors.spark.changes_left import left_of
@@ -31,7 +31,6 @@ from tablestore.connectors.spark.sink import Sink, Written
 from tablestore.spark.connect import check_streams, micro_batch
 from tablestore.spark.shipped import shipped
 
-FORMATS = {Connector.KAFKA: "kafka-table", Connector.UPSERT: "upsert-kafka"}
 _RESULT = "written string"
 
 

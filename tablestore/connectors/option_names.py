@@ -26,6 +26,8 @@ class Side(StrEnum):
     SINK = "sink"
 
 
+FORMATS: Final = {Connector.KAFKA: "kafka-table", Connector.UPSERT: "upsert-kafka"}
+"""The names of the connectors' Spark formats."""
 PROPERTIES: Final = "properties."
 METADATA: Final = "metadata."
 PRECISION: Final = "precision."

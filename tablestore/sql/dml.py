@@ -20,6 +20,7 @@ from tablestore.dml.merge_join import SOURCE, TARGET
 from tablestore.sql.catalog.binding import connector_of, insertable_columns
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.settings import Mode
 from tablestore.sql.inserts import aligned, as_nullable, goes_into
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.errors import error_at
@@ -100,7 +101,17 @@ def _overwrite(scope: Scope, statement: Overwrite) -> Snapshot | None:
     In a partitioned table only some partitions are replaced: the one in PARTITION (...) if it gives a value for every
     partition column, else those that occur in the rows, or with ``dynamic-partition-overwrite=false`` those in
     PARTITION (...).
+
+    Raises:
+        InvalidInputError: the session is in streaming mode, or the query's rows do not fit the table.
     """
+    if scope.settings.mode is not Mode.BATCH:
+        msg = (
+            f"INSERT OVERWRITE '{statement.target}': is not supported in streaming mode, in which a query has no end "
+            "and so no whole result to replace rows with. Expected SET 'execution.runtime-mode' = 'batch', got "
+            "'streaming'; or use INSERT INTO."
+        )
+        raise InvalidInputError(msg)
     table = _store_table(scope, statement.target, statement)
     made = scope.definition(statement.target).made
     assert isinstance(made, CreateTable)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
@@ -39,13 +40,14 @@ from tablestore.options.merge_options import AGGREGATION_REMOVE, Engine
 from tablestore.options.rule_of_options import merge_rule
 from tablestore.spark.shipped import shipped
 from tablestore.sql.catalog.binding import Columns, check_sink, connector_of, insertable_columns, is_changelog
+from tablestore.sql.catalog.execute_ddl import create_table, drop
 from tablestore.sql.catalog.hints import hinted
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import NAME, Mode
 from tablestore.sql.catalog.table_references import tables_in
 from tablestore.sql.parser.render import render
-from tablestore.sql.parser.statements import CreateTable, Insert, PhysicalColumn, StatementSet
-from tablestore.sql.parser.types import PRECISION_MAX, FlinkType
+from tablestore.sql.parser.statements import CreateTable, CreateTableAs, Drop, Insert, PhysicalColumn, StatementSet
+from tablestore.sql.parser.types import PRECISION_MAX, FlinkType, of_spark
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, plan_into, relation
 from tablestore.sql.queries.relation import UPDATE, Relation
@@ -91,6 +93,34 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
             query_name=f"{given}: {statement.target}" if (given := scope.settings.get(NAME)) else None,
             transform=None if each is None else lambda batch: aligned(Plan(each(batch)), made, columns),
         )
+
+
+def create_table_as(scope: Scope, statement: CreateTableAs, planned: Plan) -> StreamingQuery | None:
+    """Create a table with the columns of a query, and insert its rows; if that fails, drop the table again.
+
+    Args:
+        scope: the session's scope.
+        statement: the statement.
+        planned: the plan of its query.
+
+    Raises:
+        InvalidInputError: a column has no name, or a type that a table cannot have.
+        AlreadyExistsError: there is a table of that name.
+    """
+    frame, made = planned.frame if planned.shape is None else planned.shape, statement.table
+    columns: list[PhysicalColumn] = []
+    for field in frame.schema.fields[: -1 if planned.changes else None]:
+        try:
+            columns.append(PhysicalColumn(field.name, of_spark(field.dataType)))
+        except ValueError as error:
+            msg = f"CREATE TABLE '{made.name}' AS: column '{field.name}': {error}. Say CAST(... AS ...) in the query."
+            raise InvalidInputError(msg) from error
+    create_table(scope, replace(made, columns=tuple(columns)))
+    try:
+        return insert(scope, Insert(made.name, statement.query))
+    except Exception:
+        drop(scope, Drop(made.name, temporary=made.temporary))
+        raise
 
 
 def _target(scope: Scope, statement: Insert) -> tuple[str, CreateTable]:
@@ -220,11 +250,18 @@ def needs_preimages(table: TableStore, name: str) -> bool:
 
 
 def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preimages: bool = False) -> Plan:
-    """Plan a query for the table its rows are written to; ``preimages`` as in ``plan_into``.
+    """Plan a query for the table its rows are written to.
+
+    Args:
+        found: the query.
+        made: the table's definition.
+        columns: the columns that are written.
+        preimages: whether it is a store table that merges rows, and takes back those that updates replace.
 
     Raises:
         InvalidInputError: the query updates earlier rows, and the table or its primary key cannot represent that.
     """
+    merges = preimages
     if not found.grows and is_changelog(made):
         if not made.primary_key:
             return Plan(found.changes(), UPDATE, chained=True, changes=True)
@@ -239,6 +276,9 @@ def planned_into(found: Relation, made: CreateTable, columns: Columns, *, preima
     # `aligned` reports a wrong number of columns.
     places = [number for number, column in enumerate(columns) if column.name in made.primary_key]
     key = tuple(place for place in places if place < len(found.names))
+    if merges and found.every is not None and found.key is not None and set(found.key) <= set(key):
+        # What rows add up to must not depend on which changes are in one micro-batch, even if two insert the same key.
+        return Plan(found.every(), UPDATE, chained=True, changes=True)
     planned = plan_into(found, key, preimages=preimages)
     if planned is None:
         known = "are not known to do so" if found.key is None else "do not"
@@ -276,7 +316,7 @@ def goes_into(given: DataType, wanted: DataType) -> bool:
 
     Integers go into any numeric type; values out of its range fail at run time. Decimals and floating-point numbers do
     not go into integer types; decimals are rounded to the column's scale, as in Flink. Dates and timestamps go into
-    each other. Fields of rows are matched by position.
+    each other. Fields of rows are matched by position, and so are those of rows in arrays and maps.
     """
     if (
         isinstance(given, NullType)
@@ -287,6 +327,10 @@ def goes_into(given: DataType, wanted: DataType) -> bool:
     if isinstance(given, StructType) and isinstance(wanted, StructType):
         pairs = zip(given.fields, wanted.fields, strict=False)
         return len(given) == len(wanted) and all(goes_into(one.dataType, other.dataType) for one, other in pairs)
+    if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
+        return goes_into(given.elementType, wanted.elementType)
+    if isinstance(given, MapType) and isinstance(wanted, MapType):
+        return goes_into(given.keyType, wanted.keyType) and goes_into(given.valueType, wanted.valueType)
     if isinstance(given, IntegralType) and isinstance(wanted, NumericType):
         return True
     if isinstance(given, DecimalType) and isinstance(wanted, FractionalType):

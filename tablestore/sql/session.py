@@ -21,7 +21,7 @@ from tablestore.sql.catalog.session_scope import GiveSpark, Scope
 from tablestore.sql.catalog.settings import Mode
 from tablestore.sql.catalog.table_frames import ConnectorTable
 from tablestore.sql.dml import run_verb
-from tablestore.sql.inserts import insert, insert_all
+from tablestore.sql.inserts import create_table_as, insert, insert_all
 from tablestore.sql.parser.parse import parse
 from tablestore.sql.parser.statements import (
     AlterAdd,
@@ -32,6 +32,7 @@ from tablestore.sql.parser.statements import (
     AlterReset,
     AlterSet,
     CreateTable,
+    CreateTableAs,
     CreateView,
     Delete,
     Describe,
@@ -126,7 +127,7 @@ class Catalog:
                 return self._set(statement)
             case ResetOption():
                 return self._reset(statement)
-            case Insert() | StatementSet():
+            case Insert() | StatementSet() | CreateTableAs():
                 return self._insert(statement)
             case Select():
                 with scope.without_checkpoint():
@@ -165,12 +166,17 @@ class Catalog:
                     statement, _done(execute_ddl.alter(scope, statement), f"table '{statement.name}' was changed")
                 )
 
-    def _insert(self, statement: Insert | StatementSet) -> Result:
+    def _insert(self, statement: Insert | StatementSet | CreateTableAs) -> Result:
         if isinstance(statement, StatementSet):
             queries = insert_all(self._scope, statement)
             return Result(statement, f"{len(queries)} queries were started", queries=queries)
-        query = insert(self._scope, statement)
-        message = f"rows were written into '{statement.target}'" if query is None else "a query was started"
+        if isinstance(statement, CreateTableAs):
+            with self._scope.without_checkpoint():
+                planned = self._planned(statement.query)
+            query, table = create_table_as(self._scope, statement, planned), statement.table.name
+        else:
+            query, table = insert(self._scope, statement), statement.target
+        message = f"rows were written into '{table}'" if query is None else "a query was started"
         return Result(statement, message, queries=() if query is None else (query,))
 
     def _planned(self, query: Query) -> Plan:

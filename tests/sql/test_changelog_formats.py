@@ -122,6 +122,35 @@ def test_changes_go_into_tables_by_key_and_into_topics_of_changes(
         catalog.sql("INSERT INTO grouped SELECT g, n FROM items")
 
 
+def test_what_changes_add_up_to_does_not_depend_on_the_micro_batch(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str]
+) -> None:
+    """Two inserts of one key, an update and a delete: one by one, and all in one micro-batch; with a filter too."""
+    catalog.sql("SET 'tablestore.trigger' = 'available-now'")
+    source = wire.make(topic())
+    rows_of_one = [ONE | {"n": number} for number in range(6)]
+    changes = [
+        (None, rows_of_one[1]), (None, rows_of_one[2]), (rows_of_one[2], rows_of_one[3]), (None, rows_of_one[4]),
+        (rows_of_one[1], None), (None, TWO), (None, rows_of_one[5]), (TWO, TWO | {"n": 7}),
+    ]  # fmt: skip
+    wire.send(source, [Record(json.dumps(message_of("debezium-json", *change)).encode()) for change in changes])
+    for size in ("1", "3", "100"):
+        key = "PRIMARY KEY (id) NOT ENFORCED"
+        options = {"format": "debezium-json", "maxRowsPerTrigger": size}
+        catalog.sql(table(f"c{size}", f"id INT, g STRING, n BIGINT, {key}", source, **options))
+        catalog.sql(
+            f"CREATE TABLE sums{size} (id INT, all_n ARRAY<BIGINT>, n BIGINT, {key}) WITH ('merge-engine' = "
+            "'aggregation', 'fields.all_n.aggregate-function' = 'collect', 'fields.n.aggregate-function' = 'sum'); "
+            f"CREATE TABLE large{size} (id INT, n BIGINT, {key}) WITH ('merge-engine' = 'aggregation', "
+            "'fields.n.aggregate-function' = 'sum')"
+        )
+        finish(catalog, f"INSERT INTO sums{size} SELECT id, ARRAY[n], n FROM c{size}")
+        finish(catalog, f"INSERT INTO large{size} SELECT id, x FROM (SELECT id, n AS x FROM c{size}) AS q WHERE x > 2")
+        found = [(key, sorted(values), total) for key, values, total in rows(catalog, f"SELECT * FROM sums{size}")]
+        assert found == [(1, [3, 4, 5], 12), (2, [7], 7)], size
+        assert rows(catalog, f"SELECT * FROM large{size}") == [(1, 12), (2, 7)], size
+
+
 def test_definitions_are_checked_when_they_are_created(catalog: Catalog) -> None:
     at = "id INT, at TIMESTAMP(3) METADATA FROM 'value.source.timestamp'"
     key = "id INT, PRIMARY KEY (id) NOT ENFORCED"

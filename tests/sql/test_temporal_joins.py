@@ -86,11 +86,13 @@ def test_temporal_joins_that_would_be_wrong_are_refused(catalog: Catalog, wire: 
         (join.replace("o.k = r.k", "o.v = r.v"), "without 'k'.*whole PRIMARY KEY"),
         (join.replace("JOIN", "LEFT JOIN") + " AND r.v > 1", "LEFT JOIN FOR SYSTEM_TIME AS OF with further conditions"),
         (join.replace("JOIN", "FULL JOIN"), "FULL JOIN FOR SYSTEM_TIME"),
-        (join.replace("o.p", "o.ts"), "a time that is not PROCTIME"),
-        (join.replace(" r ", " s ").replace("r.", "s.").replace("o.p", "o.ts"), "only current rows can be looked up"),
+        (
+            join.replace(" r ", " s ").replace("r.", "s.").replace("o.p", "o.ts"),
+            "without a WATERMARK of 's'",
+        ),
         (join.replace(" r ", " o ").replace("o.k = r.k", "TRUE"), "rows have no versions"),
         (join.replace(" r ", " w "), "a view has no versions"),
-        (join.replace(" o ", " r AS o "), "a time that is not PROCTIME"),
+        (join.replace(" o ", " r AS o ").replace("o.p", "o.ts"), "'o', whose rows change"),
     ]:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(text)

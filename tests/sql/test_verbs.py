@@ -78,3 +78,7 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
             catalog.sql(text)
     with pytest.raises(NotFoundError):
         catalog.sql("DELETE FROM nobody")
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+    with pytest.raises(InvalidInputError, match=r"INSERT OVERWRITE 'a': is not supported in streaming mode.*= 'batch'"):
+        catalog.sql("INSERT OVERWRITE a VALUES (7, 'x')")
+    assert rows("a") == [(2, "NEW"), (5, "five!")]

@@ -30,7 +30,7 @@ from log_system.kafka.client.secrets import reveal, wrap
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
 from tablestore.connectors.kafka.scan_planner import Scan, ScanSpec
-from tablestore.connectors.option_names import Connector, Side
+from tablestore.connectors.option_names import FORMATS, Connector, Side
 from tablestore.connectors.spark.split_reader import read_rows
 from tablestore.connectors.spark.stream import Json, KafkaStream
 from tablestore.connectors.table import KafkaTable
@@ -136,6 +136,10 @@ class PartitionStream(KafkaStream):
         """Pickle only the state that ``read`` needs in tasks."""
         return {**super().__getstate__(), "_watched": self._watched}
 
+    def _rows(self, part: FetchRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of an offset range; of an upsert table, all messages of a key, since each has its time."""
+        return read_rows(self._table, part, columns)
+
     def _spec(self) -> ScanSpec:
         return replace(self._table.scan_spec(), only=self._watched.partition)
 
@@ -227,23 +231,25 @@ def read_with_watermark(
     column: str,
     delay: str,
     computed: str | None = None,
+    connector: Connector = Connector.KAFKA,
 ) -> DataFrame:
-    """Return a streaming frame of a ``kafka`` table with the watermark of its slowest partition.
+    """Return a streaming frame of a table's messages with the watermark of its slowest partition.
 
     The query reads the partitions that exist when it is created. Partitions added later require a new query, because
     Spark fixes a query's sources in its checkpoint. Each partition is a separate source, which runs its own Python
     process next to the driver.
 
     Args:
-        spark: a session in which ``format("kafka-table")`` is registered. Its setting
+        spark: a session in which the connector's format is registered. Its setting
             ``table.exec.source.idle-timeout`` (such as ``1 s``) says how long a partition must be without messages to
             be idle. The watermark of an idle partition follows the slowest active one until it has messages again.
-        schema: the table's columns.
+        schema: the table's columns; of a table of changes also ``_change_type`` and, if wanted, ``_seq``.
         options: the table's options.
         column: the event-time column.
         delay: how late a row may be relative to the newest row of its partition, such as ``2 seconds``.
         computed: Spark's expression of ``column``, if it is not one of ``schema``. The session must have no idle
             timeout then.
+        connector: the table's connector.
 
     Returns:
         A streaming frame with a watermark on ``column``, which is the last column if it is computed.
@@ -259,7 +265,7 @@ def read_with_watermark(
         msg = f"{_POLICY}: expected 'min', got {spark.conf.get(_POLICY)!r}; a slow partition would lose its rows."
         raise InvalidInputError(msg)
     columns = spark.createDataFrame([], schema).schema
-    table = KafkaTable.of(Connector.KAFKA, options, columns, Side.SOURCE)
+    table = KafkaTable.of(connector, options, columns, Side.SOURCE)
     scan = Scan(table.scan_spec())
     try:
         partitions = scan.partitions()
@@ -283,12 +289,22 @@ def read_with_watermark(
     for partition in partitions:
         watched = PartitionWatermarks(partition, "" if computed else column, idle_ms, zone)
         given = {**options, **watched.options()}
-        frame = spark.readStream.format("kafka-table").schema(marked).options(**reveal(given)).load()
+        frame = spark.readStream.format(FORMATS[connector]).schema(marked).options(**reveal(given)).load()
         frames.append(_with_watermark(frame, column, delay, computed))
-    # Set Spark's watermark key on the column itself, so that later operators on the column recognize the watermark.
-    marked_column = F.col(backquoted(column)).alias(column, metadata={MARK: 0})
-    united = reduce(DataFrame.union, frames).withColumn(column, marked_column)
+    united = _marked(reduce(DataFrame.union, frames), column)
     return united if table.options.scan_parallelism is None else united.coalesce(table.options.scan_parallelism)
+
+
+def with_watermark(frame: DataFrame, column: str, delay: str) -> DataFrame:
+    """Return a streaming frame with Spark's watermark of all its rows on a column, which may be a TIMESTAMP_NTZ."""
+    _check_time(frame.schema[column])
+    time = instant(F.col(backquoted(column)), frame.schema[column].dataType)
+    return _marked(frame.withColumn(_EVENT_TIME, time).withWatermark(_EVENT_TIME, delay).drop(_EVENT_TIME), column)
+
+
+def _marked(frame: DataFrame, column: str) -> DataFrame:
+    """Set Spark's watermark key on the column itself, so that later operators on the column recognize the watermark."""
+    return frame.withColumn(column, F.col(backquoted(column)).alias(column, metadata={MARK: 0}))
 
 
 def _with_watermark(frame: DataFrame, column: str, delay: str, computed: str | None) -> DataFrame:

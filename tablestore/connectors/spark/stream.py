@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from log_system.kafka.client.cluster import Offsets, Partition
+from log_system.kafka.client.consumers import FetchRange
 from snapshot.errors import InvalidInputError, TableStoreError
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spark_types import arrow_schema
@@ -133,14 +134,17 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin_task()
         assert isinstance(partition, RangeSplit)
         columns = [name for name in self._schema.names if name not in (CHANGE_TYPE, SEQ)]
-        read = read_last if self._table.options.is_upsert else read_rows
-        for batch in read(self._table, partition.part, columns):
+        for batch in self._rows(partition.part, columns):
             if batch.num_rows:
                 yield shown(batch, self._schema)
 
     def __getstate__(self) -> Json:
         """Pickle only the state that ``read`` needs in tasks."""
         return {"_schema": self._schema, "_table": self._table}
+
+    def _rows(self, part: FetchRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of an offset range; of an upsert table, the last of each key."""
+        return (read_last if self._table.options.is_upsert else read_rows)(self._table, part, columns)
 
     def _spec(self) -> ScanSpec:
         return self._table.scan_spec()

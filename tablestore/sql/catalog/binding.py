@@ -240,9 +240,6 @@ def _check_store(made: CreateTable) -> None:
                 "'upsert-kafka'; without it, this is a store table, whose log is set by 'log.system' and 'kafka.*'."
             )
             raise InvalidInputError(msg)
-    if made.watermark is not None:
-        msg = f"table '{made.name}': WATERMARK: not supported on store tables. Declare it on the query's other source."
-        raise InvalidInputError(msg)
     if made.temporary:
         msg = f"table '{made.name}': a store table cannot be TEMPORARY: its rows are stored. Remove TEMPORARY."
         raise InvalidInputError(msg)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -33,6 +33,8 @@ from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable
+
+_CHANGES: Final = (StructField(CHANGE_TYPE, StringType()), StructField(SEQ, LongType()))
 
 
 class ConnectorTable:
@@ -80,25 +82,29 @@ class ConnectorTable:
             options.setdefault(STATE.lower(), self._scope.states)
             frame = read_changes(self._scope.spark, self.schema, options, ordered=ordered)
         else:
-            changes = [StructField(CHANGE_TYPE, StringType())] if is_changelog(self._made) else []
-            changes += [StructField(SEQ, LongType())] if changes and ordered else []
+            changes = _CHANGES[: 2 if ordered else 1] if is_changelog(self._made) else ()
             schema = StructType([*self.schema.fields, *changes])
             frame = read_stream(self._scope.spark, self.connector, schema, self._options())
         return with_computed(frame, self._made)
 
     def read_timed(self) -> DataFrame:
-        """Read the table as a stream with the watermark of its definition; see ``read_with_watermark``."""
+        """Read the table as a stream with the watermark of its definition; see ``read_with_watermark``.
+
+        One of changes gives all of them, one for each message or row of it, with ``_change_type`` and ``_seq``.
+        """
         watermark = self._made.watermark
         assert watermark is not None, "only a table with a watermark is read with it"
         computed = next((each for each in self._made.columns if each.name == watermark.column), None)
         expression = expression_in_spark(computed.expression) if isinstance(computed, ComputedColumn) else None
+        changes = _CHANGES if self.connector is Connector.UPSERT or is_changelog(self._made) else ()
         frame = read_with_watermark(
             self._scope.spark,
-            self.schema,
+            StructType([*self.schema.fields, *changes]),
             self._options(),
             column=watermark.column,
             delay=f"{watermark.delay_ms} milliseconds",
             computed=expression,
+            connector=self.connector,
         )
         return with_computed(frame, self._made, known=(watermark.column,))
 

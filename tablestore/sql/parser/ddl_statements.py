@@ -23,6 +23,7 @@ from tablestore.sql.parser.statements import (
     ColumnPosition,
     ComputedColumn,
     CreateTable,
+    CreateTableAs,
     CreateView,
     Drop,
     Like,
@@ -77,7 +78,7 @@ class DdlReader(TypeReader, QueryReader):
         what = "TABLE or VIEW"
         raise self._unexpected(what)
 
-    def _create_table(self, temporary: bool) -> CreateTable:
+    def _create_table(self, temporary: bool) -> CreateTable | CreateTableAs:
         if_not_exists = self._take("IF", "NOT", "EXISTS")
         name = self._object_name("the name of the table")
         body = self._body() if self._is_word("(") else _Body()
@@ -87,11 +88,15 @@ class DdlReader(TypeReader, QueryReader):
         partitioned_by = self._list_of(lambda: self._name("the name of a column")) if self._partitioned() else ()
         options = self._options() if self._take("WITH") else ()
         like = self._like() if self._take("LIKE") else None
-        if self._is_word("AS"):
-            self.raise_error("CREATE TABLE AS is not supported: CREATE TABLE, then INSERT INTO ... SELECT")
-        if not body.columns and like is None:
+        is_of_query = self._is_word("AS")
+        if is_of_query and (body.columns or body.watermark or like is not None or if_not_exists):
+            self.raise_error(
+                "columns, WATERMARK, LIKE and IF NOT EXISTS are not supported in CREATE TABLE AS, whose columns are "
+                "those of the query: CREATE TABLE, then INSERT INTO ... SELECT"
+            )
+        if not body.columns and like is None and not is_of_query:
             self._expected("columns in brackets")
-        return CreateTable(
+        made = CreateTable(
             name,
             tuple(body.columns),
             body.primary_key,
@@ -103,6 +108,7 @@ class DdlReader(TypeReader, QueryReader):
             if_not_exists,
             temporary,
         )
+        return CreateTableAs(made, self._query()) if self._take("AS") else made
 
     def _partitioned(self) -> bool:
         # sqlglot tokenizes PARTITIONED BY as one word.

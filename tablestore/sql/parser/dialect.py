@@ -2,11 +2,12 @@
 
 Functions are Spark's and are passed through unchanged. The translation covers what differs: strings (``'it''s'``),
 identifiers in backquotes only, types, the constructors ``ROW(...)`` and ``MAP[...]``, elements of arrays and maps,
-``TO_TIMESTAMP_LTZ`` of a number, and the functions of ``time_functions.py`` and ``json_functions.py``.
+``TO_TIMESTAMP_LTZ`` of a number, ``SIMILAR TO``, and the functions of ``time_functions.py`` and ``json_functions.py``.
 """
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Final
 
 from sqlglot import exp, tokens
@@ -25,6 +26,17 @@ _BEYOND: Final = {
 }
 _FROM_EPOCH: Final = {"0": "TIMESTAMP_SECONDS", "3": "TIMESTAMP_MILLIS"}
 """Spark's functions for ``TO_TIMESTAMP_LTZ(number, precision)``, by the precision."""
+_OPERATORS: Final = "|*+?(){}"
+"""What means the same in the patterns of ``SIMILAR TO`` and of Java."""
+_CLASSES: Final = {
+    "[:ALPHA:]": "a-zA-Z",
+    "[:UPPER:]": "A-Z",
+    "[:LOWER:]": "a-z",
+    "[:DIGIT:]": "0-9",
+    "[:ALNUM:]": "a-zA-Z0-9",
+    "[:SPACE:]": " ",
+    "[:WHITESPACE:]": r"\s",
+}
 _TIMES: Final = {exp.DType.TIMESTAMP: exp.DType.TIMESTAMPNTZ}
 
 
@@ -60,11 +72,9 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
         what = "TRANSFORM ... USING" if why is None else f"{node.name.upper()}()"
         msg = f"{what} {why or _RUNS_CODE}, which SQL and definitions must not do. Use Spark in the program."
         raise InvalidInputError(msg)
-    if isinstance(node, exp.DataType) and node.this in _TIMES:
-        node.set("this", _TIMES[node.this])
-        node.set("expressions", None)
-    if isinstance(node, exp.Cast) and node.to.this == exp.DType.TIME:
-        node.set("to", _time_of(node))
+    _change(node)
+    if isinstance(node, exp.SimilarTo | exp.Escape):
+        return _similar_in_spark(node)
     if isinstance(node, exp.Bracket):
         # An array's first element has the index 1, and one that is not there is NULL; keys of maps stay as they are.
         return (
@@ -80,9 +90,39 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
         return exp.var(NOW[_name_of(node)])
     if isinstance(node, JsonFunction | exp.Floor | exp.Ceil):
         return _written(node)
+    return node
+
+
+def _change(node: exp.Expr) -> None:
+    """Change what Spark knows by other types or names, in place."""
+    if isinstance(node, exp.DataType) and node.this in _TIMES:
+        node.set("this", _TIMES[node.this])
+        node.set("expressions", None)
+    if isinstance(node, exp.Cast) and node.to.this == exp.DType.TIME:
+        node.set("to", _time_of(node))
+    if isinstance(node, exp.Values):
+        _give_rows_names(node)
     if isinstance(node, exp.Select):
         _name_outputs(node)
-    return node
+
+
+def _give_rows_names(values: exp.Values) -> None:
+    """Cast the rows in a column of VALUES to the type that another value there is cast to, in place.
+
+    The fields of ``ROW(...)`` have no names, and Spark unites only rows with the same names.
+    """
+    rows = [each for each in values.expressions if isinstance(each, exp.Tuple)]
+    if len({len(row.expressions) for row in rows}) > 1:
+        # sqlglot puts ROW(1, 2) into a tuple of one; beside (1, 2) it has two columns, too.
+        for row in rows:
+            only = row.expressions[0]
+            if len(row.expressions) == 1 and isinstance(only, exp.Anonymous) and only.name.upper() == "ROW":
+                row.set("expressions", only.expressions)
+    for column in zip(*(row.expressions for row in rows), strict=False):
+        kinds = [each.to for each in column if isinstance(each, exp.Cast) and each.to.find(exp.ColumnDef)]
+        for each in column if kinds else []:
+            if not isinstance(each, exp.Cast):
+                each.replace(exp.Cast(this=each.copy(), to=kinds[0].copy()))
 
 
 def _time_of(cast: exp.Cast) -> exp.DataType:
@@ -140,3 +180,74 @@ def _is_map(node: exp.Bracket) -> bool:
     named = node.this
     is_word = isinstance(named, exp.Column) and not named.table and not named.this.quoted
     return is_word and named.name.upper() == "MAP" and len(node.expressions) % 2 == 0
+
+
+def _similar_in_spark(node: exp.SimilarTo | exp.Escape) -> exp.Expr:
+    """Return ``SIMILAR TO``, which may have an ESCAPE, with Spark's ``RLIKE``; ``LIKE ... ESCAPE`` unchanged.
+
+    Raises:
+        InvalidInputError: the pattern is not a literal, or not valid.
+    """
+    escape = node.expression if isinstance(node, exp.Escape) else None
+    similar = node.this if isinstance(node, exp.Escape) else node
+    if not isinstance(similar, exp.SimilarTo):
+        return node
+    pattern = similar.expression
+    given = [pattern] if escape is None else [pattern, escape]
+    if not all(isinstance(each, exp.Literal) and each.is_string for each in given):
+        msg = "SIMILAR TO: expected a pattern in single quotes, got an expression; use RLIKE with a Java pattern."
+        raise InvalidInputError(msg)
+    text = r"(?s)\A(?:" + _java(pattern.name, "" if escape is None else escape.name) + r")\z"
+    return exp.RegexpLike(this=similar.this, expression=exp.Literal.string(text))
+
+
+def _java(pattern: str, escape: str) -> str:
+    """Return a pattern in Java's syntax; the escape character is empty if there is none."""
+    if len(escape) > 1:
+        msg = f"SIMILAR TO ... ESCAPE: expected one character, got {escape!r}."
+        raise InvalidInputError(msg)
+    found, at = [], 0
+    while at < len(pattern):
+        letter, at = pattern[at], at + 1
+        if letter == escape:
+            found.append(re.escape(pattern[at : at + 1]))
+            at += 1
+        elif letter == "[":
+            inside, at = _enumeration(pattern, at, escape)
+            found.append(inside)
+        elif letter in "%_":
+            found.append(".*" if letter == "%" else ".")
+        else:
+            found.append(letter if letter in _OPERATORS else re.escape(letter))
+    text = "".join(found)
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise _invalid(pattern) from error
+    if at > len(pattern):
+        raise _invalid(pattern)
+    return text
+
+
+def _enumeration(pattern: str, at: int, escape: str) -> tuple[str, int]:
+    """Return ``[...]`` in Java's syntax and the position after it, from the position after the bracket."""
+    found = ["["]
+    while at < len(pattern) and pattern[at] != "]":
+        name = next((each for each in _CLASSES if pattern[at : at + len(each)].upper() == each), None)
+        if name is not None:
+            found.append(_CLASSES[name])
+            at += len(name)
+            continue
+        letter, at = pattern[at], at + 1
+        if letter == escape and at < len(pattern):
+            letter, at = pattern[at], at + 1
+            found.append(re.escape(letter))
+        else:
+            found.append(letter if letter in "-^" else re.escape(letter))
+    if at == len(pattern) or found == ["["]:
+        raise _invalid(pattern)
+    return "".join([*found, "]"]), at + 1
+
+
+def _invalid(pattern: str) -> InvalidInputError:
+    return InvalidInputError(f"SIMILAR TO: expected a regular expression of the SQL standard, got {pattern!r}.")

@@ -199,6 +199,14 @@ class CreateTable:
 
 
 @dataclass(frozen=True)
+class CreateTableAs:
+    """``CREATE TABLE ... AS query``; the table's columns are those of the query."""
+
+    table: CreateTable
+    query: Query
+
+
+@dataclass(frozen=True)
 class CreateView:
     """``CREATE VIEW``; if ``columns`` is empty, the query's column names are used."""
 
@@ -408,6 +416,7 @@ class ResetOption:
 
 Statement = (
     CreateTable
+    | CreateTableAs
     | CreateView
     | Drop
     | AlterSet

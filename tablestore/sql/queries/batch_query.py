@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from sqlglot import exp
 
 from log_system.kafka.client.secrets import wrap
@@ -25,6 +26,7 @@ from tablestore.sql.parser.errors import SqlError
 from tablestore.sql.parser.qualify import Source, qualified
 from tablestore.sql.parser.statements import CreateTable, CreateView, Query
 from tablestore.sql.parser.window_types import WindowKind, names_of, windows_of
+from tablestore.sql.queries.unsupported import refuse
 from tablestore.sql.queries.windows import MARK, over_windows, windowed
 from tablestore.table.store import TableStore
 
@@ -180,8 +182,10 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
             if not table.alias:
                 table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
             table.set("this", exp.to_identifier(views[table.name], quoted=True))
+    named = {views[name]: frame for name, frame in frames.items()}
     try:
-        return _run(spark, to_spark(tree), {views[name]: frame for name, frame in frames.items()})
+        _with_generators(tree, lambda probe: _run(spark, to_spark(probe), named).schema[0].dataType)
+        return _run(spark, to_spark(tree), named)
     except (AnalysisException, ParseException) as error:
         message = str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
         if error.getCondition() == _NO_TIME:
@@ -190,6 +194,85 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
             # Names of frames in FROM have a number after an @.
             message = message.replace(view, name.partition("@")[0])
         raise RefusedError(_named_in(error, tree), _PLACE_IN_SPARK.sub("", message)) from error
+
+
+def _with_generators(tree: exp.Expr, type_of: Callable[[exp.Select], DataType]) -> None:
+    """Replace each UNNEST in a query by Spark's ``LATERAL VIEW`` of a generator, which its type determines, in place.
+
+    Args:
+        tree: the query.
+        type_of: returns the type of the only column of a SELECT.
+
+    Raises:
+        RefusedError: what is unnested is neither an array nor a map, the names do not fit, or the join has conditions.
+    """
+    for select in tree.find_all(exp.Select):
+        first = select.args["from_"].this if select.args.get("from_") else None
+        if isinstance(first, exp.Unnest):
+            alone = exp.Select(expressions=[first.expressions[0].copy()])
+            view = _lateral_view(first, type_of(alone), is_outer=False)
+            first.replace(exp.Table(this=view.this, alias=view.args["alias"]))
+        for join in [each for each in select.args.get("joins") or [] if isinstance(each.this, exp.Unnest)]:
+            if (join.side or join.kind or "CROSS") not in {"CROSS", "INNER", "LEFT"} or join.args.get("using"):
+                refuse(join.this, f"{join.side or join.kind} JOIN UNNEST", "use CROSS JOIN or LEFT JOIN ... ON TRUE")
+            on = join.args.get("on")
+            if on is not None and on != exp.true():
+                refuse(join.this, "a JOIN UNNEST with a condition in ON", "say ON TRUE, and the condition in WHERE")
+            view = _lateral_view(join.this, type_of(_probe(select, join)), is_outer=join.side == "LEFT")
+            join.pop()
+            select.append("laterals", view)
+
+
+def _probe(select: exp.Select, join: exp.Join) -> exp.Select:
+    """Return the query for what is unnested, over the tables before it."""
+    (value,) = join.this.expressions
+    before = select.args["joins"][: select.args["joins"].index(join)]
+    made = exp.Select(expressions=[value.copy()], from_=select.args["from_"].copy(), joins=[j.copy() for j in before])
+    made.set("laterals", [each.copy() for each in select.args.get("laterals") or []])
+    tables: list[exp.Expr] = []
+    node: exp.Expr | None = select
+    while node is not None:
+        scope, node = node.args.get("with_"), node.parent
+        tables = [*(each.copy() for each in scope.expressions), *tables] if scope is not None else tables
+    if tables:
+        made.set("with_", exp.With(expressions=tables))
+    return made
+
+
+def _lateral_view(unnest: exp.Unnest, kind: DataType, *, is_outer: bool) -> exp.Lateral:
+    value, alias, offset = unnest.expressions[0].copy(), unnest.args.get("alias"), unnest.args.get("offset")
+    fields: list[str] | None = None
+    if isinstance(kind, MapType):
+        value, fields = exp.Anonymous(this="MAP_ENTRIES", expressions=[value]), ["key", "value"]
+    elif not isinstance(kind, ArrayType):
+        raise RefusedError(unnest, f"UNNEST: expected an ARRAY or a MAP, got {kind.simpleString()}.")
+    elif isinstance(kind.elementType, StructType):
+        fields = kind.elementType.fieldNames()
+    names = [each.name for each in alias.args.get("columns") or []] if alias is not None else []
+    own = fields or ["EXPR$0"]
+    if names and len(names) != len(own):
+        reason = f"UNNEST: it has {len(own)} columns ({', '.join(own)}), and {len(names)} names are given."
+        raise RefusedError(unnest, reason)
+    names = names or own
+    if offset:
+        value = _numbered(value, ["x"] if fields is None else [f"x.`{name}`" for name in fields])
+        names = [*names, offset.name if isinstance(offset, exp.Identifier) else "ORDINALITY"]
+    return exp.Lateral(
+        this=exp.Anonymous(this="EXPLODE" if fields is None and not offset else "INLINE", expressions=[value]),
+        view=True,
+        outer=is_outer,
+        alias=exp.TableAlias(
+            this=exp.to_identifier((alias.name if alias is not None else "") or "_unnest", quoted=True),
+            columns=[exp.to_identifier(name, quoted=True) for name in names],
+        ),
+    )
+
+
+def _numbered(value: exp.Expr, fields: list[str]) -> exp.Expr:
+    """Return an array of rows of these fields of each element ``x``, and its place, from 1 as in Flink."""
+    said: exp.Expr = exp.maybe_parse(f"TRANSFORM(a, (x, i) -> STRUCT({', '.join(fields)}, i + 1))", dialect="spark")
+    said.set("this", value.copy())
+    return said
 
 
 def _run(spark: SparkSession, text: str, views: Mapping[str, DataFrame]) -> DataFrame:

@@ -150,12 +150,12 @@ def _needs_time(scope: Scope, query: Query) -> bool:
 
     Reading with a watermark takes one streaming source per Kafka partition, so other queries read without one.
     """
-    # Tables FOR SYSTEM_TIME AS OF have no event time.
-    tables = [table for table in query.tree.find_all(exp.Table) if table.args.get("version") is None]
-    if any(windows_of(table) is not None for table in tables):
+    tables = list(query.tree.find_all(exp.Table))
+    if any(windows_of(each) is not None or temporal_joins.is_event_time(scope, each, query) for each in tables):
         return True
     own = {cte.alias for cte in query.tree.find_all(exp.CTE)}
-    going_on = [each for each in tables if each.name in own or is_endless(scope, each.name)]
+    looked_up = [each for each in tables if each.args.get("version") is not None]
+    going_on = [each for each in tables if each not in looked_up and (each.name in own or is_endless(scope, each.name))]
     return query.tree.find(exp.Join) is not None and len(going_on) > 1
 
 
@@ -219,7 +219,7 @@ class _Planner:
         made = tree.copy()
         made.set("with_", None)
         versions = temporal_joins.take_versions(self._scope, made, self._query)
-        looked = take_lookups(self._scope, made, self._query)
+        looked = take_lookups(self._scope, made)
         parts = self._parts(made, known, {*looked, *versions})
         if versions:
             made, parts = temporal_joins.version_joined(self._scope, made, parts, versions, self._place)

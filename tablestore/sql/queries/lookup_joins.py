@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from tablestore.spark.connect import is_remote
-from tablestore.sql.catalog.binding import connector_of
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import with_computed
 from tablestore.sql.catalog.table_references import tables_in
@@ -48,33 +47,25 @@ def side_of(join: exp.Join) -> str:
     return side
 
 
-def take_lookups(scope: Scope, select: exp.Select, query: Query) -> dict[str, exp.Table]:
+def take_lookups(scope: Scope, select: exp.Select) -> dict[str, exp.Table]:
     """Replace the lookup tables of a SELECT by names of frames.
 
     Args:
         scope: the session's scope.
         select: the SELECT, which is changed in place.
-        query: the whole query that contains it.
 
     Returns:
         The replaced tables, by the names of their frames.
 
     Raises:
-        RefusedError: a lookup table is a view, the time is not PROCTIME(), or the join is neither INNER nor LEFT.
+        RefusedError: a lookup table is a view, or the join is neither INNER nor LEFT.
     """
     found: dict[str, exp.Table] = {}
     for number, join in enumerate(lookups_in(select)):
         table = join.this
-        what = f"'{table.name}' FOR SYSTEM_TIME AS OF"
         made = scope.definition(table.name).made
         if not isinstance(made, CreateTable):
-            refuse(table, what, "a view has no versions; join its tables")
-        if connector_of(made) is not None:
-            continue
-        moment = table.args["version"].expression
-        if not is_proctime(scope, moment, query):
-            why = "only current rows can be looked up: use a column AS PROCTIME(), or join the tables"
-            refuse(moment, f"{what} a time that is not PROCTIME()", why)
+            refuse(table, f"'{table.name}' FOR SYSTEM_TIME AS OF", "a view has no versions; join its tables")
         side_of(join)
         key = f"{table.name}@lookup{number}"
         place = exp.to_table("x")

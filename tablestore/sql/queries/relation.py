@@ -53,6 +53,8 @@ class Relation:
         ordered: returns the same with ``_seq``, which is higher in later changes of a key; None if the order is
             unknown.
         latest: returns the changes as upserts and deletes by ``key``, at lower cost; None if that is not possible.
+        every: returns all changes of a changelog by key, in the order of each key, where ``changelog`` merges those of
+            a micro-batch; None if that is not possible.
         key: positions of columns by which rows are unique; empty if there is a single row, None if nothing is known.
         endless: whether it is unbounded.
         chained: whether Spark's check of operators must be off: the frame is a chain of stateful operators, which
@@ -69,6 +71,7 @@ class Relation:
     changelog: Callable[[], DataFrame] | None = None
     ordered: Callable[[], DataFrame] | None = None
     latest: Callable[[], DataFrame] | None = None
+    every: Callable[[], DataFrame] | None = None
     key: tuple[int, ...] | None = None
     endless: bool = True
     chained: bool = False
@@ -92,7 +95,7 @@ class Relation:
 
     def renamed(self, names: Sequence[str]) -> Relation:
         """Return the relation with other column names."""
-        make, ordered, latest, given = self.changelog, self.ordered, self.latest, tuple(names)
+        make, ordered, latest, every, given = self.changelog, self.ordered, self.latest, self.every, tuple(names)
         return replace(
             self,
             names=given,
@@ -100,6 +103,7 @@ class Relation:
             changelog=None if make is None else lambda: _named(make(), given),
             ordered=None if ordered is None else lambda: _named(ordered(), given),
             latest=None if latest is None else lambda: _named(latest(), given),
+            every=None if every is None else lambda: _named(every(), given),
         )
 
 

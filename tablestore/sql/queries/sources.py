@@ -9,8 +9,10 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from snapshot.errors import InvalidInputError
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import COMMIT_VERSION, SEQ
+from tablestore.connectors.spark.partition_watermarks import with_watermark
 from tablestore.spark.changelog import changelog
 from tablestore.sql.catalog.binding import connector_of, is_changelog
 from tablestore.sql.catalog.hints import stream_read, with_hints
@@ -58,8 +60,35 @@ def source(scope: Scope, made: CreateTable, *, timed: bool = False) -> Relation:
         return _of_key_table(frame, made) if made.primary_key else of_rows(frame)
     options = stream_read(scope.definition(made.name))
     if not made.primary_key:
-        return of_rows(with_computed(_added(table.read_stream(**options), made.name), made))
+        rows = with_computed(_added(table.read_stream(**options), made.name), made)
+        return of_rows(_timed(rows, made) if timed and made.watermark is not None else rows)
     return _of_key_table(with_computed(_changes_of(table, options), made), made)
+
+
+def timed_changes(scope: Scope, made: CreateTable) -> DataFrame:
+    """Return every change of a table with a primary key and a watermark: its columns, ``_change_type`` and ``_seq``.
+
+    Of a table of a connector that is each message, or each row of one.
+
+    Raises:
+        InvalidInputError: the log of a store table shows uncommitted changes, of which some are folded.
+    """
+    table = open_table(scope, made.name)
+    if not isinstance(table, TableStore):
+        return table.read_timed()
+    if table.log.shows_uncommitted:
+        msg = (
+            f"'{made.name}' FOR SYSTEM_TIME AS OF an event time: not with log.consistency='eventual', whose stream has "
+            "one change for each key and micro-batch, not every version. Use a transactional log."
+        )
+        raise InvalidInputError(msg)
+    changes = table.read_stream(**stream_read(scope.definition(made.name)))
+    return _timed(with_computed(changes.withColumn(SEQ, F.col(COMMIT_VERSION)), made), made)
+
+
+def _timed(frame: DataFrame, made: CreateTable) -> DataFrame:
+    assert made.watermark is not None, "only a table with a watermark is read with it"
+    return with_watermark(frame, made.watermark.column, f"{made.watermark.delay_ms} milliseconds")
 
 
 def _of_changelog(changes: DataFrame, made: CreateTable) -> Relation:
@@ -67,7 +96,8 @@ def _of_changelog(changes: DataFrame, made: CreateTable) -> Relation:
     if not made.primary_key:
         return of_changes(changes.drop(SEQ), None)
     # The changes hold the rows they replace, but a micro-batch may have several of one key.
-    return _of_key_table(first_and_last_of(changes, made.primary_key, F.col(SEQ)), made)
+    merged = _of_key_table(first_and_last_of(changes, made.primary_key, F.col(SEQ)), made)
+    return replace(merged, every=lambda: changes.drop(SEQ))
 
 
 def _added(changes: DataFrame, name: str) -> DataFrame:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sqlglot import exp
 
@@ -68,12 +69,20 @@ def _rows(spark: SparkSession, said: exp.Select, part: QueryInput) -> Relation:
     ordered = source.ordered if key is not None else None
     carried = [CHANGE_TYPE] if ordered is None else [CHANGE_TYPE, SEQ]
     changes = source.changes() if ordered is None else ordered()
-    rows = rows.select(*(exp.column(name, table=part.alias, quoted=True) for name in carried))
-    frame = over(spark, rows, {part.key: changes})
+
+    def over_changes(changes: DataFrame, carried: list[str]) -> DataFrame:
+        columns = [exp.column(name, table=part.alias, quoted=True) for name in carried]
+        return over(spark, rows.select(*columns), {part.key: changes})
+
+    frame = over_changes(changes, carried)
     if key is not None and said.args.get("where") is not None:
         # WHERE may keep only one row of an update, which makes it an insert or a delete.
         frame = tidied(frame, [own[position] for position in key])
-    return of_changes(frame.toDF(*names, *carried), key)
+    made = of_changes(frame.toDF(*names, *carried), key)
+    every = source.every
+    if every is None or key is None:
+        return made
+    return replace(made, every=lambda: over_changes(every(), [CHANGE_TYPE]).toDF(*names, CHANGE_TYPE))
 
 
 def _grouped(spark: SparkSession, said: exp.Select, part: QueryInput, place: Callable[[], StatePlace]) -> Relation:

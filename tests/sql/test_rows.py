@@ -1,0 +1,128 @@
+"""Rows within rows: UNNEST, VALUES with ROW(...), CREATE TABLE AS, and SIMILAR TO."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tablestore.sql import Catalog
+from tests.sql.test_run import finish, rows
+
+TABLES = """
+SET 'execution.runtime-mode' = 'batch';
+CREATE TABLE r (id INT, list ARRAY<ROW<a INT, b STRING>>, n ARRAY<INT>, m MAP<STRING, INT>);
+INSERT INTO r VALUES (1, ARRAY[ROW(1, 'x'), ROW(2, 'y')], ARRAY[7, 8], MAP['k', 1]),
+    (2, CAST(NULL AS ARRAY<ROW<a INT, b STRING>>), CAST(NULL AS ARRAY<INT>), CAST(NULL AS MAP<STRING, INT>));
+"""
+#: The place of an element begins at 1, as in Flink.
+UNNESTED = [
+    ("SELECT id, e.a, b FROM r CROSS JOIN UNNEST(r.list) AS e (a, b)", [(1, 1, "x"), (1, 2, "y")]),
+    ("SELECT id, c, d FROM r, UNNEST(list) AS e (c, d) WHERE c > 1", [(1, 2, "y")]),
+    ("SELECT id, e.a FROM r, UNNEST(r.list) AS e", [(1, 1), (1, 2)]),
+    ("SELECT r.id, e.* FROM r LEFT JOIN UNNEST(r.list) AS e ON TRUE", [(1, 1, "x"), (1, 2, "y"), (2, None, None)]),
+    ("SELECT id, b, o FROM r CROSS JOIN UNNEST(list) WITH ORDINALITY AS e (a, b, o)", [(1, "x", 1), (1, "y", 2)]),
+    ("SELECT id, v, o FROM r CROSS JOIN UNNEST(n) WITH ORDINALITY AS e (v, o)", [(1, 7, 1), (1, 8, 2)]),
+    ("SELECT id, k, v FROM r CROSS JOIN UNNEST(m) AS e (k, v)", [(1, "k", 1)]),
+    ("SELECT id, a, v FROM r CROSS JOIN UNNEST(list) AS e CROSS JOIN UNNEST(n) AS f (v)",
+        [(1, 1, 7), (1, 1, 8), (1, 2, 7), (1, 2, 8)]),
+    ("WITH w AS (SELECT id, list FROM r) SELECT s FROM (SELECT id + e.a AS s FROM w, UNNEST(w.list) AS e) AS q",
+        [(2,), (3,)]),
+    ("SELECT * FROM UNNEST(ARRAY[ROW(1, 'x')]) AS t (a, b)", [(1, "x")]),
+    ("SELECT * FROM UNNEST(ARRAY[1, 2]) AS t (a)", [(1,), (2,)]),
+]  # fmt: skip
+SIMILAR = [
+    ("'abc' SIMILAR TO '%(b|d)%'", True),
+    ("'abc' SIMILAR TO '(b|c)%'", False),
+    ("'abc' NOT SIMILAR TO 'a_'", True),
+    ("'a.c' SIMILAR TO 'a.c'", True),
+    ("'abc' SIMILAR TO 'a.c'", False),
+    ("'a1' SIMILAR TO '[[:ALPHA:]][0-9]'", True),
+    ("'b' SIMILAR TO '[^a-c]'", False),
+    ("'a%' SIMILAR TO 'a!%' ESCAPE '!'", True),
+    ("'ab' SIMILAR TO 'a!%' ESCAPE '!'", False),
+    ("'abab' SIMILAR TO '(ab){2}'", True),
+    ("'ab' LIKE 'a!%' ESCAPE '!'", False),
+]
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, tmp_path: Path) -> Catalog:
+    made = Catalog(spark, tmp_path / "warehouse")
+    made.sql(TABLES)
+    return made
+
+
+def test_unnest_gives_the_fields_of_rows(catalog: Catalog) -> None:
+    for text, wanted in UNNESTED:
+        assert rows(catalog, text) == wanted, text
+    for text, match in [
+        ("SELECT id FROM r, UNNEST(id) AS e", "expected an ARRAY or a MAP, got int"),
+        ("SELECT id FROM r, UNNEST(list) AS e (a)", r"it has 2 columns \(a, b\), and 1 names are given"),
+        ("SELECT id FROM r RIGHT JOIN UNNEST(list) AS e ON TRUE", "RIGHT JOIN UNNEST"),
+        ("SELECT id FROM r JOIN UNNEST(list) AS e ON e.a = 1", "a condition in ON"),
+    ]:
+        with pytest.raises(InvalidInputError, match=match):
+            catalog.sql(text)
+
+
+def test_unnest_in_a_continuous_query(catalog: Catalog) -> None:
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'; SET 'tablestore.trigger' = 'available-now'")
+    catalog.sql("CREATE TABLE out (id INT, a INT); CREATE TABLE n (b STRING, c BIGINT, PRIMARY KEY (b) NOT ENFORCED)")
+    finish(catalog, "INSERT INTO out SELECT id, e.a FROM r LEFT JOIN UNNEST(r.list) AS e (a, b) ON TRUE")
+    finish(catalog, "INSERT INTO n SELECT b, COUNT(*) FROM (SELECT e.b FROM r, UNNEST(r.list) AS e) AS q GROUP BY b")
+    assert rows(catalog, "SELECT * FROM out") == [(1, 1), (1, 2), (2, None)]
+    assert rows(catalog, "SELECT * FROM n") == [("x", 1), ("y", 1)]
+
+
+def test_rows_without_names_go_where_the_type_says(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE q (id INT, r ROW<a INT, b STRING>)")
+    null = "CAST(NULL AS ROW<a INT, b STRING>)"
+    catalog.sql(f"INSERT INTO q VALUES (1, ROW(1, 'x')), (2, {null}), (3, ROW(CAST(NULL AS INT), 'z')), (4, NULL)")
+    catalog.sql(f"INSERT INTO q VALUES ROW(5, ROW(5, 'v')), (6, {null})")
+    found = rows(catalog, "SELECT id, r.a, r.b, r IS NULL FROM q")
+    assert found == [
+        (1, 1, "x", False), (2, None, None, True), (3, None, "z", False), (4, None, None, True),
+        (5, 5, "v", False), (6, None, None, True),
+    ]  # fmt: skip
+    catalog.sql("INSERT INTO r (id, list) VALUES (3, ARRAY[ROW(9, CAST(NULL AS STRING))])")
+    assert rows(catalog, "SELECT e.a, e.b FROM r, UNNEST(list) AS e WHERE id = 3") == [(9, None)]
+
+
+def test_similar_to_is_a_pattern_for_the_whole_text(catalog: Catalog) -> None:
+    (found,) = rows(catalog, f"SELECT {', '.join(text for text, _ in SIMILAR)}")
+    assert dict(zip((text for text, _ in SIMILAR), found, strict=True)) == dict(SIMILAR)
+    for text, match in [
+        ("'x' SIMILAR TO '[x'", "expected a regular expression of the SQL standard"),
+        ("'x' SIMILAR TO 'a!' ESCAPE '!'", "expected a regular expression"),
+        ("'x' SIMILAR TO 'a' ESCAPE '!!'", "expected one character"),
+        ("'x' SIMILAR TO UPPER('x')", "expected a pattern in single quotes"),
+    ]:
+        with pytest.raises(InvalidInputError, match=match):
+            catalog.sql(f"SELECT {text}")
+
+
+def test_a_table_is_created_of_a_query(catalog: Catalog) -> None:
+    def described(name: str) -> list[tuple[Any, ...]]:
+        return [row[:4] for row in catalog.sql(f"DESCRIBE {name}").rows]
+
+    catalog.sql("CREATE TABLE plain WITH ('bucket' = '2') AS SELECT id, id * 1.5 AS x, n FROM r")
+    assert described("plain") == [
+        ("id", "INT", "TRUE", ""), ("x", "DECIMAL(13, 1)", "TRUE", ""), ("n", "ARRAY<INT>", "TRUE", ""),
+    ]  # fmt: skip
+    assert rows(catalog, "SELECT id, n[1] FROM plain") == [(1, 7), (2, None)]
+    with pytest.raises(AlreadyExistsError):
+        catalog.sql("CREATE TABLE plain AS SELECT 1 AS x")
+    # What fails leaves no table.
+    for text in ("AS SELECT NULL AS id", "(PRIMARY KEY (id) NOT ENFORCED) AS SELECT CAST(NULL AS INT) AS id"):
+        with pytest.raises(InvalidInputError):
+            catalog.sql(f"CREATE TABLE nothing {text}")
+        with pytest.raises(NotFoundError):
+            catalog.table("nothing")
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'; SET 'tablestore.trigger' = 'available-now'")
+    finish(catalog, "CREATE TABLE counts (PRIMARY KEY (one) NOT ENFORCED) AS SELECT 1 AS one, COUNT(*) AS c FROM r")
+    assert described("counts") == [("one", "INT", "FALSE", "PRI(one)"), ("c", "BIGINT", "TRUE", "")]
+    assert rows(catalog, "SELECT * FROM counts") == [(1, 2)]
