@@ -1,10 +1,13 @@
-"""A DuckDB connection for one thread: Arrow in and out, limited memory, no extensions and no Python variables."""
+"""DuckDB for one thread at a time: Arrow in and out, limited memory, no extensions and no Python variables."""
 
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
 
 import duckdb
 import pyarrow as pa
@@ -12,6 +15,7 @@ import pyarrow as pa
 from snapshot.duckdb_connection import connect, interruptible
 
 _STATEMENTS_MAX = 64
+_IDLE_MAX = 4
 
 
 class _Slot:
@@ -29,13 +33,21 @@ class _Slot:
 class Duck:
     """Runs SQL over Arrow batches. The connection opens with the first query and is not pickled.
 
-    Each query is prepared once: planning takes 3 ms, as long as running it on 10,000 rows of JSON.
+    Each query is prepared once: planning takes 3 ms, as long as running it on 10,000 rows of JSON. Opening and closing
+    DuckDB takes 20 ms. So the connection of a `Duck` that is gone, with what it has prepared, serves a later one: a
+    Spark task decodes with new objects, in a Python worker that earlier tasks have used.
     """
 
     def __init__(self, memory_limit: str) -> None:
         """Store the memory limit in DuckDB's notation (``256MB``); nothing is opened until the first query."""
         self._memory_limit = memory_limit
-        self.forget()
+        self._database: _PreparedQueries | None = None
+
+    def __del__(self) -> None:
+        """Leave the connection to later objects with the same memory limit."""
+        if self._database is not None:
+            _idle.append(self._database)
+            del _idle[:-_IDLE_MAX]
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state to pickle, without the connection."""
@@ -44,7 +56,7 @@ class Duck:
     def __setstate__(self, state: dict[str, str]) -> None:
         """Restore a pickled state, without a connection."""
         self._memory_limit = state["_memory_limit"]
-        self.forget()
+        self._database = None
 
     def run(self, sql: str, **tables: pa.RecordBatch) -> pa.RecordBatch:
         """Run one query over batches, each named by its keyword, and return the result as one batch.
@@ -55,12 +67,7 @@ class Duck:
         """
         try:
             with interruptible():
-                connection = self._opened()
-                for name, table in tables.items():
-                    self._slot(connection, name, table.schema).batch = table
-                statement = self._prepared(connection, sql)
-                rows = max(len(table) for table in tables.values())
-                result = connection.sql(f"EXECUTE {statement}").to_arrow_table(batch_size=max(rows, 1))
+                result = self._opened(sql).run(sql, tables)
         except (duckdb.FatalException, duckdb.InternalException, KeyboardInterrupt):
             # After these errors the DuckDB connection is unusable; an interrupt may leave a table or a statement
             # half created.
@@ -70,50 +77,87 @@ class Duck:
             # DuckDB quotes the offending text in its message and may truncate it in the middle of a character.
             msg = f"the query failed, with a message that cannot be shown: {error.object!r:.300}"
             raise duckdb.InvalidInputException(msg) from error
-        finally:
-            for name in tables:
-                if name in self._slots:
-                    self._slots[name].batch = None
         batches = result.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
 
     def forget(self) -> None:
         """Drop the connection; the next query opens a new one."""
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._database = None
+
+    def _opened(self, sql: str) -> _PreparedQueries:
+        if self._database is None:
+            _open.add(self)
+            self._database = _idle_one(self._memory_limit, sql) or _PreparedQueries(self._memory_limit)
+        return self._database
+
+
+class _PreparedQueries:
+    """A DuckDB connection, with tables whose batches are replaced and queries that are prepared."""
+
+    def __init__(self, memory_limit: str) -> None:
+        self.memory_limit = memory_limit
+        self.process = os.getpid()
+        self._connection = connect(memory_limit=memory_limit, python_enable_replacements=False)
         self._slots: dict[str, _Slot] = {}
         self._statements: OrderedDict[str, str] = OrderedDict()
         self._numbers = 0
 
-    def _opened(self) -> duckdb.DuckDBPyConnection:
-        if self._connection is None:
-            _open.add(self)
-            self._connection = connect(memory_limit=self._memory_limit, python_enable_replacements=False)
-        return self._connection
+    def has_prepared(self, sql: str) -> bool:
+        """Return whether a query is prepared."""
+        return sql in self._statements
 
-    def _slot(self, connection: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema) -> _Slot:
+    def run(self, sql: str, tables: Mapping[str, pa.RecordBatch]) -> pa.Table:
+        """Return the result of a query; batches are let go afterwards."""
+        try:
+            for name, table in tables.items():
+                self._slot(name, table.schema).batch = table
+            statement = self._prepared(sql)
+            rows = max(len(table) for table in tables.values())
+            return self._connection.sql(f"EXECUTE {statement}").to_arrow_table(batch_size=max(rows, 1))
+        finally:
+            for name in tables:
+                if name in self._slots:
+                    self._slots[name].batch = None
+
+    def _slot(self, name: str, schema: pa.Schema) -> _Slot:
         """Return the slot of a table; a changed schema replaces the slot and drops all prepared statements."""
         slot = self._slots.get(name)
         if slot is None or slot.schema != schema:
             slot = self._slots[name] = _Slot(schema)
-            connection.register(name, slot)
+            self._connection.register(name, slot)
             while self._statements:
-                connection.execute(f"DEALLOCATE {self._statements.popitem()[1]}")
+                self._connection.execute(f"DEALLOCATE {self._statements.popitem()[1]}")
         return slot
 
-    def _prepared(self, connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    def _prepared(self, sql: str) -> str:
         """Return the name of the prepared statement for a query."""
         if sql not in self._statements:
             while len(self._statements) >= _STATEMENTS_MAX:
-                connection.execute(f"DEALLOCATE {self._statements.popitem(last=False)[1]}")
+                self._connection.execute(f"DEALLOCATE {self._statements.popitem(last=False)[1]}")
             self._numbers += 1
             statement = f"query_{self._numbers}"
-            connection.execute(f"PREPARE {statement} AS {sql}")
+            self._connection.execute(f"PREPARE {statement} AS {sql}")
             self._statements[sql] = statement
         self._statements.move_to_end(sql)
         return self._statements[sql]
 
 
 _open: weakref.WeakSet[Duck] = weakref.WeakSet()
+_idle: list[_PreparedQueries] = []
+"""The connections of objects that are gone, the last one used at the end."""
+
+
+def _idle_one(memory_limit: str, sql: str) -> _PreparedQueries | None:
+    """Remove and return an idle connection, if possible one that has prepared a query; None if there is none."""
+    # A process that was forked also has the connections of its parent, which are not its own.
+    kind = (memory_limit, os.getpid())
+    fitting = [database for database in _idle if (database.memory_limit, database.process) == kind]
+    for database in sorted(fitting, key=lambda each: each.has_prepared(sql), reverse=True):
+        # Another thread may have taken it since.
+        with suppress(ValueError):
+            _idle.remove(database)
+            return database
+    return None
 
 
 @atexit.register
@@ -121,3 +165,4 @@ def _forget_all() -> None:
     """Drop all connections at exit: DuckDB prints leak reports if a thread still holds one when Python ends."""
     for duck in list(_open):
         duck.forget()
+    _idle.clear()

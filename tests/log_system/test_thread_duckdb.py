@@ -46,6 +46,59 @@ def test_a_process_that_ran_tasks_says_nothing_when_it_ends() -> None:
     assert (run.stdout, run.stderr) == ("", "")
 
 
+def test_the_connection_of_one_that_is_gone_serves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening DuckDB takes longer than a small task, and each task has new objects."""
+    opened: list[str] = []
+    monkeypatch.setattr(module, "_idle", [])
+    monkeypatch.setattr(module, "_PreparedQueries", _counted(opened))
+    key, value = pa.RecordBatch.from_pydict({"n": [1]}), pa.RecordBatch.from_pydict({"s": ["one"]})
+    for _ in range(3):
+        first, second = Duck("64MB"), Duck("64MB")
+        assert first.run("SELECT n FROM t", t=key).to_pylist() == [{"n": 1}]
+        assert second.run("SELECT s FROM t", t=value).to_pylist() == [{"s": "one"}]
+        del second, first
+    assert opened == ["64MB", "64MB"]
+    queries = ["SELECT n FROM t", "SELECT s FROM t"]
+    assert sorted(sql for each in module._idle for sql in queries if each.has_prepared(sql)) == queries
+
+
+def test_a_connection_serves_only_the_same_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_idle", [])
+    one = pa.RecordBatch.from_pydict({"n": [1]})
+    for limit in ("64MB", "128MB"):
+        sql = "SELECT current_setting('memory_limit') AS bytes FROM t"
+        assert Duck(limit).run(sql, t=one).to_pylist() == [{"bytes": {"64MB": "61.0 MiB", "128MB": "122.0 MiB"}[limit]}]
+
+
+def test_a_connection_that_was_interrupted_serves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_idle", [])
+    duck, one = Duck("64MB"), pa.RecordBatch.from_pydict({"n": [1]})
+    with ctrl_c_after(0.1), pytest.raises(KeyboardInterrupt):
+        duck.run("SELECT sum(n * i) FROM t, range(1000000000000) r(i)", t=one)
+    del duck
+    assert not module._idle
+
+
+def test_idle_connections_are_few_and_hold_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_idle", [])
+    one = pa.RecordBatch.from_pydict({"n": [1]})
+    ducks = [Duck("64MB") for _ in range(6)]
+    for duck in ducks:
+        duck.run("SELECT n FROM t", t=one)
+    del duck, ducks
+    assert len(module._idle) == 4
+    assert all(slot.batch is None for each in module._idle for slot in each._slots.values())
+
+
+def _counted(opened: list[str]) -> type:
+    class Counted(module._PreparedQueries):
+        def __init__(self, memory_limit: str) -> None:
+            opened.append(memory_limit)
+            super().__init__(memory_limit)
+
+    return Counted
+
+
 @contextmanager
 def ctrl_c_after(seconds: float) -> Iterator[None]:
     def interrupted(*_: object) -> None:
