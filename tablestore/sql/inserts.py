@@ -96,7 +96,10 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
 
 
 def create_table_as(scope: Scope, statement: CreateTableAs, planned: Plan) -> StreamingQuery | None:
-    """Create a table with the columns of a query, and insert its rows; if that fails, drop the table again.
+    """Create a table with the columns of a query, and insert its rows.
+
+    A rejected INSERT has changed nothing, so the table is dropped again. After any other error it stays: the INSERT may
+    have committed.
 
     Args:
         scope: the session's scope.
@@ -118,7 +121,7 @@ def create_table_as(scope: Scope, statement: CreateTableAs, planned: Plan) -> St
     create_table(scope, replace(made, columns=tuple(columns)))
     try:
         return insert(scope, Insert(made.name, statement.query))
-    except Exception:
+    except InvalidInputError:
         drop(scope, Drop(made.name, temporary=made.temporary))
         raise
 

@@ -116,12 +116,16 @@ def test_a_table_is_created_of_a_query(catalog: Catalog) -> None:
     assert rows(catalog, "SELECT id, n[1] FROM plain") == [(1, 7), (2, None)]
     with pytest.raises(AlreadyExistsError):
         catalog.sql("CREATE TABLE plain AS SELECT 1 AS x")
-    # What fails leaves no table.
+    # What is rejected leaves no table; after another failure something may have been committed.
     for text in ("AS SELECT NULL AS id", "(PRIMARY KEY (id) NOT ENFORCED) AS SELECT CAST(NULL AS INT) AS id"):
         with pytest.raises(InvalidInputError):
             catalog.sql(f"CREATE TABLE nothing {text}")
         with pytest.raises(NotFoundError):
             catalog.table("nothing")
+    with pytest.raises(Exception, match="broken") as failed:
+        catalog.sql("CREATE TABLE stays AS SELECT CAST(RAISE_ERROR('broken') AS INT) AS id FROM r")
+    assert not isinstance(failed.value, InvalidInputError)
+    assert rows(catalog, "SELECT * FROM stays") == []
     catalog.sql("SET 'execution.runtime-mode' = 'streaming'; SET 'tablestore.trigger' = 'available-now'")
     finish(catalog, "CREATE TABLE counts (PRIMARY KEY (one) NOT ENFORCED) AS SELECT 1 AS one, COUNT(*) AS c FROM r")
     assert described("counts") == [("one", "INT", "FALSE", "PRI(one)"), ("c", "BIGINT", "TRUE", "")]
