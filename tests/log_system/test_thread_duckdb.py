@@ -33,6 +33,24 @@ threading.Thread(target=hold, daemon=True).start()
 opened.wait()
 """
 
+_FORKED = """
+import os
+import pyarrow as pa
+from log_system.formats.thread_duckdb import Duck
+
+def run():
+    duck = Duck("64MB")
+    assert duck.run("SELECT n FROM t", t=pa.RecordBatch.from_pydict({"n": [1]})).to_pylist() == [{"n": 1}]
+    return duck
+
+run()
+child = os.fork()
+if child == 0:
+    print(run()._database.process == os.getpid(), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
 
 def test_one_that_a_thread_holds_when_python_ends_says_nothing() -> None:
     run = subprocess.run([sys.executable, "-c", _HELD], capture_output=True, text=True, timeout=60, check=True)
@@ -44,6 +62,11 @@ def test_a_process_that_ran_tasks_says_nothing_when_it_ends() -> None:
     tasks = "import duckdb; from tablestore.spark.python_worker import begin_task; begin_task(); begin_task()"
     run = subprocess.run([sys.executable, "-c", tasks], capture_output=True, text=True, timeout=60, check=True)
     assert (run.stdout, run.stderr) == ("", "")
+
+
+def test_a_forked_process_opens_its_own_connection() -> None:
+    run = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=60, check=True)
+    assert (run.stdout, run.stderr) == ("True\n", "")
 
 
 def test_the_connection_of_one_that_is_gone_serves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

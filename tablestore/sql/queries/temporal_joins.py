@@ -90,10 +90,13 @@ def take_versions(scope: Scope, select: exp.Select, query: Query) -> dict[str, V
         made = scope.definition(table.name).made
         moment = table.args["version"].expression
         is_now = is_proctime(scope, moment, query)
-        if not isinstance(made, CreateTable) or (is_now and connector_of(made) is None):
+        if not isinstance(made, CreateTable):
             continue
-        keyed = connector_of(made) is Connector.UPSERT or is_changelog(made) or connector_of(made) is None
-        if not keyed or not made.primary_key:
+        connector = connector_of(made)
+        if is_now and connector is None:
+            continue
+        has_versions = connector is not Connector.KAFKA or is_changelog(made)
+        if not has_versions or not made.primary_key:
             why = "its rows have no versions: CREATE it as 'upsert-kafka', or in a changelog format with a PRIMARY KEY"
             refuse(table, what, why)
         if not is_endless(scope, made.name):
