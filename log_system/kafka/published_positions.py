@@ -9,13 +9,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from log_system.index import IndexEntry, LogIndex
+from log_system.kafka.client.cluster import group_offsets
 from log_system.kafka.client.connect import kafka_errors
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.messages import Records, Wanted
@@ -34,13 +34,6 @@ _REMEDY: Final = "Try again; a longer log.retention gives more time."
 _MESSAGES: Final = Wanted(messages=True)
 _WARNED: Final[set[tuple[str, int]]] = set()
 """Table ids and partition counts for which this process has already warned about more partitions than buckets."""
-_WAIT_SECONDS = 0.1
-_ATTEMPTS_MAX = 100
-_COORDINATOR_MOVES = (
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-)
 
 
 def register(log: KafkaLog, consumer: Any, index: LogIndex) -> list[RegisterPosition]:
@@ -158,22 +151,8 @@ def tasks_token(log: KafkaLog) -> tuple[str | None, Any]:
 
 
 def _group_offsets(log: KafkaLog, consumer: Any, partitions: Iterable[int]) -> list[TopicPartition]:
-    """Return a group's committed offsets, retrying while its coordinator is starting or moving."""
     asked = [TopicPartition(log.topic, partition) for partition in partitions]
-    with kafka_errors(f"read the register of topic {log.topic!r}", log.client, handle=consumer):
-        for attempt in range(_ATTEMPTS_MAX):
-            try:
-                committed: list[TopicPartition] = consumer.committed(asked, timeout=log.client.wait_seconds)
-                for answer in committed:
-                    if answer.error is not None:
-                        raise KafkaException(answer.error)
-            except KafkaException as error:
-                if error.args[0].code() not in _COORDINATOR_MOVES or attempt == _ATTEMPTS_MAX - 1:
-                    raise
-                time.sleep(_WAIT_SECONDS)
-            else:
-                return committed
-    raise AssertionError
+    return group_offsets(f"read the register of topic {log.topic!r}", log.client, consumer, asked)
 
 
 def last_position(log: KafkaLog, partition: int, start: int) -> RegisterPosition | None:

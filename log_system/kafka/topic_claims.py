@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from confluent_kafka import TopicPartition
 
-from log_system.kafka.client.connect import KafkaClient, kafka_errors
+from log_system.kafka.client.cluster import ask_coordinator, commit_offsets
+from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import TopicIds
 
 
@@ -30,8 +31,7 @@ def claim(client: KafkaClient, name: str, ids: TopicIds, table_id: str) -> None:
     group = claim_group(name, ids, table_id)
     consumer = client.consumer(group)
     try:
-        with kafka_errors(f"claim topic '{name}'", client):
-            consumer.commit(offsets=[TopicPartition(name, 0, 0, table_id)], asynchronous=False)
+        commit_offsets(f"claim topic '{name}'", client, consumer, [TopicPartition(name, 0, 0, table_id)])
     finally:
         consumer.close()
 
@@ -43,12 +43,16 @@ def claimed_by(client: KafkaClient, name: str, ids: TopicIds) -> Sequence[str]:
         UnavailableError: the broker does not respond.
     """
     prefix, admin = _prefix(name, ids), client.admin()
-    with kafka_errors(f"look for other tables on topic '{name}'", client, handle=admin):
+
+    def groups() -> list[str]:
         listed = admin.list_consumer_groups(request_timeout=client.request_seconds).result()
         if listed.errors:
             # A broker that did not respond may hold a claim.
             raise listed.errors[0]
-    return sorted(each.group_id.removeprefix(prefix) for each in listed.valid if each.group_id.startswith(prefix))
+        return [each.group_id for each in listed.valid]
+
+    found = ask_coordinator(f"look for other tables on topic '{name}'", client, groups, handle=admin)
+    return sorted(each.removeprefix(prefix) for each in found if each.startswith(prefix))
 
 
 def _prefix(name: str, ids: TopicIds) -> str:

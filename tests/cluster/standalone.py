@@ -28,6 +28,7 @@ from tests.harness.started import Started
 SPARK_HOME = Path(pyspark.__file__).parent
 WORKERS = 2
 START_SECONDS = 90.0
+STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.05
 SYSTEM_PATH = "/usr/bin:/bin"
 _MEMORY = "1g"
@@ -123,11 +124,14 @@ class StandaloneCluster(Started):
         return pid
 
     def stop(self) -> None:
-        """End every process of the cluster."""
+        """End every process of the cluster, those too that a process started while it was killed."""
         for daemon in [*self._workers.values(), *([self._master] if self._master else [])]:
             daemon.kill()
-        for pid in self.leftovers():
-            _kill(pid)
+        end = time.monotonic() + STOP_SECONDS
+        while (left := self.leftovers()) and time.monotonic() < end:
+            for pid in left:
+                _kill(pid)
+            time.sleep(LOOK_SECONDS)
 
     def leftovers(self) -> list[int]:
         """Return the ids of processes that run in the cluster's folders."""

@@ -26,7 +26,7 @@ from tablestore.write.optimistic_retry import Replaced
 from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
-from tests.harness.local_writes import Row, drain_raw, make_table, publisher_of, rewriting, settle, staged, write
+from tests.harness.local_writes import Row, drain_raw, make_table, publisher_of, rewriting, staged, write
 from tests.harness.log_audit import verify
 
 pytestmark = pytest.mark.crash
@@ -45,7 +45,6 @@ STEPS: list[tuple[type, str]] = [
 
 def in_log(servers: str, topic: str) -> Counter[Row]:
     """Fold a log of Arrow records as a plain consumer would."""
-    settle(servers, topic)
     found: Counter[Row] = Counter()
     for partition in drain_raw(servers, topic, PARTITIONS):
         rows: Counter[Row] = Counter()

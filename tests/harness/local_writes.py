@@ -180,13 +180,16 @@ def _changes_of(folder: Path, version: int, partitions: int) -> list[tuple[int, 
     return found
 
 
-def drain(servers: str, topic: str, partitions: int) -> list[list[Change]]:
+def drain(servers: str, topic: str, partitions: int, *, settled: bool = True) -> list[list[Change]]:
     """Read a topic to its end as any Kafka user would: a plain ``read_committed`` consumer, a JSON or Arrow reader."""
-    return [[c for record in records for c in _changes(record)] for records in drain_raw(servers, topic, partitions)]
+    read = drain_raw(servers, topic, partitions, settled=settled)
+    return [[c for record in records for c in _changes(record)] for records in read]
 
 
-def drain_raw(servers: str, topic: str, partitions: int) -> list[list[Any]]:
-    """Read a topic's committed messages, partition by partition."""
+def drain_raw(servers: str, topic: str, partitions: int, *, settled: bool = True) -> list[list[Any]]:
+    """Read a topic's committed messages, partition by partition; if ``settled``, see :func:`settle` first."""
+    if settled:
+        settle(servers, topic)
     consumer = Consumer(
         {
             "bootstrap.servers": servers,

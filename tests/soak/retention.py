@@ -35,7 +35,6 @@ from tests.harness.local_writes import (
     recover_at,
     rows_of,
     run_here,
-    settle,
 )
 from tests.harness.log_audit import verify
 from tests.harness.spark_tables import delete_records
@@ -152,7 +151,6 @@ class Overtaken:
 
     def judge(self) -> Verdict:
         """Compare the log, as far as it is kept, with what is committed; and what readers are given."""
-        settle(self.servers, self.topic)
         verdict, log = Verdict(), drain(self.servers, self.topic, PARTITIONS)
         expected = committed_changes(self.path, PARTITIONS, self.archive)
         for seen, wanted in zip(log, ([change for _, change in part] for part in expected), strict=True):

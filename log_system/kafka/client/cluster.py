@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -25,10 +25,11 @@ from log_system.kafka.client.admin_requests import (
     missing,
     one,
 )
-from log_system.kafka.client.connect import KafkaClient, kafka_errors
+from log_system.kafka.client.connect import Handle, KafkaClient, kafka_errors
 from log_system.kafka.client.errors import codes
 from snapshot.errors import NotFoundError, UnavailableError
 
+T = TypeVar("T")
 _GONE = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.NON_EMPTY_GROUP)
 
 
@@ -39,13 +40,16 @@ def delete_groups(client: KafkaClient, groups: Sequence[str]) -> None:
         UnavailableError: the broker does not respond.
     """
     admin = client.admin()
-    with kafka_errors("remove consumer groups", client, handle=admin):
+
+    def delete() -> None:
         for future in admin.delete_consumer_groups(list(groups), request_timeout=client.request_seconds).values():
             try:
                 future.result()
             except KafkaException as error:
                 if error.args[0].code() not in _GONE:
                     raise
+
+    ask_coordinator("remove consumer groups", client, delete, handle=admin)
 
 
 def has_offsets(client: KafkaClient, group: str, topic: str) -> bool:
@@ -54,11 +58,14 @@ def has_offsets(client: KafkaClient, group: str, topic: str) -> bool:
     Raises:
         UnavailableError: the broker does not respond.
     """
-    admin = client.admin()
+    admin, asked = client.admin(), [ConsumerGroupTopicPartitions(group)]
     try:
-        with kafka_errors(f"read the offsets of group {group!r}", client, handle=admin):
-            asked = [ConsumerGroupTopicPartitions(group)]
-            found = one(admin.list_consumer_group_offsets(asked, request_timeout=client.request_seconds))
+        found = ask_coordinator(
+            f"read the offsets of group {group!r}",
+            client,
+            lambda: one(admin.list_consumer_group_offsets(asked, request_timeout=client.request_seconds)),
+            handle=admin,
+        )
     except NotFoundError:
         return False
     return any(each.topic == topic and each.offset >= 0 for each in found.topic_partitions or ())
@@ -186,6 +193,65 @@ class Cluster:
         )
 
 
+def ask_coordinator(doing: str, client: KafkaClient, ask: Callable[[], T], *, handle: Handle | None = None) -> T:
+    """Send a request to the coordinators of consumer groups, retrying while one is starting or moving.
+
+    librdkafka retries such requests only in part. The first request for a group creates the topic of all groups on the
+    broker, which then takes a moment to load it.
+
+    Args:
+        doing: what is attempted, for the message.
+        client: the client.
+        ask: sends the request and returns its answer; idempotent.
+        handle: the consumer or admin client in use.
+
+    Raises:
+        UnavailableError: a coordinator is not ready within the client's ``wait_seconds``.
+    """
+    until = time.monotonic() + client.wait_seconds
+    with kafka_errors(doing, client, handle=handle):
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                if error.args[0].code() not in _MOVING:
+                    raise
+                if time.monotonic() > until:
+                    waited = f"{client.wait_seconds:g} s"
+                    msg = f"{doing}: the group's coordinator is not ready after {waited}. Retry later."
+                    raise UnavailableError(msg) from error
+            time.sleep(SETTLE_STEP_SECONDS)
+
+
+def group_offsets(doing: str, client: KafkaClient, consumer: Any, asked: list[TopicPartition]) -> list[TopicPartition]:
+    """Return the offsets that the group of ``consumer`` has committed; below 0 where it has none.
+
+    Raises:
+        UnavailableError: see :func:`ask_coordinator`.
+    """
+    return ask_coordinator(
+        doing, client, lambda: _checked(consumer.committed(asked, timeout=client.wait_seconds)), handle=consumer
+    )
+
+
+def commit_offsets(doing: str, client: KafkaClient, consumer: Any, offsets: list[TopicPartition]) -> None:
+    """Commit offsets of the group of ``consumer``, with their metadata.
+
+    Raises:
+        UnavailableError: see :func:`ask_coordinator`.
+    """
+    ask_coordinator(
+        doing, client, lambda: _checked(consumer.commit(offsets=offsets, asynchronous=False)), handle=consumer
+    )
+
+
+def _checked(answers: list[TopicPartition]) -> list[TopicPartition]:
+    for at in answers:
+        if at.error is not None and at.error.code() != KafkaError.NO_ERROR:
+            raise KafkaException(at.error)
+    return answers
+
+
 class GroupOffsets:
     """The committed offsets of a consumer group, read and committed without joining the group."""
 
@@ -202,10 +268,7 @@ class GroupOffsets:
             UnavailableError: the broker does not respond.
         """
         asked = [TopicPartition(topic, number) for topic, number in partitions]
-        answers = self._patiently(
-            f"read the offsets of group {self._group!r}",
-            lambda it: it.committed(asked, timeout=self._client.wait_seconds),
-        )
+        answers = group_offsets(f"read the offsets of group {self._group!r}", self._client, self._open(), asked)
         return {(at.topic, at.partition): at.offset for at in answers if at.offset >= 0}
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
@@ -216,10 +279,7 @@ class GroupOffsets:
         """
         if offsets:
             moved = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
-            self._patiently(
-                f"commit the offsets of group {self._group!r}",
-                lambda it: it.commit(offsets=moved, asynchronous=False),
-            )
+            commit_offsets(f"commit the offsets of group {self._group!r}", self._client, self._open(), moved)
 
     def metadata(self) -> Any:
         """Return the group metadata that a producer needs to move the group's offsets in a transaction."""
@@ -231,30 +291,6 @@ class GroupOffsets:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
-
-    def _patiently(self, doing: str, ask: Callable[[Any], list[TopicPartition]]) -> list[TopicPartition]:
-        """Send a request, retrying while the group's coordinator is starting or moving.
-
-        Raises:
-            UnavailableError: the coordinator is not ready within the client's ``wait_seconds``.
-        """
-        until = time.monotonic() + self._client.wait_seconds
-        with kafka_errors(doing, self._client):
-            while True:
-                try:
-                    answers = ask(self._open())
-                    for at in answers:
-                        if at.error is not None and at.error.code() != KafkaError.NO_ERROR:
-                            raise KafkaException(at.error)
-                    return answers
-                except KafkaException as error:
-                    if error.args[0].code() not in _MOVING:
-                        raise
-                    if time.monotonic() > until:
-                        waited = f"{self._client.wait_seconds:g} s"
-                        msg = f"{doing}: the group's coordinator is not ready after {waited}. Retry later."
-                        raise UnavailableError(msg) from error
-                time.sleep(SETTLE_STEP_SECONDS)
 
     def _open(self) -> Any:
         if self._consumer is None:

@@ -161,7 +161,7 @@ def _compare(
 ) -> Verdict:
     # The index and the log first: what they show must be committed when the table is read after them.
     index = read_index(path)
-    records = drain_raw(servers, topic, partitions)
+    records = drain_raw(servers, topic, partitions, settled=complete)
     expected = committed(path, partitions, key=key, archive=archive)
     seen = [[(r.offset(), changes_in(r, key=key)) for r in part] for part in records]
     return judge(index, seen, expected, small=small, complete=complete, oldest=oldest_of(path, key=key))

@@ -64,7 +64,6 @@ class Table:
 
     def verdict(self) -> Verdict:
         """Compare the log, and what the stream has given, with the table."""
-        settle(self.servers, self.topic)
         table = TableContext.open(str(self.path))
         truth = rows_of(table)
         log = fold(change for partition in drain(self.servers, self.topic, PARTITIONS) for change in partition)
