@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tablestore.session import session
+from tests.harness.waiting import PATIENCE_SECONDS
 
 SMALL = {
     "spark.driver.memory": "512m",
@@ -50,7 +51,7 @@ class Driver:
 
     def run(self, step: Callable[..., Any], *given: Any) -> Any:
         """Run a step with the session, and return what it returns."""
-        return self.start(step, *given).result(timeout=300)
+        return self.start(step, *given).result(timeout=PATIENCE_SECONDS)
 
     def start(self, step: Callable[..., Any], *given: Any) -> Future[Any]:
         """Begin a step with the session."""

@@ -24,6 +24,7 @@ from tests.crash.processes.ledger import Ledger
 from tests.harness.local_writes import drain, make_table, recover_at, settle, write
 from tests.harness.plain_topics import make_topic
 from tests.harness.table_audit import assert_index_is_true, assert_log_is_prefix, audit
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = [
     pytest.mark.slow,
@@ -199,7 +200,7 @@ def test_a_driver_killed_in_a_large_publish_loses_and_doubles_nothing(
     wait_until(lambda: written(servers, name) > LARGE // 4, step)
     driver.kill()
     with pytest.raises(BrokenProcessPool):
-        step.result(timeout=60)
+        step.result(timeout=PATIENCE_SECONDS)
     assert_log_is_prefix(path, servers, name, PARTITIONS)
     recover_at(path, PARTITIONS)
     audit(path, servers, name, PARTITIONS)

@@ -32,6 +32,7 @@ from tablestore.table.maintenance import Maintenance
 from tablestore.table.tags import TableTags
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.spark_tables import AVAILABLE, frame, make, rows
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Case = Callable[["World"], None]
 CASES: dict[str, Case] = {}
@@ -251,7 +252,7 @@ def _(world: World) -> None:
             query_name="copy",
             transform=lambda batch: batch.withColumn("v", F.upper("v")),
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE_SECONDS)
         assert rows(sink.read()) == {1: "A", 2: "B", 3: f"C{number}", 4: "D"}
     assert [each.name for each in source.consumers.all()] == ["copy"]
     source.consumers.reset("copy")
@@ -259,7 +260,7 @@ def _(world: World) -> None:
     eventual = world.table(log=True, log__consistency="eventual")
     query = eventual.read_stream(state=world.folder / "state").writeStream.format("memory").queryName("folded")
     query = query.option("checkpointLocation", str(world.folder / "memory")).trigger(**AVAILABLE).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE_SECONDS)
     assert rows(world.remote.table("folded").select("id", "v")) == {1: "a", 2: "b", 3: "c"}
 
 
@@ -274,7 +275,7 @@ def _(world: World) -> None:
     stream = table.read_stream().select("id", "v").writeStream.format("tablestore").trigger(**AVAILABLE)
     copy = world.table(log=True)
     query = stream.option("checkpointLocation", str(world.folder / "c")).option("path", copy.path).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE_SECONDS)
     assert rows(copy.read()) == rows(table.read())
     assert copy.verify().ok
 
@@ -290,13 +291,13 @@ def _(world: World) -> None:
     counts = stream.groupBy("id").agg(F.max("v").alias("v"))
     for expected in ({1: "a", 2: "b"}, {1: "a", 2: "z"}):
         query = connectors.write_stream(counts, "upsert-kafka", given, output_mode="update").trigger(**AVAILABLE)
-        assert query.start().awaitTermination(60)
+        assert query.start().awaitTermination(PATIENCE_SECONDS)
         assert rows(connectors.read(world.remote, "upsert-kafka", DDL, upsert)) == expected
         world.wire.send(str(plain["topic"]), [Record(json.dumps({"id": 2, "v": "z"}).encode())])
     assert len(world.wire.read(str(upsert["topic"]))) == 3
     changed = connectors.read_changes(world.remote, DDL, upsert, state=world.folder / "state")
     query = changed.writeStream.format("memory").queryName("changed").trigger(**AVAILABLE)
-    assert query.option("checkpointLocation", str(world.folder / "m")).start().awaitTermination(60)
+    assert query.option("checkpointLocation", str(world.folder / "m")).start().awaitTermination(PATIENCE_SECONDS)
     assert {tuple(row) for row in world.remote.table("changed").collect()} == {(1, "a", "insert"), (2, "z", "insert")}
 
 
@@ -308,7 +309,7 @@ def _(world: World) -> None:
         world.remote, "id bigint, t timestamp_ntz", options, column="t", delay="1 second"
     )
     query = timed.writeStream.format("memory").queryName("timed").trigger(**AVAILABLE)
-    assert query.option("checkpointLocation", str(world.folder / "m")).start().awaitTermination(60)
+    assert query.option("checkpointLocation", str(world.folder / "m")).start().awaitTermination(PATIENCE_SECONDS)
     assert world.remote.table("timed").count() == 1
 
 
@@ -352,7 +353,7 @@ def _(world: World) -> None:
         "INSERT INTO t SELECT id, CAST(COUNT(*) AS STRING) FROM k WHERE id > 2 GROUP BY id",
     ):
         (query,) = catalog.sql(text).queries
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(PATIENCE_SECONDS)
     catalog.sql("SET 'execution.runtime-mode' = 'batch'")
     found = catalog.sql("SELECT * FROM w").frame
     assert found is not None
@@ -370,7 +371,7 @@ def _(world: World) -> None:
         table.read_stream().where("id = 3").select("id", "v"),
         checkpoint=str(world.folder / "c"), trigger=AVAILABLE,
     )  # fmt: skip
-    assert copied.awaitTermination(60)
+    assert copied.awaitTermination(PATIENCE_SECONDS)
     assert table.read().count() == 5
     catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
     with pytest.raises(InvalidInputError, match=r"follow: .*Spark Connect .*INSERT"):

@@ -20,6 +20,7 @@ from tests.crash.kill_points import KillPoint, set_trap
 from tests.harness.connect_server import ConnectServer
 from tests.harness.spark_tables import AVAILABLE, frame, make, rows
 from tests.harness.table_audit import audit
+from tests.harness.waiting import PATIENCE_SECONDS
 
 FIRST = {1: "a", 2: "b", 3: "c"}
 CLIENT = """
@@ -65,7 +66,7 @@ def test_a_client_needs_no_java_and_no_more_than_the_address(
 ) -> None:
     words = [sys.executable, "-c", CLIENT, str(tmp_path / "t"), wire.servers, topic()]
     env = os.environ | {"SPARK_REMOTE": server.url, "JAVA_HOME": str(tmp_path / "none"), "PATH": str(tmp_path)}
-    ran = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
+    ran = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert ran.stdout.strip() == "[(1, 'b'), (2, 'b'), (3, 'b')]", ran.stderr
 
 
@@ -76,7 +77,7 @@ def test_a_client_that_dies_leaves_what_recover_finishes(
 ) -> None:
     sink.write([{"id": key, "v": value} for key, value in FIRST.items()])
     with client(server, sink.path, point) as dying:
-        assert dying.wait(120) == -signal.SIGKILL
+        assert dying.wait(PATIENCE_SECONDS) == -signal.SIGKILL
     assert len(sink.recover()) == unpublished
     assert rows(sink.read()) == FIRST | (dict.fromkeys((4, 5), "d") if unpublished else {})
     check(sink, wire)
@@ -109,7 +110,7 @@ def test_a_stream_whose_process_dies_in_the_server_goes_on_with_its_checkpoint(
     def run(transform: Callable[[DataFrame], DataFrame] | None = None) -> None:
         stream = source.read_stream(max_snapshots=1)
         query = sink.write_stream(stream, checkpoint=checkpoint, trigger=AVAILABLE, transform=transform)
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(PATIENCE_SECONDS)
 
     source.write(frame(source.read().sparkSession, [(1, "a"), (2, "b")]))
     run()
@@ -135,12 +136,12 @@ def test_a_stream_goes_on_without_its_client_and_another_client_takes_it_over(
         assert dying.stdout.readline() == "started\n"
         dying.kill()
     source.write(frame(remote, [(1, "a")]))
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_SECONDS
     while sink.count() < 1 and time.monotonic() < until:
         time.sleep(0.5)
     assert rows(sink.read()) == {1: "a"}
     source.write(frame(remote, [(2, "b")]))
     query = sink.write_stream(source.read_stream(), checkpoint=checkpoint, trigger=AVAILABLE)
-    assert query.awaitTermination(90)
+    assert query.awaitTermination(PATIENCE_SECONDS)
     assert rows(sink.read()) == {1: "a", 2: "b"}
     check(sink, wire)

@@ -17,6 +17,7 @@ from tablestore.connectors import read_changes
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.changelog_follower import keys_in_state
 from tests.harness.spark_tables import AVAILABLE
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Topics = Callable[..., str]
 
@@ -47,7 +48,9 @@ class Follower:
         """Read to the end; give the changes."""
         found: list[tuple[Any, ...]] = []
         writer = self._frame.writeStream.foreachBatch(lambda batch, _: found.extend(map(tuple, batch.collect())))
-        writer.option("checkpointLocation", self._checkpoint).trigger(**AVAILABLE).start().awaitTermination(200)
+        writer.option("checkpointLocation", self._checkpoint).trigger(**AVAILABLE).start().awaitTermination(
+            PATIENCE_SECONDS
+        )
         return found
 
 
@@ -98,7 +101,7 @@ def test_the_plan_shows_the_operator_and_the_state_needs_a_place(
         read_changes(spark, "k STRING, v STRING", given, state="hdfs://somewhere/states")
     frame = read_changes(spark, "k STRING, v STRING", given)
     with pytest.raises(PySparkException, match="'stateLocation' is required"):
-        frame.writeStream.format("noop").trigger(**AVAILABLE).start().awaitTermination(200)
+        frame.writeStream.format("noop").trigger(**AVAILABLE).start().awaitTermination(PATIENCE_SECONDS)
 
 
 def test_keys_may_not_move_between_partitions_of_a_topic_that_grows_or_is_another(

@@ -17,6 +17,7 @@ from tests.connectors.harness.lab import Lab
 from tests.connectors.harness.tasks import as_task
 from tests.connectors.harness.wire import Record
 from tests.harness.spark_tables import AVAILABLE
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Topics = Callable[..., str]
 KV, CHANGES = "k INT, v STRING", "k INT, v STRING, _change_type STRING"
@@ -172,7 +173,9 @@ def test_updating_results_are_written_with_the_rows_they_replace(
     into = options(lab, copy, "canal-json", checkpointLocation=str(tmp_path / "c"), **{"sink.parallelism": "2"})
     with pytest.raises(InvalidInputError, match="add column '_change_type'"):
         write_stream(frame.groupBy("k").count(), "kafka", into, output_mode="update")
-    write_stream(frame, "kafka", into, output_mode="update").trigger(**AVAILABLE).start().awaitTermination(100)
+    write_stream(frame, "kafka", into, output_mode="update").trigger(**AVAILABLE).start().awaitTermination(
+        PATIENCE_SECONDS
+    )
     found = read(spark, "kafka", KV, into).collect()
     assert list(map(tuple, found)) == [(3, "c")]
     keyed = into | {"topic": made(), "primary-key": "k"}

@@ -17,6 +17,7 @@ from tests.connectors.harness.crash_worker import BATCHES, COLUMNS, ROWS, run
 from tests.connectors.harness.lab import Lab
 from tests.connectors.harness.wire import Wire
 from tests.crash.kill_points import PRODUCER_CALLS
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash
 
@@ -32,7 +33,7 @@ def start(wire: Wire, topic: str, folder: Path, attempt: str, guarantee: str, po
     arguments = (wire.servers, topic, str(folder), attempt, guarantee, point, hit)
     process = CONTEXT.Process(target=run, args=arguments)
     process.start()
-    process.join(120)
+    process.join(PATIENCE_SECONDS)
     assert process.exitcode is not None, "the query hangs"
     return process.exitcode
 
@@ -82,13 +83,13 @@ def test_b42_m04_exactly_once_survives_the_death_of_the_broker(tmp_path: Path) -
         arguments = (wire.servers, topic, str(tmp_path), "first", "exactly-once", "", 1)
         process = CONTEXT.Process(target=run, args=arguments)
         process.start()
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE_SECONDS
         while len(written(wire, topic)) < ROWS and time.monotonic() < until:
             time.sleep(0.02)
         kafka.kill()
         time.sleep(1)
         kafka.restart()
-        process.join(300)
+        process.join(PATIENCE_SECONDS)
         assert process.exitcode is not None, "the query hangs"
         wire = Wire(kafka.bootstrap_servers)
         assert start(wire, topic, tmp_path, "second", "exactly-once") == 0

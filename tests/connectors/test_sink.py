@@ -18,6 +18,7 @@ from snapshot.errors import InvalidInputError, UnavailableError
 from tablestore.connectors.spark import sink
 from tests.connectors.harness.lab import Lab, batch_of, named, shipped
 from tests.connectors.harness.wire import Record
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Topics = Callable[..., str]
 KV = "k INT, v STRING"
@@ -322,7 +323,7 @@ def test_o11_a_buffer_is_flushed_after_its_interval_without_further_rows(lab: La
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield batch_of(KV, [(1, "a"), (2, "b"), (1, "c")])
-        more.wait(60)
+        more.wait(PATIENCE_SECONDS)
 
     options = {"sink__buffer_flush__max_rows": 1000, "sink__buffer_flush__interval": "2s"}
     started = time.monotonic()

@@ -17,6 +17,7 @@ from tablestore.connectors import read as read_table
 from tablestore.connectors import write, write_stream
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.spark_tables import shuffle_partitions
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Topics = Callable[..., str]
 
@@ -66,7 +67,7 @@ def test_a_stream_runs_from_topic_to_topic_and_commits_its_group(
     def run() -> None:
         writer = frame.where("n <> 5").writeStream.format("kafka-table").options(**exactly)
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-        query.awaitTermination(120)
+        query.awaitTermination(PATIENCE_SECONDS)
 
     run()
     assert sorted(json.loads(v or b"")["n"] for v in wire.values(target)) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
@@ -122,7 +123,7 @@ def test_c19_updates_into_a_standard_table_are_refused(
         counted = frame.groupBy("n").count().writeStream.outputMode(mode).format("kafka-table")
         where = {"checkpointLocation": str(tmp_path / mode), **given(wire, target)}
         with pytest.raises(Exception, match=r"(?i)update"):
-            counted.options(**where).trigger(availableNow=True).start().awaitTermination(120)
+            counted.options(**where).trigger(availableNow=True).start().awaitTermination(PATIENCE_SECONDS)
     assert wire.values(target) == []
 
 
@@ -178,7 +179,7 @@ def test_b14_updating_results_go_to_an_upsert_table_once(
 
     def run() -> None:
         query = write_stream(joined, "upsert-kafka", where, output_mode="update").trigger(availableNow=True).start()
-        query.awaitTermination(120)
+        query.awaitTermination(PATIENCE_SECONDS)
 
     wire.send(one, [b'{"k":1,"a":10}', b'{"k":2,"a":20}', b'{"k":100,"a":1}'])
     run()
@@ -209,5 +210,5 @@ def test_b16_filters_and_windows_go_to_a_standard_table(
         ],
     )
     with shuffle_partitions(spark, 1):
-        write_stream(shown, "kafka", where).trigger(availableNow=True).start().awaitTermination(200)
+        write_stream(shown, "kafka", where).trigger(availableNow=True).start().awaitTermination(PATIENCE_SECONDS)
     assert wire.values(target) == [b'{"start":1704153600,"count":2}']

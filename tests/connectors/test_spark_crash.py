@@ -17,6 +17,7 @@ import pytest
 
 from tests.connectors.harness.tasks import DiesOnce
 from tests.connectors.harness.wire import Record, Wire
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -53,6 +54,6 @@ def test_b42_exactly_once_survives_the_death_of_spark(wire: Wire, made: Callable
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert len(wire.values(target)) < ROWS, "killed too late to tell anything"
-    assert launch(wire, source, target, tmp_path).wait(400) == 0, (tmp_path / "log").read_text()[-2000:]
+    assert launch(wire, source, target, tmp_path).wait(PATIENCE_SECONDS) == 0, (tmp_path / "log").read_text()[-2000:]
     found = Counter(json.loads(value or b"")["n"] for value in wire.values(target))
     assert found == Counter(range(ROWS))

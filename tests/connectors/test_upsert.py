@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from snapshot.errors import CorruptedError, InvalidInputError
 from tests.connectors.harness.lab import Lab
 from tests.connectors.harness.wire import Record
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Topics = Callable[..., str]
 KV = "k INT, v STRING"
@@ -63,7 +64,7 @@ def test_b13_b15_a_stream_goes_on_while_the_broker_compacts(lab: Lab, made: Topi
     start = stream.reader.initialOffset()
     stream.at = stream.reader.latestOffset(start, ReadMaxRows(len(begun)))
     rows = stream.rows(start, stream.at)
-    until, beats = time.monotonic() + 60, 0
+    until, beats = time.monotonic() + PATIENCE_SECONDS, 0
     while len(left := [each.key for each in lab.wire.read(topic) if each.key != b'{"k":0}']) > 2:
         assert time.monotonic() < until, f"the broker does not compact: {left}"
         # Only what a later write has closed is compacted.

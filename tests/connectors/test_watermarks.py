@@ -17,6 +17,7 @@ from tablestore.connectors import read_with_watermark
 from tablestore.connectors.spark.partition_watermarks import IDLE_TIMEOUT
 from tests.connectors.harness.wire import Record, Wire
 from tests.harness.spark_tables import shuffle_partitions
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Topics = Callable[..., str]
 START = 1_700_000_000
@@ -111,7 +112,7 @@ def test_b31_partitions_that_were_never_written_hold_nothing_up_even_if_all_fall
     """Two of four partitions have messages, and a micro-batch takes longer than the timeout of 100 ms."""
     spark.conf.set(IDLE_TIMEOUT, "100 ms")
     query((0, 5), (1, 6), (0, 50), (1, 51))
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_SECONDS
     while query() != {0: 2} and time.monotonic() < until:
         time.sleep(0.2)
     assert query() == {0: 2}

@@ -37,9 +37,9 @@ from tests.crash.processes.racer import (
 )
 from tests.harness.local_writes import Archive, make_table, publisher_of
 from tests.harness.table_audit import assert_log_is_table
+from tests.harness.waiting import PATIENCE_SECONDS
 
 PARTITIONS = 2
-PATIENCE_SECONDS = 180.0
 READS_MAX = 40
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.crash.processes.racer"])

@@ -12,6 +12,7 @@ from log_system.local_kafka.owned import LocalKafka
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore import TableStore
 from tests.crash.visibility import CONTEXT, Observer, check_complete, make, run, write_commits
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash
 
@@ -43,7 +44,7 @@ def test_a_spark_stream_sees_whole_committed_snapshots_in_order(
     query = stream.writeStream.foreachBatch(look).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     writer = CONTEXT.Process(target=write_commits, args=(str(path), 60))
     writer.start()
-    writer.join(300)
+    writer.join(PATIENCE_SECONDS)
     assert writer.exitcode == 0
     query.processAllAvailable()
     query.stop()

@@ -16,6 +16,7 @@ from tests.crash.kill_points import POINTS
 from tests.crash.processes.batch_writer import changes_of, run
 from tests.harness.local_writes import fold, make_table, recover_at, rows_of
 from tests.harness.table_audit import assert_log_is_prefix, assert_log_is_table
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash
 
@@ -39,7 +40,7 @@ def start(path: Path, rows: int, point: str = "", hit: int = 1, *, name: str = "
     """Run a writer process to its end; its exit code is -9 when it was killed."""
     process = CONTEXT.Process(target=run, args=(str(path), name, range(BATCHES), rows, point, hit))
     process.start()
-    process.join(120)
+    process.join(PATIENCE_SECONDS)
     assert process.exitcode is not None, "the writer hangs"
     return process.exitcode
 

@@ -20,6 +20,7 @@ from log_system.local_kafka.owned import LocalKafka
 from tablestore.cli.output import text_of
 from tablestore.sql import Catalog
 from tablestore.sql.parser.statements import Select
+from tests.harness.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -87,7 +88,7 @@ def test_page_views_are_counted_as_they_come(spark: SparkSession, kafka: LocalKa
     assert send.invoke(sender, [*command, "--views", "0"]).exit_code == 0
     (query,) = catalog.sql(text).queries
     try:
-        until = time.monotonic() + 90
+        until = time.monotonic() + PATIENCE_SECONDS
         while query.lastProgress is None and time.monotonic() < until:
             time.sleep(0.2)
         done = send.invoke(sender, [*command, "--views", "10000"])

@@ -26,7 +26,7 @@ from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Change, drain, fold, rows_of, write
 from tests.harness.plain_topics import make_topic
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
-from tests.harness.waiting import until
+from tests.harness.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.crash
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -111,7 +111,7 @@ def test_a_question_waits_for_a_leader_that_comes_back(tmp_path: Path) -> None:
     asked: list[Partition] = [("moves", 0), ("moves", 1)]
     with LocalKafka(data_dir=tmp_path / "kafka", properties=ill) as kafka:
         cluster = Cluster(KafkaClient({"bootstrap.servers": kafka.bootstrap_servers}))
-        broker_log, until = kafka.data_dir / "broker.log", time.monotonic() + 60
+        broker_log, until = kafka.data_dir / "broker.log", time.monotonic() + PATIENCE_SECONDS
         while broker_log.read_text().count("Fencing broker 1") < 2:
             assert time.monotonic() < until, "the broker always leads"
             assert cluster.latest(asked, "read_committed") == dict.fromkeys(asked, 0)
@@ -171,7 +171,7 @@ def test_a_transaction_left_hanging_by_a_killed_writer_holds_readers_back_until_
     rig = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic(), {"log__transaction-timeout": timeout})
     process = CONTEXT.Process(target=run, args=(str(rig.path), "writer", range(1), 12, "flush:after", 1))
     process.start()
-    process.join(60)
+    process.join(PATIENCE_SECONDS)
     assert process.exitcode == -signal.SIGKILL
     assert not stable(rig)
     assert drain(rig.servers, rig.topic, PARTITIONS) == [[], []]

@@ -21,6 +21,7 @@ from tablestore.write.publish import recover
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import publisher_of
 from tests.harness.table_harness import PARTITIONS, TableHarness
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash
 
@@ -138,22 +139,22 @@ def test_a_task_that_runs_twice_has_the_same_result_whichever_attempt_ends_first
             passed[0] += 1
             if passed[0] == 2:
                 second.append(pool.submit(publish_partition, task))
-                assert awake[0].wait(60)
+                assert awake[0].wait(PATIENCE_SECONDS)
             elif passed[0] == 4:
                 awake[0].set()
-                assert awake[1].wait(60)
+                assert awake[1].wait(PATIENCE_SECONDS)
             real(*args)
 
         monkeypatch.setattr(publishing_tasks, "send_offsets", asleep)
         second: list[Future[RegisterPosition]] = []
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(publish_partition, task)
-            assert awake[0].wait(60)
+            assert awake[0].wait(PATIENCE_SECONDS)
             # The first one is awake and finds that it was fenced; the second one still has work to do.
             with pytest.raises(TimeoutError):
                 first.result(0.5)
             awake[1].set()
-            results[task.partition] = [first.result(60), second[0].result(60)]
+            results[task.partition] = [first.result(PATIENCE_SECONDS), second[0].result(PATIENCE_SECONDS)]
         return results[task.partition][0]
 
     recover_by(rig, attempts)

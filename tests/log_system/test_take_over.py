@@ -1,7 +1,10 @@
-"""A producer that takes its transactional id over is connected to a broker before it asks for the coordinator."""
+"""A producer takes a transactional id over once it is connected to a broker; those it fences leave nothing behind."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -9,6 +12,10 @@ import pytest
 
 from log_system.kafka.client import connect
 from log_system.kafka.client.connect import KafkaClient, take_over
+from tablestore.context import TableContext
+from tablestore.write.writer import Writer
+from tests.harness.local_writes import make_table, publisher_of, write
+from tests.harness.table_harness import changes
 
 
 class Heard(confluent_kafka.Producer):
@@ -38,3 +45,20 @@ def test_the_last_answer_before_a_take_over_is_of_a_broker_that_is_known(
     assert all(before == -1 for *others, _ in answers for before in others)
     assert [last for *_, last in answers if last < 0] == []
     assert max(map(len, answers)) > 1
+
+
+def test_publishers_that_were_fenced_leave_no_client_behind(
+    kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    path = tmp_path / "t"
+    make_table(path, kafka.bootstrap_servers, topic())
+    publishers = [publisher_of(TableContext.open(str(path))) for _ in range(2)]
+    writers = [Writer(TableContext.open(str(path)), publisher) for publisher in publishers]
+    for batch in range(3):
+        for writer in writers:
+            write(writer, changes(batch))
+    for writer in writers:
+        writer.discard()
+    del publishers, writers, writer
+    gc.collect()
+    assert [each for each in gc.get_objects() if isinstance(each, confluent_kafka.Producer)] == []

@@ -15,6 +15,7 @@ import pytest
 from log_system.formats import thread_duckdb as module
 from log_system.formats.thread_duckdb import Duck
 from snapshot.merge.duckdb_engine import errors_mapped, load, spilling
+from tests.harness.waiting import PATIENCE_SECONDS
 
 _HELD = """
 import threading
@@ -53,19 +54,25 @@ os.waitpid(child, 0)
 
 
 def test_one_that_a_thread_holds_when_python_ends_says_nothing() -> None:
-    run = subprocess.run([sys.executable, "-c", _HELD], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", _HELD], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert (run.stdout, run.stderr) == ("[{'n': 1}]\n", "")
 
 
 def test_a_process_that_ran_tasks_says_nothing_when_it_ends() -> None:
     """Tasks set apart what is loaded from Python's collection, DuckDB among it."""
     tasks = "import duckdb; from tablestore.spark.python_worker import begin_task; begin_task(); begin_task()"
-    run = subprocess.run([sys.executable, "-c", tasks], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", tasks], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert (run.stdout, run.stderr) == ("", "")
 
 
 def test_a_forked_process_opens_its_own_connection() -> None:
-    run = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert (run.stdout, run.stderr) == ("True\n", "")
 
 

@@ -19,11 +19,11 @@ from tablestore.write.writer import Writer
 from tests.crash.processes.batch_writer import changes_of, run
 from tests.harness.local_writes import drain, make_table, publisher_of, write
 from tests.harness.table_audit import assert_log_is_table
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash
 PARTITIONS = 2
 ROWS = 24
-PATIENCE_SECONDS = 120
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.crash.processes.batch_writer"])
 SMALL: dict[str, Any] = {}

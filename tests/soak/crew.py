@@ -22,10 +22,10 @@ from tablestore.maintenance.rollback import rollback
 from tablestore.write.writer import Writer
 from tests.crash.visibility import Observer
 from tests.harness.local_writes import Change, fold_into, publisher_of, rows_of, run_here, write
+from tests.harness.waiting import PATIENCE_SECONDS
 
 KEYS = 200
 ROWS_MAX = 40
-PATIENCE_SECONDS = 150.0
 """How long a batch, or a reader without news, is waited for before that is an error of its own."""
 RETRIED = (UnavailableError, OutcomeUnknownError, FencedError, ConflictError)
 """What a program is told to try again."""

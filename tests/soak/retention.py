@@ -38,10 +38,10 @@ from tests.harness.local_writes import (
 )
 from tests.harness.log_audit import verify
 from tests.harness.spark_tables import delete_records
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.soak.outcome import Outcome, only_folder
 
 PARTITIONS = 2
-PATIENCE_SECONDS = 120.0
 SMALL_ROWS, LARGE_ROWS = 8, 24
 LARGE: dict[str, Any] = {"publish__driver_rows_max": 15, "publish__transaction_rows_max": 6}
 POINTS = ("commit:after", "begin:after", "produce:after", "flush:after", "offsets:after", "end:before", "end:after",

@@ -22,12 +22,12 @@ from tests.crash.processes.racer import archive_of, expire_again_and_again, fold
 from tests.crash.races import Field
 from tests.harness.local_writes import make_table, recover_at
 from tests.harness.table_audit import assert_log_is_table
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.soak.crew import Log, roll_back_again_and_again, write_until
 from tests.soak.outcome import Outcome, only_folder
 
 PARTITIONS = 2
 READS_MAX = 20
-PATIENCE_SECONDS = 120.0
 TIMEOUT_SECONDS = 3.0
 SMALL_ROWS, LARGE_ROWS = 8, 24
 DRIVER_ROWS_MAX = 15

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from tablestore.sql import Catalog
 from tablestore.sql.queries.continuous_query import allowed
 from tests.connectors.harness.wire import Record
+from tests.harness.waiting import PATIENCE_SECONDS
 
 Row = dict[str, Any]
 QUICK_STATE = {
@@ -151,7 +152,7 @@ def run(catalog: Catalog, follower: Follower, checkpoint: Path) -> None:
     with allowed(frame.sparkSession, True):
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(170)
+        assert query.awaitTermination(PATIENCE_SECONDS)
     except StreamingQueryException as error:
         if planned is None or "PlannedFailureError" not in str(error):
             raise

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Wire
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.soak.queries import run_round
 from tests.sql.changes import QUICK_STATE, Follower, Row, Side, ddl, random_side, run
 from tests.sql.test_run import finish, rows
@@ -134,4 +135,4 @@ def test_rows_that_are_taken_from_a_table_without_a_key_end_its_queries(catalog:
     catalog.sql("DELETE FROM plain WHERE a = 1")
     (query,) = catalog.sql("INSERT INTO sums SELECT 1, SUM(a) FROM plain").queries
     with pytest.raises(StreamingQueryException, match="rows were deleted or updated"):
-        query.awaitTermination(120)
+        query.awaitTermination(PATIENCE_SECONDS)

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tablestore.cli import app
+from tests.harness.waiting import PATIENCE_SECONDS
 
 RUN = CliRunner(env={"COLUMNS": "160"})
 TABLE = "CREATE TABLE t (a INT) WITH ('connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = '...', 'format' = 'json')"  # fmt: skip  # noqa: E501
@@ -63,7 +64,7 @@ def test_rows_are_shown_from_a_process_of_its_own(tmp_path: Path) -> None:
         "-e",
         text,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines() if line][-2:] == [
         {"a": 1, "b": "x"},

@@ -19,6 +19,7 @@ from tablestore.sql import Catalog
 from tablestore.sql.queries.continuous_query import allowed
 from tests.connectors.harness.changelog_messages import message_of
 from tests.connectors.harness.wire import Record, Wire
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.sql.changes import PlannedFailureError
 from tests.sql.test_changes import catalog
 from tests.sql.test_run import finish, rows
@@ -159,7 +160,7 @@ def test_versions_whose_time_is_not_known_are_refused(catalog: Catalog, wire: Wi
     with pytest.raises(
         StreamingQueryException, match=r"'ts' is a column of the row\. Declare the time of versions as METADATA"
     ):
-        query.awaitTermination(120)
+        query.awaitTermination(PATIENCE_SECONDS)
 
 
 def test_store_tables_have_the_versions_of_their_log(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
@@ -204,7 +205,7 @@ def test_store_tables_have_the_versions_of_their_log(catalog: Catalog, wire: Wir
     catalog.sql("DELETE FROM a WHERE k = 'a'")
     (query,) = catalog.sql(text).queries
     with pytest.raises(StreamingQueryException, match="and when is not known"):
-        query.awaitTermination(60)
+        query.awaitTermination(PATIENCE_SECONDS)
 
 
 def test_a_micro_batch_that_fails_is_repeated_with_the_same_result(
@@ -232,7 +233,7 @@ def test_a_micro_batch_that_fails_is_repeated_with_the_same_result(
         with allowed(result.frame.sparkSession, result.chained):
             query = writer.trigger(availableNow=True).start()
         try:
-            query.awaitTermination(120)
+            query.awaitTermination(PATIENCE_SECONDS)
             break
         except StreamingQueryException as error:
             if "PlannedFailureError" not in str(error):

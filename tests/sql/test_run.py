@@ -18,6 +18,7 @@ from snapshot.errors import InvalidInputError
 from tablestore.cli import app
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Record, Wire
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.sql.pairs import Pair, pairs
 
 PAGES: dict[str, Pair] = {param.values[0].name.split()[0]: param.values[0] for param in reversed(pairs("pages.sql"))}
@@ -41,7 +42,7 @@ def finish(catalog: Catalog, text: str) -> int:
     """Run INSERTs to the end of what is there; give how many rows their sources were read for."""
     count = 0
     for query in catalog.sql(text).queries:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE_SECONDS)
         assert query.exception() is None
         count += sum(each.numInputRows for each in query.recentProgress)
     return count
@@ -308,7 +309,7 @@ def test_continuous_selects_are_followed_and_sets_run_all_their_inserts(
     def followed(text: str) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
         query = catalog.follow(catalog.sql(text), lambda frame, _: found.extend(map(tuple, frame.collect())))
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE_SECONDS)
         assert query.exception() is None
         return sorted(found)
 

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
 from tests.connectors.harness.wire import Record, Wire
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.sql.test_changes import quick
 
 #: Three messages a micro-batch. What is late is counted until the micro-batch after the one that made it late.
@@ -52,7 +53,7 @@ def seen(catalog: Catalog, text: str) -> Counter[tuple[Any, ...]]:
     query = catalog.follow(
         catalog.sql(text), lambda frame, _: found.update(tuple(map(str, r)) for r in frame.collect())
     )
-    assert query.awaitTermination(150)
+    assert query.awaitTermination(PATIENCE_SECONDS)
     assert query.exception() is None
     return found
 
@@ -161,7 +162,7 @@ def test_a_silent_partition_holds_no_window_up_once_it_is_idle(
     send(1, 2)
     query = catalog.follow(catalog.sql(counted), show)
     try:
-        until, second = time.monotonic() + 90, 30
+        until, second = time.monotonic() + PATIENCE_SECONDS, 30
         while not found and time.monotonic() < until:
             # The other goes on, as it would.
             send(0, second)
@@ -215,7 +216,7 @@ def test_streams_join_by_time_and_look_tables_up(catalog: Catalog, wire: Wire, t
 
 def values(wire: Wire, topic: str, wanted: list[tuple[Any, ...]]) -> None:
     """Wait until a topic has these rows."""
-    until = time.monotonic() + 90
+    until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
         found = sorted((tuple(json.loads(value or b"").values()) for value in wire.values(topic)), key=str)
         if found == wanted:

@@ -243,6 +243,15 @@ def flush(producer: Any, seconds: float) -> None:
             left, since = now, time.monotonic()
 
 
+def discard(producer: Any) -> None:
+    """Drop what a producer has queued, without waiting for the broker; the producer is not used any more.
+
+    The delivery reports of dropped records hold the producer, its threads and its connections until they are served.
+    """
+    producer.purge()
+    producer.poll(0)
+
+
 def take_over(producer: Producer, seconds: float) -> None:
     """Make a producer the owner of its transactional id; fence the previous owner and abort its open transaction.
 
@@ -325,6 +334,7 @@ def _ours(
 ) -> TableStoreError:
     """Return the error to raise for an error of the client, with its cause."""
     error = _cause(raised, handle)
+    _release_frames(raised)
     config = client.config if client else {}
     served = None if isinstance(handle, Consumer) else handle
     trouble = client.trouble(served) if client else None
@@ -334,6 +344,19 @@ def _ours(
     shown = str(error)
     ours.__cause__ = error if redact(shown, config) == shown else None
     return ours
+
+
+def _release_frames(error: BaseException) -> None:
+    """Release the frames of an error and of all that led to it.
+
+    If delivery callbacks run while an exception is set, the client holds on to that exception forever. Its frames hold
+    the client, whose threads and connections would stay until the process ends.
+    """
+    chain: list[BaseException | None] = [error]
+    while chain:
+        if (each := chain.pop()) is not None and each.__traceback__ is not None:
+            each.__traceback__ = None
+            chain += [each.__cause__, each.__context__]
 
 
 def send_offsets(producer: Any, offsets: Sequence[TopicPartition], group: Any, seconds: float) -> None:

@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition
 from log_system.formats import LogFormat
 from log_system.index import IndexEntry, LogIndex, OffsetRange
 from log_system.kafka.client.admin_requests import missing
-from log_system.kafka.client.connect import flush, kafka_errors, send_offsets, take_over
+from log_system.kafka.client.connect import discard, flush, kafka_errors, send_offsets, take_over
 from log_system.kafka.client.topic import describe_topic, earliest_offsets
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import check_topic_is, register, snapshot_end, tasks_token, topic_ends
@@ -184,7 +184,7 @@ class KafkaPublisher:
         """Discard the producer; its open transaction is aborted by the next take-over or by the transaction timeout."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
-            producer.purge()
+            discard(producer)
 
     @contextmanager
     def _as_owner(self) -> Iterator[None]:

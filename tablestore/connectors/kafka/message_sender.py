@@ -13,7 +13,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 
 from log_system.kafka.client import bulk_produce
-from log_system.kafka.client.connect import KafkaClient, Setting, kafka_errors
+from log_system.kafka.client.connect import KafkaClient, Setting, discard, kafka_errors
 from tablestore.connectors.kafka.message_codec import EncodedMessages
 from tablestore.connectors.kafka.partitioners import JAVA_COMPATIBLE, Choose
 
@@ -86,7 +86,7 @@ class MessageSender:
 
     def close(self) -> None:
         """Discard the queued messages."""
-        self.producer.purge()
+        discard(self.producer)
 
     def _send_in_bulk(self, messages: EncodedMessages, partitions: np.ndarray) -> None:
         """Queue messages without delivery reports: the transaction's commit fails if a message was not delivered."""

@@ -23,11 +23,11 @@ from tests.crash.matrix.cases import SMALL, Case
 from tests.crash.processes.batches import ALTER, BROKER, DRIVER, EXPIRE, ORPHAN, SINK, STREAMS, Job, changes_of
 from tests.crash.processes.worker import KEEP_LAST, PARTITIONS, create, run, write_batches
 from tests.harness.local_writes import Archive, Change, fold_into, publisher_of, recover_at, run_here
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.tablestore.maintenance.test_expire_snapshots import needed, on_disk
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.crash.processes.worker"])
-PATIENCE_SECONDS = 120.0
 SPARK_SECONDS = 300.0
 OPTIONS: dict[str, dict[str, Any]] = {
     "small": {},

@@ -19,6 +19,7 @@ from log_system.local_kafka.owned import LocalKafka
 from tablestore.cli import app, console
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import make_table, publisher_of, rows_of, write
+from tests.harness.waiting import PATIENCE_SECONDS
 
 RUN = CliRunner(env={"COLUMNS": "160"})
 MAIN = [sys.executable, "-c", "from tablestore.cli import app; app()"]
@@ -129,7 +130,7 @@ def test_tail_shows_what_is_written_until_ctrl_c(kafka: LocalKafka, tmp_path: Pa
         write(writer, [(2, "b")])
         assert json.loads(process.stdout.readline())["_commit_version"] == 2
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
     publisher.discard()
@@ -170,7 +171,7 @@ def test_commands_start_without_what_they_do_not_need(tmp_path: Path) -> None:
     started = time.monotonic()
 
     def output(*words: str) -> str:
-        ran = subprocess.run([sys.executable, "-c", show, *words], env=env, capture_output=True, text=True, timeout=120, check=True)  # fmt: skip  # noqa: E501
+        ran = subprocess.run([sys.executable, "-c", show, *words], env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)  # fmt: skip  # noqa: E501
         return ran.stdout.strip()
 
     helped = output("--help")

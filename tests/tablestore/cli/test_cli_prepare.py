@@ -11,6 +11,7 @@ from log_system.jars import cache_home, find_java
 from log_system.local_kafka import installation
 from tablestore.session import delta_jars
 from tablestore.spark.class_archive import spark_archive
+from tests.harness.waiting import PATIENCE_SECONDS
 
 SESSION = """
 from pathlib import Path
@@ -37,6 +38,8 @@ def test_a_session_starts_with_the_archive_that_prepare_has_made(tmp_path: Path,
     archive = spark_archive(find_java())
     assert archive.parent == home / "tablestore"
     assert done.stdout.strip() == f"Prepared. Spark's classes are in {archive}."
-    mapped = subprocess.run([sys.executable, "-c", SESSION], capture_output=True, text=True, check=True, timeout=300)
+    mapped = subprocess.run(
+        [sys.executable, "-c", SESSION], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+    )
     assert mapped.stdout.startswith("3 ")
     assert str(archive) in mapped.stdout

@@ -35,6 +35,7 @@ from tablestore.maintenance.change_tags import make_tag
 from tablestore.maintenance.compact import compact
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import Change, fold_into, make_table, publisher_of, rows_of, run_here, write
+from tests.harness.waiting import PATIENCE_SECONDS
 
 COLUMNS = (
     StructType()
@@ -305,7 +306,7 @@ def test_changes_come_whole_in_order_and_only_when_they_are_visible(
 
     reader = threading.Thread(target=follow, daemon=True)
     reader.start()
-    assert ready.wait(30)
+    assert ready.wait(PATIENCE_SECONDS)
     if publisher is not None and kind != "eventual":
         # Committed, and not published: nobody sees it until somebody publishes it.
         write(Writer(table, None), steps[2])
@@ -315,7 +316,7 @@ def test_changes_come_whole_in_order_and_only_when_they_are_visible(
         Writer(table, publisher).recover_once()
     else:
         write(writer, steps[2])
-    reader.join(30)
+    reader.join(PATIENCE_SECONDS)
     assert not reader.is_alive()
     assert folded(batches + [b for b in got if 3 in b.column("_commit_version").to_pylist()])[0] == rows_of(table)
     if publisher is not None:
@@ -390,14 +391,14 @@ assert table.get(keys.to_pylist()[0]) is None
 print(sorted(name for name in sys.modules if name.split(".")[0] in ("pyspark", "py4j")))
 """
     nowhere = {"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    ran = subprocess.run([sys.executable, "-c", text], env=nowhere, capture_output=True, text=True, timeout=120, check=False)  # fmt: skip  # noqa: E501
+    ran = subprocess.run([sys.executable, "-c", text], env=nowhere, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)  # fmt: skip  # noqa: E501
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "[]"
 
 
 def test_public_names_are_not_hidden_by_the_modules_of_their_name() -> None:
     text = "import tablestore.session, tablestore; from tablestore import session; assert callable(session), session; assert session is tablestore.session; import sys; assert callable(sys.modules['tablestore.session'].session)"  # noqa: E501
-    ran = subprocess.run([sys.executable, "-c", text], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=120, check=False)  # fmt: skip  # noqa: E501
+    ran = subprocess.run([sys.executable, "-c", text], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)  # fmt: skip  # noqa: E501
     assert ran.returncode == 0, ran.stderr
 
 

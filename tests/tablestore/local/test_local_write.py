@@ -26,6 +26,7 @@ from tablestore import LocalTable, TableStore, create_local, open_local
 from tablestore.local import repeatable, staging
 from tablestore.write.writer import Writer
 from tests.harness.table_audit import audit
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.tablestore.local.local_tables import COLUMNS, LOGS, Model, Row, rows_of, table_of
 
 CONDITIONS: list[tuple[str, Callable[[Row], bool]]] = [
@@ -371,7 +372,7 @@ def test_where_spark_runs_its_own_parser_reads_ddl_in_any_thread(spark: SparkSes
     found: list[StructType] = []
     thread = threading.Thread(target=lambda: found.append(as_schema(text)))
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE_SECONDS)
     assert found == [StructType.fromDDL(text)]
 
 
@@ -420,7 +421,7 @@ def test_spark_and_local_writers_race_on_one_table(
         table.write(spark.createDataFrame([(300 + n, "spark"), (1000, f"spark {n}")], "id long, v string"))
     table.delete("id = 300")
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE_SECONDS)
     assert errors == []
     expected = {number * 100 + n: "updated" for number in (1, 2) for n in range(8)} | {
         300 + n: "spark" for n in range(1, 6)

@@ -36,6 +36,7 @@ from tablestore.write.writer import Writer
 from tests.crash.processes.expirer import expire_and_die
 from tests.harness.local_writes import SCHEMA, make_table, publisher_of, rows_of, run_here, write
 from tests.harness.log_audit import verify
+from tests.harness.waiting import PATIENCE_SECONDS
 
 PARTITIONS = 2
 NOW = timedelta(0)
@@ -264,7 +265,7 @@ def test_an_expiry_that_is_killed_harms_nobody_and_the_next_one_finishes_it(
     shutil.copytree(prepared.path, path)
     process = CONTEXT.Process(target=expire_and_die, args=(str(path), 3, f"{point}:{side}", hit))
     process.start()
-    process.join(60)
+    process.join(PATIENCE_SECONDS)
     assert process.exitcode == -signal.SIGKILL, f"{point}:{side} was never reached {hit} times"
 
     table = TableContext.open(str(path))

@@ -30,6 +30,7 @@ from tests.harness.faults import Crash, failing, preceded
 from tests.harness.local_writes import drain, make_table, publisher_of, recover_at, rows_of, run_here, write
 from tests.harness.spark_tables import frame, make, rows
 from tests.harness.table_audit import assert_log_is_table
+from tests.harness.waiting import PATIENCE_SECONDS
 
 SPAWN = multiprocessing.get_context("spawn")
 PARTITIONS = 2
@@ -138,7 +139,7 @@ def test_one_that_is_killed_loses_nothing_and_leaves_orphans_at_most(
     before, newest = states(table), table.files.latest()
     process = SPAWN.Process(target=compact_if_due_and_die, args=(table.path, point))
     process.start()
-    process.join(60)
+    process.join(PATIENCE_SECONDS)
     assert process.exitcode == -signal.SIGKILL
     again = reopened(table)
     assert again.files.latest() == newest + (point == "drop-folded:after")

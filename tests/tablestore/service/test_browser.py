@@ -13,7 +13,7 @@ import pytest
 from tablestore import create_local
 from tablestore.service.service import Service
 from tablestore.service.watcher import Schedule
-from tests.harness.waiting import until
+from tests.harness.waiting import PATIENCE_SECONDS, until
 from tests.tablestore.service.serving import served, state_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -29,7 +29,7 @@ def rendered(url: str, folder: Path, *flags: str) -> tuple[str, list[str]]:
     """Return a page as it is after its script has run, and what the console says."""
     assert CHROMIUM is not None
     command = [CHROMIUM, *FLAGS, *flags, f"--user-data-dir={folder}", "--dump-dom", url]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     return ran.stdout, [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
 
 

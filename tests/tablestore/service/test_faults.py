@@ -26,7 +26,7 @@ from tablestore.service.watcher import Schedule
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import make_table, write
 from tests.harness.table_audit import audit
-from tests.harness.waiting import until
+from tests.harness.waiting import PATIENCE_SECONDS, until
 from tests.tablestore.service.serving import served, state_of
 
 QUICK = Schedule(poll=0.05, grace=0.2, maintain=0.2, verify=0.1, retry=0.1)
@@ -209,6 +209,6 @@ def test_killed_it_goes_on_with_publishing_and_comparing(
         assert read(address, "verify_records_total") == 1, "the first record was compared before the kill"
         assert read(address, "verify_differences") == 0
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     assert '"name": "tablestore publish"' in (tmp_path / "second").read_text()
     audit(Path(table.path), kafka.bootstrap_servers, name, PARTITIONS)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.harness.table_harness import TableHarness
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash
 ENV = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "160"}
@@ -77,7 +78,7 @@ def test_a_streaming_insert_of_the_command_line_ends_in_one_line(tmp_path: Path,
             os.killpg(process.pid, number)
         else:
             process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert out.strip().splitlines() == ["Stopped. The same INSERT continues from its checkpoint."]
     # PySpark and py4j may find Spark gone and print where they were, so tracebacks of theirs are not looked at.
     assert not [word for word in NOISE if word in err], err
@@ -95,7 +96,7 @@ def test_a_handle_goes_on_after_ctrl_c_in_the_midst_of_writes(
         for _ in range(8):
             time.sleep(dice.uniform(0.1, 0.8))
             process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
     done, interrupted = map(int, out.split())
     assert done >= 15

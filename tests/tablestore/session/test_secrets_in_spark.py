@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from log_system.local_kafka.owned import LocalKafka
 from tablestore import TableStore
 from tests.harness.spark_tables import frame, log_options
+from tests.harness.waiting import PATIENCE_SECONDS
 
 PASSWORD = "tr0ub4dor-and-3"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -47,7 +48,7 @@ def event_log(spark: SparkSession, folder: Path) -> Iterator[None]:
 def finished(changes: DataFrame, format_: str, checkpoint: Path, **options: str) -> None:
     """Run a stream until it has read what is there."""
     writer = changes.writeStream.format(format_).options(**options).option("checkpointLocation", str(checkpoint))
-    writer.trigger(**AVAILABLE).start().awaitTermination(120)
+    writer.trigger(**AVAILABLE).start().awaitTermination(PATIENCE_SECONDS)
 
 
 def test_a_given_credential_is_in_no_event_plan_checkpoint_table_or_log(

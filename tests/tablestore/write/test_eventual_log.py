@@ -30,6 +30,7 @@ from tests.crash.processes.batch_writer import run
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import Change, drain, fold, make_table, publisher_of, rows_of, run_here, write
 from tests.harness.spark_tables import delete_records
+from tests.harness.waiting import PATIENCE_SECONDS
 
 PARTITIONS = 2
 EVENTUAL = {"log__consistency": "eventual", "bucket": PARTITIONS}
@@ -298,7 +299,7 @@ def test_a_writer_killed_at_any_point_leaves_a_log_that_converges(
     for name, where, code in (("one", point, -signal.SIGKILL), ("two", "", 0)):
         process = CONTEXT.Process(target=run, args=(str(story.path), name, range(3), 12, where, 2))
         process.start()
-        process.join(120)
+        process.join(PATIENCE_SECONDS)
         assert process.exitcode == code
     story.recover()
     story.assert_converged()

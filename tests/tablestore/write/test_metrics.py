@@ -19,6 +19,7 @@ from snapshot.delta.log import DeltaLog
 from snapshot.errors import ConflictError, InvalidInputError
 from tablestore import LocalTable, PublishPendingError, WriterMetrics, create_local, open_local, trace, tracing
 from tablestore.write.metrics import Measured, Observer, ignore, observe
+from tests.harness.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -179,7 +180,9 @@ def test_without_the_switch_nothing_of_opentelemetry_or_prometheus_is_imported(t
         f"create_local({str(tmp_path / 't')!r}, 'id int', primary_key='id').write([{{'id': 1}}])\n"
         "print([name for name in sys.modules if name.startswith(('opentelemetry', 'prometheus_client'))])"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+    )
     assert ran.stdout.strip() == "[]"
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from tablestore import TableStore, open_local
 from tests.harness.spark_tables import frame, make, rows
 from tests.harness.table_audit import audit
+from tests.harness.waiting import PATIENCE_SECONDS
 
 THREADS, WRITES = 4, 4
 
@@ -28,12 +29,12 @@ def test_threads_that_write_through_one_handle_publish_each_snapshot_once(
     start, done = Barrier(THREADS + altered), Event()
 
     def write(thread: int) -> None:
-        start.wait(30)
+        start.wait(PATIENCE_SECONDS)
         for number in range(WRITES):
             table.write(frame(spark, [(thread * WRITES + number, f"{thread}.{number}"), (1_000, "same")]))
 
     def alter() -> None:
-        start.wait(30)
+        start.wait(PATIENCE_SECONDS)
         for number in range(3):
             table.alter.set_options({"publish.transaction-rows-max": 1_000 + number})
 
@@ -52,10 +53,10 @@ def test_threads_that_write_through_one_handle_publish_each_snapshot_once(
         writing += [pool.submit(alter)] if altered else []
         try:
             for each in writing:
-                each.result(120)
+                each.result(PATIENCE_SECONDS)
         finally:
             done.set()
-        assert reading.result(30) > 0
+        assert reading.result(PATIENCE_SECONDS) > 0
     assert len(rows(table.read())) == THREADS * WRITES + 1
     assert len(table.snapshots()) == THREADS * WRITES + 1 + 3 * altered
     audit(tmp_path / "t", kafka.bootstrap_servers, name, 2)

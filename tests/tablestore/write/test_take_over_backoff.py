@@ -15,6 +15,7 @@ from snapshot.storage import Storage
 from tablestore.write.publish import TakeOverBackoff
 from tests.harness.local_writes import write
 from tests.harness.table_harness import TableHarness, changes
+from tests.harness.waiting import PATIENCE_SECONDS
 
 
 class Clock:
@@ -112,7 +113,7 @@ def test_a_fenced_writer_is_published_by_the_owner_without_taking_the_log_over(
     while rig.table.files.latest() < 3:
         thread.join(0.01)
     write(owner, changes(4))
-    thread.join(60)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
     assert taken == []
     rig.audit()
