@@ -36,7 +36,7 @@ from snapshot.schema.system_columns import relabelled
 BATCH_ROWS = 65_536
 """Number of rows in the Arrow batches that DuckDB returns."""
 MEMORY_LIMIT = "288MB"
-"""What a session of a merge may hold in memory."""
+"""The memory limit of a session of a merge."""
 
 _TYPE_NAMES: dict[pa.DataType, str] = {
     pa.bool_(): "BOOLEAN",
@@ -151,7 +151,7 @@ class _Database:
 
 
 _Kind = tuple[int, str, "fsspec.AbstractFileSystem | None", "str | None"]
-"""What databases have to share to be exchangeable: process, memory limit, file system and parent folder."""
+"""The properties that exchangeable databases share: process, memory limit, file system and parent folder."""
 _idle: dict[_Kind, list[_Database]] = {}
 _IDLE_MAX = 8
 """Idle databases of a kind; as many tasks of one process rarely run at the same time."""

@@ -20,7 +20,7 @@ from snapshot.staging.stage import change_file_schema
 from tablestore.dml.row_fates import Fate, change_of_fate
 
 MEMORY = "512MB"
-"""What a statement's DuckDB may hold in memory; it spills the rest."""
+"""The memory limit of a statement's DuckDB, which spills the rest."""
 _OLD, _NEW = "of_old", "of_new"
 
 

@@ -1,4 +1,4 @@
-"""What runs the tasks of maintenance: Spark, or threads of this process."""
+"""Run the tasks of maintenance: on Spark, or in threads of this process."""
 
 from __future__ import annotations
 

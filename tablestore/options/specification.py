@@ -44,7 +44,7 @@ class ChangelogProducer(StrEnum):
 
 
 class ForeignRecords(StrEnum):
-    """What readers do about records from other producers in the topic."""
+    """How readers treat records from other producers in the topic."""
 
     FAIL = "fail"
     SKIP = "skip"

@@ -22,7 +22,7 @@ HADOOP: Final = "3.5.0"
 AWS_SDK: Final = "2.35.4"
 """The AWS SDK with which this ``hadoop-aws`` was built."""
 _SDK_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
-"""What Hadoop uses of the SDK: 11 MB in place of the bundle of all services, which has 686 MB."""
+"""The part of the SDK that Hadoop uses: 11 MB in place of the bundle of all services, which has 686 MB."""
 _EXCLUDED = (
     "software.amazon.awssdk:bundle",
     "org.wildfly.openssl",

@@ -25,7 +25,7 @@ logger: Final = logging.getLogger("tablestore")
 
 @dataclass(frozen=True)
 class ScanSpec:
-    """What a scan reads: topics, start, end and settings.
+    """The input of a scan: topics, start, end and settings.
 
     Attributes:
         client: the cluster.

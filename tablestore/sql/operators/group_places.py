@@ -36,7 +36,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Places:
-    """Which rows of each group are in the result.
+    """The rows of each group that are in the result.
 
     Attributes:
         groups: names of the columns that identify a group; none if all rows are one group.

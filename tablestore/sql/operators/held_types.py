@@ -1,4 +1,4 @@
-"""Which types the state of an operator can hold, and by which of them it can order rows."""
+"""The types that the state of an operator can hold, and those by which it can order rows."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class StatePlace:
 
 @dataclass(frozen=True)
 class Task:
-    """What a task knows of the micro-batch.
+    """A task's view of the micro-batch.
 
     Attributes:
         db: DuckDB, for the task's queries.
@@ -67,7 +67,7 @@ class Task:
 
 
 class StatefulStep(ABC):
-    """What an operator does with a bucket's rows. Picklable."""
+    """The function of an operator that processes a bucket's rows. Picklable."""
 
     @abstractmethod
     def run(self, task: Task, rows: pa.Table) -> Iterator[pa.RecordBatch]:

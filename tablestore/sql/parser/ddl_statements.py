@@ -55,7 +55,7 @@ _OVERWRITABLE: Final = ("ALL", "GENERATED", "METADATA", "OPTIONS", "WATERMARKS")
 
 @dataclass
 class _Body:
-    """What has been parsed so far between the parentheses of ``CREATE TABLE``."""
+    """The definitions parsed so far between the parentheses of ``CREATE TABLE``."""
 
     columns: list[Column] = field(default_factory=list)
     primary_key: tuple[str, ...] = ()

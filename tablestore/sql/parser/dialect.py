@@ -27,7 +27,7 @@ _BEYOND: Final = {
 _FROM_EPOCH: Final = {"0": "TIMESTAMP_SECONDS", "3": "TIMESTAMP_MILLIS"}
 """Spark's functions for ``TO_TIMESTAMP_LTZ(number, precision)``, by the precision."""
 _OPERATORS: Final = "|*+?(){}"
-"""What means the same in the patterns of ``SIMILAR TO`` and of Java."""
+"""Syntax with the same meaning in the patterns of ``SIMILAR TO`` and of Java."""
 _CLASSES: Final = {
     "[:ALPHA:]": "a-zA-Z",
     "[:UPPER:]": "A-Z",

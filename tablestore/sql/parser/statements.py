@@ -67,7 +67,7 @@ class Truncate:
 
 
 class Matching(StrEnum):
-    """Which rows a clause of ``MERGE INTO`` applies to."""
+    """The rows that a clause of ``MERGE INTO`` applies to."""
 
     MATCHED = "MATCHED"
     NOT_MATCHED = "NOT MATCHED"
@@ -163,7 +163,7 @@ class Watermark:
 
 
 class Strategy(StrEnum):
-    """What ``LIKE`` does with a part of the source table's definition."""
+    """How ``LIKE`` treats a part of the source table's definition."""
 
     INCLUDING = "INCLUDING"
     EXCLUDING = "EXCLUDING"

@@ -13,9 +13,9 @@ BATCH: Final = "SET 'execution.runtime-mode' = 'batch' reads what is there now"
 TOP_N: Final = (
     "SELECT ... FROM (SELECT ..., ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n FROM ...) WHERE n <= 3"
 )
-"""What a query looks like that selects the first rows of each group."""
+"""The form of a query that selects the first rows of each group."""
 ONE_ROW: Final = TOP_N.replace("n <= 3", "n = 1")
-"""What a query looks like that selects one row of each group."""
+"""The form of a query that selects one row of each group."""
 _RANDOM: Final = frozenset(
     {
         *("RAND", "RANDN", "RANDOM", "RANDSTR", "UNIFORM", "UUID", "SHUFFLE"),
