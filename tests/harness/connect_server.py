@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 
 from log_system.local_kafka.server import LOOPBACK, free_port
 from tablestore.session import session
-from tests.harness.waiting import PATIENCE_SECONDS
 
 PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 READY = "the server is ready"
@@ -63,7 +62,7 @@ class ConnectServer:
     ) -> None:
         """Stop the server."""
         assert self._process is not None
-        self._process.communicate(timeout=PATIENCE_SECONDS)
+        self._process.communicate(timeout=300)
 
 
 def _python_without_package(folder: Path) -> str:
