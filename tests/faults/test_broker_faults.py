@@ -18,7 +18,7 @@ from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import latest_offsets
 from log_system.kafka.publisher.partition_sender import Sender
 from log_system.local_kafka.owned import LocalKafka
-from snapshot.errors import CorruptedError, DataLostError
+from snapshot.errors import CorruptedError, DataLostError, UnavailableError
 from tablestore.write import publish
 from tablestore.write.publish import PublishPendingError
 from tests.crash.processes.batch_writer import run
@@ -56,8 +56,18 @@ def hurried(broker: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Ite
     """A table whose writers wait for two seconds where they wait for twenty by default."""
     options = {"log__transaction-timeout": "2 s", "log__request-timeout": "2 s"}
     made = TableHarness(tmp_path / "t", broker.bootstrap_servers, topic(), options)
+    until(lambda: has_taken_over(made))
     yield made
     made.close()
+
+
+def has_taken_over(rig: TableHarness) -> bool:
+    """Take the log over. The coordinators of a new broker on a busy machine may load for longer than two seconds."""
+    try:
+        rig.recover()
+    except UnavailableError:
+        return False
+    return True
 
 
 def test_a_broker_that_stops_answering_within_a_transaction_is_given_up_and_nothing_is_lost(

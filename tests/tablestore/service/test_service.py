@@ -112,6 +112,8 @@ def test_a_broker_that_is_away_is_said_and_waited_for(tmp_path: Path, topic: Cal
     data = tmp_path / "kafka"
     with LocalKafka(data) as broker:
         servers, port = broker.bootstrap_servers, int(broker.bootstrap_servers.rpartition(":")[2])
+        # The coordinators of a new broker may load for longer than two seconds.
+        make_table(tmp_path / "first", servers, topic())
         table = make_table(tmp_path / "t", servers, name := topic(), log__request_timeout="2 s")
         write(Writer(table, None), [(1, "a")])
     with Service(lambda: [table.path], schedule=QUICK) as service, served(service) as web:
