@@ -124,7 +124,7 @@ class StandaloneCluster(Started):
         return pid
 
     def stop(self) -> None:
-        """End every process of the cluster, those too that a process started while it was killed."""
+        """End every process of the cluster, including those that start while others are killed."""
         for daemon in [*self._workers.values(), *([self._master] if self._master else [])]:
             daemon.kill()
         end = time.monotonic() + STOP_SECONDS

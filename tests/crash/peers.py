@@ -195,7 +195,7 @@ def die(spark: SparkSession, folder: Path, servers: str, target: Peer | Ours, po
 
 def shown(servers: str, topic: str) -> Counter[tuple[int, str]]:
     """Give what a plain consumer sees."""
-    rows = [json.loads(m.value()) for part in drain_raw(servers, topic, PARTITIONS) for m in part]
+    rows = [json.loads(m.value()) for part in drain_raw(servers, topic, PARTITIONS, settled=False) for m in part]
     return Counter((row["id"], row["v"]) for row in rows)
 
 

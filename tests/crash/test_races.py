@@ -19,8 +19,10 @@ def test_writers_that_race_and_die_keep_the_log_equal_to_the_table(kafka: LocalK
 
 
 def test_eight_writers_do_not_fence_each_other_to_a_halt(kafka: LocalKafka, tmp_path: Path) -> None:
-    """They go on, on a machine however busy, even if a snapshot is left to another one; ``make races`` measures."""
-    found = run_race(tmp_path, kafka.bootstrap_servers, writers=8, seconds=5, rows=10, pause=0, kills=0, others=False)
-    assert found.verdict == Verdict()
-    assert [each for each in found.troubles if "PublishPendingError" not in each] == []
-    assert found.snapshots >= 8
+    """``make races`` measures their speed; here, beside other work, it is enough that they go on."""
+    one, eight = (
+        run_race(tmp_path, kafka.bootstrap_servers, writers=n, seconds=5, rows=10, pause=0, kills=0, others=False)
+        for n in (1, 8)
+    )
+    assert (eight.verdict, eight.troubles) == (Verdict(), [])
+    assert eight.snapshots >= one.snapshots / 10

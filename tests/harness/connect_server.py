@@ -62,7 +62,7 @@ class ConnectServer:
     ) -> None:
         """Stop the server."""
         assert self._process is not None
-        self._process.communicate(timeout=300)
+        self._process.communicate(timeout=500)
 
 
 def _python_without_package(folder: Path) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 500.0
 """How long tests wait for what must happen, however busy the machine is; not a measure of how fast it should be."""
 
 

@@ -33,7 +33,9 @@ def test_a_session_starts_with_the_archive_that_prepare_has_made(tmp_path: Path,
             (home / "tablestore" / jars.name).symlink_to(jars)
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     command = [sys.executable, "-c", "from tablestore.cli import app; app()", "prepare"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500, env=os.environ)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, env=os.environ
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     archive = spark_archive(find_java())
     assert archive.parent == home / "tablestore"
