@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,17 @@ import pytest
 
 from log_system.kafka.client import connect
 from log_system.kafka.client.connect import KafkaClient, take_over
+from log_system.kafka.publisher import eager_producer, partition_tasks
+from log_system.kafka.publisher.partition_tasks import PartitionTask, publish_partition
+from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from log_system.kafka.register import RegisterPosition
 from tablestore.context import TableContext
+from tablestore.write.publish import recover
 from tablestore.write.writer import Writer
+from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import make_table, publisher_of, write
-from tests.harness.table_harness import changes
+from tests.harness.plain_topics import make_topic
+from tests.harness.table_harness import TableHarness, changes
 
 
 class Heard(confluent_kafka.Producer):
@@ -35,6 +43,11 @@ def producers() -> list[confluent_kafka.Producer]:
     """Return the producers of this process that something still holds."""
     gc.collect()
     return [each for each in gc.get_objects() if isinstance(each, confluent_kafka.Producer)]
+
+
+def left_since(before: list[confluent_kafka.Producer]) -> list[confluent_kafka.Producer]:
+    """Return the producers that something holds and that were not there before."""
+    return [each for each in producers() if not any(each is other for other in before)]
 
 
 def test_the_last_answer_before_a_take_over_is_of_a_broker_that_is_known(
@@ -66,4 +79,53 @@ def test_publishers_that_were_fenced_leave_no_client_behind(
     for writer in writers:
         writer.discard()
     del publishers, writers, writer
-    assert [each for each in producers() if not any(each is other for other in before)] == []
+    assert left_since(before) == []
+
+
+def test_tasks_that_fail_with_records_under_way_leave_no_client_behind(
+    kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    before = producers()
+    rig = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic(), {"publish__driver_rows_max": 3})
+    rig.write(1)
+    rig.commit(2)
+
+    def fail(tasks: Sequence[PartitionTask]) -> list[RegisterPosition]:
+        with failing(partition_tasks, "flush"):
+            return [publish_partition(task) for task in tasks]
+
+    with pytest.raises(Crash):
+        recover(rig.table, KafkaPublisher(rig.log, rig.table.index, fail))
+    assert rig.recover() == [2]
+    rig.close()
+    del rig
+    assert left_since(before) == []
+
+
+def test_sinks_that_fail_with_records_under_way_leave_no_client_behind(
+    kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    before = producers()
+    table = make_table(tmp_path / "t", kafka.bootstrap_servers, topic(), log__consistency="eventual")
+    with failing(eager_producer, "flush"), pytest.raises(Crash):
+        write(Writer(table, None), changes(0))
+    assert left_since(before) == []
+
+
+def test_a_fenced_producer_with_unserved_reports_is_discarded_without_an_error(
+    kafka: Any, topic: Callable[[], str]
+) -> None:
+    before, name = producers(), topic()
+    client = KafkaClient({"bootstrap.servers": kafka.bootstrap_servers})
+    make_topic(kafka.bootstrap_servers, name)
+    first, second = (client.producer(name) for _ in range(2))
+    take_over(first, 30)
+    first.begin_transaction()
+    take_over(second, 30)
+    first.produce(name, b"late", on_delivery=lambda *_: None)
+    # By then the broker has rejected the record: its report and the fatal error wait to be served.
+    time.sleep(2)
+    connect.discard(first)
+    connect.discard(second)
+    del first, second
+    assert left_since(before) == []

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -249,7 +249,19 @@ def discard(producer: Any) -> None:
     The delivery reports of dropped records hold the producer, its threads and its connections until they are served.
     """
     producer.purge()
-    producer.poll(0)
+    # A fenced producer raises its fatal error here, once; the caller has that error already.
+    for _ in range(2):
+        with suppress(KafkaException, SystemError):
+            producer.poll(0)
+
+
+@contextmanager
+def discarding(producer: Producer) -> Iterator[Producer]:
+    """Use a producer once, and discard it however that ends."""
+    try:
+        yield producer
+    finally:
+        discard(producer)
 
 
 def take_over(producer: Producer, seconds: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from log_system.formats import EncodedRecords
-from log_system.kafka.client.connect import KafkaClient, flush, kafka_errors, translate
+from log_system.kafka.client.connect import KafkaClient, discard, flush, kafka_errors, translate
 from log_system.kafka.client.thread_local_cache import ThreadLocalCache
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.record_limits import record_limit
@@ -21,7 +21,7 @@ from snapshot.records import SentRange
 
 _QUEUE_WAIT_SECONDS = 0.05
 _POLL_EVERY = 5_000
-_PRODUCERS = ThreadLocalCache[KafkaClient, Any]()
+_PRODUCERS = ThreadLocalCache[KafkaClient, Any](discard)
 """Idempotent producers by client; a producer is discarded after any error."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from confluent_kafka import TopicPartition
 
-from log_system.kafka.client.connect import flush, kafka_errors, send_offsets, take_over
+from log_system.kafka.client.connect import discarding, flush, kafka_errors, send_offsets, take_over
 from log_system.kafka.log import KafkaLog
 from log_system.kafka.published_positions import group_positions, last_position, tasks_token
 from log_system.kafka.publisher.partition_sender import Sender
@@ -115,8 +115,7 @@ def _publish(task: PartitionTask) -> RegisterPosition:
     # Spark reuses its workers: memory that staging left in Arrow's pool would add to what is needed here.
     pa.default_memory_pool().release_unused()
     doing = f"publish snapshot {snapshot} to partition {task.partition} of {log.topic!r}"
-    producer = log.producer(task.partition)
-    with kafka_errors(doing, log.client, handle=producer):
+    with discarding(log.producer(task.partition)) as producer, kafka_errors(doing, log.client, handle=producer):
         # Step 1.
         take_over(producer, log.client.wait_seconds)
         # Step 2.
