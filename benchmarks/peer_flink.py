@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
 from pyflink.table import EnvironmentSettings, TableEnvironment
 
 connector, servers, topic, columns, parallelism = sys.argv[1:6]
+# Flink's JVM logs to the standard output, which is for the answers.
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
 STEPS = {"plain": {}, "mini-batch": {"enabled": "true", "allow-latency": "1 s", "size": "20000"}}
 
 environment = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
@@ -32,4 +36,4 @@ for line in sys.stdin:
             environment.get_config().set(f"table.exec.mini-batch.{name}", value)
     begun = time.perf_counter()
     environment.execute_sql(INSERT).wait()
-    print(time.perf_counter() - begun, flush=True)
+    print(time.perf_counter() - begun, file=answers, flush=True)

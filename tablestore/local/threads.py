@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from queue import Empty, Full, Queue
 from threading import Event, Lock
 from typing import TypeVar
@@ -81,7 +81,7 @@ class _Work:
         self._running = threads
         self._lock = Lock()
         self._stopped = Event()
-        self._ready: Queue[pa.RecordBatch] = Queue(threads * _WAITING_PER_THREAD)
+        self._ready: Queue[pa.RecordBatch | None] = Queue(threads * _WAITING_PER_THREAD)
 
     def run(self) -> None:
         """Read splits until none is left, one fails, or the reader stops."""
@@ -97,6 +97,11 @@ class _Work:
         finally:
             with self._lock:
                 self._running -= 1
+                ended = not self._running
+            if ended:
+                # A reader that waits for a batch ends now; one that does not wait sees the number of threads.
+                with suppress(Full):
+                    self._ready.put_nowait(None)
 
     def next(self) -> pa.RecordBatch | None:
         """Return the next batch; None when all threads have ended."""

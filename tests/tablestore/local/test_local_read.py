@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from tablestore import open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
-from tablestore.local import tail
+from tablestore.local import tail, threads
 from tablestore.local.threads import read_splits
 from tablestore.maintenance.change_tags import make_tag
 from tablestore.maintenance.compact import compact
@@ -422,3 +423,18 @@ def test_the_schema_is_the_one_that_spark_gives() -> None:
     assert sql_columns(nested.json())[0] == ("a", "array<map<string,struct<x:decimal(20,3),y:timestamp_ntz>>>", True)
     with pytest.raises(ValueError, match="day to second"):
         arrow_columns(StructType().add("i", "interval day to second").json())
+
+
+def test_a_reader_that_waits_while_the_last_split_ends_does_not_wait_any_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "_LOOK_SECONDS", PATIENCE_SECONDS)
+
+    class EndsLate:
+        def read(self) -> Iterator[pa.RecordBatch]:
+            yield pa.RecordBatch.from_pydict({"id": [1]})
+            time.sleep(0.5)
+
+    begun = time.monotonic()
+    assert [batch.num_rows for batch in read_splits([EndsLate(), EndsLate()], 2)] == [1, 1]
+    assert time.monotonic() - begun < PATIENCE_SECONDS
