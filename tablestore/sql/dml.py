@@ -21,8 +21,8 @@ from tablestore.sql.catalog.binding import connector_of, insertable_columns
 from tablestore.sql.catalog.results import Result
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import Mode
+from tablestore.sql.catalog.table_frames import expression_in_spark
 from tablestore.sql.inserts import aligned, as_nullable, goes_into
-from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.errors import error_at
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import (
@@ -56,12 +56,13 @@ def run_verb(scope: Scope, statement: Verb) -> Result:
     match statement:
         case Delete():
             table = _store_table(scope, statement.name, statement)
-            made = table.delete(_condition(statement.where, _own(statement)))
+            on = empty(scope.spark, table.schema)
+            made = table.delete(_condition(statement.where, _own(statement), on))
         case Update():
             table = _store_table(scope, statement.name, statement)
             on = empty(scope.spark, table.schema)
             values = _values(statement.assignments, table.schema, on, _own(statement), statement.name)
-            made = table.update(_condition(statement.where, _own(statement)), values)
+            made = table.update(_condition(statement.where, _own(statement), on), values)
         case Truncate():
             made = _store_table(scope, statement.name, statement).truncate()
         case Overwrite():
@@ -159,7 +160,7 @@ def _merge(scope: Scope, statement: Merge) -> Snapshot | None:
         Matching.NOT_MATCHED_BY_SOURCE: here,
     }
     clauses = [_clause(each, table.schema, sides[each.match], names, statement.name) for each in statement.clauses]
-    return table.merge(source, _said(statement.on, names), clauses)
+    return table.merge(source, _said(statement.on, names, sides[Matching.MATCHED]), clauses)
 
 
 def _clause(clause: MergeClause, schema: StructType, on: DataFrame, names: Mapping[str, str], table: str) -> Clause:
@@ -168,7 +169,7 @@ def _clause(clause: MergeClause, schema: StructType, on: DataFrame, names: Mappi
         Matching.NOT_MATCHED: Match.NOT_MATCHED,
         Matching.NOT_MATCHED_BY_SOURCE: Match.NOT_MATCHED_BY_SOURCE,
     }[clause.match]
-    condition = None if clause.condition is None else _said(clause.condition, names)
+    condition = None if clause.condition is None else _said(clause.condition, names, on)
     values = _values(clause.assignments, schema, on, names, table) if clause.assignments else None
     return Clause(match, Action(clause.action.value.lower()), condition, values)
 
@@ -178,8 +179,8 @@ def _own(statement: Delete | Update) -> Mapping[str, str]:
     return {statement.name.lower(): "", (statement.alias or statement.name).lower(): ""}
 
 
-def _condition(where: Expression | None, names: Mapping[str, str]) -> str:
-    return "true" if where is None else _said(where, names)
+def _condition(where: Expression | None, names: Mapping[str, str], on: DataFrame) -> str:
+    return "true" if where is None else _said(where, names, on)
 
 
 def _values(
@@ -193,7 +194,7 @@ def _values(
     fields = {field.name.lower(): field for field in schema.fields}
     values: dict[str, str | Column] = {}
     for name, value in assignments:
-        text = _said(value, names)
+        text = _said(value, names, on)
         if name in values:
             msg = f"table '{table}': column '{name}' is set twice."
             raise InvalidInputError(msg)
@@ -212,8 +213,11 @@ def _values(
     return values
 
 
-def _said(expression: Expression, names: Mapping[str, str]) -> str:
-    """Return an expression in Spark SQL, with table qualifiers replaced by ``names``; "" removes the qualifier."""
+def _said(expression: Expression, names: Mapping[str, str], on: DataFrame) -> str:
+    """Return an expression over a frame in Spark SQL.
+
+    Table qualifiers are replaced by ``names``; "" removes the qualifier.
+    """
     tree = expression.tree.copy()
     for column in list(tree.find_all(exp.Column)):
         parts = column.parts
@@ -226,7 +230,7 @@ def _said(expression: Expression, names: Mapping[str, str]) -> str:
             tree = said
         else:
             column.replace(said)
-    return to_spark(tree)
+    return expression_in_spark(tree, on)
 
 
 def _nullable(column: StatementColumn) -> StatementColumn:

@@ -97,10 +97,16 @@ VALUES (1, 'x'), (2, NULL)
 VALUES (1, 'x'), (2, NULL)
 
 ---- functions are Spark's
-SELECT DATE_FORMAT(ts, 'yyyy-MM-dd'), COALESCE(a, 0), IF(a > 1, 'x', 'y'), REGEXP_EXTRACT(s, '(\d+)', 1), CONCAT(a, b), a || b, SUBSTRING(s, 1, 2), ABS(x), MOD(x, 2), x / 2, CASE WHEN a THEN 1 ELSE 2 END FROM t
+SELECT DATE_FORMAT(ts, 'yyyy-MM-dd'), COALESCE(a, 0), IF(a > 1, 'x', 'y'), REGEXP_REPLACE(s, '(\d+)', 'n'), CONCAT(a, b), a || b, SUBSTRING(s, 1, 2), ABS(x), MOD(x, 2), x / 2, CASE WHEN a THEN 1 ELSE 2 END FROM t
 
 ---- spark
-SELECT DATE_FORMAT(ts, 'yyyy-MM-dd'), COALESCE(a, 0), IF(a > 1, 'x', 'y'), REGEXP_EXTRACT(s, '(\\d+)'), CONCAT(a, b), a || b, SUBSTRING(s, 1, 2), ABS(x), x % 2, x / 2, CASE WHEN a THEN 1 ELSE 2 END FROM t
+SELECT DATE_FORMAT(ts, 'yyyy-MM-dd'), COALESCE(a, 0), IF(a > 1, 'x', 'y'), REGEXP_REPLACE(s, '(\\d+)', 'n'), CONCAT(a, b), a || b, SUBSTRING(s, 1, 2), ABS(x), x % 2, x / 2, CASE WHEN a THEN 1 ELSE 2 END FROM t
+
+---- functions with other results in Spark
+SELECT REGEXP_EXTRACT(s, '(\d+)', 1), GREATEST(SUM(a), b), s LIKE 'a\b%' AS l, CAST(s AS CHAR(2)) AS c FROM t
+
+---- spark
+SELECT CASE WHEN (s) RLIKE ('(\\d+)') THEN REGEXP_EXTRACT((s), ('(\\d+)'), (1)) END AS `EXPR$0`, IF((SUM(a)) IS NULL OR (b) IS NULL, NULL, GREATEST((SUM(a)), (b))) AS `EXPR$1`, s LIKE 'a\\\\b%' AS l, RPAD(CAST(s AS STRING), 2) AS c FROM t
 
 ---- intervals
 SELECT ts - INTERVAL '2' SECOND, ts + INTERVAL '1' DAY FROM t

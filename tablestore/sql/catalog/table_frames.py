@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
+from sqlglot import exp
 
 from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.quoting import backquoted
@@ -31,6 +33,7 @@ from tablestore.sql.catalog.binding import (
 )
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.parser.dialect import to_spark
+from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
 from tablestore.sql.parser.parse import parse_query
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable
 
@@ -95,7 +98,7 @@ class ConnectorTable:
         watermark = self._made.watermark
         assert watermark is not None, "only a table with a watermark is read with it"
         computed = next((each for each in self._made.columns if each.name == watermark.column), None)
-        expression = expression_in_spark(computed.expression) if isinstance(computed, ComputedColumn) else None
+        expression = to_spark(_parsed(computed.expression)) if isinstance(computed, ComputedColumn) else None
         changes = _CHANGES if self.connector is Connector.UPSERT or is_changelog(self._made) else ()
         frame = read_with_watermark(
             self._scope.spark,
@@ -158,7 +161,7 @@ def with_computed(frame: DataFrame, made: CreateTable, known: Collection[str] = 
     """
     declared = {column.name for column in made.columns}
     columns = [
-        F.expr(expression_in_spark(column.expression)).alias(column.name)
+        F.expr(expression_in_spark(_parsed(column.expression), frame)).alias(column.name)
         if isinstance(column, ComputedColumn) and column.name not in known
         else F.col(backquoted(column.name))
         for column in made.columns
@@ -167,7 +170,18 @@ def with_computed(frame: DataFrame, made: CreateTable, known: Collection[str] = 
     return frame.select(*columns, *further)
 
 
-def expression_in_spark(text: str) -> str:
-    """Return a Flink SQL expression in Spark SQL."""
-    (expression,) = parse_query(f"SELECT {text}").tree.expressions
-    return to_spark(expression)
+def _parsed(text: str) -> exp.Expr:
+    expression: exp.Expr = parse_query(f"SELECT {text}").tree.expressions[0]
+    return expression
+
+
+def expression_in_spark(tree: exp.Expr, frame: DataFrame) -> str:
+    """Return an expression over the columns of a frame in Spark SQL."""
+
+    def type_of(expression: exp.Expr, _: exp.Select | None) -> DataType | None:
+        try:
+            return frame.select(F.expr(to_spark(expression))).schema[0].dataType
+        except (AnalysisException, ParseException):
+            return None
+
+    return to_spark(with_flink_arithmetic(tree.copy(), type_of))

@@ -2,7 +2,7 @@
 
 Functions are Spark's and are passed through unchanged. The translation covers what differs: strings (``'it''s'``),
 identifiers in backquotes only, types, the constructors ``ROW(...)`` and ``MAP[...]``, elements of arrays and maps,
-``TO_TIMESTAMP_LTZ`` of a number, ``SIMILAR TO``, and the functions of ``time_functions.py`` and ``json_functions.py``.
+``TO_TIMESTAMP_LTZ`` of a number, ``SIMILAR TO``, and the functions of ``functions/``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.tokenizer_core import TokenType
 
 from snapshot.errors import InvalidInputError
-from tablestore.sql.parser.json_functions import JsonFunction, json_in_spark
-from tablestore.sql.parser.time_functions import NOW, UNITS, rounded
+from tablestore.sql.parser.functions.json_functions import JsonFunction, json_in_spark
+from tablestore.sql.parser.functions.templates import function_in_spark, is_translated, sized_in_spark
+from tablestore.sql.parser.functions.time_functions import NOW, UNITS, rounded
 
 _RUNS_CODE: Final = "runs code that is not SQL"
 #: Spark functions that can run code or read data outside the warehouse's tables, with the reason to refuse them.
@@ -37,6 +38,13 @@ _CLASSES: Final = {
     "[:SPACE:]": " ",
     "[:WHITESPACE:]": r"\s",
 }
+_UNSIZED: Final = {
+    exp.DType.CHAR: exp.DType.TEXT,
+    exp.DType.VARCHAR: exp.DType.TEXT,
+    exp.DType.BINARY: exp.DType.BINARY,
+    exp.DType.VARBINARY: exp.DType.BINARY,
+}
+"""Types with a length, and Spark's without one."""
 _TIMES: Final = {exp.DType.TIMESTAMP: exp.DType.TIMESTAMPNTZ}
 
 
@@ -88,8 +96,10 @@ def _said_to_spark(node: exp.Expr) -> exp.Expr:
         return node if name is None else _call(name, number)
     if isinstance(node, exp.Anonymous | exp.Localtimestamp) and not node.expressions and _name_of(node) in NOW:
         return exp.var(NOW[_name_of(node)])
-    if isinstance(node, JsonFunction | exp.Floor | exp.Ceil):
-        return _written(node)
+    if isinstance(node, exp.Cast):
+        return _sized(node)
+    if _is_written(node):
+        return exp.var(_written(node))
     return node
 
 
@@ -98,6 +108,8 @@ def _change(node: exp.Expr) -> None:
     if isinstance(node, exp.DataType) and node.this in _TIMES:
         node.set("this", _TIMES[node.this])
         node.set("expressions", None)
+    if isinstance(node, exp.Like) and not isinstance(node.parent, exp.Escape):
+        _escape_backslashes(node)
     if isinstance(node, exp.Cast) and node.to.this == exp.DType.TIME:
         node.set("to", _time_of(node))
     if isinstance(node, exp.Values):
@@ -137,22 +149,47 @@ def _name_of(call: exp.Expr) -> str:
     return "LOCALTIMESTAMP" if isinstance(call, exp.Localtimestamp) else call.name.upper()
 
 
+def _sized(cast: exp.Cast) -> exp.Expr:
+    """Return a CAST whose type has a length as text in Spark SQL; others unchanged, with Spark's types."""
+    kind = _UNSIZED.get(cast.to.this)
+    if kind is not None:
+        word = "TRY_CAST" if cast.args.get("safe") else "CAST"
+        name = exp.DataType(this=kind).sql(dialect="spark")
+        return exp.var(sized_in_spark(cast.to, f"{word}({_text(cast.this)} AS {name})"))
+    for each in cast.to.find_all(exp.DataType):
+        if each.this in _UNSIZED:
+            each.set("this", _UNSIZED[each.this])
+            each.set("expressions", None)
+    return cast
+
+
+def _escape_backslashes(like: exp.Like) -> None:
+    """Change a pattern in place: without ESCAPE a backslash is no escape, which it is in Spark."""
+    pattern = like.expression
+    if not (isinstance(pattern, exp.Literal) and pattern.is_string):
+        pairs = [exp.Literal.string(text) for text in ("\\", "\\\\")]
+        like.set("expression", exp.Anonymous(this="REPLACE", expressions=[pattern.copy(), *pairs]))
+    elif "\\" in pattern.name:
+        like.set("expression", exp.Literal.string(pattern.name.replace("\\", "\\\\")))
+
+
 def _is_written(node: exp.Expr) -> bool:
-    return isinstance(node, JsonFunction) or (isinstance(node, exp.Floor | exp.Ceil) and bool(node.args.get("to")))
+    is_rounded = isinstance(node, exp.Floor | exp.Ceil) and bool(node.args.get("to"))
+    return is_rounded or isinstance(node, JsonFunction) or is_translated(node)
 
 
-def _written(node: JsonFunction | exp.Floor | exp.Ceil) -> exp.Expr:
-    """Return a function that Spark does not have, as text in Spark SQL; other nodes unchanged."""
+def _written(node: exp.Expr) -> str:
+    """Return a function that Spark does not have in Spark SQL."""
     if isinstance(node, JsonFunction):
         defaults = (_text(node.args.get("empty")), _text(node.args.get("error")))
-        return exp.var(json_in_spark(node, _text(node.this), defaults))
-    unit = node.args.get("to")
-    if unit is None:
-        return node
-    if unit.name.upper() not in UNITS:
-        msg = f"{node.key.upper()}(... TO {unit.name}): expected one of {', '.join(UNITS)}, got {unit.name}."
+        return json_in_spark(node, _text(node.this), defaults)
+    if isinstance(node, exp.Anonymous):
+        return function_in_spark(node.name, [_text(each) for each in node.expressions])
+    unit = node.args["to"].name
+    if unit.upper() not in UNITS:
+        msg = f"{node.key.upper()}(... TO {unit}): expected one of {', '.join(UNITS)}, got {unit}."
         raise InvalidInputError(msg)
-    return exp.var(rounded(_text(node.this), unit.name.upper(), up=isinstance(node, exp.Ceil)))
+    return rounded(_text(node.this), unit.upper(), up=isinstance(node, exp.Ceil))
 
 
 def _text(node: exp.Expr | None) -> str:

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from sqlglot import exp
+from sqlglot.parsers.hive import HiveParser
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tablestore.sql.parser.error_location import RefusedError
+from tablestore.sql.parser.functions.json_functions import PARSERS, JsonReader
+from tablestore.sql.parser.functions.templates import NAMES
+from tablestore.sql.parser.functions.time_functions import WITHOUT_BRACKETS
 from tablestore.sql.parser.hints import Hint, attach
-from tablestore.sql.parser.json_functions import PARSERS, JsonReader
 from tablestore.sql.parser.statements import Insert, Query
-from tablestore.sql.parser.time_functions import WITHOUT_BRACKETS
 from tablestore.sql.parser.window_types import ARGUMENTS, WindowKind, Windows, microseconds, modern
 
 _STARTS: Final = (TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN)
@@ -24,6 +26,7 @@ _STATEMENTS: Final = (exp.Command, exp.DDL, exp.DML, exp.Drop, exp.Set, exp.Use)
 class QueryReader(JsonReader):
     """Parser for queries, expressions and ``INSERT INTO``."""
 
+    FUNCTIONS: ClassVar = {name: made for name, made in SparkParser.FUNCTIONS.items() if name not in NAMES}
     FUNCTION_PARSERS: ClassVar = {**SparkParser.FUNCTION_PARSERS, **PARSERS}
     hints: dict[int, Hint]
     """The hints of the text that are not attached to a table yet."""
@@ -57,6 +60,10 @@ class QueryReader(JsonReader):
             self._expected(what)
         self._check_tree(tree, start)
         return self._source(start), tree
+
+    def _parse_types(self, *args: object, **named: object) -> exp.Expr | None:
+        """Parse a type with its length, which Spark's dialect leaves out."""
+        return super(HiveParser, self)._parse_types(*args, **named)  # type: ignore[arg-type]  # as they come
 
     def _parse_function_call(self, *args: object, **named: object) -> exp.Expr | None:
         """Parse functions that are called without brackets and that sqlglot takes for columns."""

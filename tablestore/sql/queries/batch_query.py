@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -23,6 +23,7 @@ from tablestore.sql.catalog.table_references import check_there, is_inside, tabl
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.errors import SqlError
+from tablestore.sql.parser.functions.arithmetic import with_flink_arithmetic
 from tablestore.sql.parser.qualify import Source, qualified
 from tablestore.sql.parser.statements import CreateTable, CreateView, Query
 from tablestore.sql.parser.window_types import WindowKind, names_of, windows_of
@@ -185,6 +186,7 @@ def over(spark: SparkSession, tree: exp.Expr, frames: Mapping[str, DataFrame]) -
     named = {views[name]: frame for name, frame in frames.items()}
     try:
         _with_generators(tree, lambda probe: _run(spark, to_spark(probe), named).schema[0].dataType)
+        tree = with_flink_arithmetic(tree, lambda each, select: _type_in(spark, each, select, named))
         return _run(spark, to_spark(tree), named)
     except (AnalysisException, ParseException) as error:
         message = str(error).split(";\n'")[0].split("\n\n")[0].split("== SQL")[0].strip()
@@ -227,7 +229,32 @@ def _probe(select: exp.Select, join: exp.Join) -> exp.Select:
     """Return the query for what is unnested, over the tables before it."""
     (value,) = join.this.expressions
     before = select.args["joins"][: select.args["joins"].index(join)]
-    made = exp.Select(expressions=[value.copy()], from_=select.args["from_"].copy(), joins=[j.copy() for j in before])
+    return _over_tables_of(select, value, before)
+
+
+def _type_in(
+    spark: SparkSession, expression: exp.Expr, select: exp.Select | None, views: Mapping[str, DataFrame]
+) -> DataType | None:
+    """Return the type of an expression in a SELECT, or in one around it; None if Spark rejects it."""
+    probes = [exp.Select(expressions=[expression.copy()])] if select is None else []
+    while select is not None:
+        probes.append(_over_tables_of(select, expression, select.args.get("joins") or []))
+        if select.args.get("group"):
+            # An aggregate needs no groups, unless it is beside what they are.
+            probes.append(probes[-1].copy())
+            probes[-1].set("group", select.args["group"].copy())
+        select = select.parent_select
+    for each in probes:
+        with suppress(AnalysisException, ParseException):
+            return _run(spark, to_spark(each), views).schema[0].dataType
+    return None
+
+
+def _over_tables_of(select: exp.Select, value: exp.Expr, joins: Sequence[exp.Join]) -> exp.Select:
+    """Return a query for an expression over the tables of a SELECT with these of its joins."""
+    made = exp.Select(expressions=[value.copy()], joins=[each.copy() for each in joins])
+    if select.args.get("from_"):
+        made.set("from_", select.args["from_"].copy())
     made.set("laterals", [each.copy() for each in select.args.get("laterals") or []])
     tables: list[exp.Expr] = []
     node: exp.Expr | None = select

@@ -17,8 +17,8 @@ from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import with_computed
 from tablestore.sql.catalog.table_references import tables_in
+from tablestore.sql.parser.functions.time_functions import PROCTIME
 from tablestore.sql.parser.statements import ComputedColumn, CreateTable, Query
-from tablestore.sql.parser.time_functions import PROCTIME
 from tablestore.sql.queries.append_query import is_grouped
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.query_inputs import Parts, QueryInput

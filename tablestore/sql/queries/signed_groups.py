@@ -12,7 +12,7 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegralType, LongType, StructType
+from pyspark.sql.types import DataType, DecimalType, IntegralType, LongType, StructType
 
 from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
@@ -139,23 +139,24 @@ def _weighed(aggregates: dict[_Weights, Aggregate], kinds: dict[str, DataType]) 
 
 
 def _result(name: str, each: Aggregate, kinds: dict[str, DataType]) -> Column:
-    """Return an aggregate computed from its sums, in the type that Spark's own aggregate has."""
+    """Return an aggregate computed from its sums, in the type that it has over rows that are added."""
     names = _weights(name)
     if each.sum.is_extreme:
         return F.col(names.value).getField(name)
     count = F.coalesce(F.col(names.count), F.lit(0).cast("bigint"))
     if each.sum is Sum.COUNT:
         return count
-    kind = kinds[each.arguments[0]]
+    kind, value = kinds[each.arguments[0]], F.col(names.value)
     if isinstance(kind, DecimalType):
         wider = 10 if each.sum is Sum.SUM else 4
         scale = kind.scale if each.sum is Sum.SUM else min(kind.scale + 4, _DECIMAL_MAX)
         wanted: DataType = DecimalType(min(kind.precision + wider, _DECIMAL_MAX), scale)
+        value = value / count if each.sum is Sum.AVG else value
+    elif each.sum is Sum.AVG:
+        # As in Flink, the average of integers is one.
+        wanted, value = kind, F.expr(f"{names.value} DIV {names.count}")
     else:
-        wanted = LongType() if each.sum is Sum.SUM else DoubleType()
-    value = F.col(names.value)
-    if each.sum is Sum.AVG:
-        value = (value if isinstance(kind, DecimalType) else value.cast("double")) / count
+        wanted = LongType()
     return F.when(count > 0, value.cast(wanted))
 
 

@@ -1,0 +1,1 @@
+"""Functions of Flink that Spark does not have, or that return something else there."""

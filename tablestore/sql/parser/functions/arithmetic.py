@@ -1,0 +1,106 @@
+"""Division and ``AVG`` as in Flink, where their results depend on the types of their arguments.
+
+In Flink, integers divided by an integer, and their average, are an integer, and a floating-point number divided by zero
+is infinite or not a number. Spark returns DOUBLE for the first, and raises an error for the second. The types are
+those that Spark finds for the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    IntegralType,
+    LongType,
+    NumericType,
+    ShortType,
+)
+from sqlglot import exp
+
+TypeOf = Callable[[exp.Expr, exp.Select | None], DataType | None]
+"""Returns the type of an expression in a SELECT, or, if it is None, outside of any; None if Spark rejects it."""
+_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
+_FLOATING: Final = (FloatType, DoubleType)
+
+
+def with_flink_arithmetic(tree: exp.Expr, type_of: TypeOf) -> exp.Expr:
+    """Return a query or an expression whose divisions and averages are Flink's; the tree itself may be changed.
+
+    What Spark rejects stays as it is, so that Spark's own error remains.
+    """
+    if tree.find(exp.Div, exp.Avg) is None:
+        return tree
+    holder = exp.Paren(this=tree)
+    _visit(tree, type_of)
+    changed: exp.Expr = holder.this.pop()
+    return changed
+
+
+def _visit(query: exp.Expr, type_of: TypeOf) -> None:
+    """Change a query in place, inner queries first: the types of the outer one depend on theirs."""
+    inner = [each for each in query.walk(prune=lambda node: _is_nested(node, query)) if _is_nested(each, query)]
+    # The queries of WITH come before those that use them.
+    for each in sorted(inner, key=lambda each: not isinstance(each.parent, exp.CTE)):
+        _visit(each, type_of)
+    if isinstance(query, exp.Select):
+        _name_outputs(query)
+    own = list(query.bfs(prune=lambda node: _is_nested(node, query)))
+    for node in reversed(own):
+        if isinstance(node, exp.Div | exp.Avg):
+            _replace(node, type_of, query if isinstance(query, exp.Select) else None)
+
+
+def _name_outputs(select: exp.Select) -> None:
+    """Set Flink's names for columns without a name that Spark would name by what a division becomes, in place."""
+    for number, each in enumerate(select.expressions):
+        if not isinstance(each, exp.Alias) and each.find(exp.Div, exp.Avg):
+            _put(each, lambda output: exp.alias_(output, f"EXPR${number}", quoted=True))  # noqa: B023 - called at once
+
+
+def _is_nested(node: exp.Expr, query: exp.Expr) -> bool:
+    return isinstance(node, exp.Query) and node is not query
+
+
+def _replace(node: exp.Div | exp.Avg, type_of: TypeOf, select: exp.Select | None) -> None:
+    if isinstance(node, exp.Avg):
+        kind = type_of(node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this, select)
+        if isinstance(kind, IntegralType):
+            top: exp.Expr = node
+            while isinstance(top.parent, exp.Filter | exp.Window) and top.parent.this is top:
+                top = top.parent
+            _put(top, lambda average: exp.cast(average, _name(kind)))
+        return
+    kinds = [type_of(each, select) for each in (node.this, node.expression)]
+    if all(isinstance(each, IntegralType) for each in kinds):
+        widest = max(kinds, key=lambda each: _INTEGERS.index(type(each)))
+        _put(node, lambda div: exp.cast(exp.IntDiv(this=div.this, expression=div.expression), _name(widest)))
+    elif any(isinstance(each, _FLOATING) for each in kinds) and all(isinstance(each, NumericType) for each in kinds):
+        kind = FloatType() if all(isinstance(each, FloatType) for each in kinds) else DoubleType()
+        _put(node, lambda div: exp.cast(_with_infinity(div), _name(kind)))
+
+
+def _with_infinity(div: exp.Expr) -> exp.Expr:
+    """Return a division that is the dividend times infinity where the divisor is zero."""
+    divisor, text = exp.Paren(this=div.expression), exp.Literal.string
+    is_zero = exp.EQ(this=divisor.copy(), expression=exp.Literal.number(0))
+    is_negative = exp.EQ(this=exp.cast(divisor.copy(), "STRING"), expression=text("-0.0"))
+    infinity = exp.cast(exp.If(this=is_negative, true=text("-Infinity"), false=text("Infinity")), "DOUBLE")
+    endless = exp.Mul(this=exp.Paren(this=div.this.copy()), expression=infinity)
+    return exp.If(this=is_zero, true=endless, false=exp.Div(this=div.this, expression=divisor))
+
+
+def _put(node: exp.Expr, around: Callable[[exp.Expr], exp.Expr]) -> None:
+    """Replace a node by an expression around it."""
+    mark = exp.Null()
+    node.replace(mark)
+    mark.replace(around(node))
+
+
+def _name(data_type: DataType | None) -> str:
+    return "" if data_type is None else data_type.simpleString().upper()
