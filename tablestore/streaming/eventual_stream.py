@@ -8,9 +8,10 @@ read, reduced to the last one of each key, converge too.
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -26,6 +27,9 @@ from tablestore.read.split_planner import initial_splits
 from tablestore.spark.error_messages import shows_messages
 from tablestore.streaming.change_feed import BEFORE_FULL
 from tablestore.streaming.snapshot_stream import Offset, SnapshotStream
+
+_ENDS_SECONDS: Final = 1.0
+"""How old the log's end in a progress report may be: Spark asks for one in every micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class EventualStream(SnapshotStream):
         check_uncommitted(options)
         self._tail = self._table.log.tail()
         self._ends: list[int] | None = None
+        self._looked: tuple[list[int], float] = ([], float("-inf"))
 
     def initialOffset(self) -> Offset:
         """Return the offset at which a new query starts."""
@@ -99,7 +104,7 @@ class EventualStream(SnapshotStream):
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the offsets at which an ``availableNow`` run ends."""
         self._target = self._table.newest_visible()
-        self._ends = self._tail.ends()
+        self._ends = self._look()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next micro-batch: the log's end, or an earlier one if the read limit requires it.
@@ -116,7 +121,7 @@ class EventualStream(SnapshotStream):
         if self._snapshot(start) == BEFORE_FULL:
             newest = self._table.newest_visible() if self._target is None else self._target
             return self._at(newest, *self._ends_of(newest))
-        ends = self._ends or self._tail.ends()
+        ends = self._ends or self._look()
         begun = start["offsets"]
         if any(end < old for end, old in zip(ends, begun, strict=True)):
             self._tail.check(start.get("topic", ""))
@@ -127,8 +132,10 @@ class EventualStream(SnapshotStream):
         return self._at(start["snapshot"], ends, start.get("topic") or self._tail.generation())
 
     def reportLatestOffset(self) -> Offset:
-        """Return the log's end, for the query's progress."""
-        return self._at(self._table.newest_visible(), self._tail.ends(), "")
+        """Return the log's end, which is at most a second old, for the query's progress."""
+        if time.monotonic() - self._looked[1] >= _ENDS_SECONDS:
+            self._look()
+        return self._at(self._table.newest_visible(), self._looked[0], "")
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch.
@@ -165,6 +172,11 @@ class EventualStream(SnapshotStream):
                 )
                 raise DataLostError(msg)
         return ranges
+
+    def _look(self) -> list[int]:
+        """Return the log's end, and keep it for the query's progress."""
+        self._looked = self._tail.ends(), time.monotonic()
+        return self._looked[0]
 
     def _ends_of(self, snapshot: int) -> tuple[list[int], str]:
         entry = self._table.index.get(snapshot)

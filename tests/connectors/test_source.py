@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -79,12 +80,26 @@ def test_b28_offsets_are_committed_after_each_completed_micro_batch(lab: Lab, ma
     assert ns(stream.rows(begin, first)) == [1, 2]
     assert lab.wire.committed(group, topic) == [-1001], "committed before the micro-batch was complete"
     second = reader.latestOffset(first, reader.getDefaultReadLimit())
+    # The group's offset is committed beside the start of the next micro-batch, which is planned only after that.
+    assert ns(stream.rows(first, second)) == [3]
     assert lab.wire.committed(group, topic) == [2]
     assert reader.latestOffset(second, reader.getDefaultReadLimit()) == second
     assert lab.wire.committed(group, topic) == [3]
     lab.wire.send(topic, rows(4))
     again = lab.stream(topic, N, properties__group__id=group, scan__startup__mode="group-offsets")
     assert ns(again.run()) == [4]
+
+
+def test_a_progress_report_shows_an_end_that_is_at_most_a_second_old(lab: Lab, made: Topics) -> None:
+    topic = made()
+    lab.wire.send(topic, rows(1, 2, 3))
+    reader = lab.stream(topic, N, maxRowsPerTrigger=2).reader
+    reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    lab.wire.send(topic, rows(4))
+    # The end that the micro-batch was planned with costs no request.
+    assert reader.reportLatestOffset()["at"] == {topic: {"0": 3}}
+    time.sleep(1.1)
+    assert reader.reportLatestOffset()["at"] == {topic: {"0": 4}}
 
 
 def test_b23_timestamp_starts_at_the_first_record_that_is_not_older(lab: Lab, made: Topics) -> None:

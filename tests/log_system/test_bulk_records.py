@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from ctypes import c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from log_system.formats.duckdb_json import timestamp_text
 from log_system.gate import Gate, slices
 from log_system.kafka.client import bulk_consume, bulk_produce, librdkafka_ffi
 from log_system.kafka.client.connect import KafkaClient, take_over
+from log_system.kafka.client.consumers import CONSUMERS
 from log_system.kafka.client.messages import Records, Wanted, joined, taking
 from log_system.kafka.reader.snapshot_reader import read_slice
 from log_system.local_kafka.owned import LocalKafka
@@ -139,6 +142,28 @@ class TestBothWays:
                 patch.setattr(librdkafka_ffi, "rdkafka", library)
                 told.append(raised(lambda consumer=consumer: beyond(consumer))[0])
         assert told[0] == told[1]
+
+    def test_little_is_fetched_beyond_the_end_of_a_short_range(self, client: KafkaClient, made: str) -> None:
+        producer = client.producer(None, **{"compression.type": "none"})
+        for _ in range(3):
+            bulk_produce.send(producer, made, 1, KEYS, VALUES)
+        producer.flush(30)
+        own = KafkaClient(client.config | {"queued.min.messages": "90000"})
+
+        def fetched(client: KafkaClient, count: int) -> int:
+            with (
+                CONSUMERS.lend(client, "ahead", in_bulk=True, count=count) as consumer,
+                bulk_consume.PartitionQueue(consumer, made, 1) as queue,
+            ):
+                consumer.assign([TopicPartition(made, 1, 0)])
+                time.sleep(2)
+                length: int = librdkafka_ffi.rdkafka.rd_kafka_queue_length(c_void_p(queue._queue))
+                consumer.unassign()
+                return length
+
+        assert 0 < fetched(client, 1_000) < 30_000
+        assert fetched(client, 100_000) >= 50_000
+        assert fetched(own, 1_000) >= 90_000
 
     def test_a_closed_client_is_not_borrowed_from(self, client: KafkaClient) -> None:
         consumer = client.consumer("closed")

@@ -15,6 +15,10 @@ from log_system.kafka.client.thread_local_cache import ThreadLocalCache
 ANSWER_SECONDS: Final = 30.0
 _WAIT_SECONDS: Final = 0.5
 _READER: Final[dict[str, Setting]] = {"fetch.wait.max.ms": 10, "enable.partition.eof": True}
+_AHEAD: Final = "queued.min.messages"
+_SHORT_RECORDS: Final = 50_000
+"""The client fetches this many records ahead. Most of them are after the end of a shorter range and are thrown away."""
+_SHORT: Final[dict[str, Setting]] = {_AHEAD: 1_000}
 
 
 class CachedConsumers:
@@ -22,11 +26,11 @@ class CachedConsumers:
 
     def __init__(self) -> None:
         """Create an empty cache."""
-        self._kept = ThreadLocalCache[tuple[KafkaClient, str, str, bool], Any](close=lambda consumer: consumer.close())
+        self._kept = ThreadLocalCache[tuple[KafkaClient, str, str, bool, bool], Any](lambda consumer: consumer.close())
 
     @contextmanager
     def lend(
-        self, client: KafkaClient, group: str, isolation: str = "read_committed", *, in_bulk: bool
+        self, client: KafkaClient, group: str, isolation: str = "read_committed", *, in_bulk: bool, count: int
     ) -> Iterator[Any]:
         """Lend a cached or new consumer. It returns to the cache unless the reader fails or is abandoned.
 
@@ -39,13 +43,16 @@ class CachedConsumers:
             isolation: ``read_committed`` or ``read_uncommitted``.
             in_bulk: messages are read directly from partition queues. These queues no longer feed the consumer, so
                 such a consumer cannot be shared with readers that call ``consume``.
+            count: how many records are to be read at most.
         """
-        key = (client, group, isolation, in_bulk)
+        is_short = count < _SHORT_RECORDS and _AHEAD not in client.config
+        key = (client, group, isolation, in_bulk, is_short)
         consumer = self._kept.borrow(key)
         if consumer is None:
             # fetch.wait.max.ms is short because a fetch waiting at the end of one slice delays the first fetch of the
             # next one.
-            consumer = client.consumer(group, **_READER, **{"isolation.level": isolation})
+            settings = _READER | (_SHORT if is_short else {}) | {"isolation.level": isolation}
+            consumer = client.consumer(group, **settings)
         try:
             yield consumer
         except BaseException:

@@ -89,7 +89,7 @@ def read_records(
     left = part.end - part.start if part.records is None else part.records
     with (
         kafka_errors(doing, client),
-        CONSUMERS.lend(client, group, isolation, in_bulk=not wanted.messages) as consumer,
+        CONSUMERS.lend(client, group, isolation, in_bulk=not wanted.messages, count=left) as consumer,
         taking(consumer, part.topic, part.partition, wanted) as take,
     ):
         consumer.assign([TopicPartition(part.topic, part.partition, part.start)])

@@ -128,6 +128,7 @@ class ChangelogStream(KafkaStream):
                 or the topic was deleted and created again.
         """
         self._check_state(end)
+        self._await_commit()
         if recreated(start, end):
             msg = (
                 f"{self._table.options.what} was deleted and created again since this query read it, so its messages "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,6 +26,8 @@ from tablestore.spark.error_messages import shows_messages
 from tablestore.spark.python_worker import begin_task
 
 logger = logging.getLogger("tablestore")
+_ENDS_SECONDS: Final = 1.0
+"""How old the end offsets in a progress report may be: Spark asks for one in every micro-batch."""
 Json = dict[str, Any]
 """A Spark source offset.
 
@@ -54,6 +58,10 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._scan: Scan | None = None
         self._target: Offsets | None = None
         self._committed: Mapping[Partition, int] = {}
+        self._committing: tuple[Mapping[Partition, int], Future[None]] | None = None
+        self._threads = ThreadPoolExecutor(1, "commit-offsets")
+        self._ends: Offsets = {}
+        self._ends_at = float("-inf")
 
     def initialOffset(self) -> Json:
         """Return the start position of a new query, including the end position of a bounded query."""
@@ -71,18 +79,18 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end offsets of an ``availableNow`` run."""
-        self._target = self._plan.ends()
+        self._target = self._look()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """Return the end position of the next micro-batch.
 
         Spark calls this after the previous micro-batch has completed, so the previous end is committed for the consumer
-        group here. Spark itself calls ``commit`` only once the next micro-batch has started, and never for the last
-        one.
+        group from here on, and before ``partitions`` plans the next micro-batch. Spark itself calls ``commit`` only
+        once the next micro-batch has started, and never for the last one.
         """
         self.commit(start)
         at, until = offsets_of(start["at"]), offsets_of(start["until"]) if "until" in start else None
-        ends = self._plan.ends() if self._target is None else self._target
+        ends = self._look() if self._target is None else self._target
         if until is not None:
             ends = {each: min(end, until[each]) for each, end in ends.items() if each in until}
         new = {each: end for each, end in ends.items() if each not in at}
@@ -91,12 +99,18 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         moved = {each: ends.get(each, offset) for each, offset in begun.items()}
         if isinstance(limit, ReadMaxRows):
             moved = _limited(begun, moved, limit.max_rows)
+        if moved == at:
+            # No micro-batch follows, and the query may end.
+            self._await_commit()
+            return start
         # The new end offsets may belong to a topic that was deleted and created again, so refresh the topic ids.
-        return start if moved == at else _json(moved, until, self._plan.ids())
+        return _json(moved, until, self._plan.ids())
 
     def reportLatestOffset(self) -> Json:
-        """Return the current end offsets, for the query's progress report."""
-        return _json(self._plan.ends(), None, self._plan.ids())
+        """Return the end offsets, which are at most a second old, for the query's progress report."""
+        if time.monotonic() - self._ends_at >= _ENDS_SECONDS:
+            self._look()
+        return _json(self._ends, None, {})
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, one for each Kafka partition that has messages to read.
@@ -105,27 +119,37 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLostError: retention has removed messages, or a topic was deleted and created again, and
                 ``auto.offset.reset`` does not allow the read to continue.
         """
+        self._await_commit()
         found = self._plan.ranges(offsets_of(start["at"]), offsets_of(end["at"]), recreated(start, end))
         return [RangeSplit(part) for part in found]
 
     def commit(self, end: Json) -> None:
-        """Commit the processed offsets for the consumer group.
+        """Start to commit the processed offsets for the consumer group, beside the micro-batch that follows.
 
         A failure is only logged, because the query resumes from its checkpoint, not from the group's offsets.
         """
+        self._await_commit()
         offsets = offsets_of(end["at"])
         moved = {each: offset for each, offset in offsets.items() if self._committed.get(each) != offset}
-        if not moved:
+        if moved:
+            self._committing = offsets, self._threads.submit(self._plan.commit, moved)
+
+    def _await_commit(self) -> None:
+        """Wait for the commit that has been started."""
+        if self._committing is None:
             return
+        (offsets, done), self._committing = self._committing, None
         try:
-            self._plan.commit(moved)
+            done.result()
         except TableStoreError as error:
             logger.warning("%s The query goes on from its checkpoint all the same.", error)
         else:
             self._committed = offsets
 
     def stop(self) -> None:
-        """Close connections."""
+        """Complete the commit that has been started, and close connections."""
+        self._await_commit()
+        self._threads.shutdown()
         if self._scan is not None:
             self._scan.close()
 
@@ -145,6 +169,11 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _rows(self, part: FetchRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of an offset range; of an upsert table, the last of each key."""
         return (read_last if self._table.options.is_upsert else read_rows)(self._table, part, columns)
+
+    def _look(self) -> Offsets:
+        """Return the current end offsets, and keep them for the progress report."""
+        self._ends, self._ends_at = self._plan.ends(), time.monotonic()
+        return self._ends
 
     def _spec(self) -> ScanSpec:
         return self._table.scan_spec()
