@@ -22,6 +22,7 @@ SMALL = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",

@@ -140,8 +140,8 @@ class StandaloneCluster(Started):
     def _launch(self, name: str, kind: str, *words: str) -> Daemon:
         folder = self.root / name
         folders = {each: folder / each for each in ("home", "tmp", "local", "conf")}
-        for each in folders.values():
-            each.mkdir(parents=True, exist_ok=True)
+        for each in ("home", "tmp", "local"):
+            folders[each].mkdir(parents=True, exist_ok=True)
         environment = {
             "PATH": f"{folder / 'venv' / 'bin'}:{SYSTEM_PATH}",
             "HOME": str(folders["home"]),
