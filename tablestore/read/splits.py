@@ -9,6 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
+from snapshot.merge.plain_reader import plain_rows
 from snapshot.merge.predicate import Predicate
 from snapshot.records import Snapshot, Split
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
@@ -40,6 +41,10 @@ class MergedSplit:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the merged rows, only the wanted columns, in schema order."""
+        plain = self.plain()
+        if plain is not None:
+            yield from plain
+            return
         filesystem = None if self.storage.is_local else self.storage.filesystem
         with MergeReader(self.schema, self.primary_key, stored=self.stored, filesystem=filesystem) as engine:
             yield from engine.merged(
@@ -49,6 +54,16 @@ class MergedSplit:
                 predicate=self.predicate,
                 emit_changes=self.emit_changes,
             )
+
+    def plain(self) -> Iterator[pa.RecordBatch] | None:
+        """Return the rows as pyarrow reads them; None if they have to be merged in DuckDB."""
+        names = set(self.schema.names if self.columns is None else self.columns)
+        if self.predicate is not None or not names or not names <= set(self.schema.names):
+            return None
+        fields = list(zip(self.schema, self.stored, strict=True))
+        key = next((held for named, held in fields if (named.name,) == self.primary_key), None)
+        wanted = [each for each in fields if each[0].name in names]
+        return plain_rows(self.storage, self.base, self.changes, wanted, key, emit_changes=self.emit_changes)
 
 
 @dataclass(frozen=True)
