@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -59,7 +60,7 @@ def remote_session(url: str, app_name: str, config: Mapping[str, str]) -> SparkS
         config: settings that Spark can change at runtime.
 
     Raises:
-        InvalidInputError: the URL is not one of a Connect server, or the server has no Delta.
+        InvalidInputError: the URL is not one of a Connect server, the server refuses the token, or it has no Delta.
         UnavailableError: no server answers, or packages for Connect are missing here.
     """
     if not url.startswith("sc://"):
@@ -141,12 +142,34 @@ def _wait_for(url: str) -> None:
     with channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=_WAIT_S)
+            _check_token(url, channel, grpc)
         except grpc.FutureTimeoutError as error:
             msg = (
                 f"{_shown(url)}: no Spark Connect server answered within {_WAIT_S:.0f} s. Check the address, and that "
-                "the server is running."
+                "the server is running. With a token, Spark uses TLS for any host but 'localhost', so the address must "
+                "be that of a proxy that serves TLS."
             )
             raise UnavailableError(msg) from error
+
+
+def _check_token(url: str, channel: Any, grpc: Any) -> None:
+    """Check that a server accepts the client's token: by a request that does nothing, before there is a session.
+
+    PySpark would keep a session with the wrong token, and return it again for the right one.
+    """
+    proto = importlib.import_module("pyspark.sql.connect.proto")
+    nothing = proto.ReleaseSessionRequest(session_id=str(uuid.uuid4()))
+    try:
+        proto.SparkConnectServiceStub(channel).ReleaseSession(nothing, timeout=_WAIT_S)
+    except grpc.RpcError as error:
+        if error.code() != grpc.StatusCode.UNAUTHENTICATED:
+            return
+        msg = (
+            f"{_shown(url)}: the Spark Connect server refused the token: {error.details()}. Give that of its setting "
+            "spark.connect.authenticate.token: as 'sc://host:15002/;token=...', or in the environment variable "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN."
+        )
+        raise InvalidInputError(msg) from None
 
 
 def _shown(url: str) -> str:

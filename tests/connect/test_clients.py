@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tablestore import TableStore
 from tests.connectors.harness.wire import Wire
 from tests.crash.kill_points import KillPoint, set_trap
-from tests.harness.connect_server import ConnectServer
+from tests.harness.connect_server import TOKEN, ConnectServer
 from tests.harness.spark_tables import AVAILABLE, frame, make, rows
 from tests.harness.table_audit import audit
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -68,6 +69,27 @@ def test_a_client_needs_no_java_and_no_more_than_the_address(
     env = os.environ | {"SPARK_REMOTE": server.url, "JAVA_HOME": str(tmp_path / "none"), "PATH": str(tmp_path)}
     ran = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert ran.stdout.strip() == "[(1, 'b'), (2, 'b'), (3, 'b')]", ran.stderr
+
+
+def test_a_wrong_token_is_refused_and_leaves_no_session(server: ConnectServer) -> None:
+    right = server.url
+    program = f"""
+import sys
+from snapshot.errors import InvalidInputError
+from tablestore import session
+for url in ({right.replace(TOKEN, "wrong")!r}, {right.split("/;")[0]!r}, {right!r}):
+    try:
+        print(session(remote=url).range(2).count())
+    except InvalidInputError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    *refused, count = done.stdout.splitlines()
+    assert count == "2", done.stderr
+    assert len(refused) == 2
+    for words in refused:
+        assert re.match(r"localhost:\d+: the Spark Connect server refused the token: ", words), words
+        assert "wrong" not in words
 
 
 @pytest.mark.crash

@@ -17,6 +17,7 @@ from log_system.local_kafka.server import LOOPBACK, free_port
 from tablestore.session import session
 
 PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
+TOKEN = "hush"
 READY = "the server is ready"
 QUICK = {
     "spark.sql.codegen.wholeStage": "false",
@@ -29,7 +30,7 @@ class ConnectServer:
     """A Connect server.
 
     Attributes:
-        url: its URL for clients.
+        url: its URL for clients, with the token that it asks for.
     """
 
     def __init__(self, folder: Path, *, is_bare: bool = False) -> None:
@@ -54,7 +55,8 @@ class ConnectServer:
         assert self._process.stdout is not None
         # What Python processes of the server print, Spark may print there too.
         assert any(READY in line for line in self._process.stdout), (self._folder / "server.log").read_text()
-        self.url = f"sc://{LOOPBACK}:{port}"
+        # With a token, Spark's clients use TLS for any host but this one.
+        self.url = f"sc://localhost:{port}/;token={TOKEN}"
         return self
 
     def __exit__(
@@ -78,7 +80,7 @@ def main() -> None:
     """Serve until standard input is closed, which it is when the owner dies."""
     *bare, port, warehouse = sys.argv[1:]
     address = {"spark.connect.grpc.binding.address": LOOPBACK, "spark.connect.grpc.binding.port": port}
-    config = {"spark.plugins": PLUGIN, **address, **QUICK}
+    config = {"spark.plugins": PLUGIN, "spark.connect.authenticate.token": TOKEN, **address, **QUICK}
     if bare:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = bare[0]
         SparkSession.builder.master("local[2]").config(map={"spark.ui.enabled": "false", **config}).getOrCreate()
