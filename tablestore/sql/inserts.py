@@ -46,7 +46,15 @@ from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.settings import NAME, Mode
 from tablestore.sql.catalog.table_references import tables_in
 from tablestore.sql.parser.render import render
-from tablestore.sql.parser.statements import CreateTable, CreateTableAs, Drop, Insert, PhysicalColumn, StatementSet
+from tablestore.sql.parser.statements import (
+    CreateTable,
+    CreateTableAs,
+    Drop,
+    Insert,
+    PhysicalColumn,
+    Query,
+    StatementSet,
+)
 from tablestore.sql.parser.types import PRECISION_MAX, FlinkType, of_spark
 from tablestore.sql.queries.batch_query import batch_frame, open_table
 from tablestore.sql.queries.continuous_query import Plan, allowed, plan_into, relation
@@ -57,8 +65,18 @@ from tablestore.table.store import TableStore
 _TIMES = (TimestampType, TimestampNTZType, DateType)
 
 
-def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
+def _planned(scope: Scope, query: Query) -> Relation | DataFrame:
+    """Plan a query; in batch mode its rows are a frame."""
+    return batch_frame(scope, query) if scope.settings.mode is Mode.BATCH else relation(scope, query)
+
+
+def insert(scope: Scope, statement: Insert, planned_query: Relation | DataFrame | None = None) -> StreamingQuery | None:
     """Write a query's rows into a table.
+
+    Args:
+        scope: the session's scope.
+        statement: the statement.
+        planned_query: the query, if it is planned.
 
     Returns:
         The started streaming query; None if the query is bounded, whose rows are then all written.
@@ -70,10 +88,10 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
     check_sink(made)
     columns = _wanted(made, statement)
     table = open_table(scope, name)
-    if scope.settings.mode is Mode.BATCH:
-        planned = Plan(batch_frame(scope, statement.query))
+    found = _planned(scope, statement.query) if planned_query is None else planned_query
+    if isinstance(found, DataFrame):
+        planned = Plan(found)
     else:
-        found = relation(scope, statement.query)
         preimages = not found.grows and isinstance(table, TableStore) and needs_preimages(table, made.name)
         planned = planned_into(found, made, columns, preimages=preimages)
     frame, each = aligned(planned, made, columns), planned.transform
@@ -95,34 +113,43 @@ def insert(scope: Scope, statement: Insert) -> StreamingQuery | None:
         )
 
 
-def create_table_as(scope: Scope, statement: CreateTableAs, planned: Plan) -> StreamingQuery | None:
+def create_table_as(scope: Scope, statement: CreateTableAs) -> StreamingQuery | None:
     """Create a table with the columns of a query, and insert its rows.
 
-    A rejected INSERT has changed nothing, so the table is dropped again. After any other error it stays: the INSERT may
-    have committed.
-
-    Args:
-        scope: the session's scope.
-        statement: the statement.
-        planned: the plan of its query.
+    A rejected INSERT has changed nothing, so a table that was created for it is dropped again. After any other error it
+    stays: the INSERT may have committed.
 
     Raises:
         InvalidInputError: a column has no name, or a type that a table cannot have.
         AlreadyExistsError: there is a table of that name.
     """
-    frame, made = planned.frame if planned.shape is None else planned.shape, statement.table
-    columns: list[PhysicalColumn] = []
-    for field in frame.schema.fields[: -1 if planned.changes else None]:
+    found, made = _planned(scope, statement.query), statement.table
+    frame = found if isinstance(found, DataFrame) else found.shape or found.rows or found.changes().drop(CHANGE_TYPE)
+    columns: dict[str, PhysicalColumn] = {}
+    for field in frame.schema:
         try:
-            columns.append(PhysicalColumn(field.name, of_spark(field.dataType)))
+            columns[field.name] = PhysicalColumn(field.name, of_spark(field.dataType))
         except ValueError as error:
             msg = f"CREATE TABLE '{made.name}' AS: column '{field.name}': {error}. Say CAST(... AS ...) in the query."
             raise InvalidInputError(msg) from error
-    create_table(scope, replace(made, columns=tuple(columns)))
+    if statement.names and sorted(statement.names) != sorted(columns):
+        msg = (
+            f"CREATE TABLE '{made.name}' AS: expected the names of the query's columns in some order "
+            f"({', '.join(columns)}), got {', '.join(statement.names)}. Declare other columns with a type."
+        )
+        raise InvalidInputError(msg)
+    declared = {column.name: column for column in made.columns}
+    # As in Flink, new columns come first, and those of the query may be declared with another type.
+    in_order = [column for name, column in declared.items() if name not in columns]
+    in_order += [declared.get(name, columns[name]) for name in statement.names or columns]
+    made = replace(made, columns=tuple(in_order))
+    is_new = create_table(scope, made)
+    names = frame.columns if frame.columns != [each.name for each in insertable_columns(made)] else []
     try:
-        return insert(scope, Insert(made.name, statement.query))
+        return insert(scope, Insert(made.name, statement.query, tuple(names)), found)
     except InvalidInputError:
-        drop(scope, Drop(made.name, temporary=made.temporary))
+        if is_new:
+            drop(scope, Drop(made.name, temporary=made.temporary))
         raise
 
 

@@ -171,9 +171,7 @@ class Catalog:
             queries = insert_all(self._scope, statement)
             return Result(statement, f"{len(queries)} queries were started", queries=queries)
         if isinstance(statement, CreateTableAs):
-            with self._scope.without_checkpoint():
-                planned = self._planned(statement.query)
-            query, table = create_table_as(self._scope, statement, planned), statement.table.name
+            query, table = create_table_as(self._scope, statement), statement.table.name
         else:
             query, table = insert(self._scope, statement), statement.target
         message = f"rows were written into '{table}'" if query is None else "a query was started"

@@ -297,10 +297,10 @@ CREATE OR REPLACE TABLE t (a INT)
 line 1, column 8: CREATE OR REPLACE is not supported: DROP it first
 
 ---- CREATE TABLE AS
-CREATE TABLE t (a INT) WITH ('a' = 'b') AS SELECT 1
+CREATE TABLE t LIKE a AS SELECT 1
 
 ---- error
-line 1, column 41: columns, WATERMARK, LIKE and IF NOT EXISTS are not supported in CREATE TABLE AS, whose columns are those of the query: CREATE TABLE, then INSERT INTO ... SELECT
+line 1, column 23: LIKE is not supported in CREATE TABLE AS, whose columns are those of the query
 
 ---- no columns
 CREATE TABLE t WITH ('a' = 'b')

@@ -139,15 +139,16 @@ def test_what_changes_add_up_to_does_not_depend_on_the_micro_batch(
         options = {"format": "debezium-json", "maxRowsPerTrigger": size}
         catalog.sql(table(f"c{size}", f"id INT, g STRING, n BIGINT, {key}", source, **options))
         catalog.sql(
-            f"CREATE TABLE sums{size} (id INT, all_n ARRAY<BIGINT>, n BIGINT, {key}) WITH ('merge-engine' = "
-            "'aggregation', 'fields.all_n.aggregate-function' = 'collect', 'fields.n.aggregate-function' = 'sum'); "
+            f"CREATE TABLE sums{size} (id INT, all_n ARRAY<BIGINT>, n BIGINT, m MAP<STRING, BIGINT>, {key}) WITH ("
+            "'merge-engine' = 'aggregation', 'fields.all_n.aggregate-function' = 'collect', "
+            "'fields.n.aggregate-function' = 'sum', 'fields.m.aggregate-function' = 'merge_map'); "
             f"CREATE TABLE large{size} (id INT, n BIGINT, {key}) WITH ('merge-engine' = 'aggregation', "
             "'fields.n.aggregate-function' = 'sum')"
         )
-        finish(catalog, f"INSERT INTO sums{size} SELECT id, ARRAY[n], n FROM c{size}")
+        finish(catalog, f"INSERT INTO sums{size} SELECT id, ARRAY[n], n, MAP[CAST(n AS STRING), n] FROM c{size}")
         finish(catalog, f"INSERT INTO large{size} SELECT id, x FROM (SELECT id, n AS x FROM c{size}) AS q WHERE x > 2")
-        found = [(key, sorted(values), total) for key, values, total in rows(catalog, f"SELECT * FROM sums{size}")]
-        assert found == [(1, [3, 4, 5], 12), (2, [7], 7)], size
+        found = [(key, sorted(values), *rest) for key, values, *rest in rows(catalog, f"SELECT * FROM sums{size}")]
+        assert found == [(1, [3, 4, 5], 12, {"3": 3, "4": 4, "5": 5}), (2, [7], 7, {"7": 7})], size
         assert rows(catalog, f"SELECT * FROM large{size}") == [(1, 12), (2, 7)], size
 
 

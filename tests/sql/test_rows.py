@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from tablestore.sql import Catalog
+from tablestore.sql import Catalog, inserts
 from tests.sql.test_run import finish, rows
 
 TABLES = """
@@ -130,3 +132,52 @@ def test_a_table_is_created_of_a_query(catalog: Catalog) -> None:
     finish(catalog, "CREATE TABLE counts (PRIMARY KEY (one) NOT ENFORCED) AS SELECT 1 AS one, COUNT(*) AS c FROM r")
     assert described("counts") == [("one", "INT", "FALSE", "PRI(one)"), ("c", "BIGINT", "TRUE", "")]
     assert rows(catalog, "SELECT * FROM counts") == [(1, 2)]
+
+
+def test_a_table_of_a_query_has_further_columns(catalog: Catalog) -> None:
+    """As in Flink: new columns come first, and declared ones of the query have the declared type at their place."""
+    catalog.sql(
+        "CREATE TABLE wide (note STRING, x DOUBLE COMMENT 'as declared', cost AS x * 2, "
+        "WATERMARK FOR ts AS ts - INTERVAL '5' SECOND, PRIMARY KEY (id) NOT ENFORCED) "
+        "AS SELECT id, id * 1.5 AS x, TIMESTAMP '2024-01-02 03:04:05' AS ts FROM r"
+    )
+    assert [row[:2] for row in catalog.sql("DESCRIBE wide").rows] == [
+        ("note", "STRING"), ("cost", ""), ("id", "INT"), ("x", "DOUBLE"), ("ts", "TIMESTAMP(6)"),
+    ]  # fmt: skip
+    at = datetime(2024, 1, 2, 3, 4, 5)
+    assert rows(catalog, "SELECT * FROM wide") == [(None, 3.0, 1, 1.5, at), (None, 6.0, 2, 3.0, at)]
+    catalog.sql("CREATE TABLE turned (x, id) AS SELECT id, id * 1.5 AS x FROM r")
+    assert rows(catalog, "SELECT * FROM turned") == [(Decimal("1.5"), 1), (Decimal("3.0"), 2)]
+    for text, match in [
+        ("(x) AS SELECT id, 1 AS x FROM r", r"names of the query's columns in some order \(id, x\), got x"),
+        ("(id DATE) AS SELECT id FROM r", "column 'id' is DATE, the query's column 1 is int"),
+        ("(id AS 1) AS SELECT id FROM r", "'id' is computed or virtual and cannot be written"),
+        ("(PRIMARY KEY (k) NOT ENFORCED) AS SELECT id FROM r", "'k'"),
+        ("LIKE r AS SELECT id FROM r", "LIKE is not supported in CREATE TABLE AS"),
+        ("(x, id)", "expected a type"),
+    ]:
+        with pytest.raises(InvalidInputError, match=match):
+            catalog.sql(f"CREATE TABLE nothing {text}")
+        assert "nothing" not in catalog.tables()
+
+
+def test_a_table_of_a_query_may_exist(catalog: Catalog) -> None:
+    """As in Flink, the rows are inserted in any case; a continuous query goes on where it was."""
+    for query in ("SELECT id FROM r", "SELECT 3 AS id"):
+        catalog.sql(f"CREATE TABLE IF NOT EXISTS again AS {query}")
+    assert rows(catalog, "SELECT * FROM again") == [(1,), (2,), (3,)]
+    with pytest.raises(InvalidInputError, match="Different number of columns"):
+        catalog.sql("CREATE TABLE IF NOT EXISTS again AS SELECT id, id AS other FROM r")
+    assert len(rows(catalog, "SELECT * FROM again")) == 3, "a table that was there is not dropped"
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'; SET 'tablestore.trigger' = 'available-now'")
+    text = "CREATE TABLE IF NOT EXISTS copied AS SELECT id FROM again"
+    assert finish(catalog, text) == 3
+    assert finish(catalog, text) == 0
+    assert len(rows(catalog, "SELECT * FROM copied")) == 3
+
+
+def test_a_query_is_planned_once_for_its_table(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, plan = [], inserts.batch_frame
+    monkeypatch.setattr(inserts, "batch_frame", lambda *given: planned.append(given) or plan(*given))
+    catalog.sql("CREATE TABLE once AS SELECT id FROM r")
+    assert len(planned) == 1

@@ -81,6 +81,8 @@ class DdlReader(TypeReader, QueryReader):
     def _create_table(self, temporary: bool) -> CreateTable | CreateTableAs:
         if_not_exists = self._take("IF", "NOT", "EXISTS")
         name = self._object_name("the name of the table")
+        start = self._index
+        names = self._names_alone() if self._is_word("(") else ()
         body = self._body() if self._is_word("(") else _Body()
         comment = self._text("the comment") if self._take("COMMENT") else None
         if self._is_word("DISTRIBUTED"):
@@ -89,11 +91,12 @@ class DdlReader(TypeReader, QueryReader):
         options = self._options() if self._take("WITH") else ()
         like = self._like() if self._take("LIKE") else None
         is_of_query = self._is_word("AS")
-        if is_of_query and (body.columns or body.watermark or like is not None or if_not_exists):
-            self.raise_error(
-                "columns, WATERMARK, LIKE and IF NOT EXISTS are not supported in CREATE TABLE AS, whose columns are "
-                "those of the query: CREATE TABLE, then INSERT INTO ... SELECT"
-            )
+        if names and not is_of_query:
+            # The names of a query's columns need no types; all other columns do.
+            self._retreat(start)
+            self._body()
+        if is_of_query and like is not None:
+            self.raise_error("LIKE is not supported in CREATE TABLE AS, whose columns are those of the query")
         if not body.columns and like is None and not is_of_query:
             self._expected("columns in brackets")
         made = CreateTable(
@@ -108,7 +111,16 @@ class DdlReader(TypeReader, QueryReader):
             if_not_exists,
             temporary,
         )
-        return CreateTableAs(made, self._query()) if self._take("AS") else made
+        return CreateTableAs(made, self._query(), names) if self._take("AS") else made
+
+    def _names_alone(self) -> tuple[str, ...]:
+        """Parse names in brackets without types; if there is anything else, nothing is consumed."""
+        at = self._index + 2
+        while at < len(self._tokens) and self._tokens[at].text == ",":
+            at += 2
+        if at >= len(self._tokens) or self._tokens[at].text != ")":
+            return ()
+        return self._list_of(lambda: self._name("the name of a column"))
 
     def _partitioned(self) -> bool:
         # sqlglot tokenizes PARTITIONED BY as one word.

@@ -200,10 +200,17 @@ class CreateTable:
 
 @dataclass(frozen=True)
 class CreateTableAs:
-    """``CREATE TABLE ... AS query``; the table's columns are those of the query."""
+    """``CREATE TABLE ... AS query``.
+
+    Attributes:
+        table: the table, with the columns that are declared besides those of the query.
+        query: the query.
+        names: the names of the query's columns in the order of the table; empty for their own order.
+    """
 
     table: CreateTable
     query: Query
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
