@@ -151,8 +151,9 @@ def test_a_table_of_a_query_has_further_columns(catalog: Catalog) -> None:
     for text, match in [
         ("(x) AS SELECT id, 1 AS x FROM r", r"names of the query's columns in some order \(id, x\), got x"),
         ("(id DATE) AS SELECT id FROM r", "column 'id' is DATE, the query's column 1 is int"),
-        ("(id AS 1) AS SELECT id FROM r", "'id' is computed or virtual and cannot be written"),
+        ("(id AS 1) AS SELECT id, 2 AS x FROM r", "'id' is computed or virtual and cannot be written"),
         ("(PRIMARY KEY (k) NOT ENFORCED) AS SELECT id FROM r", "'k'"),
+        ("AS SELECT id, id FROM r", "a column is named twice: id, id"),
         ("LIKE r AS SELECT id FROM r", "LIKE is not supported in CREATE TABLE AS"),
         ("(x, id)", "expected a type"),
     ]:
