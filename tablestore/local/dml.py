@@ -115,13 +115,11 @@ class LocalVerbs:
             lambda base: self._rewrite(None, base, Act.DELETE), CommitId.of(batch), kind="truncate", all_rows=True
         )
 
-    def merge(
-        self, source: pa.Table, on: str | Sequence[str], when: Sequence[Clause], batch: object
-    ) -> Snapshot | None:
+    def merge(self, source: Batches, on: str | Sequence[str], when: Sequence[Clause], batch: object) -> Snapshot | None:
         """Merge rows of a source into the table."""
         self._check("merge")
-        merge = LocalMerge(self._table.spec, source, on, when)
-        with merge.opened() as engine:
+        merge = LocalMerge(self._table.spec, source.schema, on, when)
+        with merge.opened(source()) as engine:
             if self._table.spec.has_key:
                 return self._change("merge", batch, lambda base: self._merged(merge, engine, base))
             return self._writer.replace(

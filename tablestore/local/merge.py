@@ -74,7 +74,7 @@ class LocalMerge:
         columns: the table's columns that the merge reads, in the table's order.
     """
 
-    def __init__(self, spec: TableSpec, source: pa.Table, on: str | Sequence[str], when: Sequence[Clause]) -> None:
+    def __init__(self, spec: TableSpec, source: pa.Schema, on: str | Sequence[str], when: Sequence[Clause]) -> None:
         """Check a merge.
 
         Raises:
@@ -84,7 +84,7 @@ class LocalMerge:
         check_clauses(when)
         self._spec, self._source, self._clauses = spec, source, tuple(when)
         self._read: set[str] = set(spec.primary_key)
-        named = named_columns(on, spec, source.column_names)
+        named = named_columns(on, spec, source.names)
         if named is None:
             assert isinstance(on, str)
             self._on = self._condition(on, "merge: on", ("target", "source"))
@@ -111,14 +111,13 @@ class LocalMerge:
         return any(each.match is match for each in self._clauses)
 
     @contextmanager
-    def opened(self) -> Iterator[duckdb.DuckDBPyConnection]:
+    def opened(self, rows: Iterable[pa.RecordBatch]) -> Iterator[duckdb.DuckDBPyConnection]:
         """Open DuckDB with the source's rows, for any number of calls of ``matches``."""
-        names = [f"s{i}" for i in range(self._source.num_columns)]
-        source = self._source.rename_columns(names)
+        schema = pa.schema([(f"s{i}", field.type) for i, field in enumerate(self._source)])
+        named = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in rows)
         with spilling(memory_limit=MEMORY) as connection:
-            connection.register("given", source)
-            connection.execute(f"CREATE TEMP TABLE source AS SELECT *, TRUE AS {_IN_SOURCE} FROM given")
-            connection.unregister("given")
+            with streamed(connection, "given", schema, named):
+                connection.execute(f"CREATE TEMP TABLE source AS SELECT *, TRUE AS {_IN_SOURCE} FROM given")
             yield connection
 
     def matches(
@@ -210,8 +209,8 @@ class LocalMerge:
             return
         what, schema = f"merge: {clause.match} then {clause.action}", self._spec.arrow
         if clause.values is None:
-            check_sets_all(clause, self._spec, self._source.column_names)
-            theirs = {field.name.lower(): field for field in self._source.schema}
+            check_sets_all(clause, self._spec, self._source.names)
+            theirs = {field.name.lower(): field for field in self._source}
             for field in schema:
                 given = theirs[field.name.lower()]
                 if not can_cast(given.type, field.type):
@@ -266,7 +265,7 @@ class LocalMerge:
         Raises:
             InvalidInputError: a column is unknown, in both sides, or of a side that the clause's rows do not have.
         """
-        columns = {"target": self._spec.arrow.names, "source": self._source.column_names}
+        columns = {"target": self._spec.arrow.names, "source": self._source.names}
 
         def written(parts: Sequence[str]) -> list[str]:
             side = parts[0].lower() if len(parts) > 1 and parts[0].lower() in columns else ""
@@ -292,7 +291,7 @@ class LocalMerge:
         return f"o{self._spec.arrow.get_field_index(name)}"
 
     def _of_source(self, name: str) -> str:
-        return f"s{self._source.column_names.index(name)}"
+        return f"s{self._source.names.index(name)}"
 
     def _on_nulls(self, text: str, what: str) -> pa.ChunkedArray:
         """Return an expression's value where all columns are NULL: DuckDB checks some literals only on a row.
@@ -301,7 +300,7 @@ class LocalMerge:
             InvalidInputError: DuckDB does not take the expression.
         """
         columns = {f"o{i}": pa.nulls(1, field.type) for i, field in enumerate(self._spec.arrow)}
-        columns |= {f"s{i}": pa.nulls(1, field.type) for i, field in enumerate(self._source.schema)}
+        columns |= {f"s{i}": pa.nulls(1, field.type) for i, field in enumerate(self._source)}
         with connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             connection.register("row", pa.table(columns))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+
+from snapshot.schema.spec import TableSpec
+from tablestore.write.tabular_input import Tabular, cast_batch, loose_schema, open_loosely
 
 _MEMORY_BYTES = 64 << 20
 """Rows of a stream are kept in memory up to this size, and in a temporary file beyond it."""
@@ -22,11 +25,13 @@ class Batches:
         read: returns the batches, the same at each call.
         num_rows: the number of rows.
         nbytes: their size in memory.
+        schema: their schema.
     """
 
     read: Callable[[], Iterator[pa.RecordBatch]]
     num_rows: int
     nbytes: int
+    schema: pa.Schema
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
         """Return the batches."""
@@ -56,7 +61,7 @@ def repeatable(reader: pa.RecordBatchReader) -> Iterator[Batches]:
         if size > _MEMORY_BYTES:
             break
     else:
-        yield Batches(lambda: iter(held), rows, size)
+        yield Batches(lambda: iter(held), rows, size, reader.schema)
         return
     with tempfile.TemporaryDirectory(prefix="tablestore-rows-") as folder:
         path = Path(folder) / "rows.arrow"
@@ -67,7 +72,19 @@ def repeatable(reader: pa.RecordBatchReader) -> Iterator[Batches]:
             for batch in reader:
                 writer.write_batch(batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
-        yield Batches(lambda: _stored(path), rows, size)
+        yield Batches(lambda: _stored(path), rows, size, reader.schema)
+
+
+@contextmanager
+def repeatable_loosely(data: Tabular, spec: TableSpec) -> Iterator[Batches]:
+    """Return the rows of ``read_loosely`` as ``repeatable`` does."""
+    source = open_loosely(data, spec)
+    if isinstance(source, pa.Table):
+        yield Batches(lambda: iter(source.to_batches()), source.num_rows, source.nbytes, source.schema)
+        return
+    with repeatable(source) as rows:
+        schema = loose_schema(rows.schema, rows(), spec)
+        yield replace(rows, schema=schema, read=lambda: (cast_batch(batch, schema) for batch in rows()))
 
 
 def _stored(path: Path) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from snapshot.staging.stage import StagedFile, Stager
 from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.local.handle import LocalHandle
-from tablestore.local.repeatable import repeatable
+from tablestore.local.repeatable import repeatable, repeatable_loosely
 from tablestore.local.row_changes import Value
 from tablestore.local.staging import stage_rows
 from tablestore.local.table_reader import LocalTableReader
@@ -25,7 +25,7 @@ from tablestore.table.handle import exclusive
 from tablestore.table.maintenance import Maintenance
 from tablestore.write.arrow_input import delete_columns, deletes_of
 from tablestore.write.metrics import Hook
-from tablestore.write.tabular_input import Tabular, read_loosely, read_tabular
+from tablestore.write.tabular_input import Tabular, open_loosely, read_tabular
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -190,9 +190,13 @@ class LocalTable(LocalTableReader):
         if isinstance(where, str):
             return self._handle.finish(self._handle.verbs.delete(where, batch))
         table = self._handle.refresh()
-        keys = read_loosely(where, table.spec)
-        kept = delete_columns(keys.column_names, table.spec, table.rule)
-        return self.write(deletes_of(keys, table.spec, kept), batch=batch)
+        source = open_loosely(where, table.spec)
+        keys = source.to_reader() if isinstance(source, pa.Table) else source
+        kept = delete_columns(keys.schema.names, table.spec, table.rule)
+        schema = deletes_of(keys.schema.empty_table(), table.spec, kept).schema
+        deletes = (deletes_of(pa.table(batch), table.spec, kept) for batch in keys)
+        batches = (batch for table in deletes for batch in table.to_batches())
+        return self.write(pa.RecordBatchReader.from_batches(schema, batches), batch=batch)
 
     @exclusive
     def update(
@@ -261,8 +265,8 @@ class LocalTable(LocalTableReader):
         """Merge the rows of a source into the table, as SQL's ``MERGE`` does.
 
         Args:
-            source: The source rows, as for ``write``, with any columns; they are held in memory. In expressions its
-                columns are ``source.x`` and the table's ``target.x``.
+            source: The source rows, as for ``write``, with any columns. In expressions its columns are ``source.x`` and
+                the table's ``target.x``.
             on: The names of columns that both have, or a condition in DuckDB's SQL.
             when: Clauses made by ``when_matched(...)``, ``when_not_matched(...)`` and
                 ``when_not_matched_by_source(...)``, with conditions and values in DuckDB's SQL, as for ``update``. The
@@ -279,8 +283,8 @@ class LocalTable(LocalTableReader):
             ConflictError: Other writers committed first too often; nothing was written.
         """
         CommitId.of(batch)
-        rows = read_loosely(source, self._handle.refresh().spec)
-        return self._handle.finish(self._handle.verbs.merge(rows, on, when, batch))
+        with repeatable_loosely(source, self._handle.refresh().spec) as rows:
+            return self._handle.finish(self._handle.verbs.merge(rows, on, when, batch))
 
     @exclusive
     def truncate(self, *, batch: tuple[str, int] | None = None) -> Snapshot | None:

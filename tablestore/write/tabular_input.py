@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tablestore.write.arrow_input import check_names
-from tablestore.write.value_casts import array_of, cast_array, check_cast, without_encoding
+from tablestore.write.value_casts import array_of, can_cast, cast_array, check_cast, without_encoding
 
 Tabular = Any
 """Rows: a Spark, pandas or polars frame, a PyArrow table, batch or reader, a DuckDB relation, a list of dicts or of
@@ -50,7 +50,7 @@ def read_tabular(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader:
     for given in source.schema:
         check_cast(given.type, fields[given.name.lower()].type, given.name)
     target = pa.schema([fields[name.lower()].with_nullable(True) for name in source.schema.names])
-    return pa.RecordBatchReader.from_batches(target, _cast_batches(source, fields, target))
+    return pa.RecordBatchReader.from_batches(target, (cast_batch(batch, target) for batch in source))
 
 
 def read_loosely(data: Tabular, spec: TableSpec) -> pa.Table:
@@ -59,12 +59,56 @@ def read_loosely(data: Tabular, spec: TableSpec) -> pa.Table:
     Raises:
         InvalidInputError: the object is not tabular, or a column's values are of several types.
     """
-    fields = _fields(spec)
-    source = _opened(data, spec)
+    source = open_loosely(data, spec)
+    if isinstance(source, pa.Table):
+        return source
+    batches = list(source)
+    target = loose_schema(source.schema, batches, spec)
+    return pa.Table.from_batches([cast_batch(batch, target) for batch in batches], target)
+
+
+def open_loosely(data: Tabular, spec: TableSpec) -> pa.Table | pa.RecordBatchReader:
+    """Return rows with any columns: what ``read_loosely`` returns or, of an Arrow stream, a stream with its own types.
+
+    Raises:
+        InvalidInputError: the object is not tabular, or a column's values are of several types.
+    """
+    fields, source = _fields(spec), _opened(data, spec)
     _names(source)
-    columns = source if isinstance(source, dict) else _columns_of(source.read_all())
-    loose = {n: _fitted_or_own(n, values, fields) for n, values in columns.items()}
-    return pa.table({fields[n.lower()].name if n.lower() in fields else n: values for n, values in loose.items()})
+    if isinstance(source, dict):
+        loose = {n: _fitted_or_own(n, values, fields) for n, values in source.items()}
+        return pa.table({fields[n.lower()].name if n.lower() in fields else n: values for n, values in loose.items()})
+    own = pa.schema([pa.field(field.name, without_encoding(field.type)) for field in source.schema])
+    return pa.RecordBatchReader.from_batches(own, (cast_batch(batch, own) for batch in source))
+
+
+def loose_schema(given: pa.Schema, batches: Iterable[pa.RecordBatch], spec: TableSpec) -> pa.Schema:
+    """Return the schema of ``read_loosely`` for a stream of ``open_loosely``, whose batches are read to their end."""
+    fields = _fields(spec)
+    fitting = {f.name for f in given if f.name.lower() in fields and can_cast(f.type, fields[f.name.lower()].type)}
+    for batch in batches:
+        fitting = {name for name in fitting if _fits(batch.column(name), fields[name.lower()])}
+    named = {f.name: fields[f.name.lower()].name if f.name.lower() in fields else f.name for f in given}
+    return pa.schema([(named[f.name], fields[f.name.lower()].type if f.name in fitting else f.type) for f in given])
+
+
+def cast_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the names and types of a schema.
+
+    Raises:
+        InvalidInputError: a value does not fit.
+    """
+    columns = [cast_array(array, f.type, f.name) for array, f in zip(batch.columns, target, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _fits(values: pa.Array, field: pa.Field) -> bool:
+    try:
+        cast_array(values, field.type, field.name)
+    except InvalidInputError:
+        logger.debug("column %r keeps its own type", field.name, exc_info=True)
+        return False
+    return True
 
 
 def _fields(spec: TableSpec) -> dict[str, pa.Field]:
@@ -89,6 +133,9 @@ def _opened(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader | dict[str, 
         return {str(name): [row.get(name) for row in data] for name in names}
     if isinstance(data, list | tuple) and all(isinstance(batch, pa.RecordBatch) for batch in data):
         return pa.Table.from_batches(data).to_reader()
+    if isinstance(data, pa.RecordBatchReader):
+        # Through Arrow's C interface, an exception of its source would lose its class.
+        return data
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
     msg = (
@@ -119,10 +166,6 @@ def _columns_of_pandas(frame: Any) -> dict[str, _Column]:
     return columns
 
 
-def _columns_of(table: pa.Table) -> dict[str, _Column]:
-    return dict(zip(table.column_names, table.columns, strict=True))
-
-
 def _names(source: pa.RecordBatchReader | dict[str, _Column]) -> list[str]:
     """Return the names of the columns.
 
@@ -138,14 +181,6 @@ def _names(source: pa.RecordBatchReader | dict[str, _Column]) -> list[str]:
 
 def _repeated(names: Sequence[str]) -> InvalidInputError:
     return InvalidInputError(f"rows: columns {list(names)} have the same name, as case does not count; rename one.")
-
-
-def _cast_batches(
-    source: pa.RecordBatchReader, fields: dict[str, pa.Field], target: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    for batch in source:
-        columns = [_fitted(name, batch.column(n), fields) for n, name in enumerate(batch.schema.names)]
-        yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 def _fitted(name: str, values: _Column, fields: dict[str, pa.Field]) -> pa.Array | pa.ChunkedArray:

@@ -6,7 +6,7 @@ import datetime as dt
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from snapshot.errors import ConflictError, InvalidInputError
 from tablestore import LocalTable, TableStore, open_local, when_matched, when_not_matched, when_not_matched_by_source
 from tablestore.dml.merge_clauses import Action, Clause, Match
+from tablestore.local import repeatable
 from tablestore.write.writer import Writer
 from tests.tablestore.local.local_tables import COLUMNS, Row, rows_of, table_of
 
@@ -335,6 +336,37 @@ def test_a_merge_that_is_refused_changes_nothing(
         table.update("id = 1", {"id": None})
     assert rows_of(table) == rows
     assert set(Path(table.path).rglob("*.parquet")) == files
+
+
+@pytest.mark.parametrize("call", ["merge", "delete"])
+def test_a_source_may_be_larger_than_memory(
+    make: Callable[..., LocalTable], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(repeatable, "_MEMORY_BYTES", 1 << 20)
+    table, before = make(primary_key=["id"]), pa.total_allocated_bytes()
+    table.write(table_of([(-1, "stays", 0, "a"), (1, "old", 0, "a")]))
+    held: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for first in range(0, 200_000, 5_000):
+            held.append(pa.total_allocated_bytes() - before)
+            # The last number does not fit the table's column, so the whole column keeps its own type.
+            n = pa.array([1 if k < 199_999 else 1 << 40 for k in range(first, first + 5_000)])
+            yield pa.record_batch({"ID": range(first, first + 5_000), "n": n, "text": ["x" * 200] * 5_000})
+
+    source = pa.RecordBatchReader.from_batches(
+        pa.schema([("ID", "int64"), ("n", "int64"), ("text", "string")]), batches()
+    )
+    if call == "delete":
+        table.delete(source)
+        assert rows_of(table) == Counter([(-1, "stays", 0, "a")])
+    else:
+        insert = {"id": "source.id", "v": "source.n::text", "part": "'b'"}
+        table.merge(
+            source, "id", [when_matched().update({"v": "substr(text, 1, 2)"}), when_not_matched().insert(insert)]
+        )
+        assert (table.count(), table.get(1)["v"], table.get(199_999)["v"]) == (200_001, "xx", str(1 << 40))
+    assert max(held) < 8 << 20
 
 
 def test_a_merge_of_all_types_and_of_columns_with_odd_names(make: Callable[..., LocalTable]) -> None:

@@ -203,7 +203,9 @@ def test_a_write_of_many_rows_goes_through_threads_and_the_last_row_of_a_key_win
     with pytest.raises(OSError, match="the source is gone"):
         table.write(pa.RecordBatchReader.from_batches(data.schema, failing()))
     with pytest.raises(OSError, match="the source is gone"):
-        table._handle.write(lambda stager: staging.stage_rows(repeatable.Batches(failing, 20_000, 1), stager))
+        table._handle.write(
+            lambda stager: staging.stage_rows(repeatable.Batches(failing, 20_000, 1, data.schema), stager)
+        )
     assert set(Path(table.path).rglob("*.parquet")) == files
     assert len(table.snapshots()) == 2
 

@@ -179,6 +179,17 @@ def test_a_reader_is_read_batch_by_batch_and_its_types_are_checked_first() -> No
         reader.read_all()
 
 
+def test_an_error_of_a_source_keeps_its_class() -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"x": [1]})
+        message = "the source is gone"
+        raise KeyError(message)
+
+    for read in (lambda given, spec: read_tabular(given, spec).read_all(), read_loosely):
+        with pytest.raises(KeyError, match="the source is gone"):
+            read(pa.RecordBatchReader.from_batches(pa.schema([("x", pa.int64())]), batches()), spec_of("x bigint"))
+
+
 def test_rows_of_any_columns_keep_the_types_that_the_table_does_not_decide() -> None:
     """A merge's source may have more columns, and ``merge_schema`` widens types by values that do not fit."""
     given = pa.table({"id": [1], "big": [2**40], "n": pa.array([3], pa.uint16()), "kind": ["a"]})
