@@ -18,8 +18,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from snapshot.errors import InvalidInputError, UnavailableError
 
-_CREATES_ATOMICALLY = frozenset(("memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"))
-"""Protocols whose fsspec file system can create a file only if it is absent, in one atomic request."""
+_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
+"""By scheme, packages of fsspec file systems that can create a file only if it is absent, in one atomic request."""
 _CLIENTS = frozenset(
     ("botocore", "aiobotocore", "aiohttp", "urllib3", "requests", "gcsfs", "google", "azure", "adlfs", "fsspec")
 )
@@ -75,10 +75,22 @@ class Storage:
 
     @property
     def filesystem(self) -> fsspec.AbstractFileSystem:
-        """The fsspec file system of this folder."""
+        """The fsspec file system of this folder.
+
+        Raises:
+            InvalidInputError: no Python package for it is installed.
+        """
         if not self._resolved:
             # Other processes write here too, so a listing must never come from a cache.
             uncached = {} if "://" not in self.root else {"use_listings_cache": False}
+            scheme, is_url, _ = self.root.partition("://")
+            try:
+                # fsspec knows some protocols only where their package is installed.
+                fsspec.get_filesystem_class(scheme if is_url else "file")
+            except (ImportError, ValueError) as error:
+                advice = f" Run `pip install {_PACKAGES[scheme]}`." if scheme in _PACKAGES else ""
+                msg = f"{self.root}: expected an installed Python package for {scheme}://, got none: {error}.{advice}"
+                raise InvalidInputError(msg) from error
             self._resolved.append(fsspec.core.url_to_fs(self.root, **uncached, **dict(self.options)))
         return self._resolved[0][0]
 
@@ -169,12 +181,14 @@ class Storage:
         if not is_url:
             return
         probe, why = f".put-if-absent-{uuid.uuid4().hex}", ""
-        if scheme not in _CREATES_ATOMICALLY:
+        if scheme == "gcs":
+            why = "delta-rs and fsspec take different settings for gcs://; write gs:// instead"
+        elif scheme not in {*_PACKAGES, "memory"}:
             why = f"fsspec checks and then writes for {scheme}://, so two writers can both succeed"
         else:
             try:
                 if not self.put_new(probe, b"1") or self.put_new(probe, b"2"):
-                    why = "the store ignored If-None-Match and replaced an existing file"
+                    why = "the store ignored the condition of the request and replaced an existing file"
             except (TypeError, NotImplementedError) as error:
                 why = f"its fsspec file system does not support that ({error}); upgrade it"
             finally:

@@ -161,6 +161,10 @@ def recover(spark: SparkSession, path: str) -> None:
     TableStore.open(spark, path).recover()
 
 
+def compact(spark: SparkSession, path: str) -> None:
+    TableStore.open(spark, path).compact()
+
+
 def verified(spark: SparkSession, path: str) -> tuple[bool, str, dict[int, str]]:
     """Return whether log and table agree, what ``verify()`` says, and the table's rows."""
     table = TableStore.open(spark, path)

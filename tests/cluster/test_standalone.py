@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import latest_offsets
 from tablestore.context import TableContext
+from tablestore.maintenance.compact import compact
 from tablestore.write.writer import Writer
 from tests.cluster import steps
 from tests.cluster.driver import Driver
-from tests.cluster.standalone import StandaloneCluster
+from tests.cluster.standalone import WORKERS, StandaloneCluster
 from tests.crash.processes.ledger import Ledger
-from tests.harness.local_writes import drain, make_table, recover_at, settle, write
+from tests.harness.local_writes import drain, make_table, publisher_of, recover_at, rows_of, run_here, settle, write
 from tests.harness.plain_topics import make_topic
 from tests.harness.table_audit import assert_index_is_true, assert_log_is_prefix, audit
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -32,6 +37,8 @@ pytestmark = [
 ]
 
 PARTITIONS = 2
+MANY, COMPACTED = 8, 2_000
+"""Buckets and rows of a table that is compacted by several tasks."""
 LARGE = 60_000
 BY_TASKS = {"publish__driver_rows_max": 1_000, "publish__transaction_rows_max": 3_000}
 WAIT_SECONDS = 120.0
@@ -68,13 +75,40 @@ def written(servers: str, topic: str) -> int:
     return sum(latest_offsets(KafkaClient({"bootstrap.servers": servers}), topic, read_committed=False).values())
 
 
-def expect_audited(driver: Driver, path: Path, servers: str, topic: str, expected: dict[int, str]) -> None:
+def expect_audited(
+    driver: Driver, path: Path, servers: str, topic: str, expected: dict[int, str], partitions: int = PARTITIONS
+) -> None:
     """0 lost, 0 doubled, 0 early, by outside readers and by ``verify()``; the rows are the expected ones."""
-    audit(path, servers, topic, PARTITIONS)
-    assert_index_is_true(path, PARTITIONS)
+    audit(path, servers, topic, partitions)
+    assert_index_is_true(path, partitions)
     agrees, report, found = driver.run(steps.verified, str(path))
     assert agrees, report
     assert found == expected
+
+
+@contextmanager
+def half_compacted(cluster: StandaloneCluster, driver: Driver, path: Path) -> Iterator[Future[Any]]:
+    """Yield a compaction that has written files and cannot end, since one of the two executors is stopped till then."""
+    end = time.monotonic() + WAIT_SECONDS
+    while len({place["host_home"] for place in driver.run(steps.sources)}) < WORKERS:
+        assert time.monotonic() < end, "only one executor works"
+    before, stopped = base_files(path), cluster.executors(1)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        step = driver.start(steps.compact, str(path))
+        wait_until(lambda: base_files(path) > before, step)
+        yield step
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
+def base_files(path: Path) -> set[Path]:
+    """Return the files of compacted buckets, committed or not."""
+    return set(path.rglob("part-*.parquet"))
+
+
+def is_compacted(path: Path, times: int) -> bool:
+    return DeltaTable(path).version() >= times
 
 
 def test_an_executor_without_the_package_says_how_to_ship_it(
@@ -193,7 +227,7 @@ def test_an_executor_killed_in_a_normalize_batch(
 def test_a_driver_killed_in_a_large_publish_loses_and_doubles_nothing(
     driver: Driver, kafka: Any, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
-    """The last test: its driver is the one that the others share."""
+    """Its driver is the one that the tests before share."""
     path, servers, name = tmp_path / "t", kafka.bootstrap_servers, topic()
     driver.run(steps.make_table, str(path), servers, name, BY_TASKS)
     step = driver.start(steps.write_range, str(path), 0, LARGE, "a")
@@ -205,3 +239,38 @@ def test_a_driver_killed_in_a_large_publish_loses_and_doubles_nothing(
     recover_at(path, PARTITIONS)
     audit(path, servers, name, PARTITIONS)
     assert_index_is_true(path, PARTITIONS)
+
+
+@pytest.mark.crash
+def test_compactions_in_which_an_executor_and_the_driver_are_killed(
+    cluster: StandaloneCluster, driver: Driver, kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    """The last test: its own driver, which repeats no slow tasks, gets the cores of the one that the others share."""
+    driver.kill()
+    path, servers, name = tmp_path / "t", kafka.bootstrap_servers, topic()
+    table = make_table(path, servers, name, bucket=MANY, compaction__auto=False)
+    writer = Writer(table, publisher_of(table))
+    write(writer, [(n, "a") for n in range(COMPACTED)])
+    with Driver(cluster.url) as other:
+        with half_compacted(cluster, other, path) as step:
+            cluster.kill_executor(0)
+            assert not is_compacted(path, 1)
+        step.result(timeout=WAIT_SECONDS)
+        assert is_compacted(path, 1)
+        write(writer, [(n, "b") for n in range(COMPACTED // 2, COMPACTED)])
+        expected = {n: "a" if n < COMPACTED // 2 else "b" for n in range(COMPACTED)}
+        expect_audited(other, path, servers, name, expected, MANY)
+        with half_compacted(cluster, other, path) as step:
+            other.kill()
+            with pytest.raises(BrokenProcessPool):
+                step.result(timeout=PATIENCE_SECONDS)
+    assert not is_compacted(path, 2)
+    recover_at(path, MANY)
+    assert rows_of(table) == expected
+    # What the killed driver has left is in nobody's way.
+    assert compact(table, run_here) is not None
+    write(writer, [(0, "after")])
+    audit(path, servers, name, MANY)
+    assert_index_is_true(path, MANY)
+    assert table.log.verify().ok
+    assert rows_of(table) == expected | {0: "after"}

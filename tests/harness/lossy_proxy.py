@@ -6,7 +6,7 @@ import http.client
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
@@ -18,13 +18,18 @@ HOLD = "/hold-the-next-put-of-spark-to/"
 FAULTS = "/faults/"
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _HOLD_SECONDS_MAX = 10.0
+Translate = Callable[[str, str, dict[str, str]], tuple[str, str]]
+"""Returns method and path in place of those given, and may change the headers."""
 
 
 class LossyProxy:
-    """Listens on loopback and forwards to a server; ``drop_next`` works from any process."""
+    """Listens on loopback and forwards to a server; ``drop_next`` works from any process.
 
-    def __init__(self, host: str, port: int) -> None:
-        """Forward to ``host:port``; count requests."""
+    A POST to ``/upload/`` counts as a PUT, of the object that its path or the beginning of its body names.
+    """
+
+    def __init__(self, host: str, port: int, translate: Translate | None = None) -> None:
+        """Forward to ``host:port``; count requests. ``translate`` changes what a server does not understand."""
         proxy = self
         self._lock, self._names, self.dropped = Lock(), list[str](), 0
         self._seen, self._held, self._put = list[str](), list[str](), set[str]()
@@ -44,15 +49,18 @@ class LossyProxy:
                 if proxy._is_too_fast():
                     self._answer(503, [("Content-Type", "application/xml")], SLOW_DOWN)
                     return
+                is_put = self.command == "PUT" or (self.command == "POST" and self.path.startswith("/upload/"))
+                written = self.path + (body[:300].decode(errors="replace") if self.command == "POST" else "")
                 if self.command == "PUT" and "Hadoop" in self.headers.get("User-Agent", ""):
                     proxy._hold(self.path)
                 connection = http.client.HTTPConnection(host, port, timeout=60)
                 kept = {k: v for k, v in self.headers.items() if k.lower() not in ("expect", "connection")}
-                connection.request(self.command, self.path, body, kept)
+                sent = (self.command, self.path) if translate is None else translate(self.command, self.path, kept)
+                connection.request(*sent, body, kept)
                 answer = connection.getresponse()
                 data = answer.read()
                 connection.close()
-                if self.command == "PUT" and proxy._takes(self.path):
+                if is_put and proxy._takes(written):
                     self.close_connection = True
                     self.connection.close()
                     return
