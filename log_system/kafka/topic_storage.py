@@ -121,7 +121,8 @@ class TopicStorage:
         if spec.topic_id:
             is_same = ids == TopicIds(spec.topic_id, spec.cluster_id)
         else:
-            is_same = spec.owns_topic and has_offsets(self.client, f"tablestore-{spec.table_id}", self.name)
+            group = f"tablestore-{spec.table_id}"
+            is_same = spec.owns_topic and has_offsets(self.client, group, self.name, self.partitions)
         if spec.owns_topic and not is_same:
             logger.warning(_UNPROVEN, self.name)
         return LogIdentity(spec.owns_topic and is_same, ids.topic_id, ids.cluster_id)

@@ -90,6 +90,20 @@ def test_b28_offsets_are_committed_after_each_completed_micro_batch(lab: Lab, ma
     assert ns(again.run()) == [4]
 
 
+def test_a_stopped_query_has_committed_its_complete_micro_batches(lab: Lab, made: Topics) -> None:
+    topic = made()
+    group = f"g-{topic}"
+    lab.wire.send(topic, rows(1, 2, 3))
+    stream = lab.stream(topic, N, properties__group__id=group, maxRowsPerTrigger=2)
+    reader = stream.reader
+    begin = reader.initialOffset()
+    first = reader.latestOffset(begin, reader.getDefaultReadLimit())
+    assert ns(stream.rows(begin, first)) == [1, 2]
+    reader.latestOffset(first, reader.getDefaultReadLimit())
+    reader.stop()
+    assert lab.wire.committed(group, topic) == [2]
+
+
 def test_a_progress_report_shows_an_end_that_is_at_most_a_second_old(lab: Lab, made: Topics) -> None:
     topic = made()
     lab.wire.send(topic, rows(1, 2, 3))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
 
-from log_system.kafka.client.cluster import GroupOffsets, group_offsets
+from log_system.kafka.client.cluster import GroupOffsets, group_offsets, has_offsets
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.librdkafka_ffi import handle, rdkafka
 from log_system.kafka.client.topic import TopicIds
@@ -69,6 +69,9 @@ def test_offsets_are_read_as_soon_as_the_coordinator_is_ready(coordinator: Coord
         group.commit({("rooms", 0): 7})
         coordinator.answer(OFFSET_FETCH, error, times=4)
         assert group.committed([("rooms", 0)]) == {("rooms", 0): 7}
+        coordinator.answer(OFFSET_FETCH, error, times=4)
+        assert has_offsets(coordinator.client, "readers", "rooms", 1)
+        assert not has_offsets(coordinator.client, "others", "rooms", 1)
     finally:
         group.close()
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -23,7 +22,6 @@ from log_system.kafka.client.admin_requests import (
     SETTLE_STEP_SECONDS,
     id_of,
     missing,
-    one,
 )
 from log_system.kafka.client.connect import Handle, KafkaClient, kafka_errors
 from log_system.kafka.client.errors import codes
@@ -50,25 +48,6 @@ def delete_groups(client: KafkaClient, groups: Sequence[str]) -> None:
                     raise
 
     ask_coordinator("remove consumer groups", client, delete, handle=admin)
-
-
-def has_offsets(client: KafkaClient, group: str, topic: str) -> bool:
-    """Return whether a consumer group has a committed offset in a topic. Brokers delete such offsets with the topic.
-
-    Raises:
-        UnavailableError: the broker does not respond.
-    """
-    admin, asked = client.admin(), [ConsumerGroupTopicPartitions(group)]
-    try:
-        found = ask_coordinator(
-            f"read the offsets of group {group!r}",
-            client,
-            lambda: one(admin.list_consumer_group_offsets(asked, request_timeout=client.request_seconds)),
-            handle=admin,
-        )
-    except NotFoundError:
-        return False
-    return any(each.topic == topic and each.offset >= 0 for each in found.topic_partitions or ())
 
 
 Partition = tuple[str, int]
@@ -250,6 +229,21 @@ def _checked(answers: list[TopicPartition]) -> list[TopicPartition]:
         if at.error is not None and at.error.code() != KafkaError.NO_ERROR:
             raise KafkaException(at.error)
     return answers
+
+
+def has_offsets(client: KafkaClient, group: str, topic: str, partitions: int) -> bool:
+    """Return whether a group has committed an offset in a topic. Brokers delete such offsets with the topic.
+
+    A consumer asks: an admin client of librdkafka 2.16 crashes the process if the coordinator has moved.
+
+    Raises:
+        UnavailableError: the broker does not respond.
+    """
+    offsets = GroupOffsets(client, group)
+    try:
+        return bool(offsets.committed([(topic, number) for number in range(partitions)]))
+    finally:
+        offsets.close()
 
 
 class GroupOffsets:

@@ -148,10 +148,10 @@ class KafkaStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Complete the commit that has been started, and close connections."""
-        self._await_commit()
         self._threads.shutdown()
         if self._scan is not None:
             self._scan.close()
+        self._await_commit()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one split, in a task."""

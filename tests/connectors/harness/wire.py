@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from log_system.kafka.client.cluster import GroupOffsets
+from log_system.kafka.client.connect import KafkaClient
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,13 @@ class Wire:
 
     def committed(self, group: str, topic: str, partitions: Sequence[int] = (0,)) -> list[int]:
         """Give a group's committed offsets; -1001 for none."""
-        asked = [TopicPartition(topic, number) for number in partitions]
-        future = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, asked)])[group]
-        return [at.offset for at in future.result().topic_partitions]
+        # A consumer asks: an admin client crashes the process if the coordinator is not ready.
+        offsets = GroupOffsets(KafkaClient({"bootstrap.servers": self.servers}), group)
+        try:
+            found = offsets.committed([(topic, number) for number in partitions])
+        finally:
+            offsets.close()
+        return [found.get((topic, number), -1001) for number in partitions]
 
     def commit(self, group: str, topic: str, offset: int, partition: int = 0) -> None:
         """Commit an offset for a group."""
