@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import pickle
@@ -52,6 +53,7 @@ class Outcome:
     writers: int
     killed: int
     snapshots: int
+    fences: int
     expired: int
     rows_per_second: float
     troubles: list[str]
@@ -67,6 +69,7 @@ class Field:
         self._running: dict[Any, Any] = {}
         self._waiting: list[Any] = []
         self.killed = 0
+        self.fences = 0
 
     def start(self, name: str, work: Any, *arguments: Any) -> None:
         """Start a process."""
@@ -114,9 +117,11 @@ class Field:
                 except (EOFError, OSError):
                     listening.discard(reader)
                     continue
-                if word != "done":
+                if word == "fenced":
+                    self.fences += count
+                elif word != "done":
                     troubles.append(f"{name}: {word}")
-                done += count if name.startswith("w") else 0
+                done += count if word == "done" and name.startswith("w") else 0
         for process in self._running.values():
             process.join(max(0.1, until - time.monotonic()))
             if process.exitcode is None:
@@ -128,14 +133,26 @@ class Field:
 
 
 def run_race(
-    folder: Path, servers: str, *, writers: int, seconds: float, rows: int, pause: float, kills: int, others: bool
+    folder: Path,
+    servers: str,
+    *,
+    writers: int,
+    seconds: float,
+    batches: float = math.inf,
+    rows: int,
+    pause: float,
+    kills: int,
+    others: bool,
 ) -> Outcome:
-    """Let writers race, kill some (each has a successor), then recover and audit."""
+    """Let writers race, each until it has written its batches or the time is over, kill some, recover and audit.
+
+    Each writer that is killed has a successor.
+    """
     path, topic = folder / uuid.uuid4().hex, f"race-{uuid.uuid4().hex}"
     made = make_table(path, servers, topic, compaction__auto=False)
     field = Field(path)
     for number in range(writers):
-        field.start(f"w{number}", race, f"w{number}", seconds, rows, pause)
+        field.start(f"w{number}", race, f"w{number}", seconds, batches, rows, pause)
     if others:
         field.start("compactor", fold_again_and_again, seconds)
         field.start("reader", read_again_and_again, seconds)
@@ -145,7 +162,7 @@ def run_race(
         time.sleep(seconds / (kills + 1))
         victim = field.kill_one()
         if victim is not None:
-            field.start(f"w{number}.next", race, f"{victim}.{number}", seconds / 2, rows, pause)
+            field.start(f"w{number}.next", race, f"{victim}.{number}", seconds / 2, batches, rows, pause)
             field.go()
     troubles, done = field.finish()
     publisher = publisher_of(made)
@@ -155,7 +172,9 @@ def run_race(
     verdict = audit(path, servers, topic, PARTITIONS, key=True, small=True, complete=True, archive=archive)
     assert_log_is_table(path, servers, topic, PARTITIONS, reads_max=READS_MAX, archive=archive)
     files = TableContext.open(str(path)).files
-    return Outcome(writers, field.killed, files.latest(), files.oldest(), done / seconds, troubles, verdict)
+    return Outcome(
+        writers, field.killed, files.latest(), field.fences, files.oldest(), done / seconds, troubles, verdict
+    )
 
 
 def main() -> int:

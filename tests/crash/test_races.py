@@ -9,6 +9,7 @@ import pytest
 from log_system.local_kafka.owned import LocalKafka
 from tests.crash.matrix.audit import Verdict
 from tests.crash.races import run_race
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.crash
 
@@ -19,10 +20,22 @@ def test_writers_that_race_and_die_keep_the_log_equal_to_the_table(kafka: LocalK
 
 
 def test_eight_writers_do_not_fence_each_other_to_a_halt(kafka: LocalKafka, tmp_path: Path) -> None:
-    """``make races`` measures their speed; here, beside other work, it is enough that they go on."""
-    one, eight = (
-        run_race(tmp_path, kafka.bootstrap_servers, writers=n, seconds=5, rows=10, pause=0, kills=0, others=False)
-        for n in (1, 8)
+    """Every batch is committed and published, and publishers fence each other fewer than ten times for each of them.
+
+    On a busy machine it is up to 5 times; without the waits of ``TakeOverBackoff``, 5 to 240. ``make races`` measures
+    the writers' speed.
+    """
+    writers, batches = 8, 8
+    found = run_race(
+        tmp_path,
+        kafka.bootstrap_servers,
+        writers=writers,
+        seconds=PATIENCE_SECONDS,
+        batches=batches,
+        rows=10,
+        pause=0,
+        kills=0,
+        others=False,
     )
-    assert (eight.verdict, eight.troubles) == (Verdict(), [])
-    assert eight.snapshots >= one.snapshots / 10
+    assert (found.verdict, found.troubles, found.snapshots) == (Verdict(), [], writers * batches)
+    assert found.fences < 10 * found.snapshots

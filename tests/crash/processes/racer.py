@@ -13,6 +13,7 @@ from snapshot.errors import TableStoreError
 from tablestore.context import TableContext
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
+from tablestore.write.metrics import Measured, observe
 from tablestore.write.writer import Writer
 from tests.crash.matrix.audit import committed
 from tests.harness.local_writes import Archive, Change, publisher_of, rows_of, run_here, write
@@ -22,9 +23,27 @@ KEEP_LAST = 30
 READ_BACK = 10
 
 
-def race(path: str, name: str, seconds: float, rows: int, pause: float, results: Any) -> None:
-    """Write batches of the same keys as everybody; tell at the end how many rows were written."""
+class Fences:
+    """Counts how often another publisher took the log over from a writer of this process."""
+
+    count = 0
+
+    def measured(self, measured: Measured) -> None:
+        """Ignore an operation that succeeded."""
+
+    def counted(self, path: str, what: str) -> None:
+        """Count a fence."""
+        self.count += what == "fence"
+
+    def failed(self, path: str, kind: str) -> None:
+        """Ignore an error: the writer reports it."""
+
+
+def race(path: str, name: str, seconds: float, batches: float, rows: int, pause: float, results: Any) -> None:
+    """Write batches of the same keys as the other writers; report fences and written rows at the end."""
     logging.getLogger("tablestore").setLevel(logging.CRITICAL)
+    fences = Fences()
+    observe(fences)
     dice = random.Random(name)
     table = TableContext.open(path)
     publisher = publisher_of(table)
@@ -33,7 +52,7 @@ def race(path: str, name: str, seconds: float, rows: int, pause: float, results:
     results.send((name, "ready", 0))
     results.recv()
     written, batch, until = 0, 0, time.monotonic() + seconds
-    while time.monotonic() < until:
+    while batch < batches and time.monotonic() < until:
         batch += 1
         changes: list[Change] = [
             (dice.randrange(KEYS), None if dice.random() < 0.2 else f"{name}.{batch}.{n}") for n in range(rows)
@@ -47,6 +66,7 @@ def race(path: str, name: str, seconds: float, rows: int, pause: float, results:
         if pause:
             time.sleep(dice.uniform(0, pause))
     publisher.discard()
+    results.send((name, "fenced", fences.count))
     results.send((name, "done", written))
 
 
