@@ -8,6 +8,8 @@ from enum import StrEnum
 
 import pyarrow as pa
 
+from snapshot.messages import counted
+
 Progress = Callable[[int, int], None]
 """Called with the number of offsets read and the total. Each offset counts twice: it is read once to locate snapshots
 and once to compare values."""
@@ -161,10 +163,9 @@ class Report:
     def __str__(self) -> str:
         """Return the counts, then one line per difference."""
         count = len(self.differences) + self.more
-        verdict = "log and table agree" if self.ok else f"log and table differ in {count:,} places"
-        lines = [
-            f"{self.path}: {verdict} ({self.snapshots:,} snapshots, {self.records:,} records, {self.rows:,} changes)."
-        ]
+        verdict = "log and table agree" if self.ok else f"log and table differ in {counted(count, 'place')}"
+        compared = ((self.snapshots, "snapshot"), (self.records, "record"), (self.rows, "change"))
+        lines = [f"{self.path}: {verdict} ({', '.join(counted(*each) for each in compared)})."]
         lines += [f"  {difference}" for difference in self.differences]
         if self.more:
             lines.append(f"  and {self.more:,} more")

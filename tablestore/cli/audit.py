@@ -16,6 +16,7 @@ from typer import Exit, Option, Typer
 
 from log_system import report as reports
 from log_system.report import RepairReport, Report
+from snapshot.messages import counted
 from tablestore.cli.console import AsJson, console
 from tablestore.cli.output import print_json
 from tablestore.cli.recover import Client, Path, client_options
@@ -94,13 +95,14 @@ def _show(report: Report) -> None:
             view.add_row(Text(difference.kind.value, style="red"), *map(Text, cells), Text(difference.text))
         console.print(view)
     if report.more:
-        console.print(f"{report.more:,} more differences are not shown.", highlight=False)
-    counts = f"{report.snapshots:,} snapshots, {report.records:,} records, {report.rows:,} changes compared"
+        console.print(f"Not shown: {counted(report.more, 'more difference')}.", highlight=False)
+    compared = ((report.snapshots, "snapshot"), (report.records, "record"), (report.rows, "change"))
+    counts = ", ".join(counted(*each) for each in compared)
     verdict = "Log and table [green]agree[/]" if report.ok else "Log and table [red]differ[/]"
-    console.print(f"{verdict}: {counts}.", highlight=False)
+    console.print(f"{verdict}: {counts} compared.", highlight=False)
     if report.pending:
-        text = "committed but not yet published; 'tablestore recover' publishes them."
-        console.print(f"{len(report.pending):,} snapshots are {text}", highlight=False, soft_wrap=True)
+        text = "committed but not yet published; 'tablestore recover' does that."
+        console.print(f"{counted(len(report.pending), 'snapshot')} {text}", highlight=False, soft_wrap=True)
     for note in report.notes:
         console.print(Text(f"Note: {note}"), soft_wrap=True)
 

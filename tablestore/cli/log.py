@@ -12,6 +12,7 @@ from typer import Option, Typer
 
 from log_system.index import IndexEntry
 from snapshot.errors import InvalidInputError
+from snapshot.messages import counted
 from snapshot.records import Snapshot
 from tablestore.cli.console import AsJson
 from tablestore.cli.output import print_json, show_rows
@@ -60,7 +61,7 @@ def log(
     if not behind.snapshots:
         console.print(Text(f"The log contains every snapshot up to {newest}."))
         return
-    what = f"{behind.snapshots:,} snapshots, {behind.rows:,} changes, {behind.seconds:,.0f} s"
+    what = f"{counted(behind.snapshots, 'snapshot')}, {counted(behind.rows, 'change')}, {behind.seconds:,.0f} s"
     console.print(
         Text(f"The log ends with snapshot {published}, the table with {newest}: it is {what} behind."),
         style="yellow",

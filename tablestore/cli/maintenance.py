@@ -10,6 +10,7 @@ from rich.text import Text
 from typer import Argument, Option, Typer
 
 from log_system.jars import waiting
+from snapshot.messages import counted
 from tablestore.cli.audit import progress_bar
 from tablestore.cli.console import AsJson, console
 from tablestore.cli.output import print_json, show_rows
@@ -87,7 +88,7 @@ def rollback(
     elif snapshot is None:
         console.print("Nothing differs.", highlight=False)
     else:
-        console.print(f"Snapshot {snapshot.id} reverts {snapshot.rows:,} changes.", highlight=False)
+        console.print(f"Snapshot {snapshot.id} reverts {counted(snapshot.rows, 'change')}.", highlight=False)
 
 
 def expire_partitions(path: Path, dry_run: DryRun = False, as_json: AsJson = False, option: Client = None) -> None:

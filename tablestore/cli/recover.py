@@ -11,6 +11,7 @@ from typer import Argument, Option, Typer
 
 from log_system.jars import waiting
 from log_system.kafka.client.secrets import ClientValue, wrap
+from snapshot.messages import counted
 from tablestore.cli.console import AsJson, console, name_values
 from tablestore.cli.output import print_json
 from tablestore.context import TableContext
@@ -91,7 +92,9 @@ def recover(
         print_json(console, {"published": published, "newest": table.files.latest(), **adoption})
         return
     rows = sum(entry.rows for entry in done)
-    what = f"{len(done)} snapshots with {rows:,} changes were published" if done else "nothing was missing"
+    what = "nothing was missing"
+    if done:
+        what = f"published {counted(len(done), 'snapshot')} with {counted(rows, 'change')}"
     console.print(
         f"The log contains every snapshot up to {table.files.latest()}; {what}.", highlight=False, soft_wrap=True
     )
@@ -102,7 +105,7 @@ def _show(adopted: Adoption) -> None:
     if adopted.published:
         versions = ", ".join(map(str, adopted.published))
         what = f"snapshot {adopted.snapshot} contains the changes of other Delta writers in versions {versions}"
-        console.print(f"Adopted: {what}, {adopted.rows:,} changes.", highlight=False, soft_wrap=True)
+        console.print(f"Adopted: {what}, {counted(adopted.rows, 'change')}.", highlight=False, soft_wrap=True)
     for skipped in adopted.skipped:
         console.print(f"Left out of the log permanently: {skipped}.", highlight=False, soft_wrap=True)
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from snapshot.errors import InvalidInputError
-from snapshot.suggestions import did_you_mean
+from snapshot.messages import did_you_mean
 
 V = TypeVar("V")
 

@@ -7,6 +7,7 @@ from html import escape
 from pyspark.sql.types import StructField
 
 from snapshot.errors import TableStoreError
+from snapshot.messages import counted
 from snapshot.records import Snapshot
 from tablestore.context import TableContext
 
@@ -36,7 +37,8 @@ def table_html(table: TableContext) -> str:
 
 
 def _described(snapshot: Snapshot) -> str:
-    return f"{snapshot.id}: {snapshot.operation} of {snapshot.rows} rows at {snapshot.time:%Y-%m-%d %H:%M:%S} UTC"
+    rows = counted(snapshot.rows, "row")
+    return f"{snapshot.id}: {snapshot.operation} of {rows} at {snapshot.time:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _type(field: StructField) -> str:

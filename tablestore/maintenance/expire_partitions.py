@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from log_system.report import Progress
 from snapshot.errors import InvalidInputError
+from snapshot.messages import counted
 from snapshot.records import Snapshot
 from tablestore.context import TableContext
 from tablestore.options.partition_time import PartitionTime
@@ -39,8 +40,10 @@ class PartitionsReport:
     def __str__(self) -> str:
         """Return the report as one line."""
         what = "would delete" if self.dry_run else "deleted"
-        timeless = f" {len(self.timeless):,} partitions have no time and are kept." if self.timeless else ""
-        return f"{self.path}: {what} {len(self.partitions):,} partitions, {self.rows:,} rows.{timeless}"
+        timeless = f" Kept, without a time: {counted(len(self.timeless), 'partition')}." if self.timeless else ""
+        return (
+            f"{self.path}: {what} {counted(len(self.partitions), 'partition')}, {counted(self.rows, 'row')}.{timeless}"
+        )
 
 
 def expire_partitions(

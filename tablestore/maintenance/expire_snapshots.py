@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from log_system.report import Progress
 from snapshot.delta.log import DataFile
 from snapshot.errors import DataLostError, InvalidInputError, NotFoundError
+from snapshot.messages import counted
 from snapshot.storage import Storage
 from snapshot.store.garbage import Garbage, commit_expiry, cut_points, entries_below, unneeded
 from snapshot.store.table_files import TableFiles
@@ -65,9 +66,9 @@ class ExpireReport:
         """Return the report as text."""
         would = "would expire" if self.dry_run else "expired"
         text = (
-            f"{self.path}: {would} {self.snapshots:,} snapshots (the oldest is now {self.oldest}) and "
-            f"{self.data_files:,} data files of {self.data_bytes:,} bytes, {self.log_entries:,} entries of Delta logs, "
-            f"{self.index_entries:,} of the log index."
+            f"{self.path}: {would} {counted(self.snapshots, 'snapshot')} (the oldest is now {self.oldest}) and "
+            f"{counted(self.data_files, 'data file')} of {self.data_bytes:,} bytes; entries of Delta logs: "
+            f"{self.log_entries:,}, of the log index: {self.index_entries:,}."
         )
         forgotten = f" Expired consumers: {', '.join(self.consumers)}." if self.consumers else ""
         return text + forgotten + (f" Held by {self.held_by}." if self.held_by else "")

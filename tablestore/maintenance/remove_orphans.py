@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from log_system.index import INDEX
 from log_system.report import Progress
 from snapshot.errors import InvalidInputError
+from snapshot.messages import counted
 from snapshot.staging.stage import CHANGES
 from snapshot.storage import StoredFile
 from snapshot.store.garbage import LOG, known_before
@@ -43,7 +44,7 @@ class OrphanReport:
         """Return the report as one line."""
         what = "found" if self.dry_run else "removed"
         young = f"; {self.young:,} are too young to distinguish from those of a slow writer" if self.young else ""
-        return f"{self.path}: {what} {len(self.files):,} files of {self.bytes:,} bytes that are not referenced{young}."
+        return f"{self.path}: {what} {counted(len(self.files), 'unreferenced file')} of {self.bytes:,} bytes{young}."
 
 
 def remove_orphans(

@@ -11,7 +11,7 @@ from typing import Final
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.errors import InvalidInputError
-from snapshot.suggestions import did_you_mean
+from snapshot.messages import did_you_mean
 from tablestore.options.declaration import Group, OptionSpec, option, optional
 from tablestore.options.value_types import BOOLEAN, VERBATIM, OptionType, choice, duration, integer
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from log_system.kafka.client.client_options import nearest_client_option
 from snapshot.errors import InvalidInputError
-from snapshot.suggestions import did_you_mean
+from snapshot.messages import did_you_mean
 from tablestore.options.specification import KAFKA
 
 _WHEN_READ: Final = "it is said where the table is read: by an option of read() or read_stream(), or a hint in SQL"

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from log_system.report import advice
+from snapshot.messages import counted
 from snapshot.records import Snapshot
 from snapshot.row_kind import CHANGE_TYPE
 from snapshot.schema.system_columns import COMMIT_TIMESTAMP, COMMIT_VERSION
@@ -254,7 +255,8 @@ def _changes(state: TableState, table: TableContext, tail: NewestChanges, key: s
         cells.append([f"{row[COMMIT_VERSION]:,}", word, *values])
     cut = ""
     if tail.cut:
-        cut = f"<p data-part>Only the first {tail.rows.num_rows:,} changes of snapshot {tail.last:,} were read.</p>"
+        read = counted(tail.rows.num_rows, "change")
+        cut = f"<p data-part>Snapshot {tail.last:,} was read in part: its first {read}.</p>"
     found = f"<p data-part>The newest {ROWS_SHOWN} of {tail.rows.num_rows:,} changes.</p>"
     shown = found if key and tail.rows.num_rows > ROWS_SHOWN else ""
     return f"{cut}{shown}<div data-part>{_table((SNAPSHOT, 'change', *columns), cells)}</div>"

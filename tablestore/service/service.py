@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from snapshot.errors import TableStoreError
+from snapshot.messages import counted
 from tablestore.service.metrics import ServiceMetrics
 from tablestore.service.verifier import Throttle
 from tablestore.service.watcher import Schedule, TableState, TableWatcher
@@ -93,9 +94,9 @@ class Service:
             if state.error or state.verify.error:
                 found[state.path] = state.error or state.verify.error
             elif state.verify.count:
-                found[state.path] = f"verify found {state.verify.count} differences between log and table"
+                found[state.path] = f"verify found {counted(state.verify.count, 'difference')} between log and table"
             elif state.behind.seconds > _UNHEALTHY_SECONDS:
-                found[state.path] = f"the log is {state.behind.snapshots} snapshots behind"
+                found[state.path] = f"the log is {counted(state.behind.snapshots, 'snapshot')} behind"
         return found
 
     def _list(self) -> None:

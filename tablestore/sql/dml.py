@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from sqlglot import exp
 
 from snapshot.errors import InvalidInputError
+from snapshot.messages import counted
 from snapshot.quoting import backquoted
 from snapshot.records import Snapshot
 from snapshot.schema.spark_types import can_widen
@@ -73,7 +74,7 @@ def run_verb(scope: Scope, statement: Verb) -> Result:
 
 
 def _told(made: Snapshot | None) -> str:
-    return "nothing to change" if made is None else f"{made.rows} changes, snapshot {made.id}"
+    return "nothing to change" if made is None else f"{counted(made.rows, 'change')}, snapshot {made.id}"
 
 
 def _store_table(scope: Scope, name: str, statement: Verb) -> TableStore:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from snapshot.delta.log import Commit, DataFile
 from snapshot.errors import ConflictError, DataLostError, InvalidInputError, NotFoundError
+from snapshot.messages import counted
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.system_columns import relabelled, with_kind
 from snapshot.staging.bucket_difference import FilesDifference
@@ -228,10 +229,11 @@ def _told(files: TableFiles, found: Commit) -> str:
     added = sum(max(file.rows, 0) for file in found.added)
     try:
         before = _before(files, found)
-        rows = f" of {sum(max(before[path].rows, 0) for path in found.removed):,} rows"
+        rows = " of " + counted(sum(max(before[path].rows, 0) for path in found.removed), "row")
     except (DataLostError, InvalidInputError):
         rows = ""
     return (
-        f"version {found.version} ({found.operation or 'no operation given'}) took {len(found.removed)} files{rows} "
-        f"out and brought {len(found.added)} files of {added:,} rows in"
+        f"version {found.version} ({found.operation or 'no operation given'}) took "
+        f"{counted(len(found.removed), 'file')}{rows} out and brought {counted(len(found.added), 'file')} of "
+        f"{counted(added, 'row')} in"
     )

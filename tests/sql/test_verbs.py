@@ -35,7 +35,7 @@ def test_rows_are_changed_by_sql(spark: SparkSession, tmp_path: Path) -> None:
 
     catalog.sql("INSERT INTO k VALUES (1, 'mo', 1, 1.5), (2, 'mo', 2, 2.5), (3, 'tu', 3, 3.5), (4, 'we', 4, 4.5)")
     catalog.sql("INSERT INTO a VALUES (1, 'x'), (2, 'y'), (3, 'z')")
-    assert catalog.sql("DELETE FROM k AS t WHERE t.day = 'we' AND k.n > 3").message == "1 changes, snapshot 2"
+    assert catalog.sql("DELETE FROM k AS t WHERE t.day = 'we' AND k.n > 3").message == "1 change, snapshot 2"
     updated = run("UPDATE k t SET n = t.n + CAST(10 AS BIGINT), price = price * 2 WHERE id <> 3", "k")
     assert [(i, d, n, str(p)) for i, d, n, p in updated] == [
         (1, "mo", 11, "3.00"), (2, "mo", 12, "5.00"), (3, "tu", 3, "3.50"),

@@ -16,6 +16,7 @@ from log_system.kafka.register import RegisterPosition
 from log_system.kafka.topic_claims import claim
 from log_system.report import Mended, Progress, RepairReport, Report, advice
 from snapshot.errors import ConflictError, CorruptedError, DataLostError
+from snapshot.messages import counted
 
 _ATTEMPTS_MAX = 200
 
@@ -112,7 +113,9 @@ def repair_transactional(
         done = recover()
     except (DataLostError, CorruptedError, FileNotFoundError) as error:
         return Mended(tuple(actions), (f"Not everything could be published: {error}",))
-    actions += [f"published snapshot {entry.snapshot} with {entry.rows:,} changes" for entry in done if entry.rows]
+    actions += [
+        f"published snapshot {entry.snapshot} with {counted(entry.rows, 'change')}" for entry in done if entry.rows
+    ]
     return Mended(tuple(actions))
 
 

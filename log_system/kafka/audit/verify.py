@@ -24,6 +24,7 @@ from log_system.kafka.client.topic import earliest_offsets, latest_offsets, topi
 from log_system.kafka.reader.log_scan import LogReader
 from log_system.report import RESTORED, Compared, DifferenceKind, Findings, Progress, Report, shown
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
+from snapshot.messages import counted
 from snapshot.records import ChangeSet
 
 _SETTLE_SECONDS = 1.0
@@ -304,7 +305,7 @@ class Contents:
             return
         self._findings.add(
             DifferenceKind.MISSING,
-            f"all {rows:,} changes of the snapshot are missing; the log has none of them here.",
+            f"the snapshot is missing; the log has nothing of its {counted(rows, 'change')} here.",
             snapshot=snapshot,
             partition=partition,
             offset=found.end_before(snapshot),
@@ -386,7 +387,7 @@ class Contents:
             return 1
         if parted.missing is not None:
             rows = parted.missing.num_rows
-            text = f"{rows:,} changes are missing from the log here, the first of them {shown(parted.missing)}."
+            text = f"the log lacks {counted(rows, 'change')} here; the first is {shown(parted.missing)}."
             self._findings.add(
                 DifferenceKind.MISSING, text, **place, offset=parted.offset, key=self._key(parted.missing)
             )

@@ -31,6 +31,7 @@ from log_system.kafka.reader.tail_reader import offset_of
 from log_system.kafka.register import RegisterPosition
 from log_system.report import RESTORED, Compared, DifferenceKind, Findings, Mended, Progress, Report, shown
 from snapshot.errors import CorruptedError, DataLostError, NotFoundError
+from snapshot.messages import counted
 from snapshot.records import ChangeSet
 from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
@@ -160,7 +161,9 @@ def repair_eventual(table: BoundLog, publisher: EventualPublisher, broken: Seque
         actions.append(f"forgot index entries of other commits, from snapshot {min(other)} on: the table was restored")
     # Step 3.
     sent = publisher.reconcile_all(table.files.snapshot(seen.newest))
-    actions += [f"partition {p}: sent the committed value of {n:,} keys again" for p, n in sorted(sent.items())]
+    actions += [
+        f"partition {p}: sent the committed value of {counted(n, 'key')} again" for p, n in sorted(sent.items())
+    ]
     # Step 4.
     kept = {s: entry for s, entry in seen.entries.items() if s not in beyond}
     ends = [(p.end, low) for p, (low, _) in zip(publisher.positions(), seen.bounds, strict=True)]
@@ -216,8 +219,8 @@ def _compare(
         findings.add(DifferenceKind.FILES, str(error), snapshot=seen.newest, partition=partition)
     if waiting:
         findings.note(
-            f"partition {partition}: {waiting:,} keys are not settled, by writes under way or aborted ones; the next "
-            "write or recover() settles them."
+            f"partition {partition}: {counted(waiting, 'unsettled key')}, from writes under way or aborted ones; the "
+            "next write or recover() settles them."
         )
 
 

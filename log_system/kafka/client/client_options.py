@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from snapshot.errors import InvalidInputError
-from snapshot.suggestions import did_you_mean
+from snapshot.messages import did_you_mean
 
 #: Names of the Java client, and what to use instead.
 JAVA_ONLY: Mapping[str, str] = {

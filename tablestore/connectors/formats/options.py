@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 from snapshot.errors import InvalidInputError
-from snapshot.suggestions import did_you_mean
+from snapshot.messages import did_you_mean
 from tablestore.options.declaration import Group
 from tablestore.options.value_types import OptionType
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlglot import exp
 
 from snapshot.errors import InvalidInputError
-from snapshot.suggestions import did_you_mean
+from snapshot.messages import did_you_mean
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.value_types import integer
 from tablestore.sql.catalog.binding import CONNECTOR, check_table, connector_of

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from snapshot.messages import did_you_mean
 from snapshot.storage import Storage
-from snapshot.suggestions import did_you_mean
 from tablestore.sql.catalog.binding import LOG_SERVERS
 from tablestore.sql.catalog.definitions import CHECKPOINTS_FOLDER, STATES_FOLDER, Definition, Definitions, taken
 from tablestore.sql.catalog.settings import CHECKPOINTS, IN_SPARK, SPARK, Settings, shown

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from log_system.kafka.client.secrets import MASK, holds_secret
 from snapshot.errors import InvalidInputError
-from snapshot.suggestions import did_you_mean
+from snapshot.messages import did_you_mean
 from tablestore.connectors.spark.partition_watermarks import IDLE_TIMEOUT
 from tablestore.options.declaration import OptionSpec
 from tablestore.options.value_types import BOOLEAN, OptionType, choice, duration_or_ms, text

@@ -69,7 +69,7 @@ def test_what_a_write_under_way_has_sent_is_a_note(story: Damaged) -> None:
         story.write(7)
     report = story.verify()
     assert report.ok, str(report)
-    assert any("not settled" in note for note in report.notes)
+    assert any("unsettled" in note for note in report.notes)
     repaired = story.repair()
     assert any("sent the committed value" in action for action in repaired.actions)
     assert not repaired.report.notes

@@ -100,7 +100,7 @@ def test_the_log_s_lag_is_shown_and_a_table_is_kept(
     assert summary["lag"]["snapshots"] == summary["lag"]["rows"] == 1
     assert summary["topic"] == name
     assert sum(part["end"] - part["first"] for part in summary["partitions"]) >= 8
-    assert "1 snapshots, 1 changes" in run("log", path).stdout
+    assert "1 snapshot, 1 change," in run("log", path).stdout
     assert told("recover", path) == [{"published": [{"snapshot": 3, "rows": 1}], "newest": 3}]
     assert [each["published"] for each in told("snapshots", path)] == [True] * 4
     assert "contains every snapshot up to 3" in run("log", path).stdout

@@ -31,7 +31,7 @@ def test_recover_publishes_what_a_writer_left_behind(
     assert [word in before.stdout for word in ("not yet", "0: 0-1", "upsert", "create")] == [True] * 4
 
     done = RUN.invoke(app, ["recover", str(tmp_path / "t")])
-    assert "1 snapshots with 1 changes were published" in done.stdout
+    assert "published 1 snapshot with 1 change." in done.stdout
     assert drain(kafka.bootstrap_servers, name, 1) == [[(1, "a"), (2, "b")]]
     assert "nothing was missing" in RUN.invoke(app, ["recover", str(tmp_path / "t")]).stdout
     assert "not yet" not in RUN.invoke(app, ["snapshots", str(tmp_path / "t")]).stdout

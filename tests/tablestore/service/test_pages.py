@@ -177,7 +177,7 @@ def test_a_large_snapshot_is_shown_in_part(table: LocalTable, monkeypatch: pytes
     with shown(table.path) as (service, web):
         until(lambda: state_of(service).published == 1)
         text = web.table(table.path, "log").text
-        assert "changes of snapshot 1 were read" in text
+        assert "Snapshot 1 was read in part: its first " in text
         assert len(text) < 100_000
 
 

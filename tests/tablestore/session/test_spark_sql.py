@@ -102,7 +102,7 @@ def test_errors_are_one_message(spark: SparkSession, table: TableStore, tmp_path
 
 def test_notebooks_show_what_the_table_is(table: TableStore) -> None:
     shown = table._repr_html_()
-    for text in (table.path, "<td>id</td><td>bigint NOT NULL</td>", "1: upsert of 1 rows", "primary key</th><td>id<"):
+    for text in (table.path, "<td>id</td><td>bigint NOT NULL</td>", "1: upsert of 1 row ", "primary key</th><td>id<"):
         assert text in shown
     assert repr(table) == f"TableStore({table.path!r}, primary_key=['id'])"
     table.drop()

@@ -1,4 +1,4 @@
-"""Suggestions for misspelled names."""
+"""Parts of messages: counted nouns and suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import difflib
 from collections.abc import Iterable
 
 _CUTOFF = 0.7
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and its noun: ``1 snapshot``, ``2,000 data files``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "", otherwise: str = "") -> str:
