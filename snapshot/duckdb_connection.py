@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import duckdb
 
+IDLE_MAX = 8
+"""Idle databases of a kind; as many tasks of one process rarely run at the same time."""
 _INTERRUPTED = re.compile(r"failed: .*\bKeyboardInterrupt\b", re.DOTALL)
 
 
@@ -26,6 +30,53 @@ def connect(**settings: Any) -> duckdb.DuckDBPyConnection:
         "autoload_known_extensions": False,
     }
     return duckdb.connect(":memory:", config=config | settings)
+
+
+_idle: dict[tuple[int, Hashable], list[Any]] = {}
+"""For each process and kind, the databases that nobody uses, the last used one at the end.
+
+There is no lock: databases are given back by ``__del__`` too, in the midst of any code. Each step on a list is atomic.
+"""
+
+
+def take(kind: Hashable, prefer: Callable[[Any], bool] = lambda database: False) -> Any:
+    """Remove and return an idle database, the last used one that ``prefer`` accepts, else the last used one.
+
+    Opening and closing DuckDB takes 20 ms, as long as a small task. A process that was forked opens its own databases.
+
+    Args:
+        kind: what exchangeable databases have in common.
+        prefer: whether a database is the best choice.
+
+    Returns:
+        What ``give_back`` got for the kind; None if there is none.
+    """
+    idle = _idle.get((os.getpid(), kind), [])
+    choices = sorted(idle, key=prefer)
+    while choices:
+        database = choices.pop()
+        # Another thread may have taken it since.
+        with suppress(ValueError):
+            idle.remove(database)
+            return database
+    return None
+
+
+def give_back(kind: Hashable, database: Any) -> None:
+    """Leave a database to ``take``; close the one that is idle for longest if there are too many."""
+    idle = _idle.setdefault((os.getpid(), kind), [])
+    idle.append(database)
+    while len(idle) > IDLE_MAX:
+        with suppress(IndexError):
+            idle.pop(0).close()
+
+
+@atexit.register
+def _close_idle() -> None:
+    """Close idle databases, but not those of the process that forked this one."""
+    for (process, _), idle in _idle.items():
+        while process == os.getpid() and idle:
+            idle.pop().close()
 
 
 @contextmanager

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import suppress
 
 import duckdb
 import pyarrow as pa
 
-from snapshot.duckdb_connection import connect, interruptible
+from snapshot.duckdb_connection import connect, give_back, interruptible, take
 
 _STATEMENTS_MAX = 64
-_IDLE_MAX = 4
 
 
 class _Slot:
@@ -46,8 +43,7 @@ class Duck:
     def __del__(self) -> None:
         """Leave the connection to later objects with the same memory limit."""
         if self._database is not None:
-            _idle.append(self._database)
-            del _idle[:-_IDLE_MAX]
+            give_back(self._memory_limit, self._database)
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state to pickle, without the connection."""
@@ -87,7 +83,8 @@ class Duck:
     def _opened(self, sql: str) -> _PreparedQueries:
         if self._database is None:
             _open.add(self)
-            self._database = _idle_one(self._memory_limit, sql) or _PreparedQueries(self._memory_limit)
+            idle = take(self._memory_limit, lambda database: database.has_prepared(sql))
+            self._database = idle or _PreparedQueries(self._memory_limit)
         return self._database
 
 
@@ -95,8 +92,6 @@ class _PreparedQueries:
     """A DuckDB connection, with tables whose batches are replaced and queries that are prepared."""
 
     def __init__(self, memory_limit: str) -> None:
-        self.memory_limit = memory_limit
-        self.process = os.getpid()
         self._connection = connect(memory_limit=memory_limit, python_enable_replacements=False)
         self._slots: dict[str, _Slot] = {}
         self._statements: OrderedDict[str, str] = OrderedDict()
@@ -105,6 +100,10 @@ class _PreparedQueries:
     def has_prepared(self, sql: str) -> bool:
         """Return whether a query is prepared."""
         return sql in self._statements
+
+    def close(self) -> None:
+        """Close DuckDB."""
+        self._connection.close()
 
     def run(self, sql: str, tables: Mapping[str, pa.RecordBatch]) -> pa.Table:
         """Return the result of a query; batches are let go afterwards."""
@@ -143,21 +142,6 @@ class _PreparedQueries:
 
 
 _open: weakref.WeakSet[Duck] = weakref.WeakSet()
-_idle: list[_PreparedQueries] = []
-"""The connections of objects that are gone, the last one used at the end."""
-
-
-def _idle_one(memory_limit: str, sql: str) -> _PreparedQueries | None:
-    """Remove and return an idle connection, if possible one that has prepared a query; None if there is none."""
-    # A process that was forked also has the connections of its parent, which are not its own.
-    kind = (memory_limit, os.getpid())
-    fitting = [database for database in _idle if (database.memory_limit, database.process) == kind]
-    for database in sorted(fitting, key=lambda each: each.has_prepared(sql), reverse=True):
-        # Another thread may have taken it since.
-        with suppress(ValueError):
-            _idle.remove(database)
-            return database
-    return None
 
 
 @atexit.register
@@ -165,4 +149,3 @@ def _forget_all() -> None:
     """Drop all connections at exit: DuckDB prints leak reports if a thread still holds one when Python ends."""
     for duck in list(_open):
         duck.forget()
-    _idle.clear()

@@ -6,14 +6,12 @@ fsspec file systems registered in the connection.
 
 from __future__ import annotations
 
-import atexit
 import datetime as dt
 import getpass
 import os
 import shutil
 import stat
 import tempfile
-import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,7 +26,7 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from snapshot.duckdb_connection import connect, interruptible
+from snapshot.duckdb_connection import connect, give_back, interruptible, take
 from snapshot.errors import GONE, CorruptedError, DataLostError, InvalidInputError, UnavailableError
 from snapshot.quoting import quoted, text_literal
 from snapshot.schema.system_columns import relabelled
@@ -150,17 +148,8 @@ class _Database:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-_Kind = tuple[int, str, "fsspec.AbstractFileSystem | None", "str | None"]
-"""The properties that exchangeable databases share: process, memory limit, file system and parent folder."""
-_idle: dict[_Kind, list[_Database]] = {}
-_IDLE_MAX = 8
-"""Idle databases of a kind; as many tasks of one process rarely run at the same time."""
-_lock = threading.Lock()
-
-
-def _opened(kind: _Kind) -> _Database:
+def _opened(memory_limit: str, filesystem: fsspec.AbstractFileSystem | None, parent: str | None) -> _Database:
     """Return a DuckDB with one thread and bounded memory that spills to a folder of its own."""
-    _, memory_limit, filesystem, parent = kind
     folder = Path(_private_folder() if parent is None else parent) / uuid.uuid4().hex
     connection = connect(
         memory_limit=memory_limit,
@@ -203,11 +192,8 @@ def spilling(
         parent: Folder in which to create the temporary folder; None for the system's.
     """
     remote = None if filesystem is None or isinstance(filesystem, LocalFileSystem) else filesystem
-    kind = (os.getpid(), memory_limit, remote, parent)
-    with _lock:
-        held = _idle.get(kind)
-        database = held.pop() if held else None
-    database = database or _opened(kind)
+    kind = (memory_limit, remote, parent)
+    database: _Database = take(kind) or _opened(*kind)
     try:
         with interruptible(), database.connection.cursor() as session:
             session.execute("SET TimeZone = 'UTC'")
@@ -215,20 +201,10 @@ def spilling(
     except BaseException:
         database.close()
         raise
-    with _lock:
-        held = _idle.setdefault(kind, [])
-        if len(held) < _IDLE_MAX and not database.folder.exists():
-            held.append(database)
-            return
-    database.close()
-
-
-@atexit.register
-def _close_idle() -> None:
-    for kind, held in _idle.items():
-        # Databases of the process that forked this one are not ours to close.
-        for database in held if kind[0] == os.getpid() else ():
-            database.close()
+    if database.folder.exists():
+        database.close()
+    else:
+        give_back(kind, database)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from snapshot.duckdb_connection import connect
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import BATCH_ROWS, spilling, streamed, type_name
 from snapshot.quoting import quoted
@@ -301,8 +300,7 @@ class LocalMerge:
         """
         columns = {f"o{i}": pa.nulls(1, field.type) for i, field in enumerate(self._spec.arrow)}
         columns |= {f"s{i}": pa.nulls(1, field.type) for i, field in enumerate(self._source)}
-        with connect() as connection:
-            connection.execute("SET TimeZone = 'UTC'")
+        with spilling(memory_limit=MEMORY) as connection:
             connection.register("row", pa.table(columns))
             try:
                 return connection.sql(f"SELECT {text} FROM row").to_arrow_table().column(0)

@@ -10,9 +10,8 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
-from snapshot.duckdb_connection import connect, interruptible
 from snapshot.errors import InvalidInputError
-from snapshot.merge.duckdb_engine import type_name
+from snapshot.merge.duckdb_engine import MEMORY_LIMIT, spilling, type_name
 from snapshot.quoting import quoted
 from tablestore.local.text_filter import parse_expression, parse_filter
 from tablestore.write.value_casts import array_of, cast_array
@@ -61,8 +60,7 @@ class RowChanges:
     @contextmanager
     def evaluator(self) -> Iterator[RowEvaluator]:
         """Open DuckDB, for one thread."""
-        with connect() as connection, interruptible():
-            connection.execute("SET TimeZone = 'UTC'")
+        with spilling(memory_limit=MEMORY_LIMIT) as connection:
             where = "TRUE" if self.where is None else self.where.sql
             yield RowEvaluator(connection, self._verb, where, self._texts, self._constants)
 

@@ -12,9 +12,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from snapshot.duckdb_connection import connect
 from snapshot.errors import InvalidInputError
-from snapshot.merge.duckdb_engine import errors_mapped, read, type_name
+from snapshot.merge.duckdb_engine import MEMORY_LIMIT, errors_mapped, read, spilling, type_name
 from snapshot.merge.predicate import Predicate
 from snapshot.quoting import quoted
 
@@ -84,8 +83,7 @@ class TextPredicate(Predicate):
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the given batches for which the conditions are true."""
-        with errors_mapped(self.what), connect() as connection:
-            connection.execute("SET TimeZone = 'UTC'")
+        with errors_mapped(self.what), spilling(memory_limit=MEMORY_LIMIT) as connection:
             for batch in batches:
                 connection.register("rows", batch)
                 yield from read(connection, f"SELECT * FROM rows WHERE {self.sql}", [], batch.schema)
@@ -197,7 +195,7 @@ def _check(predicate: TextPredicate, what: str) -> None:
         InvalidInputError: DuckDB does not accept it.
     """
     row = pa.table([pa.nulls(1, each.type) for each in predicate.schema], names=predicate.schema.names)
-    with connect() as connection:
+    with spilling(memory_limit=MEMORY_LIMIT) as connection:
         try:
             # A literal that is invalid for the column's type fails only when the condition is evaluated on a row.
             connection.register("row", row).execute(f"SELECT 1 FROM row WHERE {predicate.sql_with(quoted)}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -14,6 +15,8 @@ import pytest
 
 from log_system.formats import thread_duckdb as module
 from log_system.formats.thread_duckdb import Duck
+from snapshot import duckdb_connection
+from snapshot.duckdb_connection import IDLE_MAX
 from snapshot.merge.duckdb_engine import errors_mapped, load, spilling
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -44,10 +47,10 @@ def run():
     assert duck.run("SELECT n FROM t", t=pa.RecordBatch.from_pydict({"n": [1]})).to_pylist() == [{"n": 1}]
     return duck
 
-run()
+given_back = run()._database
 child = os.fork()
 if child == 0:
-    print(run()._database.process == os.getpid(), flush=True)
+    print(run()._database is not given_back, flush=True)
     os._exit(0)
 os.waitpid(child, 0)
 """
@@ -79,7 +82,7 @@ def test_a_forked_process_opens_its_own_connection() -> None:
 def test_the_connection_of_one_that_is_gone_serves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening DuckDB takes longer than a small task, and each task has new objects."""
     opened: list[str] = []
-    monkeypatch.setattr(module, "_idle", [])
+    monkeypatch.setattr(duckdb_connection, "_idle", {})
     monkeypatch.setattr(module, "_PreparedQueries", _counted(opened))
     key, value = pa.RecordBatch.from_pydict({"n": [1]}), pa.RecordBatch.from_pydict({"s": ["one"]})
     for _ in range(3):
@@ -88,11 +91,11 @@ def test_the_connection_of_one_that_is_gone_serves_the_next_one(monkeypatch: pyt
         assert second.run("SELECT s FROM t", t=value).to_pylist() == [{"s": "one"}]
         del second, first
     assert opened == ["64MB", "64MB"]
-    assert [each._numbers for each in module._idle] == [1, 1], "a query was prepared again"
+    assert [each._numbers for each in idle()] == [1, 1], "a query was prepared again"
 
 
 def test_a_connection_serves_only_the_same_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_idle", [])
+    monkeypatch.setattr(duckdb_connection, "_idle", {})
     one = pa.RecordBatch.from_pydict({"n": [1]})
     for limit in ("64MB", "128MB"):
         sql = "SELECT current_setting('memory_limit') AS bytes FROM t"
@@ -100,23 +103,27 @@ def test_a_connection_serves_only_the_same_memory_limit(monkeypatch: pytest.Monk
 
 
 def test_a_connection_that_was_interrupted_serves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_idle", [])
+    monkeypatch.setattr(duckdb_connection, "_idle", {})
     duck, one = Duck("64MB"), pa.RecordBatch.from_pydict({"n": [1]})
     with ctrl_c_after(0.1), pytest.raises(KeyboardInterrupt):
         duck.run("SELECT sum(n * i) FROM t, range(1000000000000) r(i)", t=one)
     del duck
-    assert not module._idle
+    assert not idle()
 
 
 def test_idle_connections_are_few_and_hold_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_idle", [])
+    monkeypatch.setattr(duckdb_connection, "_idle", {})
     one = pa.RecordBatch.from_pydict({"n": [1]})
-    ducks = [Duck("64MB") for _ in range(6)]
+    ducks = [Duck("64MB") for _ in range(IDLE_MAX + 2)]
     for duck in ducks:
         duck.run("SELECT n FROM t", t=one)
     del duck, ducks
-    assert len(module._idle) == 4
-    assert all(slot.batch is None for each in module._idle for slot in each._slots.values())
+    assert len(idle()) == IDLE_MAX == 8
+    assert all(slot.batch is None for each in idle() for slot in each._slots.values())
+
+
+def idle() -> list[Any]:
+    return [database for databases in duckdb_connection._idle.values() for database in databases]
 
 
 def _counted(opened: list[str]) -> type:
