@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from log_system.kafka.client.connect import KafkaClient
-from log_system.kafka.client.secrets import wrap
+from log_system.kafka.client.secrets import ClientValue, wrap
 from snapshot.errors import InvalidInputError
-from tablestore.connectors.formats.registry import CHANGELOG_FORMATS, ROW_FORMATS
+from tablestore.connectors.formats.registry import CHANGELOG_FORMATS, ROW_FORMATS, WITH_REGISTRY
 from tablestore.connectors.kafka.client_properties import PREFIX, Properties, parse_properties
 from tablestore.connectors.kafka.message_codec import FormatChoice
 from tablestore.connectors.kafka.positions import Bound, BoundedMode, Start, StartupMode
@@ -113,7 +113,7 @@ def _specific_offsets(name: str, text: str) -> Mapping[int, int]:
 
 
 def parse_formats(
-    connector: Connector, given: Mapping[str, str]
+    connector: Connector, options: Mapping[str, ClientValue]
 ) -> tuple[FormatChoice | None, FormatChoice, tuple[str, ...]]:
     """Parse the formats of key and value.
 
@@ -125,6 +125,7 @@ def parse_formats(
     Raises:
         InvalidInputError: a format is missing, or two options contradict each other.
     """
+    given = {name: str(value) for name, value in options.items()}
     both = given.get("format") if connector is Connector.KAFKA else None
     value, key = given.get("value.format", both), given.get("key.format")
     if both is not None and value != both:
@@ -135,7 +136,7 @@ def parse_formats(
         known = (*ROW_FORMATS, *CHANGELOG_FORMATS) if connector is Connector.KAFKA else ROW_FORMATS
         msg = f"Could not find required format option 'value.format'{also}: one of {', '.join(known)}."
         raise InvalidInputError(msg)
-    shared = options_after(given, f"{both}.") if both is not None else {}
+    shared = options_after(options, f"{both}.") if both is not None else {}
     prefixes = [f"value.{value}."]
     prefixes += [f"{both}."] if both is not None else []
     key = key or (both if "key.fields" in given else None)
@@ -143,12 +144,12 @@ def parse_formats(
         msg = "Could not find required format option 'key.format': an upsert table needs it and 'value.format'."
         raise InvalidInputError(msg)
     side = "value" if both is None else ""
-    value_choice = FormatChoice(value, {**shared, **options_after(given, f"value.{value}.")}, side)
+    value_choice = FormatChoice(value, {**shared, **options_after(options, f"value.{value}.")}, side)
     _check_changelog(connector, key, value, given)
     if key is None:
         return None, value_choice, tuple(prefixes)
     inherited = shared if key == both else {}
-    key_choice = FormatChoice(key, {**inherited, **options_after(given, f"key.{key}.")}, "key" if key != both else "")
+    key_choice = FormatChoice(key, {**inherited, **options_after(options, f"key.{key}.")}, "key" if key != both else "")
     return key_choice, value_choice, (*prefixes, f"key.{key}.")
 
 
@@ -295,9 +296,11 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
     options = wrap({name.lower(): value for name, value in options.items()})
     given = {name: str(value) for name, value in options.items()}
     _check_connector(connector, given)
-    key_format, value_format, prefixes = parse_formats(connector, given)
+    key_format, value_format, prefixes = parse_formats(connector, options)
     refuse_unknown(connector, given, prefixes)
     topics, pattern = _topics(connector, given)
+    key_format = None if key_format is None else _with_subject(key_format, "key", topics)
+    value_format = _with_subject(value_format, "value", topics)
     if not given.get("properties.bootstrap.servers"):
         msg = (
             "One or more required options are missing. Missing required options are: properties.bootstrap.servers "
@@ -330,6 +333,13 @@ def parse_options(connector: Connector, options: Mapping[str, object], side: Sid
     if side is Side.SINK:
         _check_sink(parsed)
     return parsed
+
+
+def _with_subject(format_choice: FormatChoice, side: str, topics: tuple[str, ...]) -> FormatChoice:
+    """Return a format with the subject of its schemas, which by default is that of the topic."""
+    if format_choice.name not in WITH_REGISTRY or len(topics) != 1:
+        return format_choice
+    return replace(format_choice, options={"subject": f"{topics[0]}-{side}", **format_choice.options})
 
 
 def _check_connector(connector: Connector, given: Mapping[str, str]) -> None:

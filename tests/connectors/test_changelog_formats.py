@@ -146,7 +146,7 @@ def test_a_message_that_is_no_change_is_named(lab: Lab, made: Topics) -> None:
         ("kafka", {"primary_key": "k"}, "'kafka' table with 'json' format doesn't support defining a PRIMARY KEY"),
         ("kafka", {"format": "debezium-json", "key__fields": "k"}, "INSERT-only records.* Give 'key.format'"),
         ("kafka", {"format": "debezium-json", "primary_key": "x"}, "'primary-key': 'x' is not a physical column"),
-        ("kafka", {"format": "debezium-avro-confluent"}, "schema registry"),
+        ("kafka", {"format": "debezium-avro-confluent"}, "Missing required .* debezium-avro-confluent.url"),
         ("kafka", {"format": "canal-json", "canal-json.table.includes": "a"}, "'canal-json.table.includes'.*include"),
         ("upsert-kafka", {"primary_key": "k", "value__format": "debezium-json"}, "as value format.* insert-only mode"),
         ("upsert-kafka", {"primary_key": "k", "key__format": "ogg-json"}, "as key format.* insert-only mode"),

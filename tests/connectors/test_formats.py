@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tablestore.connectors.formats.registry import ROW_FORMATS
+from tablestore.connectors.formats.registry import ROW_FORMATS, WITH_REGISTRY
 from tests.connectors.harness.lab import Lab
 
 Topics = Callable[..., str]
-FORMATS = [name for name in ROW_FORMATS if name != "raw"]
+FORMATS = [name for name in ROW_FORMATS if name not in ("raw", *WITH_REGISTRY)]
 PRECISIONS = {f"precision__{name}": 3 for name in ("ts", "ltz")}
 COLUMNS = "k BIGINT, s STRING, i INT, d DECIMAL(10, 2), ts TIMESTAMP, ltz TIMESTAMP_LTZ"
 MOMENT = dt.datetime(2024, 1, 2, 3, 4, 5, 600_000)

@@ -11,7 +11,9 @@ import pytest
 
 from snapshot.errors import InvalidInputError
 from tablestore.sql import Catalog
+from tests.connectors.formats.test_avro_registry import envelope, sent
 from tests.connectors.harness.changelog_messages import message_of
+from tests.connectors.harness.schema_registry import basic, schema_registry
 from tests.connectors.harness.wire import Record, Wire
 from tests.sql.changes import Follower, Row, Side, random_side, run
 from tests.sql.test_run import finish, rows
@@ -164,10 +166,50 @@ def test_definitions_are_checked_when_they_are_created(catalog: Catalog) -> None
             {"format": "ogg-json", "ogg-json.schema-include": "true"},
             "unsupported option 'ogg-json.schema-include'",
         ),
-        (key, {"format": "debezium-avro-confluent"}, "schema registry"),
+        (key, {"format": "debezium-avro-confluent"}, "debezium-avro-confluent.url"),
     ]:
         with pytest.raises(InvalidInputError, match=said):
             catalog.sql(table("bad", columns, "t", **options))
     catalog.sql(table("writable", at, "t", format="debezium-json"))
     with pytest.raises(InvalidInputError, match="Declare the column VIRTUAL"):
         catalog.sql("INSERT INTO writable SELECT 1, TIMESTAMP '2024-01-01 00:00:00'")
+
+
+def test_avro_changes_with_a_schema_registry_are_read_and_written(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str], tmp_path: Path
+) -> None:
+    """Debezium's messages become rows, which a result that changes is written with; an upsert table has Avro keys."""
+    source, copy, upsert = wire.make(topic(), 1), wire.make(topic(), 1), wire.make(topic(), 1)
+    key, change = "id INT, name STRING, PRIMARY KEY (id) NOT ENFORCED", "debezium-avro-confluent"
+    a, b, c = ({"id": number, "name": name} for number, name in ((1, "a"), (1, "b"), (2, "c")))
+    (tmp_path / "user").write_text("me:pw")
+    with schema_registry() as registry:
+        registry.authorization = basic("me:pw")
+        history = [(None, a, "c"), (None, c, "r"), (a, b, "u"), (c, None, "d")]
+        messages = [{"before": one, "after": two, "op": op, "source": {"ts": 0}} for one, two, op in history]
+        wire.send(source, [Record(each) for each in sent(registry, envelope(), *messages)])
+        auth = {"url": registry.url, "basic-auth.user-info": f"file:{tmp_path}/user"}
+        changes = {"format": change, **{f"{change}.{name}": value for name, value in auth.items()}}
+        catalog.sql(table("people", key, source, **changes))
+        catalog.sql(table("copied", key, copy, **changes))
+        upserts = {f"{side}.avro-confluent.{name}": value for side in ("key", "value") for name, value in auth.items()}
+        catalog.sql(
+            f"CREATE TABLE latest ({key}) WITH ('connector' = 'upsert-kafka', 'topic' = '{upsert}', "
+            "'properties.bootstrap.servers' = '...', "
+            "'key.format' = 'avro-confluent', 'value.format' = 'avro-confluent', "
+            + ", ".join(f"'{name}' = '{value}'" for name, value in upserts.items())
+            + ")"
+        )
+        assert rows(catalog, "SELECT * FROM people") == [(1, "b")]
+        catalog.sql("SET 'execution.runtime-mode' = 'streaming'; SET 'tablestore.trigger' = 'available-now'")
+        for target in ("copied", "latest"):
+            finish(catalog, f"INSERT INTO {target} SELECT * FROM people")
+            assert rows(catalog, f"SELECT * FROM {target}") == [(1, "b")]
+        assert {f"{copy}-value", f"{upsert}-key", f"{upsert}-value"} <= set(registry.subjects)
+        assert all(value is None or value[:1] == b"\0" for _, value in wire.pairs(upsert))
+        registry.authorization = "another"
+        catalog.sql("SET 'execution.runtime-mode' = 'batch'")
+        with pytest.raises(Exception, match=r"rejected the request \(401\)") as raised:
+            # What the registry has answered is kept: another schema is one that it is asked for.
+            catalog.sql(table("other", "n BIGINT", copy, **changes) + "; INSERT INTO other VALUES (3)")
+        assert "me:pw" not in str(raised.value)

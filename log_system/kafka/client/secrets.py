@@ -26,7 +26,7 @@ _FILE_BYTES_MAX = 1 << 20
 _LINE_LENGTH_MIN = 8
 
 _SECRET_KEYS = frozenset({"ssl.key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "ssl.keystore.key"})
-_SECRET_WORDS = r"password|passphrase|passwd|secret|token|private|api[._-]?key|credentials?$"
+_SECRET_WORDS = r"password|passphrase|passwd|secret|token|private|api[._-]?key|credentials?$|user-info$"
 _SECRET_WORD = re.compile(_SECRET_WORDS)
 REDACTION = "|".join(
     [_SECRET_WORDS, *(re.escape(name) for name in sorted(_SECRET_KEYS)), "PRIVATE KEY-----", "://[^/]*:[^/]*@"]

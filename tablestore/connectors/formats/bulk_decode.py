@@ -72,7 +72,7 @@ def decode_in_bulk(
     rows, record = read_one_by_one(payloads, np.flatnonzero(~read).tolist(), one)
     if rows:
         parts.append(BulkRows(np.array(record, np.int64), to_batch(rows, schema)))
-    return _in_order(parts, schema)
+    return in_order(parts, schema)
 
 
 def _texts(payloads: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
@@ -92,7 +92,8 @@ def _is_utf8(payload: bytes) -> bool:
     return True
 
 
-def _in_order(parts: Sequence[BulkRows], schema: pa.Schema) -> DecodedRows:
+def in_order(parts: Sequence[BulkRows], schema: pa.Schema) -> DecodedRows:
+    """Return rows that were decoded in parts in the order of their payloads."""
     parts = [part for part in parts if len(part.position)]
     if not parts:
         return decoded([], [], schema)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from snapshot.errors import InvalidInputError
 from tablestore.connectors.formats.avro.format import AvroRowFormat
+from tablestore.connectors.formats.avro.registry_formats import DebeziumAvroFormat, RegistryAvroFormat
 from tablestore.connectors.formats.base import ChangelogFormat, MetadataKind, RowFormat
 from tablestore.connectors.formats.changelog.format import ChangelogJsonFormat
 from tablestore.connectors.formats.changelog.layouts import LAYOUTS
@@ -25,15 +26,17 @@ _FORMATS: dict[str, Callable[..., RowFormat]] = {
     "csv": CsvRowFormat,
     "avro": AvroRowFormat,
     "raw": RawRowFormat,
+    "avro-confluent": RegistryAvroFormat,
 }
 
 ROW_FORMATS: Final = tuple(_FORMATS)
 """The formats whose payloads are rows: valid values of the options ``format``, ``key.format`` and ``value.format``."""
 
-CHANGELOG_FORMATS: Final = tuple(LAYOUTS)
+CHANGELOG_FORMATS: Final = (*LAYOUTS, DebeziumAvroFormat.name)
 """The formats whose payloads are changes: values of ``format`` and ``value.format`` of the ``kafka`` connector."""
 
-_WITH_REGISTRY: Final = ("avro-confluent", "debezium-avro-confluent", "protobuf-confluent")
+WITH_REGISTRY: Final = (RegistryAvroFormat.name, DebeziumAvroFormat.name)
+"""The formats whose schemas are in a schema registry."""
 
 
 def open_row_format(name: str, schema: pa.Schema, options: Mapping[str, str], *, side: str) -> RowFormat:
@@ -64,6 +67,8 @@ def open_changelog_format(
     name: str, schema: pa.Schema, options: Mapping[str, str], *, side: str, metadata: Sequence[str] = ()
 ) -> ChangelogFormat:
     """Open a changelog format by name; ``metadata`` are the metadata keys to decode, the rest as `open_row_format`."""
+    if name == DebeziumAvroFormat.name:
+        return DebeziumAvroFormat(schema, options, side=side)
     return ChangelogJsonFormat(schema, options, name=name, side=side, metadata=metadata)
 
 
@@ -74,13 +79,6 @@ def format_metadata(name: str) -> Mapping[str, MetadataKind]:
 
 def _check_name(name: str, side: str) -> None:
     option = f"{side}.format" if side else "format"
-    if name in _WITH_REGISTRY:
-        other = "'debezium-json'" if name.startswith("debezium") else "'avro' or 'json'"
-        msg = (
-            f"{option}={name!r} is not supported: its schemas are in a schema registry, which is not read here. Write "
-            f"the topic as {other}."
-        )
-        raise InvalidInputError(msg)
     known = ROW_FORMATS if side == "key" else (*ROW_FORMATS, *CHANGELOG_FORMATS)
     if name not in known:
         msg = f"{option} must be one of {', '.join(map(repr, known))}, got {name!r}"

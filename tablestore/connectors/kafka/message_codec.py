@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from log_system.kafka.client.consumers import FetchRange
 from log_system.kafka.client.messages import Records
+from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import BadRecordError, CorruptedError, InvalidInputError
 from snapshot.row_kind import CHANGE_TYPE, CHANGE_TYPE_NAMES, KIND, RowKind
 from tablestore.connectors.formats.base import ChangelogFormat, DecodedRows, RowFormat
@@ -42,7 +43,7 @@ class FormatChoice:
     """
 
     name: str
-    options: Mapping[str, str]
+    options: Mapping[str, ClientValue]
     side: str
 
     @property
@@ -50,13 +51,18 @@ class FormatChoice:
         """Whether a payload is one or more changes."""
         return self.name in CHANGELOG_FORMATS
 
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The options as the formats take them; only options that are credentials may be other than text."""
+        return cast("Mapping[str, str]", self.options)
+
     def open(self, schema: pa.Schema) -> RowFormat:
         """Open the format for a schema.
 
         Raises:
             InvalidInputError: the format or an option is unknown, or the format does not support a column.
         """
-        return open_row_format(self.name, schema, self.options, side=self.side)
+        return open_row_format(self.name, schema, self.texts, side=self.side)
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ class Coding:
         if not choice.is_changelog:
             return None
         keys = tuple(layout.value_metadata.values())
-        return open_changelog_format(choice.name, layout.value_schema, choice.options, side=choice.side, metadata=keys)
+        return open_changelog_format(choice.name, layout.value_schema, choice.texts, side=choice.side, metadata=keys)
 
 
 class MessageDecoder:

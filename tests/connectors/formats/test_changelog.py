@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from snapshot.errors import BadRecordError, InvalidInputError
 from tablestore.connectors.formats.base import ChangelogFormat
 from tablestore.connectors.formats.changelog.format import ChangelogJsonFormat
-from tablestore.connectors.formats.registry import CHANGELOG_FORMATS, open_changelog_format, open_row_format
+from tablestore.connectors.formats.changelog.layouts import LAYOUTS
+from tablestore.connectors.formats.registry import open_changelog_format
 from tests.connectors.harness.changelog_messages import message_of
 
 ITEM = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(10, 2))])
@@ -282,8 +283,6 @@ def test_options_are_those_of_flink() -> None:
         changes("canal-json", [], schema_include="true")
     with pytest.raises(InvalidInputError, match=r"doesn't support 'debezium-json.schema-include'"):
         opened("debezium-json", {"schema-include": "true"}).check_writable()
-    with pytest.raises(InvalidInputError, match=r"'debezium-avro-confluent' is not supported: .* schema registry"):
-        open_row_format("debezium-avro-confluent", ITEM, {}, side="value")
     at = pa.schema([("at", pa.timestamp("us"))])
     message = debezium("c", None, {"at": "2024-01-02T03:04:05"})
     rows = changes("debezium-json", [message], at, timestamp_format__standard="ISO-8601")
@@ -308,7 +307,7 @@ def model(history: list[dict[str, Any] | None], name: str) -> tuple[list[dict[st
     return messages, expected
 
 
-@pytest.mark.parametrize("name", CHANGELOG_FORMATS)
+@pytest.mark.parametrize("name", LAYOUTS)
 @given(history=st.lists(st.none() | ROWS, max_size=12), indent=st.none() | st.just(1))
 def test_any_history_of_a_row_is_read_in_bulk_as_the_changes_it_has(
     name: str, history: list[dict[str, Any] | None], indent: int | None
@@ -345,7 +344,7 @@ NOISE = st.builds(
 )
 
 
-@pytest.mark.parametrize("name", CHANGELOG_FORMATS)
+@pytest.mark.parametrize("name", LAYOUTS)
 @given(messages=st.lists(NOISE, max_size=6), options=st.sampled_from([{}, {"table.include": "a|1"}]))
 def test_messages_read_in_bulk_are_those_read_one_by_one(
     name: str, messages: list[dict[str, Any]], options: dict[str, str]
@@ -361,7 +360,7 @@ def test_messages_read_in_bulk_are_those_read_one_by_one(
     assert bulk.batch.to_pylist() == one.batch.to_pylist()
 
 
-@pytest.mark.parametrize("name", CHANGELOG_FORMATS)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_what_is_written_is_read(name: str) -> None:
     rows = pa.RecordBatch.from_pylist(
         [dict(zip(ITEM.names, item(row), strict=True)) for row in (BOLT, NUT)], schema=ITEM

@@ -36,7 +36,9 @@ class AvroRowFormat(PortableFormat):
     """Row format that encodes each row as an Avro record.
 
     Attributes:
-        avro_schema: the Avro schema of the payloads as JSON, for use with any Avro library.
+        fields: the columns, with their logical types.
+        parsed_schema: the Avro schema of the payloads.
+        avro_schema: the same as JSON, for use with any Avro library.
     """
 
     name = "avro"
@@ -58,11 +60,12 @@ class AvroRowFormat(PortableFormat):
             msg = f"{found.option_prefix}encoding='json' is not supported; use 'binary', or the format 'json'"
             raise InvalidInputError(msg)
         check_schema(schema, _check_name)
-        self._fields = [with_logical_types(field, field.name, legacy=found.legacy) for field in schema]
-        self._one = AvroRowReader(self._fields).read
-        self._coded = pa.schema(self._fields)
+        self.fields = [with_logical_types(field, field.name, legacy=found.legacy) for field in schema]
+        self._one = AvroRowReader(self.fields).read
+        self._coded = pa.schema(self.fields)
         self._flat = bulk_reader.can_read(schema)
-        self.avro_schema = json.dumps(record_schema(self._coded), separators=(",", ":"), ensure_ascii=False)
+        self.parsed_schema = record_schema(self._coded)
+        self.avro_schema = json.dumps(self.parsed_schema, separators=(",", ":"), ensure_ascii=False)
 
     def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
         """Encode rows to one payload each.
@@ -74,7 +77,7 @@ class AvroRowFormat(PortableFormat):
         if not len(self._schema) or not len(rows):
             return repeated(b"", len(rows))
         rows = relabel(rows, self._schema)
-        return in_slices(rows, lambda part: encode_row(part.columns, self._fields, len(part)))
+        return in_slices(rows, lambda part: encode_row(part.columns, self.fields, len(part)))
 
     def decode(self, payloads: Payloads) -> DecodedRows:
         """Decode payloads to rows. A null payload produces no row.

@@ -106,13 +106,13 @@ def _reader(field: pa.Field) -> Read:
         return lambda cursor: {name: read(cursor) for name, read in fields}
     if pt.is_list(data_type):
         element = _nullable(data_type.value_field)
-        return lambda cursor: _items(cursor, element)
+        return lambda cursor: items(cursor, element)
     if pt.is_map(data_type):
         item = _nullable(data_type.item_field)
         # The last one of duplicate keys wins, as in a Java map.
-        return lambda cursor: list(dict(_items(cursor, lambda c: (_text(c), item(c)))).items())
+        return lambda cursor: list(dict(items(cursor, lambda c: (text(c), item(c)))).items())
     if pt.is_string(data_type):
-        return _text
+        return text
     if pt.is_binary(data_type):
         return lambda cursor: cursor.take(cursor.long())
     if pt.is_decimal(data_type):
@@ -121,15 +121,16 @@ def _reader(field: pa.Field) -> Read:
         form = struct.Struct("<f" if pt.is_float32(data_type) else "<d")
         return lambda cursor: form.unpack(cursor.take(form.size))[0]
     if pt.is_boolean(data_type):
-        return _boolean
+        return boolean
     if pt.is_timestamp(data_type):
         unit = unit_of(field)
         return lambda cursor: _number(cursor, 64, unit)
     return lambda cursor: _number(cursor, data_type.bit_width, 1)
 
 
-def _items(cursor: Cursor, read: Read) -> list[Any]:
-    items: list[Any] = []
+def items(cursor: Cursor, read: Read) -> list[Any]:
+    """Read the items of an array or a map."""
+    found: list[Any] = []
     while count := cursor.long():
         if count < 0:
             # A negative count is followed by the block's size in bytes, which lets readers skip the block.
@@ -138,11 +139,12 @@ def _items(cursor: Cursor, read: Read) -> list[Any]:
         if count > len(cursor.data) - cursor.at:
             msg = f"{count} items are announced, {len(cursor.data) - cursor.at} bytes are left"
             raise UnfitError(msg)
-        items += [read(cursor) for _ in range(count)]
-    return items
+        found += [read(cursor) for _ in range(count)]
+    return found
 
 
-def _text(cursor: Cursor) -> str:
+def text(cursor: Cursor) -> str:
+    """Read a text."""
     data = cursor.take(cursor.long())
     try:
         return data.decode("utf-8")
@@ -151,7 +153,8 @@ def _text(cursor: Cursor) -> str:
         raise UnfitError(msg) from error
 
 
-def _boolean(cursor: Cursor) -> bool:
+def boolean(cursor: Cursor) -> bool:
+    """Read a boolean."""
     (byte,) = cursor.take(1)
     if byte > 1:
         msg = f"a boolean is 0 or 1, got {byte}"

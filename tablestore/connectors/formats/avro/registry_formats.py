@@ -1,0 +1,307 @@
+"""The row formats ``avro-confluent`` and ``debezium-avro-confluent``: Avro whose schemas are in a schema registry.
+
+A payload is a zero byte, the schema's id in four bytes, and the record. Rows are written with the table's schema, and
+read from any schema, as Avro resolves one to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final, Self, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from log_system.kafka.client.secrets import ClientValue
+from snapshot.errors import BadRecordError, InvalidInputError
+from snapshot.row_kind import KIND, RowKind
+from tablestore.connectors.formats.avro.format import AvroRowFormat
+from tablestore.connectors.formats.avro.resolving_reader import ResolvingReader
+from tablestore.connectors.formats.avro.schema_registry import SchemaRegistry
+from tablestore.connectors.formats.avro.writer_schema import AvroType, parse_schema
+from tablestore.connectors.formats.base import DecodedRows, Payloads
+from tablestore.connectors.formats.bulk_decode import BulkRows, in_order, read_one_by_one, to_batch
+from tablestore.connectors.formats.options import FormatOptions
+from tablestore.connectors.formats.text_format import PortableFormat
+from tablestore.connectors.formats.types import check_rows
+from tablestore.connectors.formats.values import UnfitError, shown
+from tablestore.options.declaration import option, optional
+from tablestore.options.value_types import VERBATIM, OptionType, choice
+
+_HEAD: Final = 5
+_THERE: Final = b"\x02"
+"""The branch of a value in a union with null first."""
+_CREDENTIAL: Final = OptionType[ClientValue]("credential", "a text", lambda given: given)
+
+
+def _urls(text: str) -> tuple[str, ...]:
+    urls = tuple(each.strip().rstrip("/") for each in text.split(","))
+    if not all(each.startswith(("http://", "https://")) for each in urls):
+        raise ValueError(text)
+    return urls
+
+
+_URLS: Final = OptionType("addresses", "addresses such as 'http://registry:8081'", _urls)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryOptions(FormatOptions):
+    """The options of the formats with a schema registry."""
+
+    format: ClassVar[str] = "avro-confluent"
+    urls: tuple[str, ...] = option("url", _URLS, None)
+    subject: str | None = optional("subject", VERBATIM, "Where the schema of written rows is registered.")
+    basic_source: str = option("basic-auth.credentials-source", choice(("USER_INFO",)), "USER_INFO")
+    user_info: ClientValue | None = optional("basic-auth.user-info", _CREDENTIAL, "`user:password`.")
+    bearer_source: str = option("bearer-auth.credentials-source", choice(("STATIC_TOKEN",)), "STATIC_TOKEN")
+    token: ClientValue | None = optional("bearer-auth.token", _CREDENTIAL)
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, side: str) -> Self:
+        """Parse a format's options; old names begin with ``schema-registry.``.
+
+        Raises:
+            InvalidInputError: an option is unknown, invalid or missing.
+        """
+        options = {name.removeprefix("schema-registry."): value for name, value in options.items()}
+        name = f"{side}.{cls.format}.url" if side else f"{cls.format}.url"
+        if set(options) <= {spec.name for spec in cls.specs()} and "url" not in options:
+            msg = f"Missing required options are: {name} (the schema registry, such as 'http://registry:8081')."
+            raise InvalidInputError(msg)
+        return super().of(options, side=side)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebeziumRegistryOptions(RegistryOptions):
+    """The options of ``debezium-avro-confluent``."""
+
+    format: ClassVar[str] = "debezium-avro-confluent"
+
+
+class RegistryAvroFormat(PortableFormat):
+    """Row format that encodes each row as an Avro record whose schema is in a schema registry."""
+
+    name = "avro-confluent"
+    options: type[RegistryOptions] = RegistryOptions
+    is_nullable = False
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
+        """Prepare for a schema, without contacting the registry.
+
+        Args:
+            schema: the columns.
+            options: Flink's options of the format, without prefix.
+            side: ``key``, ``value`` or empty; used in error messages.
+
+        Raises:
+            InvalidInputError: Avro does not support a column type or name, or an option is invalid.
+        """
+        super().__init__(schema, options, side)
+        found = self.options.of(options, side=side)
+        self._prefix, self._subject = found.option_prefix, found.subject
+        self._registry = SchemaRegistry(found.urls, found.user_info, found.token, found.option_prefix)
+        self._avro = AvroRowFormat(schema, {}, side=side)
+        avro = self._avro.avro_schema
+        self.avro_schema = f'["null",{avro}]' if self.is_nullable else avro
+        self._type = parse_schema(self._avro.parsed_schema)
+        self._readers: dict[bytes, tuple[bool, ResolvingReader]] = {}
+
+    def check_subject(self) -> str:
+        """Return the subject under which the schema is registered.
+
+        Raises:
+            InvalidInputError: there is none.
+        """
+        if self._subject is None:
+            msg = f"Option '{self._prefix}subject' is required for serialization, such as 'topic-value'."
+            raise InvalidInputError(msg)
+        return self._subject
+
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
+        """Encode rows to one payload each.
+
+        Raises:
+            InvalidInputError: the columns do not match the schema, the schema does not allow a NULL, or the registry
+                rejects the schema.
+            UnavailableError: the registry does not answer.
+        """
+        payloads = self._avro.encode_column(rows)
+        if not len(rows):
+            return payloads
+        number = self._registry.register(self.check_subject(), self.avro_schema)
+        head = b"\0" + number.to_bytes(4, "big") + (_THERE if self.is_nullable else b"")
+        empty = pa.scalar(b"", pa.large_binary())
+        return pc.binary_join_element_wise(pa.scalar(head, pa.large_binary()), payloads, empty)
+
+    def decode(self, payloads: Payloads) -> DecodedRows:
+        """Decode payloads to rows. A null or empty payload produces no row.
+
+        Raises:
+            BadRecordError: a payload is invalid; the error is about the first one.
+            UnavailableError: the registry does not answer.
+        """
+        array = payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.large_binary())
+        heads = pc.binary_slice(array, 0, _HEAD).to_pylist()
+        positions: dict[bytes, list[int]] = {}
+        for position, head in enumerate(heads):
+            if head:
+                positions.setdefault(head, []).append(position)
+        parts, errors = [], []
+        for head, chosen in positions.items():
+            try:
+                parts += self._decoded(head, _from(array.take(pa.array(chosen)), _HEAD), np.array(chosen))
+            except BadRecordError as error:
+                errors.append(BadRecordError(chosen[error.position], error.reason, error.field))
+        if errors:
+            raise min(errors, key=lambda error: error.position)
+        return in_order(parts, self._schema)
+
+    def _decoded(self, head: bytes, bodies: pa.Array, positions: np.ndarray) -> list[BulkRows]:
+        """Decode the records of payloads with the same head."""
+        try:
+            is_own, reader = self._reader(head)
+        except UnfitError as error:
+            raise BadRecordError(0, error.reason, error.field) from error
+        rest = np.arange(len(bodies))
+        parts = []
+        if is_own:
+            own = np.ones(len(bodies), bool)
+            records = bodies
+            if self.is_nullable:
+                starts = pc.starts_with(bodies.cast(pa.large_binary()), _THERE.decode())
+                own = starts.to_numpy(zero_copy_only=False)
+                records = _from(bodies.filter(starts), 1)
+            kept = np.flatnonzero(own)
+            try:
+                found = self._avro.decode(records.cast(pa.large_binary()))
+            except BadRecordError as error:
+                raise BadRecordError(int(kept[error.position]), error.reason, error.field) from error
+            parts.append(BulkRows(positions[kept[found.record]], found.batch))
+            rest = np.flatnonzero(~own)
+        rows, record = read_one_by_one(bodies, rest.tolist(), reader.read)
+        if rows:
+            parts.append(BulkRows(positions[record], to_batch(rows, self._schema)))
+        return parts
+
+    def _reader(self, head: bytes) -> tuple[bool, ResolvingReader]:
+        """Return the reader of the schema that a payload's head names, and whether the schema is the table's."""
+        if head not in self._readers:
+            if len(head) < _HEAD or head[0]:
+                msg = f"expected a zero byte and the id of a schema in the schema registry, got {head.hex()}"
+                raise UnfitError(msg)
+            written = parse_schema(self._registry.schema(int.from_bytes(head[1:], "big")))
+            own = AvroType("union", parts=[AvroType("null"), self._type]) if self.is_nullable else self._type
+            reader = ResolvingReader(written, self._avro.fields)
+            self._readers[head] = written.same_encoding(own), reader
+        return self._readers[head]
+
+
+class _Envelopes(RegistryAvroFormat):
+    """The changes of ``debezium-avro-confluent`` as rows of ``before``, ``after`` and ``op``."""
+
+    name = "debezium-avro-confluent"
+    options = DebeziumRegistryOptions
+    is_nullable = True
+
+
+_INSERTS: Final = pa.array(["c", "r"])
+_OPS: Final = pa.array(["c", "r", "u", "d"])
+
+
+class DebeziumAvroFormat(PortableFormat):
+    """Changelog format with Debezium's changes in Avro, whose schemas are in a schema registry.
+
+    As in Flink, an update is written as a delete and an insert.
+    """
+
+    name = "debezium-avro-confluent"
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str], *, side: str = "") -> None:
+        """Prepare for a schema; the arguments are those of `RegistryAvroFormat`."""
+        super().__init__(schema, options, side)
+        row = pa.struct(list(schema))
+        self._envelope = pa.schema([("before", row), ("after", row), ("op", pa.string())])
+        self._envelopes = _Envelopes(self._envelope, options, side=side)
+        self.avro_schema = self._envelopes.avro_schema
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Pickle the constructor arguments."""
+        schema, options, side = self._made_from
+        return partial(DebeziumAvroFormat, side=side), (schema, options)
+
+    def check_writable(self) -> None:
+        """Raise if there is no subject under which the schema is registered."""
+        self._envelopes.check_subject()
+
+    def encode_column(self, rows: pa.RecordBatch) -> pa.Array:
+        """Encode rows as inserts."""
+        return self.encode_changes(rows, np.zeros(len(rows), bool))
+
+    def encode_changes(self, rows: pa.RecordBatch, retracted: np.ndarray) -> pa.Array:
+        """Encode rows as inserts, and those of the mask as deletes.
+
+        Raises:
+            InvalidInputError: a row cannot be encoded, or the registry rejects the schema.
+        """
+        check_rows(rows, self._schema, self.name)
+        before, after = (
+            pa.StructArray.from_arrays(rows.columns, fields=list(self._schema), mask=pa.array(mask))
+            for mask in (~retracted, retracted)
+        )
+        op = pc.if_else(pa.array(retracted), "d", "c")
+        return self._envelopes.encode_column(pa.RecordBatch.from_arrays([before, after, op], schema=self._envelope))
+
+    def decode(self, payloads: Payloads) -> DecodedRows:
+        """Decode messages to changes; null and empty payloads produce no row.
+
+        Raises:
+            BadRecordError: a message is invalid; the error is about the first one.
+        """
+        try:
+            found = self._envelopes.decode(payloads)
+        except BadRecordError as error:
+            # A message before it may be no valid change.
+            self.decode(payloads[: error.position])
+            raise
+        before, after, op = found.batch.columns
+        is_update, is_delete = (_mask(pc.equal(op, value)) for value in ("u", "d"))
+        is_insert = _mask(pc.is_in(op, value_set=_INSERTS))
+        has_before, has_after = (_mask(column.is_valid()) for column in (before, after))
+        bad = ~(is_insert | is_update | is_delete) | (~has_before & ~is_insert) | (~has_after & ~is_delete)
+        if bad.any():
+            raise _bad(found, int(np.flatnonzero(bad)[0]))
+        counts = 1 + is_update
+        row = np.repeat(np.arange(len(op)), counts)
+        is_second = np.concatenate(([False], row[1:] == row[:-1])) if len(row) else np.zeros(0, bool)
+        kind = np.where(is_insert[row], RowKind.INSERT, np.where(is_delete[row], RowKind.DELETE, RowKind.UPDATE_BEFORE))
+        kind = np.where(is_second, RowKind.UPDATE_AFTER, kind).astype(np.int8)
+        is_before = (kind == RowKind.DELETE) | (kind == RowKind.UPDATE_BEFORE)
+        rows = pa.concat_arrays([before, after]).take(pa.array(row + np.where(is_before, 0, len(op))))
+        columns = [*rows.flatten(), pa.array(kind)]
+        return DecodedRows(pa.RecordBatch.from_arrays(columns, [*self._schema.names, KIND]), found.record[row])
+
+
+def _bad(found: DecodedRows, number: int) -> BadRecordError:
+    """Return the error of an envelope that is no change."""
+    row = found.batch.slice(number, 1).to_pylist()[0]
+    op, position = row["op"], int(found.record[number])
+    if op not in _OPS.to_pylist():
+        return BadRecordError(position, f'unknown "op" value {shown(op)}; expected one of c, r, u, d', "op")
+    name = "after" if op in ("c", "r") or row["before"] is not None else "before"
+    reason = f'the "{name}" field of a message with "op" {op!r} is null'
+    if name == "before":
+        reason += "; if Debezium reads Postgres, set the table's REPLICA IDENTITY to FULL"
+    return BadRecordError(position, reason, name)
+
+
+def _mask(values: pa.Array) -> np.ndarray:
+    return cast("np.ndarray", pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False))
+
+
+def _from(payloads: pa.Array, start: int) -> pa.Array:
+    """Return payloads without their first bytes."""
+    # Arrow fails without an end, which may be beyond the payloads.
+    return pc.binary_slice(payloads, start, 1 << 31)
