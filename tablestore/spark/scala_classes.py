@@ -1,7 +1,7 @@
 """The classes of this program that run in Spark's JVM, compiled once by the Scala compiler that Spark brings.
 
 ``S3LogStore.scala`` is a Delta log store that never replaces a commit; ``CreateTableCheck.scala`` refuses tables of
-Spark's catalog that Spark could not read again.
+Spark's catalog that Spark could not read again; ``CheckpointFiles.scala`` writes the files of local checkpoints.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _compile(delta: Path, jar: Path) -> None:
         return [str(path) for name in names for path in sorted(folder.glob(f"{name}-*.jar"))]
 
     compiler = paths(spark, "scala-compiler", "scala-library", "scala-reflect")
-    used = [*paths(spark, "scala-library", "hadoop-client-api", "spark"), *paths(delta, "delta-storage")]
+    used = [*paths(spark, "scala-library", "hadoop-client-api", "slf4j-api", "spark"), *paths(delta, "delta-storage")]
     draft = jar.with_name(f".{jar.stem}-{os.getpid()}.jar")
     command = [find_java().command, "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(compiler)]
     command += ["scala.tools.nsc.Main", "-classpath", os.pathsep.join(used), "-d", str(draft), *map(str, _SOURCES)]

@@ -124,6 +124,32 @@ def test_streaming_queries_keep_their_state_as_is_best_unless_the_session_says_o
         spark.conf.set(provider, STATE_SETTINGS[provider])
 
 
+def test_files_of_local_checkpoints_take_no_processes(spark, tmp_path):
+    jvm = spark._jvm
+    java = int(jvm.java.lang.ProcessHandle.current().pid())
+    path, files = jvm.org.apache.hadoop.fs.Path, _checkpoint_files(spark, tmp_path)
+    before = _page_faults_of_children(java)
+    for number in range(5):
+        out = files.createAtomic(path(str(tmp_path / "offsets" / str(number))), True)
+        out.write(b"v1")
+        out.close()
+    assert _page_faults_of_children(java) == before
+    written = sorted(tmp_path.glob("offsets/[0-9]"))
+    assert [(file.name, file.read_bytes()) for file in written] == [(str(number), b"v1") for number in range(5)]
+    assert {file.stat().st_mode & 0o777 for file in written} == {0o644}
+
+
+def _checkpoint_files(spark, folder):
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    manager = getattr(spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing, "CheckpointFileManager$")
+    return getattr(manager, "MODULE$").create(spark._jvm.org.apache.hadoop.fs.Path(str(folder)), conf)
+
+
+def _page_faults_of_children(pid):
+    """Return how many page faults the processes have had that a process has started and that have ended."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[8])
+
+
 def test_a_second_call_returns_the_running_session(spark):
     again = session("tests", master="local[2]", config={"spark.sql.shuffle.partitions": 3})
     try:
