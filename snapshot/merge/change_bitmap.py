@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,8 +58,10 @@ def change_bitmap(storage: Storage, files: Sequence[DataFile], key: str, *, thre
 
 def bitmap_of(storage: Storage, files: Sequence[tuple[str, int]], key: str, *, threads: int) -> ChangeBitmap | None:
     """Return what ``change_bitmap`` does, given the path and the snapshot of each file."""
-    with ThreadPoolExecutor(max(1, min(threads, len(files)))) as pool:
-        read = list(pool.map(lambda file: _read(storage, file[0], key), files))
+    threads = min(threads, len(files))
+    with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
+        # Many small buckets are read one after another: a thread would take as long to start as to read a file.
+        read = list((pool.map if pool else map)(lambda file: _read(storage, file[0], key), files))
     keys, kinds, seqs = (np.concatenate([each[number] for each in read]) for number in range(3))
     is_change = kinds != RowKind.UPDATE_BEFORE
     named = keys[is_change]

@@ -15,7 +15,7 @@ from typing import Any
 
 from snapshot.delta.log import DataFile
 from snapshot.errors import ConflictError, TableReplacedError, UnavailableError
-from snapshot.merge.merge_reader import BaseFile, ChangeFile, MergeReader
+from snapshot.merge.merge_reader import BaseFile, ChangeFile
 from snapshot.records import Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET, SNAPSHOT
@@ -31,6 +31,7 @@ from tablestore.context import TableContext
 from tablestore.maintenance.minor_compaction import combine, fewest, runs_to_combine
 from tablestore.maintenance.run_tasks import RunTasks
 from tablestore.options.value_types import FOREVER
+from tablestore.read.splits import MergedSplit
 
 SMALL_PART = 0.75
 """Files smaller than this fraction of the target size are rewritten."""
@@ -275,18 +276,14 @@ def _gather(task: GatherTask) -> str:
 
 def _merge_bucket(task: BucketTask) -> str:
     """Write the merged rows of a bucket or group of files. Runs in a Spark task."""
-    filesystem = None if task.storage.is_local else task.storage.filesystem
-    writer = PartitionedFiles(
-        task.storage,
-        task.spec,
-        prefix=f"part-{task.bucket or 0:05d}",
-        target_bytes=task.target_bytes,
-        bucket=task.bucket,
+    storage, spec = task.storage, task.spec
+    merged = MergedSplit(
+        storage, spec.arrow, spec.physical, spec.primary_key, task.base, task.changes, None, None, emit_changes=True
     )
-    with (
-        removed_on_error(writer.writers, task.storage),
-        MergeReader(task.spec.arrow, task.spec.primary_key, stored=task.spec.physical, filesystem=filesystem) as engine,
-    ):
-        for batch in engine.merged(task.base, task.changes):
+    writer = PartitionedFiles(
+        storage, spec, prefix=f"part-{task.bucket or 0:05d}", target_bytes=task.target_bytes, bucket=task.bucket
+    )
+    with removed_on_error(writer.writers, storage):
+        for batch in merged.read():
             writer.write(batch)
         return json.dumps([asdict(file) for file in writer.close()])
