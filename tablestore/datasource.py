@@ -81,7 +81,7 @@ class TableStoreDataSource(DataSource):
         shows_uncommitted = _opened(options).log.shows_uncommitted
         return (EventualStream if shows_uncommitted else SnapshotStream)(options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> TableBatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
         """Return the writer that appends rows or, in a table with a key, upserts them."""
         if overwrite:
             msg = (
@@ -89,9 +89,9 @@ class TableStoreDataSource(DataSource):
                 "upserts where there is a key."
             )
             raise InvalidInputError(msg)
-        return TableBatchWriter(_Sink.open(self._options(), schema))
+        return TableWriter(_Sink.open(self._options(), schema))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> TableStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TableWriter:
         """Return the writer that writes each micro-batch exactly once."""
         options = self._options()
         if not options.checkpoint:
@@ -100,7 +100,7 @@ class TableStoreDataSource(DataSource):
         if overwrite:
             msg = "outputMode('complete') is not supported; use 'append', or TableStore.write_stream() for 'update'."
             raise InvalidInputError(msg)
-        return TableStreamWriter(_Sink.open(options, schema), options.checkpoint)
+        return TableWriter(_Sink.open(options, schema), options.checkpoint)
 
     def _refuse_create_table(self) -> None:
         """Check that Spark does not ask for ``CREATE TABLE``.
@@ -301,32 +301,11 @@ class _Sink:
 
 
 @shows_messages
-class TableBatchWriter(DataSourceArrowWriter):
-    """The writer of ``df.write.format("tablestore")`` and ``INSERT INTO``."""
+class TableWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """The writer of ``df.write.format("tablestore")``, ``INSERT INTO`` and ``df.writeStream.format("tablestore")``."""
 
-    def __init__(self, sink: _Sink) -> None:
-        """Write into ``sink``."""
-        self._sink = sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage a task's rows."""
-        return self._sink.stage(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit and publish the rows of all tasks as one snapshot."""
-        self._sink.commit(messages, None)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove the staged files."""
-        self._sink.abort(messages)
-
-
-@shows_messages
-class TableStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of ``df.writeStream.format("tablestore")``; a micro-batch that Spark repeats still lands only once."""
-
-    def __init__(self, sink: _Sink, checkpoint: str) -> None:
-        """Write into ``sink``, for the query with this checkpoint."""
+    def __init__(self, sink: _Sink, checkpoint: str = "") -> None:
+        """Write into ``sink``; a stream is identified by its checkpoint."""
         self._sink = sink
         self._checkpoint = checkpoint
 
@@ -334,10 +313,10 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         """Stage a task's rows."""
         return self._sink.stage(iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit and publish a micro-batch as one snapshot, unless it has already landed."""
-        self._sink.commit(messages, commit_id_of(self._checkpoint, batchId))
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Commit and publish the rows of all tasks as one snapshot, unless this micro-batch has already landed."""
+        self._sink.commit(messages, None if batchId is None else commit_id_of(self._checkpoint, batchId))
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
         """Remove the staged files."""
         self._sink.abort(messages)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.workermanage import WorkerController
 
+    from tests.harness.table_harness import TableHarness
+
 KAFKA_IMAGE = "apache/kafka:4.1.0"
 SPARK_PROCESSES = 2
 LONGEST = (
@@ -101,6 +103,16 @@ def topic(request: pytest.FixtureRequest) -> Callable[[], str]:
     """Return a factory of topic names that nobody else uses; the topics are not created."""
     test = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:60]
     return lambda: f"{test}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
+    """Yield a new table with a log and two partitions."""
+    from tests.harness.table_harness import TableHarness  # noqa: PLC0415 - few tests need its imports
+
+    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

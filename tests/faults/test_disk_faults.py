@@ -52,13 +52,6 @@ def little_room_for(owner: Any, name: str) -> Iterator[None]:
         setattr(owner, name, kept)
 
 
-@pytest.fixture
-def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
-    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
-    yield made
-    made.close()
-
-
 def parquet(path: Path) -> set[Path]:
     return {p for p in path.rglob("*.parquet") if "_delta_log" not in p.parts}
 

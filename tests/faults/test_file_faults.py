@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from fsspec.implementations.local import LocalFileOpener
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from log_system.index import INDEX
-from log_system.local_kafka.owned import LocalKafka
 from snapshot.errors import CorruptedError, DataLostError, TableStoreError, UnavailableError
 from snapshot.schema.system_columns import COMMIT_VERSION
 from tablestore.options.read_options import parse_read_options
@@ -27,13 +26,6 @@ from tests.harness.table_harness import TableHarness, changes
 
 pytestmark = pytest.mark.crash
 FULL = OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.fixture
-def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
-    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
-    yield made
-    made.close()
 
 
 def index_file(rig: TableHarness, snapshot: int) -> Path:

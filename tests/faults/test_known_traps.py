@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,6 @@ from tests.harness.table_audit import audit
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 
 pytestmark = pytest.mark.crash
-
-
-@pytest.fixture
-def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
-    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
-    yield made
-    made.close()
 
 
 def forget_commit(checkpoint: Path, batch: int) -> None:

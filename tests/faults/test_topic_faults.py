@@ -35,13 +35,6 @@ def any_size(
     made.close()
 
 
-@pytest.fixture
-def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
-    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
-    yield made
-    made.close()
-
-
 def test_a_deleted_topic_is_named_and_nothing_is_written(rig: TableHarness) -> None:
     rig.write(1, 2)
     rig.delete_topic()

@@ -18,7 +18,7 @@ from snapshot.delta.log import DataFile
 from tablestore.context import TableContext
 from tablestore.write.writer import Writer
 from tests.harness.local_writes import act, drain_raw, make_table, publisher_of, rewriting, settle, write
-from tests.harness.log_audit import repair, verify
+from tests.harness.log_audit import repair_anew, verify
 from tests.harness.plain_topics import make_topic
 from tests.harness.spark_tables import delete_records
 
@@ -77,13 +77,7 @@ class Damaged:
 
     def repair(self) -> RepairReport:
         """Repair with nothing cached."""
-        table = self.open()
-        publisher = table.log.publisher()
-        assert publisher is not None
-        try:
-            return repair(table, publisher)
-        finally:
-            publisher.discard()
+        return repair_anew(self.open())
 
     def found(self, kind: DifferenceKind) -> list[Difference]:
         """Verify and give the differences of one kind."""

@@ -18,3 +18,13 @@ def verify(table: TableContext, progress: Progress | None = None) -> Report:
 def repair(table: TableContext, publisher: LogPublisher | None, progress: Progress | None = None) -> RepairReport:
     """Repair the log with a publisher."""
     return table.log.repair(publisher, partial(recover, table, publisher), progress)
+
+
+def repair_anew(table: TableContext) -> RepairReport:
+    """Repair the log as another process does, with a publisher of its own."""
+    publisher = table.log.publisher()
+    assert publisher is not None
+    try:
+        return repair(table, publisher)
+    finally:
+        publisher.discard()

@@ -13,14 +13,14 @@ import pytest
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
 from log_system.kafka.register import RegisterPosition
 from log_system.local_kafka.owned import LocalKafka
-from log_system.report import DifferenceKind, RepairReport
+from log_system.report import DifferenceKind
 from snapshot.delta.entries import entry_of
 from snapshot.errors import CorruptedError, DataLostError
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.expire_snapshots import commit_expiry
 from tablestore.write.publish import PublishPendingError
 from tests.harness.local_writes import drain, write
-from tests.harness.log_audit import repair, verify
+from tests.harness.log_audit import repair_anew, verify
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
 
 FOREIGN_ROWS = 4
@@ -35,13 +35,6 @@ def any_log(
     made.close()
 
 
-@pytest.fixture
-def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
-    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
-    yield made
-    made.close()
-
-
 def set_back(rig: TableHarness, *batches: int) -> None:
     """Write batches and put the table's folder back to what it was before them, as from a backup."""
     copy = rig.path.parent / "backup"
@@ -50,17 +43,6 @@ def set_back(rig: TableHarness, *batches: int) -> None:
     rig.close()
     shutil.rmtree(rig.path)
     shutil.move(copy, rig.path)
-
-
-def mended(rig: TableHarness) -> RepairReport:
-    """Repair as another process does."""
-    table = rig.table
-    publisher = table.log.publisher()
-    assert publisher is not None
-    try:
-        return repair(table, publisher)
-    finally:
-        publisher.discard()
 
 
 def test_a_restored_table_that_others_wrote_on_is_told_from_the_one_in_the_log(any_log: TableHarness) -> None:
@@ -137,20 +119,20 @@ def test_a_restored_table_is_published_anew_when_its_topic_is_deleted_and_repair
     rig.commit(*others)
     if others and any_log.options == {}:
         # While the topic is there, a repair takes none of its records for this history's.
-        told = mended(rig)
+        told = repair_anew(rig.table)
         assert not told.ok
         assert told.actions == ()
         assert any("delete the topic" in text for text in told.advice), str(told)
         with pytest.raises(CorruptedError, match="another commit"):
             rig.recover()
     rig.delete_topic()
-    done = mended(rig)
+    done = repair_anew(rig.table)
     assert done.ok, str(done)
     rig.write(20)
     if any_log.options == {}:
         rig.audit()
     else:
-        assert mended(rig).ok
+        assert repair_anew(rig.table).ok
 
 
 def test_verify_tells_a_log_of_another_history(rig: TableHarness) -> None:
@@ -192,7 +174,7 @@ def test_what_was_published_before_commits_were_named_goes_on(rig: TableHarness)
     rig.forget_groups()
     rig.write(3)
     rig.audit()
-    assert mended(rig).actions == ()
+    assert repair_anew(rig.table).actions == ()
     assert [rig.table.index.get(s).commit != "" for s in (1, 2, 3)] == [False, False, True]  # type: ignore[union-attr]
     assert len(rig.table.files.snapshot(PARTITIONS).fingerprint) == 16
 
@@ -215,7 +197,7 @@ def test_a_table_whose_snapshots_have_expired_goes_on_in_a_new_topic(rig: TableH
     rig.table.index.delete([0, 1, 2])
     rig.close()
     rig.delete_topic()
-    done = mended(rig)
+    done = repair_anew(rig.table)
     assert done.ok, str(done)
     assert any("begins with snapshot 3" in action for action in done.actions)
     # Snapshot 6 keeps the id of the topic that was made again; it has no rows.
@@ -238,7 +220,7 @@ def test_a_repair_of_an_eventual_log_makes_it_this_history_again(
     rig.commit(13, 14)
     with pytest.raises(CorruptedError, match="another commit"):
         rig.recover()
-    done = mended(rig)
+    done = repair_anew(rig.table)
     assert done.ok, str(done)
     assert any("forgot index entries of other commits, from snapshot 3" in action for action in done.actions)
     rig.write(15)

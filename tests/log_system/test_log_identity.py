@@ -30,16 +30,9 @@ from tablestore.write.publish import LogMovedError
 from tablestore.write.writer import Writer
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import drain, make_table, publisher_of, write
-from tests.harness.log_audit import repair
+from tests.harness.log_audit import repair_anew
 from tests.harness.spark_tables import delete_records
 from tests.harness.table_harness import PARTITIONS, TableHarness, changes
-
-
-@pytest.fixture
-def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
-    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -54,16 +47,6 @@ def replace_table(rig: TableHarness, *batches: int) -> None:
     create_drop.drop(rig.table)
     make_table(rig.path, rig.servers, rig.topic, compaction__auto=False)
     rig.write(*batches)
-
-
-def mend(rig: TableHarness) -> Any:
-    table = rig.table
-    publisher = table.log.publisher()
-    assert publisher is not None
-    try:
-        return repair(table, publisher)
-    finally:
-        publisher.discard()
 
 
 def stream_of(rig: TableHarness, kind: type[SnapshotStream] = SnapshotStream, **more: str) -> SnapshotStream:
@@ -148,7 +131,7 @@ def test_an_eventual_stream_whose_topic_was_made_anew_fails_and_skips_nothing(ev
     assert start["topic"]
     rig.close()
     rig.delete_topic()
-    assert mend(rig).ok
+    assert repair_anew(rig.table).ok
     again = stream_of(rig, EventualStream)
     # A reader that has been open for a while looks at the topic's id first, and says so in other words.
     said = r"deleted and (recreated since this query.*new checkpoint|created again.*new reader)"
@@ -208,7 +191,7 @@ def test_an_entry_rebuilt_after_retention_had_passed_one_partition_is_read_from_
     if by == "recover":
         assert rig.recover() == [2, 3]
     else:
-        assert mend(rig).ok
+        assert repair_anew(rig.table).ok
     entry = rig.table.index.get(2)
     assert entry is not None
     assert [(p.rows > 0, p.records > 0) for p in entry.partitions] == [(True, False), (True, True)]
@@ -236,9 +219,9 @@ def test_repair_concludes_nothing_while_an_open_transaction_hides_the_log(
             if witnesses == "none":
                 rig.forget_groups()
             with pytest.raises(UnavailableError, match=r"transaction.*--find-hanging"):
-                mend(rig)
+                repair_anew(rig.table)
         producer.abort_transaction()
-    assert mend(rig).ok
+    assert repair_anew(rig.table).ok
     rig.audit()
 
 

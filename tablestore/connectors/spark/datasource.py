@@ -67,14 +67,14 @@ class KafkaDataSource(DataSource):
         rows = StructType([field for field in schema.fields if field.name != IDLE])
         return PartitionStream(KafkaTable.of(self.connector, options, rows, Side.SOURCE), rows, watched)
 
-    def writer(self, schema: StructType, overwrite: bool) -> TopicBatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
         """Return a batch writer that appends rows; in an upsert table, each row replaces the row of its key."""
         if overwrite:
             msg = f"format({self.name()!r}) does not overwrite: a topic can only be added to. Use mode('append')."
             raise InvalidInputError(msg)
-        return TopicBatchWriter(Sink.open(self.connector, dict(self.options), schema, is_stream=False))
+        return TopicWriter(Sink.open(self.connector, dict(self.options), schema, is_stream=False))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TopicWriter:
         """Return a writer of micro-batches."""
         if overwrite and self.connector is Connector.KAFKA:
             msg = (
@@ -82,7 +82,7 @@ class KafkaDataSource(DataSource):
                 "appends rows. Use outputMode('append'), or an 'upsert-kafka' table."
             )
             raise InvalidInputError(msg)
-        return TopicStreamWriter(Sink.open(self.connector, dict(self.options), schema, is_stream=True))
+        return TopicWriter(Sink.open(self.connector, dict(self.options), schema, is_stream=True))
 
     def _table(self, schema: StructType, side: Side) -> KafkaTable:
         return KafkaTable.of(self.connector, dict(self.options), schema, side)
@@ -126,8 +126,8 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
 
 
 @shows_messages
-class TopicBatchWriter(DataSourceArrowWriter):
-    """Writer of a batch (``df.write.format(...)`` and ``INSERT INTO``)."""
+class TopicWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """Writer of a batch (``df.write.format(...)`` and ``INSERT INTO``) or of micro-batches (``df.writeStream``)."""
 
     def __init__(self, sink: Sink) -> None:
         """Write into ``sink``."""
@@ -137,32 +137,11 @@ class TopicBatchWriter(DataSourceArrowWriter):
         """Write or stage a task's rows."""
         return _Message(self._sink.run(iterator))
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the write; with exactly-once delivery, the staged rows are written here."""
-        self._sink.commit(_written(messages), None)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the staging files."""
-        self._sink.abort(_written(messages))
-
-
-@shows_messages
-class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """Writer of micro-batches (``df.writeStream.format(...)``)."""
-
-    def __init__(self, sink: Sink) -> None:
-        """Write into ``sink``."""
-        self._sink = sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write or stage a task's rows."""
-        return _Message(self._sink.run(iterator))
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit a micro-batch; with exactly-once delivery, the staged rows are written here unless already written."""
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Commit; with exactly-once delivery, the staged rows are written here, those of a micro-batch only once."""
         self._sink.commit(_written(messages), batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
         """Delete the staging files."""
         self._sink.abort(_written(messages))
 

@@ -19,7 +19,7 @@ from snapshot.errors import DataLostError, OutcomeUnknownError, UnavailableError
 from snapshot.store.commit import CommitId
 from tablestore import PublishPendingError, TableStore
 from tablestore.context import TableContext
-from tablestore.datasource import TableBatchWriter, TableStoreDataSource
+from tablestore.datasource import TableStoreDataSource, TableWriter
 from tablestore.maintenance import expire_snapshots
 from tests.harness.faults import failing
 from tests.harness.local_writes import SCHEMA, make_table, recover_at
@@ -39,12 +39,12 @@ def table(request: pytest.FixtureRequest, servers: str, tmp_path: Path, topic: C
     return make_table(tmp_path / "t", servers, topic(), key=request.param)
 
 
-def writer_of(table: TableContext) -> TableBatchWriter:
+def writer_of(table: TableContext) -> TableWriter:
     """Plan a write; Spark pickles it for the processes in which it stages, commits and aborts."""
     return TableStoreDataSource({"path": table.path}).writer(SCHEMA, overwrite=False)
 
 
-def elsewhere(writer: TableBatchWriter) -> TableBatchWriter:
+def elsewhere(writer: TableWriter) -> TableWriter:
     """Give what another process of Spark's gets."""
     return pickle.loads(pickle.dumps(writer))
 

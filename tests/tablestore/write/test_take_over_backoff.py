@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from log_system.index import IndexEntry, LogIndex
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
-from log_system.local_kafka.owned import LocalKafka
 from snapshot.storage import Storage
 from tablestore.write.publish import TakeOverBackoff
 from tests.harness.local_writes import write
@@ -87,13 +86,6 @@ def test_it_waits_as_long_as_the_log_moves_and_no_longer_than_needed(clock: Cloc
     clock.tick = publish_now_and_then
     assert turns.wait(index, 30) == 30
     assert clock.now < 1.3
-
-
-@pytest.fixture
-def rig(kafka: LocalKafka, tmp_path: Path, topic: Callable[[], str]) -> Iterator[TableHarness]:
-    made = TableHarness(tmp_path / "t", kafka.bootstrap_servers, topic())
-    yield made
-    made.close()
 
 
 @pytest.mark.crash

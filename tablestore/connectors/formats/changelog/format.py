@@ -53,7 +53,7 @@ class ChangelogJsonFormat(PortableFormat):
         """
         super().__init__(schema, options, side)
         self.name = name
-        self._side, self._metadata = side, tuple(metadata)
+        self._metadata = tuple(metadata)
         self._layout = LAYOUTS[name]
         self._options = self._layout.options.of(options, side=side)
         self._rows = JsonRowFormat(schema, _json_options(self._options), side=side)
