@@ -22,7 +22,7 @@ from tablestore.local.tail import feed_schema, followed, in_order
 from tablestore.local.threads import ReadAnew, cores
 from tablestore.options.read_options import parse_read_options, timestamp_millis
 from tablestore.options.table_options import TableOptions
-from tablestore.read.time_travel import Point, between, snapshot_at
+from tablestore.read.time_travel import Point, Time, between, chosen_snapshot
 from tablestore.streaming.change_feed import Feed
 from tablestore.table.consumers import TableConsumers
 from tablestore.table.log import TableLog
@@ -101,6 +101,8 @@ class LocalTableReader:
         filter: str | None = None,  # noqa: A002 - what Arrow's readers call it
         *,
         snapshot: Point | None = None,
+        timestamp: Time | None = None,
+        tag: str | None = None,
     ) -> pa.Table:
         """Read a snapshot into memory.
 
@@ -109,15 +111,18 @@ class LocalTableReader:
             filter: a condition in DuckDB's SQL, such as ``"price > 10 AND name LIKE 'a%'"``; None for every row.
             snapshot: the snapshot's id, a tag, or a time, which selects the newest snapshot at that time; None for the
                 newest.
+            timestamp: the time alone, also as epoch milliseconds, as in ``TableStore.read``.
+            tag: the tag alone.
 
         Returns:
             The rows, in no particular order.
 
         Raises:
             NotFoundError: there is no such snapshot or tag.
-            InvalidInputError: a column is unknown, or the filter is invalid.
+            InvalidInputError: a column is unknown, the filter is invalid, or snapshot, timestamp and tag are not given
+                alone.
         """
-        read = self._reader(columns, filter, self._snapshot(snapshot))
+        read = self._reader(columns, filter, self._snapshot(snapshot, timestamp, tag))
         return pa.Table.from_batches(read(), schema=self.schema_of(columns))
 
     def to_batches(
@@ -126,9 +131,11 @@ class LocalTableReader:
         filter: str | None = None,  # noqa: A002 - as above
         *,
         snapshot: Point | None = None,
+        timestamp: Time | None = None,
+        tag: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Read a snapshot batch by batch in bounded memory, in no particular order; arguments as for ``to_arrow``."""
-        return self._reader(columns, filter, self._snapshot(snapshot))()
+        return self._reader(columns, filter, self._snapshot(snapshot, timestamp, tag))()
 
     def scan(
         self,
@@ -136,9 +143,11 @@ class LocalTableReader:
         filter: str | None = None,  # noqa: A002 - as above
         *,
         snapshot: Point | None = None,
+        timestamp: Time | None = None,
+        tag: str | None = None,
     ) -> pa.RecordBatchReader:
         """Return a snapshot as an Arrow stream, which is read as it is consumed; arguments as for ``to_arrow``."""
-        batches = self._reader(columns, filter, self._snapshot(snapshot))()
+        batches = self._reader(columns, filter, self._snapshot(snapshot, timestamp, tag))()
         return pa.RecordBatchReader.from_batches(self.schema_of(columns), batches)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -151,9 +160,11 @@ class LocalTableReader:
         filter: str | None = None,  # noqa: A002 - as above
         *,
         snapshot: Point | None = None,
+        timestamp: Time | None = None,
+        tag: str | None = None,
     ) -> pandas.DataFrame:
         """Read a snapshot into a pandas frame, which needs pandas; arguments as for ``to_arrow``."""
-        return self.to_arrow(columns, filter, snapshot=snapshot).to_pandas()
+        return self.to_arrow(columns, filter, snapshot=snapshot, timestamp=timestamp, tag=tag).to_pandas()
 
     def to_polars(
         self,
@@ -161,14 +172,22 @@ class LocalTableReader:
         filter: str | None = None,  # noqa: A002 - as above
         *,
         snapshot: Point | None = None,
+        timestamp: Time | None = None,
+        tag: str | None = None,
     ) -> polars.DataFrame:
         """Read a snapshot into a polars frame, which needs polars; arguments as for ``to_arrow``."""
         import polars  # noqa: PLC0415 - not a dependency
 
-        return polars.DataFrame(self.to_arrow(columns, filter, snapshot=snapshot))
+        return polars.DataFrame(self.to_arrow(columns, filter, snapshot=snapshot, timestamp=timestamp, tag=tag))
 
     def get(
-        self, key: object, *, columns: Sequence[str] | None = None, snapshot: Point | None = None
+        self,
+        key: object,
+        *,
+        columns: Sequence[str] | None = None,
+        snapshot: Point | None = None,
+        timestamp: Time | None = None,
+        tag: str | None = None,
     ) -> dict[str, Any] | None:
         """Look a row up by its primary key, reading one bucket only.
 
@@ -176,6 +195,8 @@ class LocalTableReader:
             key: the key's value; for a key of several columns, a tuple in their order, or a dict.
             columns: the columns to return; None for all.
             snapshot: as for ``to_arrow``.
+            timestamp: as for ``to_arrow``.
+            tag: as for ``to_arrow``.
 
         Returns:
             The row by column; None if there is none.
@@ -184,7 +205,7 @@ class LocalTableReader:
             NotFoundError: there is no such snapshot or tag.
             InvalidInputError: the table has no key, or the value does not fit it.
         """
-        number = self._snapshot(snapshot)
+        number = self._snapshot(snapshot, timestamp, tag)
         return get_row(self._table, number, key, None if columns is None else self.schema_of(columns).names)
 
     def to_duckdb(
@@ -194,6 +215,8 @@ class LocalTableReader:
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - as above
         snapshot: Point | None = None,
+        timestamp: Time | None = None,
+        tag: str | None = None,
     ) -> duckdb.DuckDBPyRelation:
         """Return a snapshot as a DuckDB relation, which reads it again, batch by batch, each time it is executed.
 
@@ -205,8 +228,10 @@ class LocalTableReader:
             columns: as for ``to_arrow``.
             filter: as for ``to_arrow``.
             snapshot: as for ``to_arrow``.
+            timestamp: as for ``to_arrow``.
+            tag: as for ``to_arrow``.
         """
-        read = self._reader(columns, filter, self._snapshot(snapshot))
+        read = self._reader(columns, filter, self._snapshot(snapshot, timestamp, tag))
         return (connection or duckdb.default_connection()).from_arrow(ReadAnew(self.schema_of(columns), read))
 
     def count(
@@ -214,9 +239,11 @@ class LocalTableReader:
         filter: str | None = None,  # noqa: A002 - as above
         *,
         snapshot: Point | None = None,
+        timestamp: Time | None = None,
+        tag: str | None = None,
     ) -> int:
         """Return the row count of a snapshot; without a filter and changes to merge, Delta's statistics suffice."""
-        found = self._snapshot(snapshot)
+        found = self._snapshot(snapshot, timestamp, tag)
         known = None if filter else self._known_count(found)
         if known is not None:
             return known
@@ -307,9 +334,8 @@ class LocalTableReader:
         """Compare log and table for every snapshot still in the log, or from one on; see ``TableStore.verify``."""
         return self._now().verify(progress, from_snapshot)
 
-    def _snapshot(self, point: Point | None) -> int:
-        files = self._now().files
-        return files.latest() if point is None else snapshot_at(files, point).id
+    def _snapshot(self, snapshot: Point | None, timestamp: Time | None, tag: str | None) -> int:
+        return chosen_snapshot(self._now().files, snapshot, timestamp, tag)
 
     def _now(self) -> TableContext:
         """Refresh the table's definition and return the table."""

@@ -11,21 +11,19 @@ from log_system.kafka.client.access_policy import DEFAULT
 from log_system.kafka.client.secrets import reveal
 from snapshot.errors import InvalidInputError
 from snapshot.quoting import backquoted
-from snapshot.store.table_files import TableFiles
 from tablestore.context import TableContext
 from tablestore.options.read_options import (
     FORMAT,
     NEWEST,
     parse_read_options,
     parse_schema_choice,
-    timestamp_millis,
 )
 from tablestore.options.value_types import names_of
 from tablestore.read import anti_join_scan, bitmap_scan
 from tablestore.read.base_table_columns import base_table_columns, shielded
 from tablestore.read.spark_splits import frame_of_splits
 from tablestore.read.split_planner import snapshot_splits
-from tablestore.read.time_travel import Point, between
+from tablestore.read.time_travel import Point, between, chosen_snapshot
 from tablestore.spark.tasks import parallelism
 
 
@@ -62,7 +60,7 @@ def read(
     """
     is_own = parse_schema_choice(schema)
     files = table.files
-    snapshot = _snapshot_id(files, snapshot, timestamp, tag)
+    snapshot = chosen_snapshot(files, snapshot, timestamp, tag)
     spec = files.spec_of(snapshot) if is_own else table.spec
     names = spec.schema.fieldNames()
     columns = None if columns is None else names_of(columns)
@@ -95,19 +93,6 @@ def read(
     return frame_of_splits(
         spark, snapshot_splits(files, snapshot, tasks=tasks, columns=wanted, spec=spec), spec, wanted
     )
-
-
-def _snapshot_id(
-    files: TableFiles, snapshot: int | None, timestamp: datetime | str | int | None, tag: str | None
-) -> int:
-    if (snapshot is not None) + (timestamp is not None) + (tag is not None) > 1:
-        msg = "read: snapshot, timestamp and tag exclude each other; give one."
-        raise InvalidInputError(msg)
-    if timestamp is not None:
-        return files.snapshot_as_of(timestamp_millis(timestamp)).id
-    if tag is not None:
-        return files.tags.get(tag).snapshot.id
-    return files.latest() if snapshot is None else files.snapshot(snapshot).id
 
 
 def read_changes(spark: SparkSession, table: TableContext, from_: Point, to: Point | None) -> DataFrame:

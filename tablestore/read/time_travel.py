@@ -12,6 +12,8 @@ from tablestore.options.read_options import timestamp_millis
 
 Point = int | str | datetime
 """A snapshot's id as a number or text, a tag, or a time as a datetime or ISO-8601 text."""
+Time = datetime | str | int
+"""A time as a datetime, ISO-8601 text or epoch milliseconds."""
 
 
 def snapshot_at(files: TableFiles, point: Point) -> Snapshot:
@@ -33,6 +35,23 @@ def snapshot_at(files: TableFiles, point: Point) -> Snapshot:
     if is_tag(point):
         return files.tags.get(point).snapshot
     return files.snapshot_as_of(timestamp_millis(point))
+
+
+def chosen_snapshot(files: TableFiles, snapshot: Point | None, timestamp: Time | None, tag: str | None) -> int:
+    """Return the id of the snapshot that a read's arguments choose; without any, of the newest.
+
+    Raises:
+        NotFoundError: there is no such snapshot or tag, or it has expired.
+        InvalidInputError: more than one argument is given, or its value is not valid.
+    """
+    if (snapshot is not None) + (timestamp is not None) + (tag is not None) > 1:
+        msg = "read: snapshot, timestamp and tag exclude each other; give one."
+        raise InvalidInputError(msg)
+    if timestamp is not None:
+        return files.snapshot_as_of(timestamp_millis(timestamp)).id
+    if tag is not None:
+        return files.tags.get(tag).snapshot.id
+    return files.latest() if snapshot is None else snapshot_at(files, snapshot).id
 
 
 def between(files: TableFiles, from_: Point, to: Point | None) -> tuple[int, int]:

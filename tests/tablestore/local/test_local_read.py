@@ -123,6 +123,35 @@ def test_the_rows_of_every_snapshot_are_there(written) -> None:
     assert sum(batch.num_rows for batch in local.to_batches(["region"])) == len(states[-1])
 
 
+def test_a_snapshot_is_chosen_by_the_arguments_that_spark_has_too(written) -> None:
+    table, states = written
+    local = open_local(table.path)
+    at = local.snapshots()[1]
+    local.tags.create("spring", at.id)
+    try:
+        for point in (
+            {"tag": "spring"},
+            {"timestamp": at.timestamp_ms},
+            {"timestamp": at.time},
+            {"snapshot": "spring"},
+        ):
+            rows = states[at.id]
+            assert comparable(local.scan(**point).read_all().to_pylist()) == comparable(list(rows.values()))
+            for read in (local.to_arrow, local.to_pandas, local.to_polars, local.to_duckdb):
+                assert len(read(columns=["id"], **point)) == len(rows)
+            assert sum(batch.num_rows for batch in local.to_batches(**point)) == local.count(**point) == len(rows)
+            if local.primary_key:
+                key = {"id": 420, "region": "r0"} if len(local.primary_key) > 1 else 420
+                assert local.get(key) is not None
+                assert local.get(key, **point) is None
+    finally:
+        local.tags.delete("spring")
+    with pytest.raises(NotFoundError, match="nothing"):
+        local.scan(tag="nothing")
+    with pytest.raises(InvalidInputError, match="exclude each other"):
+        local.scan(tag="a", snapshot=1)
+
+
 FILTERS = (
     "id = 17",
     "id BETWEEN 90 AND 210 AND name LIKE '%5%'",
