@@ -60,4 +60,8 @@ def _values(table: TableContext, key: object) -> dict[str, pa.Array]:
     if not given or any(value is None for value in given.values()):
         msg = f"get: key: expected a value of each of {list(names)}, as a tuple or a dict, got {key!r}."
         raise InvalidInputError(msg)
-    return {name: array_of([value], schema.field(name).type, name) for name, value in given.items()}
+    try:
+        return {name: array_of([value], schema.field(name).type, name) for name, value in given.items()}
+    except InvalidInputError as error:
+        msg = f"get: key: {str(error).replace(' before writing', '')}"
+        raise InvalidInputError(msg) from error

@@ -148,9 +148,9 @@ class LocalTable(LocalTableReader):
         A stream is read batch by batch and may be larger than memory: beyond 64 MB, its rows wait in a temporary file.
 
         Args:
-            data: The table's columns, in any order: a pandas or polars frame, a PyArrow table, batch or reader, a
-                DuckDB relation, a list of dicts, or another object with ``__arrow_c_stream__``. In a table with a key,
-                ``_change_type`` says what each row does, as in ``TableStore.write``.
+            data: The table's columns, in any order: a pandas or polars frame, a PyArrow table, batch, batches or
+                reader, a DuckDB relation, a list of dicts, or another object with ``__arrow_c_stream__``. In a
+                table with a key, ``_change_type`` says what each row does, as in ``TableStore.write``.
             batch: Name and increasing number of the write, for callers that may repeat it after a crash; see
                 ``TableStore.write``.
 

@@ -180,7 +180,9 @@ def deletes_of(keys: DataFrame, spec: TableSpec, rule: MergeRule = LAST_ROW) -> 
 
 def is_tabular(data: object) -> bool:
     """Return whether an object is rows or looks like rows, rather than a condition."""
-    return isinstance(data, DataFrame | list | tuple) or is_pandas(data) or hasattr(data, "__arrow_c_stream__")
+    return (
+        isinstance(data, DataFrame | list | tuple | Iterator) or is_pandas(data) or hasattr(data, "__arrow_c_stream__")
+    )
 
 
 def frame_of(spark: SparkSession, data: Tabular, spec: TableSpec, *, exact: bool = True) -> DataFrame:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -20,8 +21,8 @@ from tablestore.write.arrow_input import check_names
 from tablestore.write.value_casts import array_of, can_cast, cast_array, check_cast, without_encoding
 
 Tabular = Any
-"""Rows: a Spark, pandas or polars frame, a PyArrow table, batch or reader, a DuckDB relation, a list of dicts or of
-record batches, or any other object with ``__arrow_c_stream__``."""
+"""Rows: a Spark, pandas or polars frame, a PyArrow table, batch or reader, a DuckDB relation, a list of dicts, a list
+or an iterator of record batches, or any other object with ``__arrow_c_stream__``."""
 
 logger = logging.getLogger("tablestore")
 _Column = Any  # an Arrow array or, where the values have no type of their own, a list
@@ -138,18 +139,44 @@ def _opened(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader | dict[str, 
         return data
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
+    if isinstance(data, Iterator):
+        first = next(data, None)
+        if first is None:
+            return spec.arrow.empty_table().to_reader()
+        if isinstance(first, pa.RecordBatch):
+            return pa.RecordBatchReader.from_batches(first.schema, _alike(first.schema, chain([first], data)))
     msg = (
         "rows: expected a Spark, pandas or polars DataFrame, a PyArrow Table, RecordBatch or RecordBatchReader, a "
-        f"DuckDB relation, a list of dicts or another object with __arrow_c_stream__, got {_described(data)}."
+        "DuckDB relation, a list of dicts, record batches or another object with __arrow_c_stream__, got "
+        f"{_described(data)}."
     )
     raise InvalidInputError(msg)
+
+
+def _alike(schema: pa.Schema, batches: Iterable[object]) -> Iterator[pa.RecordBatch]:
+    for number, batch in enumerate(batches):
+        if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(schema):
+            shown = batch.schema.to_string() if isinstance(batch, pa.RecordBatch) else type(batch).__name__
+            msg = f"rows: expected record batches of one schema, {schema.to_string()}; number {number} is {shown}."
+            raise InvalidInputError(msg)
+        yield batch
 
 
 def _described(data: object) -> str:
     kind = type(data).__name__
     if isinstance(data, list | tuple):
         return f"a {kind} of {sorted({type(each).__name__ for each in data})}"
-    return f"a {kind}; call its collect()" if kind == "LazyFrame" else f"a {kind}"
+    hint = next((hint for end, hint in _HINTS.items() if kind.endswith(end)), "")
+    return f"a {kind}{hint and f'; {hint}'}"
+
+
+_HINTS = {
+    "LazyFrame": "call its collect()",
+    "Dataset": "call its scanner().to_reader()",
+    "Scanner": "call its to_reader()",
+    "dict": "put a row into a list, or columns into pyarrow.table()",
+}
+"""What to do with objects that are almost rows, by the end of their class's name."""
 
 
 def _columns_of_pandas(frame: Any) -> dict[str, _Column]:

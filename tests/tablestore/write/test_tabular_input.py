@@ -14,6 +14,7 @@ import pandas
 import polars
 import pyarrow as pa
 import pytest
+from pyarrow import dataset
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -59,6 +60,7 @@ SOURCES: dict[str, Callable[[], object]] = {
     "table": lambda: PAIRS,
     "batch": lambda: PAIRS.to_batches()[0],
     "list of batches": PAIRS.to_batches,
+    "iterator of batches": lambda: iter(PAIRS.to_batches(max_chunksize=1)),
     "reader": PAIRS.to_reader,
     "polars": lambda: polars.from_arrow(PAIRS),
     "duckdb": lambda: duckdb.sql("SELECT * FROM (VALUES (1, 'a'), (2, 'b')) t(id, v)"),
@@ -101,6 +103,7 @@ def test_rows_of_any_library_get_the_tables_types(source: str) -> None:
         ([{}, {"x": 1}, {"x": 2.5}], "float", [None, 1.0, 2.5]),
         ([{"x": [{"a": 1}, {}]}], "array<struct<a: int, b: string>>", [[{"a": 1, "b": None}, {"a": None, "b": None}]]),
         ([], "string", []),
+        (iter([]), "string", []),
     ],
 )  # fmt: skip
 def test_values_that_a_column_can_hold_are_converted(data: object, data_type: str, expected: list[object]) -> None:
@@ -151,7 +154,10 @@ def test_not_a_number_is_a_number_except_in_pandas() -> None:
         ([{"x": 1}, 5], "int", r"rows: expected a Spark, .* got a list of \['dict', 'int'\]"),
         (polars.LazyFrame({"x": [1]}), "int", "got a LazyFrame; call its collect"),
         (polars.DataFrame({"x": [["a"]]}, {"x": polars.List(polars.Enum(["a"]))}), "array<string>", "'x': .*list<"),
-        ({"x": [1]}, "int", "got a dict"),
+        ({"x": [1]}, "int", "got a dict; put a row into a list"),
+        (dataset.dataset(PAIRS), "int", r"got a InMemoryDataset; call its scanner\(\).to_reader\(\)"),
+        (dataset.dataset(PAIRS).scanner(), "int", r"got a Scanner; call its to_reader\(\)"),
+        (iter([1]), "int", "got a list_iterator"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_name_expected_and_given_type(
@@ -177,6 +183,12 @@ def test_a_reader_is_read_batch_by_batch_and_its_types_are_checked_first() -> No
     assert (reader.read_next_batch()["x"].to_pylist(), taken) == ([1], [1])
     with pytest.raises(InvalidInputError, match="column 'x': expected int32, got int64 with a value"):
         reader.read_all()
+
+
+def test_batches_of_an_iterator_have_one_schema() -> None:
+    given = iter([pa.record_batch({"x": [1], "y": [2]}), pa.record_batch({"y": [1], "x": [2]})])
+    with pytest.raises(InvalidInputError, match=r"one schema, x: int64\ny: int64; number 1 is y: int64"):
+        read(given, "x bigint, y bigint")
 
 
 def test_an_error_of_a_source_keeps_its_class() -> None:
