@@ -67,7 +67,7 @@ class TableFiles:
                     table = cls(storage, TableSpec.from_json(text, storage.root))
                     table.log, table.base_table = log, table.base_table if table.spec.has_key else log
                     return table
-        msg = f"{storage.root}: there is no table of the store. Create one with TableStore.create(spark, path, ...)."
+        msg = f"{storage.root}: there is no table of the store. Create one with create_local or TableStore.create."
         raise NotFoundError(msg)
 
     @classmethod
