@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from operator import index
+from typing import SupportsIndex
 
 from snapshot.errors import DataLostError, InvalidInputError
 from snapshot.records import Snapshot
@@ -23,6 +25,8 @@ def snapshot_at(files: TableFiles, point: Point) -> Snapshot:
         NotFoundError: there is no such snapshot or tag, or it has expired.
         InvalidInputError: the point is not an id, a tag or a time.
     """
+    if isinstance(point, SupportsIndex) and not isinstance(point, bool):
+        point = index(point)  # NumPy's whole numbers are not int
     if isinstance(point, bool) or not isinstance(point, int | str | datetime):
         msg = f"expected a snapshot's id, a tag's name or a time, got {point!r}."
         raise InvalidInputError(msg)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -134,6 +135,7 @@ def test_a_snapshot_is_chosen_by_the_arguments_that_spark_has_too(written) -> No
             {"timestamp": at.timestamp_ms},
             {"timestamp": at.time},
             {"snapshot": "spring"},
+            {"snapshot": np.int64(at.id)},
         ):
             rows = states[at.id]
             assert comparable(local.scan(**point).read_all().to_pylist()) == comparable(list(rows.values()))
