@@ -31,6 +31,7 @@ from tablestore.sql.parser.statements import (
     AlterRenameColumn,
     AlterReset,
     AlterSet,
+    AlterWatermark,
     CreateTable,
     CreateTableAs,
     CreateView,
@@ -161,7 +162,15 @@ class Catalog:
             case AlterRename():
                 done = execute_ddl.rename(scope, statement)
                 return Result(statement, _done(done, f"'{statement.name}' was renamed to '{statement.to}'"))
-            case AlterSet() | AlterReset() | AlterAdd() | AlterModify() | AlterDrop() | AlterRenameColumn():
+            case (
+                AlterSet()
+                | AlterReset()
+                | AlterAdd()
+                | AlterModify()
+                | AlterDrop()
+                | AlterRenameColumn()
+                | AlterWatermark()
+            ):
                 return Result(
                     statement, _done(execute_ddl.alter(scope, statement), f"table '{statement.name}' was changed")
                 )

@@ -688,10 +688,18 @@ CREATE TABLE t (a INT) DISTRIBUTED BY HASH(a) INTO 4 BUCKETS
 line 1, column 24: DISTRIBUTED is not supported: set option 'bucket'
 
 ---- ALTER of a watermark
-ALTER TABLE t ADD WATERMARK FOR ts AS ts
+ALTER TABLE t ADD WATERMARK FOR ts AS ts; ALTER TABLE IF EXISTS t MODIFY WATERMARK FOR ts AS ts - INTERVAL '1' HOUR; ALTER TABLE t DROP WATERMARK
+
+---- becomes
+ALTER TABLE `t` ADD WATERMARK FOR `ts` AS ts;
+ALTER TABLE IF EXISTS `t` MODIFY WATERMARK FOR `ts` AS ts - INTERVAL '1' HOUR;
+ALTER TABLE `t` DROP WATERMARK
+
+---- ALTER of a watermark among columns
+ALTER TABLE t ADD (a INT, WATERMARK FOR ts AS ts)
 
 ---- error
-line 1, column 19: ALTER TABLE cannot change the WATERMARK: create a new table LIKE this one
+line 1, column 27: a WATERMARK is changed by a statement of its own: ALTER TABLE t ADD WATERMARK FOR ...
 
 ---- ALTER of a key
 ALTER TABLE t DROP PRIMARY KEY

@@ -106,6 +106,38 @@ def test_each_row_is_joined_with_the_version_of_its_time(
         assert any(row[2] is None for row in found) == (kind == "LEFT")
 
 
+def test_versions_of_1970_are_versions(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    """Rows of a first snapshot of Debezium may have the time 0, where the watermark of Spark begins."""
+    orders, changes = wire.make(topic()), wire.make(topic())
+    catalog.sql(
+        "CREATE TABLE early (k STRING, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH ('connector' = 'kafka', 'topic' = "
+        f"'{orders}', 'format' = 'json', 'scan.startup.mode' = 'earliest-offset', "
+        "'properties.bootstrap.servers' = '...'); "
+        "CREATE TABLE d (k STRING, v INT, ts TIMESTAMP(3) METADATA FROM 'value.source.timestamp' VIRTUAL, "
+        "WATERMARK FOR ts AS ts, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector' = 'kafka', 'topic' = "
+        f"'{changes}', 'format' = 'debezium-json', 'scan.startup.mode' = 'earliest-offset', "
+        "'properties.bootstrap.servers' = '...'); CREATE TABLE joined (k STRING, ts TIMESTAMP(3), v INT)"
+    )
+    times = ["1969-12-31 23:59:59", "1970-01-01 00:00:00", "2024-01-01 00:00:00", "2024-01-02 00:00:00"]
+    wire.send(orders, [Record(json.dumps({"k": "a", "ts": time}).encode()) for time in times])
+    first, second = {"k": "a", "v": 1}, {"k": "a", "v": 2}
+    moments = [(None, first, 0), (first, second, 1_704_067_200_000), (None, {"k": "b", "v": 3}, 1_704_200_000_000)]
+    wire.send(
+        changes,
+        [
+            Record(json.dumps(message_of("debezium-json", *sides) | {"source": {"ts_ms": time}}).encode())
+            for *sides, time in moments
+        ],
+    )
+    catalog.sql("SET 'tablestore.trigger' = 'available-now'")
+    finish(
+        catalog,
+        "INSERT INTO joined SELECT e.k, e.ts, d.v FROM early AS e LEFT JOIN d FOR SYSTEM_TIME AS OF e.ts ON e.k = d.k",
+    )
+    found = [(row[1].year, row[2]) for row in sorted(rows(catalog, "SELECT * FROM joined"), key=lambda row: row[1])]
+    assert found == [(1969, None), (1970, 1), (2024, 2), (2024, 2)]
+
+
 def test_a_row_waits_for_the_watermarks_of_both_tables_and_late_ones_are_dropped(
     catalog: Catalog, wire: Wire, topic: Callable[[], str]
 ) -> None:

@@ -28,6 +28,7 @@ from tablestore.sql.parser.statements import (
     AlterRenameColumn,
     AlterReset,
     AlterSet,
+    AlterWatermark,
     Column,
     ColumnPosition,
     ComputedColumn,
@@ -35,7 +36,7 @@ from tablestore.sql.parser.statements import (
     PhysicalColumn,
 )
 
-Altered = AlterSet | AlterReset | AlterRenameColumn | AlterAdd | AlterModify | AlterDrop
+Altered = AlterSet | AlterReset | AlterRenameColumn | AlterAdd | AlterModify | AlterDrop | AlterWatermark
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,10 @@ def altered(made: CreateTable, statement: Altered) -> CreateTable:
                     columns = _put(made, [*columns[:number], *columns[number + 1 :]], column, place)
             return replace(made, columns=tuple(columns))
         case AlterDrop():
-            columns = list(made.columns)
-            for name in statement.columns:
-                _check_free(made, columns, name)
-                del columns[_find(made, columns, name)]
-            return replace(made, columns=tuple(columns))
+            return replace(made, columns=_without(made, statement.columns))
+        case AlterWatermark():
+            _check_watermark(made, is_new=statement.is_new)
+            return replace(made, watermark=statement.watermark)
         case AlterRenameColumn():
             columns = list(made.columns)
             number = _find(made, columns, statement.column)
@@ -95,6 +95,8 @@ def store_changes(made: CreateTable, statement: Altered) -> StoreChanges:
     """
     before = {column.name: column for column in made.columns}
     match statement:
+        case AlterWatermark():
+            return StoreChanges()
         case AlterSet():
             return StoreChanges(options=dict(statement.options))
         case AlterReset():
@@ -133,6 +135,24 @@ def _find(made: CreateTable, columns: list[Column], name: str) -> int:
             return number
     msg = f"table '{made.name}': there is no column '{name}'; there are {', '.join(each.name for each in columns)}."
     raise NotFoundError(msg)
+
+
+def _without(made: CreateTable, names: tuple[str, ...]) -> tuple[Column, ...]:
+    """Return the columns that are left after some are dropped."""
+    columns = list(made.columns)
+    for name in names:
+        _check_free(made, columns, name)
+        del columns[_find(made, columns, name)]
+    return tuple(columns)
+
+
+def _check_watermark(made: CreateTable, *, is_new: bool) -> None:
+    if is_new and made.watermark is not None:
+        msg = f"table '{made.name}' has a WATERMARK for '{made.watermark.column}': say MODIFY instead of ADD."
+        raise InvalidInputError(msg)
+    if not is_new and made.watermark is None:
+        msg = f"table '{made.name}' has no WATERMARK: say ADD WATERMARK FOR ... AS ... to declare one."
+        raise InvalidInputError(msg)
 
 
 def _check_free(made: CreateTable, columns: list[Column], name: str) -> None:

@@ -15,6 +15,7 @@ from snapshot.storage import Storage
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter as change_table
+from tablestore.inspect.metadata_tables import INSPECTED
 from tablestore.sql.catalog.alter_table import Altered, StoreChanges, altered, store_changes
 from tablestore.sql.catalog.binding import LOG_SERVERS, LOG_SYSTEM, check_table, connector_of, schema_of, stored_columns
 from tablestore.sql.catalog.create_like import merged
@@ -189,6 +190,10 @@ def rename(scope: Scope, renamed: AlterRename) -> bool:
 def _check_name(name: str) -> None:
     if name in _RESERVED:
         msg = f"'{name}': the name is reserved by the warehouse. Choose another."
+        raise InvalidInputError(msg)
+    table, _, what = name.rpartition("$")
+    if table and what in INSPECTED:
+        msg = f"'{name}': the name is that of a metadata table, of what is known of '{table}'. Choose another."
         raise InvalidInputError(msg)
 
 

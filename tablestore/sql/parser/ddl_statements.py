@@ -19,6 +19,7 @@ from tablestore.sql.parser.statements import (
     AlterRenameColumn,
     AlterReset,
     AlterSet,
+    AlterWatermark,
     Column,
     ColumnPosition,
     ComputedColumn,
@@ -254,6 +255,8 @@ class DdlReader(TypeReader, QueryReader):
             column = self._name("the name of a column")
             self._need("TO")
             return AlterRenameColumn(name, column, self._name("the new name"), if_exists)
+        if any(self._is_word(word, "WATERMARK") for word in ("ADD", "MODIFY", "DROP")):
+            return self._altered_watermark(name, if_exists)
         if self._take("ADD"):
             columns, places = self._placed("added to a table")
             return AlterAdd(name, columns, if_exists, places)
@@ -264,6 +267,14 @@ class DdlReader(TypeReader, QueryReader):
             return AlterDrop(name, self._dropped_columns(), if_exists)
         what = "SET, RESET, RENAME, ADD, MODIFY or DROP"
         raise self._unexpected(what)
+
+    def _altered_watermark(self, name: str, if_exists: bool) -> AlterWatermark:
+        if self._take("DROP", "WATERMARK"):
+            return AlterWatermark(name, None, if_exists=if_exists)
+        is_new = self._take("ADD")
+        self._advance(1 if is_new else 2)
+        self._need("FOR")
+        return AlterWatermark(name, self._watermark(), is_new, if_exists)
 
     def _placed(self, done: str) -> tuple[tuple[Column, ...], tuple[ColumnPosition | None, ...]]:
         """Parse columns and their positions; the positions are empty if no column has one."""
@@ -276,7 +287,9 @@ class DdlReader(TypeReader, QueryReader):
         return tuple(column for column, _, _ in columns), places if any(places) else ()
 
     def _placed_column(self) -> tuple[Column, bool, ColumnPosition | None]:
-        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",), ("WATERMARK", "FOR"))
+        if self._is_word("WATERMARK", "FOR"):
+            self.raise_error("a WATERMARK is changed by a statement of its own: ALTER TABLE t ADD WATERMARK FOR ...")
+        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",))
         column, is_key = self._column()
         if self._take("FIRST"):
             return column, is_key, ColumnPosition()
@@ -286,7 +299,7 @@ class DdlReader(TypeReader, QueryReader):
 
     def _dropped_columns(self) -> tuple[str, ...]:
         self._take("COLUMN")
-        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",), ("WATERMARK",), ("PARTITION",))
+        self._refuse(("PRIMARY KEY",), ("CONSTRAINT",), ("PARTITION",))
         if self._is_word("("):
             return self._list_of(lambda: self._name("the name of a column"))
         return (self._name("the name of a column"),)

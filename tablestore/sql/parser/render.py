@@ -16,6 +16,7 @@ from tablestore.sql.parser.statements import (
     AlterRenameColumn,
     AlterReset,
     AlterSet,
+    AlterWatermark,
     Assignments,
     Column,
     ColumnPosition,
@@ -43,6 +44,7 @@ from tablestore.sql.parser.statements import (
     StatementSet,
     Truncate,
     Update,
+    Watermark,
 )
 
 _PREFIXES: Final = ("properties.", "kafka.")
@@ -75,7 +77,7 @@ def render(statement: Statement) -> str:
 def _(made: CreateTable) -> str:
     lines = [_column(column) for column in made.columns]
     if made.watermark is not None:
-        lines.append(f"WATERMARK FOR {backquoted(made.watermark.column)} AS {made.watermark.expression}")
+        lines.append(_watermark(made.watermark))
     if made.primary_key:
         lines.append(f"PRIMARY KEY ({_names(made.primary_key)}) NOT ENFORCED")
     body = "".join([" (\n  ", ",\n  ".join(lines), "\n)"]) if lines else ""
@@ -138,6 +140,13 @@ def _(altered: AlterModify) -> str:
 @render.register
 def _(altered: AlterDrop) -> str:
     return f"{_altered(altered)} DROP ({_names(altered.columns)})"
+
+
+@render.register
+def _(altered: AlterWatermark) -> str:
+    if altered.watermark is None:
+        return f"{_altered(altered)} DROP WATERMARK"
+    return f"{_altered(altered)} {'ADD' if altered.is_new else 'MODIFY'} {_watermark(altered.watermark)}"
 
 
 @render.register
@@ -252,10 +261,21 @@ def _place(place: ColumnPosition | None) -> str:
 
 
 def _altered(
-    altered: AlterSet | AlterReset | AlterRename | AlterRenameColumn | AlterAdd | AlterModify | AlterDrop,
+    altered: AlterSet
+    | AlterReset
+    | AlterRename
+    | AlterRenameColumn
+    | AlterAdd
+    | AlterModify
+    | AlterDrop
+    | AlterWatermark,
 ) -> str:
     kind = "VIEW" if isinstance(altered, AlterRename) and altered.is_view else "TABLE"
     return f"ALTER {kind} {'IF EXISTS ' * altered.if_exists}{backquoted(altered.name)}"
+
+
+def _watermark(watermark: Watermark) -> str:
+    return f"WATERMARK FOR {backquoted(watermark.column)} AS {watermark.expression}"
 
 
 def _names(names: Iterable[str]) -> str:

@@ -314,6 +314,21 @@ class AlterDrop:
 
 
 @dataclass(frozen=True)
+class AlterWatermark:
+    """``ALTER TABLE ... ADD``, ``MODIFY`` or ``DROP WATERMARK``.
+
+    Attributes:
+        watermark: the new watermark; None if it is dropped.
+        is_new: whether the table must not have one yet.
+    """
+
+    name: str
+    watermark: Watermark | None
+    is_new: bool = False
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
 class ShowTables:
     """``SHOW TABLES`` and ``SHOW VIEWS``."""
 
@@ -432,6 +447,7 @@ Statement = (
     | AlterRenameColumn
     | AlterAdd
     | AlterModify
+    | AlterWatermark
     | AlterDrop
     | ShowTables
     | ShowCreate

@@ -229,7 +229,8 @@ def _micros(time: Column, field: StructField, table: str) -> Column:
 
 def _held(rows: DataFrame) -> DataFrame:
     """Return rows once the watermark of the query has passed their `TIME`; those that come after it are dropped."""
-    mark = F.timestamp_micros(TIME).alias(_MARK, metadata={WATERMARK: 0})
+    # Spark's first watermark is 1970: what is at that time or before would be late, such as Debezium's snapshots.
+    mark = F.timestamp_micros(F.greatest(TIME, F.lit(1))).alias(_MARK, metadata={WATERMARK: 0})
     bare = [F.col(name).alias(name, metadata={}) for name in rows.columns]
     spread = F.xxhash64(*(F.col(field.name) for field in rows.schema if not holds_map(field.dataType))).alias("_spread")
     groups = rows.select(mark, spread, F.struct(*bare).alias("_row")).groupBy(_MARK, "_spread")
