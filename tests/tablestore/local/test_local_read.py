@@ -152,6 +152,8 @@ def test_a_snapshot_is_chosen_by_the_arguments_that_spark_has_too(written) -> No
         local.scan(tag="nothing")
     with pytest.raises(InvalidInputError, match="exclude each other"):
         local.scan(tag="a", snapshot=1)
+    with pytest.raises(NotFoundError, match=r"as old as that; the oldest is 0, of \d{4}-\d\d-\d\d .*\+00:00\.$"):
+        local.scan(timestamp="2004-01-01")
 
 
 FILTERS = (
