@@ -168,31 +168,6 @@ def test_merge_engines_connectors_and_sql(driver: Driver, kafka: Any, tmp_path: 
 
 
 @pytest.mark.crash
-def test_executors_that_dynamic_allocation_removes(
-    cluster: StandaloneCluster, kafka: Any, tmp_path: Path, topic: Callable[[], str]
-) -> None:
-    """Nothing that an executor holds is needed later: neither producers, nor readers, nor the state of a query."""
-    path, servers = tmp_path / "t", kafka.bootstrap_servers
-    dynamic = {f"dynamicAllocation__{name}": "5s" for name in ("executorIdleTimeout", "shuffleTracking__timeout")}
-    dynamic |= {f"dynamicAllocation__{name}": "true" for name in ("enabled", "shuffleTracking__enabled")}
-    with Driver(cluster.url, **dynamic) as driver:
-        driver.run(steps.make_table, str(path), servers, topic(), {"log__consistency": "eventual"})
-        checkpoint, folder = tmp_path / "checkpoint", tmp_path / "ledger"
-        for value in ("a", "b"):
-            driver.run(steps.write_range, str(path), 0, 1_000, value)
-            driver.run(steps.normalize, str(path), str(checkpoint), str(folder))
-            end = time.monotonic() + WAIT_SECONDS
-            while value == "a" and cluster.executors():
-                assert time.monotonic() < end, "idle executors are still there"
-                time.sleep(LOOK_SECONDS)
-        given, illegal = Ledger(folder).replay()
-        agrees, report, table = driver.run(steps.verified, str(path))
-    assert agrees, report
-    assert illegal == 0
-    assert given == table == {n: f"b{n}" for n in range(1_000)}
-
-
-@pytest.mark.crash
 def test_an_executor_killed_while_it_stages(
     cluster: StandaloneCluster, driver: Driver, kafka: Any, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
@@ -267,10 +242,39 @@ def test_a_driver_killed_in_a_large_publish_loses_and_doubles_nothing(
 
 
 @pytest.mark.crash
+def test_executors_that_dynamic_allocation_removes(
+    cluster: StandaloneCluster, driver: Driver, kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    """Nothing that an executor holds is needed later: neither producers, nor readers, nor the state of a query.
+
+    The driver here gets the cores of the one that the tests above share.
+    """
+    driver.kill()
+    path, servers = tmp_path / "t", kafka.bootstrap_servers
+    dynamic = {f"dynamicAllocation__{name}": "5s" for name in ("executorIdleTimeout", "shuffleTracking__timeout")}
+    dynamic |= {f"dynamicAllocation__{name}": "true" for name in ("enabled", "shuffleTracking__enabled")}
+    with Driver(cluster.url, **dynamic) as other:
+        other.run(steps.make_table, str(path), servers, topic(), {"log__consistency": "eventual"})
+        checkpoint, folder = tmp_path / "checkpoint", tmp_path / "ledger"
+        for value in ("a", "b"):
+            other.run(steps.write_range, str(path), 0, 1_000, value)
+            other.run(steps.normalize, str(path), str(checkpoint), str(folder))
+            end = time.monotonic() + WAIT_SECONDS
+            while value == "a" and cluster.executors():
+                assert time.monotonic() < end, "idle executors are still there"
+                time.sleep(LOOK_SECONDS)
+        given, illegal = Ledger(folder).replay()
+        agrees, report, table = other.run(steps.verified, str(path))
+    assert agrees, report
+    assert illegal == 0
+    assert given == table == {n: f"b{n}" for n in range(1_000)}
+
+
+@pytest.mark.crash
 def test_compactions_in_which_an_executor_and_the_driver_are_killed(
     cluster: StandaloneCluster, driver: Driver, kafka: Any, tmp_path: Path, topic: Callable[[], str]
 ) -> None:
-    """The last test: its own driver, which repeats no slow tasks, gets the cores of the one that the others share."""
+    """The driver here repeats no slow tasks, and gets the cores of the one that the tests above share."""
     driver.kill()
     path, servers, name = tmp_path / "t", kafka.bootstrap_servers, topic()
     table = make_table(path, servers, name, bucket=MANY, compaction__auto=False)

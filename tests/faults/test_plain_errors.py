@@ -53,8 +53,11 @@ def test_a_file_that_somebody_removed_is_named_and_not_called_expired_alone(bare
     for path in Path(bare.path).rglob("*.parquet"):
         if "_delta_log" not in path.parts:
             path.unlink()
-    with pytest.raises(DataLostError, match=r'\.parquet"\. A file of the snapshot is missing: it was deleted'):
-        open_local(bare.path).to_arrow()
+    table, missing = open_local(bare.path), r"A file of the snapshot is missing: it was deleted"
+    with pytest.raises(DataLostError, match=rf"\.parquet: the file does not exist\. {missing}"):
+        table.to_arrow()
+    with pytest.raises(DataLostError, match=rf'\.parquet"\. {missing}'):
+        table.to_arrow(filter="id > 0")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ def wire(kafka: LocalKafka) -> Wire:
 
 
 @pytest.fixture
-def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Catalog:
-    """Return a catalog in which the pages' addresses are those of the broker."""
+def catalog(spark: SparkSession, wire: Wire, tmp_path: Path) -> Iterator[Catalog]:
+    """Yield a catalog in which the pages' addresses are those of the broker; the session gets its settings back."""
     made = Catalog(spark, tmp_path / "warehouse")
     made.sql(f"SET 'tablestore.addresses' = '...={wire.servers}, localhost:9092={wire.servers}'")
-    return made
+    yield made
+    made.sql("RESET")

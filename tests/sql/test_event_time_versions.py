@@ -129,7 +129,7 @@ def test_versions_of_1970_are_versions(catalog: Catalog, wire: Wire, topic: Call
             for *sides, time in moments
         ],
     )
-    catalog.sql("SET 'tablestore.trigger' = 'available-now'")
+    catalog.sql("SET 'tablestore.trigger' = 'available-now'; SET 'table.local-time-zone' = 'UTC'")
     finish(
         catalog,
         "INSERT INTO joined SELECT e.k, e.ts, d.v FROM early AS e LEFT JOIN d FOR SYSTEM_TIME AS OF e.ts ON e.k = d.k",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -139,20 +140,19 @@ TEXTS = [
 
 
 @pytest.fixture
-def catalog(spark: SparkSession, tmp_path: Path) -> Catalog:
+def catalog(spark: SparkSession, tmp_path: Path) -> Iterator[Catalog]:
     settings = {"execution.runtime-mode": "batch", "table.local-time-zone": "Europe/Berlin", TIME_TYPE: "true"}
-    return Catalog(spark, tmp_path / "warehouse", settings=settings)
+    made = Catalog(spark, tmp_path / "warehouse", settings=settings)
+    yield made
+    made.sql("RESET")
 
 
 @pytest.mark.parametrize("cases", [JSON, TIMES, TEXTS], ids=["json", "times", "texts"])
 def test_functions_return_what_flink_s_do(catalog: Catalog, cases: list[tuple[str, Any]]) -> None:
-    try:
-        frame = catalog.sql(f"SELECT {', '.join(text for text, _ in cases)}").frame
-        assert frame is not None
-        found = dict(zip((text for text, _ in cases), frame.collect()[0], strict=True))
-        assert found == dict(cases)
-    finally:
-        catalog.sql("RESET")
+    frame = catalog.sql(f"SELECT {', '.join(text for text, _ in cases)}").frame
+    assert frame is not None
+    found = dict(zip((text for text, _ in cases), frame.collect()[0], strict=True))
+    assert found == dict(cases)
 
 
 def test_an_error_that_is_asked_for_is_raised(catalog: Catalog) -> None:
