@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
@@ -130,14 +130,7 @@ def delete_records(servers: str, topic: str, ends: Mapping[int, int]) -> None:
         future.result()
 
 
-def group_offsets(servers: str, group: str) -> list[TopicPartition]:
-    """Read the committed offsets of a consumer group."""
-    admin = AdminClient({"bootstrap.servers": servers})
-    (future,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    return list(future.result().topic_partitions)
-
-
 __all__ = [
     "AVAILABLE", "CHANGE_TYPE", "COMMIT_VERSION", "DDL", "Follower", "assert_log_is_table", "changes", "delete_records",
-    "fold", "frame", "group_offsets", "log_options", "make", "rows", "state", "versions",
+    "fold", "frame", "log_options", "make", "rows", "state", "versions",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from log_system.kafka import topic_storage
+from log_system.kafka.client.cluster import has_offsets
 from log_system.kafka.client.connect import KafkaClient
 from log_system.kafka.client.topic import delete_topic, describe_topic, ensure_topic
 from snapshot.delta.log import DeltaLog
@@ -26,17 +27,12 @@ from tablestore.context import TableContext
 from tablestore.ddl import create_drop, create_if_absent
 from tests.harness.faults import Crash, failing
 from tests.harness.local_writes import make_table
-from tests.harness.spark_tables import DDL, Follower, frame, group_offsets, log_options, make, rows
+from tests.harness.spark_tables import DDL, Follower, frame, log_options, make, rows
 
 
 @pytest.fixture
 def client(kafka: object) -> KafkaClient:
     return KafkaClient({"bootstrap.servers": kafka.bootstrap_servers})
-
-
-def registered(servers: str, group: str) -> bool:
-    """Tell whether a consumer group has offsets."""
-    return any(offset.offset >= 0 for offset in group_offsets(servers, group))
 
 
 def assert_no_table(path: Path) -> None:
@@ -63,12 +59,12 @@ def test_b45_g20_a_key_table_is_made_opened_and_dropped(
     made.write(frame(spark, [(1, "a")]))
     assert rows(opened.read()) == {1: "a"}
     group = f"tablestore-{TableContext.open(str(path)).spec.table_id}"
-    assert registered(servers, group)
+    assert has_offsets(client, group, name, 2)
 
     opened.drop()
     assert not path.exists()
     assert describe_topic(client, name) is None
-    assert not registered(servers, group)
+    assert not has_offsets(client, group, name, 2)
     with pytest.raises(NotFoundError, match="orders"):
         TableStore.open(spark, path)
 
