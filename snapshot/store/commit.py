@@ -13,7 +13,14 @@ from typing import Any
 from snapshot.delta.log import Commit, DataFile, DeltaLog
 from snapshot.delta.own_commit import replaced
 from snapshot.delta.txn import NUMBER_MAX
-from snapshot.errors import ConflictError, DataLostError, InvalidInputError, OutcomeUnknownError, TableStoreError
+from snapshot.errors import (
+    ConflictError,
+    DataLostError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    TableStoreError,
+    UnavailableError,
+)
 from snapshot.records import Snapshot
 from snapshot.schema.system_columns import SNAPSHOT
 from snapshot.staging.stage import StagedFile
@@ -253,8 +260,17 @@ def check_kept(log: DeltaLog, made: Snapshot) -> None:
 
     Raises:
         DataLostError: another Delta writer, which checks and then writes, has replaced it.
+        OutcomeUnknownError: it was committed, and the file system does not respond any more.
     """
-    found = next(log.commits(made.id, made.id), None) if made.fingerprint else None
+    try:
+        found = next(log.commits(made.id, made.id), None) if made.fingerprint else None
+    except UnavailableError as error:
+        # As it is, this error would say that nothing was committed, and the caller would write the rows again.
+        msg = (
+            f"{log.storage.root}: snapshot {made.id} was committed, but could not be read back: {error} Do not write "
+            f"the rows again before you have looked whether snapshot {made.id} is there."
+        )
+        raise OutcomeUnknownError(msg) from error
     # An entry that is not there has expired.
     if found is not None and found.fingerprint != made.fingerprint:
         raise DataLostError(replaced(log.storage.root, found, made.operation))

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from snapshot.errors import TableReplacedError
 from snapshot.records import Snapshot
 from snapshot.schema.ddl_text import as_data_type
 from snapshot.schema.evolution import (
@@ -26,6 +27,7 @@ from tablestore.after_write import after_write
 from tablestore.ddl.alter import alter
 from tablestore.options.value_types import names_of
 from tablestore.table.handle import TableHandle, exclusive
+from tablestore.write.publish import PublishPendingError, publish_pending
 
 
 class Alter:
@@ -63,12 +65,20 @@ class Alter:
 
         def publish(snapshot: int) -> None:
             # With the new options: the one that was changed may be what kept a snapshot from being published.
-            handle.renew()
-            if changes:
+            def renewed() -> None:
+                handle.renew()
                 handle.writer.publish(snapshot)
-            else:
-                # Options are in effect once they are committed.
-                after_write(f"table {table.path}", "publishing", lambda: handle.writer.publish(snapshot))
+
+            if not (changes and table.log.publishes):
+                # Columns without a log, and options, are in effect once they are committed.
+                after_write(f"table {table.path}", "publishing", renewed)
+                return
+            try:
+                renewed()
+            except (PublishPendingError, TableReplacedError):
+                raise
+            except Exception as error:
+                raise publish_pending(table.files, snapshot, error) from error
 
         return alter(table, changes, set_options=set_options, reset_options=names_of(reset_options), publish=publish)
 

@@ -183,6 +183,59 @@ def test_where_the_store_cannot_be_asked_the_outcome_is_unknown_and_every_file_s
     assert [path for path in held if not (tmp_path / "t" / path).exists()] == []
 
 
+@pytest.mark.parametrize("key", [True, False])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda t: t.write([{"id": 50, "v": "new"}]),
+        lambda t: t.update("id = 1", {"v": "'new'"}),
+        lambda t: t.delete("id = 1"),
+        lambda t: t.overwrite([{"id": 50, "v": "new"}]),
+        lambda t: t.maintenance.rollback(1),
+    ],
+    ids=["write", "update", "delete", "overwrite", "rollback"],
+)
+def test_a_store_that_answers_nothing_after_the_commit_does_not_undo_it(tmp_path: Path, key: bool, verb: Any) -> None:
+    """An error that says "nothing was committed" would make the caller write the rows again."""
+    faulty, whole = (open_local(filled(tmp_path / name, key)[0].path) for name in ("faulty", "whole"))
+    with unreadable_commit(), pytest.raises(OutcomeUnknownError, match="snapshot 4 was committed"):
+        verb(faulty)
+    verb(whole)
+    for handle in (faulty, whole):
+        handle.write([{"id": 70, "v": "more"}])
+    assert content(str(tmp_path / "faulty")) == content(str(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("key", [True, False])
+def test_a_store_that_answers_nothing_after_a_change_of_columns_does_not_undo_it(tmp_path: Path, key: bool) -> None:
+    table, _ = filled(tmp_path / "t", key)
+    handle = open_local(table.path)
+    with unreadable_commit():
+        made = handle.alter.add_column("w", "int")
+    assert made is not None
+    with unreadable_commit():
+        assert handle.alter.set_options({"compaction.commits": 7}) is not None
+    assert "w" in open_local(table.path).schema.names
+    handle.write([{"id": 70, "v": "more", "w": 1}])
+
+
+@contextmanager
+def unreadable_commit() -> Iterator[None]:
+    """An entry that is put cannot be read from then on, until the block ends."""
+    made: set[str] = set()
+
+    def put(real: Any, storage: Storage, path: str, *data: Any) -> Any:
+        made.add(path)
+        return real(storage, path, *data)
+
+    def read(real: Any, storage: Storage, path: str) -> Any:
+        return refused(real) if path in made else real(storage, path)
+
+    always = range(1, 1_000)
+    with double("put_new", put, always), double("read", read, always):
+        yield
+
+
 @pytest.mark.parametrize("number", [errno.EDQUOT, errno.EIO])
 def test_a_draft_that_cannot_be_removed_does_not_undo_the_commit(tmp_path: Path, number: int) -> None:
     table, writer = filled(tmp_path / "t", key=True)
