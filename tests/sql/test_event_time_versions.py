@@ -106,6 +106,51 @@ def test_each_row_is_joined_with_the_version_of_its_time(
         assert any(row[2] is None for row in found) == (kind == "LEFT")
 
 
+def test_windows_and_distinct_rows_of_the_join(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    """In one query with the join; counted in windows of the rows' time."""
+    orders, versions = tables(catalog, wire, topic)
+    catalog.sql(
+        f"CREATE VIEW joined AS {JOIN.format('').replace('o.v,', 'o.v, o.ts,')}; CREATE TABLE counts (start "
+        "TIMESTAMP_LTZ(3), k STRING, n BIGINT, w BIGINT); CREATE TABLE seen (k STRING); SET 'tablestore.trigger' = "
+        "'available-now'; SET 'table.local-time-zone' = 'UTC'"
+    )
+    insert = (
+        "EXECUTE STATEMENT SET BEGIN INSERT INTO counts SELECT window_start, k, COUNT(*), SUM(w) FROM TABLE(TUMBLE("
+        "TABLE joined, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY window_start, window_end, k; "
+        "INSERT INTO seen SELECT DISTINCT k FROM joined; END"
+    )
+    chance = random.Random(11)
+    left, right = made(chance, 40, deletes=False), made(chance, 40, deletes=True)
+    for part in (slice(0, 20), slice(20, 40)):
+        wire.send(orders, records(left[part]))
+        wire.send(versions, records(right[part]))
+        finish(catalog, insert)
+    for each in (orders, versions):
+        wire.send(each, records([("z", 0, END)]))
+    finish(catalog, insert)
+    wanted: dict[tuple[int, str], tuple[int, int]] = {}
+    for k, v, w in expected(left, right, "INNER").elements():
+        time = START + left[v][2]
+        n, total = wanted.get((time - time % 10_000, k), (0, 0))
+        wanted[time - time % 10_000, k] = (n + 1, total + w)
+    found = rows(catalog, "SELECT UNIX_MILLIS(start), k, n, w FROM counts")
+    assert sorted(found) == sorted((*place, *sums) for place, sums in wanted.items())
+    assert sorted(rows(catalog, "SELECT k FROM seen")) == [(k,) for k in sorted({k for _, k in wanted})]
+
+
+def test_a_batch_query_has_no_versions(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
+    """It reads the current row of each key; PROCTIME() may be a column of a query in FROM."""
+    orders, versions = tables(catalog, wire, topic)
+    wire.send(orders, records([("a", 1, 15)]))
+    wire.send(versions, records([("a", 10, 0), ("a", 20, 20)]))
+    text = JOIN.format("").replace("FROM o", "FROM (SELECT *, PROCTIME() AS now FROM o) AS o").replace("o.ts", "o.now")
+    assert catalog.sql(text).frame is not None
+    catalog.sql("SET 'execution.runtime-mode' = 'batch'")
+    with pytest.raises(InvalidInputError, match="AS OF an event time is not supported in a batch query"):
+        catalog.sql(JOIN.format(""))
+    assert rows(catalog, text) == [("a", 1, 20)]
+
+
 def test_versions_of_1970_are_versions(catalog: Catalog, wire: Wire, topic: Callable[[], str]) -> None:
     """Rows of a first snapshot of Debezium may have the time 0, where the watermark of Spark begins."""
     orders, changes = wire.make(topic()), wire.make(topic())
@@ -181,7 +226,10 @@ def test_versions_whose_time_is_not_known_are_refused(catalog: Catalog, wire: Wi
         (JOIN.format("").replace("o.ts", "o.v"), "'v', a time that is not PROCTIME.*has no watermark"),
         (JOIN.format("").replace("o.ts", "o.ts - INTERVAL '1' SECOND"), "FOR SYSTEM_TIME AS OF an expression"),
         (JOIN.format("") + " JOIN r FOR SYSTEM_TIME AS OF o.p AS p ON o.k = p.k", "by event time and by PROCTIME"),
-        (f"SELECT w, COUNT(*) FROM ({JOIN.format('')}) AS j GROUP BY w", "updating result over"),
+        (
+            f"SELECT w, COUNT(*) FROM ({JOIN.format('')}) AS j GROUP BY w",
+            "joins FOR SYSTEM_TIME AS OF of event time.*INTO a table",
+        ),
     ]:
         with pytest.raises(InvalidInputError, match=match):
             catalog.sql(text)

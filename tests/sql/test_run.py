@@ -198,6 +198,8 @@ def test_queries_that_would_be_wrong_are_refused(catalog: Catalog, wire: Wire, t
         ("SET 'table.exec.sink.upsert-materialize' = 'force'", "not supported: an INSERT is refused"),
         ("SET 'table.exec.source.cdc-events-duplicate' = 'true'", "not supported: changes .* are taken as they are"),
         ("INSERT INTO u SELECT COUNT(*), a FROM s GROUP BY a", "PRIMARY KEY"),
+        ("SELECT LAST_VALUE(n) FROM u", "column 8: LAST_VALUE.* over rows that change .*no order.*ROW_NUMBER"),
+        ("SELECT ANY_VALUE(n) FILTER (WHERE n > 1) FROM u", "column 8: ANY_VALUE.* over rows that change .*no order"),
         ("SELECT STDDEV(n) FROM u", "column 8: STDDEV.* over rows that change; .*MIN and MAX are.*'batch'"),
         (
             "SELECT a, MIN(ARRAY[c]) FROM (SELECT a, COUNT(*) AS c FROM s GROUP BY a, b) AS q GROUP BY a",

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,40 @@ def test_windows_come_once_when_the_watermark_passes(catalog: Catalog, wire: Wir
     ).frame
     assert frame is not None
     assert [(str(row[0]), str(row[1]), *row[2:]) for row in frame.collect()] == [(at(1), at(17), "a", 4), (at(31), at(36), "a", 1)]  # fmt: skip  # noqa: E501
+
+
+@pytest.mark.parametrize("data_type", ["TIMESTAMP(3)", "TIMESTAMP_LTZ(3)"])
+def test_windows_of_1970_and_before_are_windows(
+    catalog: Catalog, wire: Wire, topic: Callable[[], str], data_type: str
+) -> None:
+    """Spark's watermark begins at the epoch; a record whose time is missing in its producer often has that time."""
+    catalog.sql("SET 'table.local-time-zone' = 'UTC'")
+    times = [-19, -8, -1, 0, 1, 12, 300]
+    zone = "Z" if "LTZ" in data_type else ""
+    rows = [{"ts": early(second) + zone} for second in times]
+    columns = f"ts {data_type}, WATERMARK FOR ts AS ts - INTERVAL '2' SECOND"
+    stream(catalog, wire, topic(), "t", columns, rows, maxRowsPerTrigger="2")
+    calls = {
+        "tumble": "TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' SECOND)",
+        "hop": "HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' SECONDS, INTERVAL '10' SECONDS)",
+        "cumulate": "CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '10' SECOND)",
+    }
+    group = "GROUP BY window_start, window_end"
+    texts = [
+        f"SELECT '{kind}', window_start, window_end, COUNT(*) FROM TABLE({c}) {group}" for kind, c in calls.items()
+    ]
+    expected: Counter[tuple[Any, ...]] = Counter()
+    for second in times[:-1]:
+        begin = second - second % 10
+        step = second - second % 5
+        expected["tumble", early(begin), early(begin + 10)] += 1
+        expected.update(("hop", early(start), early(start + 10)) for start in (step - 5, step))
+        expected.update(("cumulate", early(begin), early(end)) for end in range(step + 5, begin + 11, 5))
+    assert seen(catalog, " UNION ALL ".join(texts)) == Counter((*row, str(n)) for row, n in expected.items())
+
+
+def early(second: int) -> str:
+    return str(datetime(1970, 1, 1) + timedelta(seconds=second))
 
 
 def test_a_silent_partition_holds_no_window_up_once_it_is_idle(

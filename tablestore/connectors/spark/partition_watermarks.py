@@ -332,3 +332,12 @@ def instant(time: Column, data_type: DataType) -> Column:
     if not isinstance(data_type, TimestampNTZType):
         return time
     return F.expr("TIMESTAMP '1970-01-01 00:00:00Z'") + (time - F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'"))
+
+
+def complete_at(time: Column, name: str) -> Column:
+    """Return a TIMESTAMP column by which Spark knows that a group is complete: when the watermark has passed it.
+
+    Spark's watermark begins at 1970-01-01. What is complete then or before would be late from the start, so it is
+    complete as soon as the watermark moves.
+    """
+    return F.greatest(time, F.timestamp_micros(F.lit(1))).alias(name, metadata={MARK: 0})

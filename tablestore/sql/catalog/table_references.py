@@ -8,7 +8,8 @@ from snapshot.errors import NotFoundError
 from tablestore.inspect.metadata_tables import INSPECTED
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.parser.error_location import RefusedError, placed
-from tablestore.sql.parser.statements import Query
+from tablestore.sql.parser.functions.time_functions import PROCTIME
+from tablestore.sql.parser.statements import ComputedColumn, CreateTable, Query
 
 
 def tables_in(query: Query) -> tuple[str, ...]:
@@ -44,3 +45,29 @@ def check_there(scope: Scope, query: Query) -> None:
         if scope.find(name) is None and not is_inside(scope, name):
             node = next(each for each in query.tree.find_all(exp.Table) if each.name == name)
             raise NotFoundError(str(placed(RefusedError(node, str(scope.missing(name))), query)))
+
+
+def is_proctime(scope: Scope, moment: exp.Expr, query: Query) -> bool:
+    """Return whether the time of FOR SYSTEM_TIME AS OF is ``PROCTIME()`` or a column of it."""
+    if isinstance(moment, exp.Column):
+        return moment.name.lower() in _proctimes(scope, query)
+    return _is_call(moment)
+
+
+def _is_call(expression: exp.Expr) -> bool:
+    return isinstance(expression, exp.Anonymous) and expression.name.upper() == PROCTIME
+
+
+def _proctimes(scope: Scope, query: Query) -> set[str]:
+    """Return the lower-case names of all ``PROCTIME()`` columns that a query reads, through views too."""
+    found = {alias.alias.lower() for alias in query.tree.find_all(exp.Alias) if _is_call(alias.this)}
+    for name in tables_in(query):
+        if is_inside(scope, name):
+            continue
+        made = scope.definition(name).made
+        if not isinstance(made, CreateTable):
+            found |= _proctimes(scope, made.query)
+            continue
+        computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
+        found |= {each.name.lower() for each in computed if each.expression.upper().replace(" ", "") == f"{PROCTIME}()"}
+    return found

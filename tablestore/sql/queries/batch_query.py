@@ -19,7 +19,7 @@ from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.hints import batch_read, with_hints
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import ConnectorTable, with_computed
-from tablestore.sql.catalog.table_references import check_there, is_inside, tables_in
+from tablestore.sql.catalog.table_references import check_there, is_inside, is_proctime, tables_in
 from tablestore.sql.parser.dialect import to_spark
 from tablestore.sql.parser.error_location import RefusedError, placed
 from tablestore.sql.parser.errors import SqlError
@@ -49,24 +49,39 @@ def batch_frame(scope: Scope, query: Query, depth: int = 0) -> DataFrame:
     query = with_hints(scope, query)
     frames = {name: batch_table(scope, name, depth) for name in tables_in(query)}
     try:
+        _check_versions(scope, query)
         return over(scope.spark, *_with_times(query.tree, frames))
     except RefusedError as error:
         raise placed(error, query) from None
+
+
+def _check_versions(scope: Scope, query: Query) -> None:
+    """Check that tables are joined as of now, since a batch query reads current rows.
+
+    Raises:
+        RefusedError: one is joined as of another time.
+    """
+    for table in query.tree.find_all(exp.Table):
+        version = table.args.get("version")
+        if version is None or is_proctime(scope, version.expression, query):
+            continue
+        if isinstance(version.expression, exp.Column):
+            reason = (
+                f"'{table.name}' FOR SYSTEM_TIME AS OF an event time is not supported in a batch query, which reads "
+                "the current row of each key and not its versions: SET 'execution.runtime-mode' = 'streaming', or join "
+                "with current rows: FOR SYSTEM_TIME AS OF a column AS PROCTIME()."
+            )
+        else:
+            reason = "reading an old snapshot is not supported in SQL yet; use catalog.table(name).read(timestamp=...)."
+        raise RefusedError(table, reason)
 
 
 def _with_times(tree: exp.Expr, frames: dict[str, DataFrame]) -> tuple[exp.Expr, dict[str, DataFrame]]:
     """Replace tables with windows by frames with window columns, and lookup joins by plain joins."""
     tree, frames = tree.copy(), dict(frames)
     for number, table in enumerate(list(tree.find_all(exp.Table))):
-        version = table.args.get("version")
-        if version is not None:
-            if not isinstance(version.expression, exp.Column | exp.Anonymous):
-                reason = (
-                    "reading an old snapshot is not supported in SQL yet; use catalog.table(name).read(timestamp=...)."
-                )
-                raise RefusedError(table, reason)
-            # A batch query reads current rows anyway, as a lookup does.
-            table.set("version", None)
+        # A batch query reads current rows anyway, as a lookup does.
+        table.set("version", None)
         windows = windows_of(table)
         if windows is None:
             continue

@@ -16,9 +16,7 @@ from sqlglot import exp
 from tablestore.spark.connect import is_remote
 from tablestore.sql.catalog.session_scope import Scope
 from tablestore.sql.catalog.table_frames import with_computed
-from tablestore.sql.catalog.table_references import tables_in
-from tablestore.sql.parser.functions.time_functions import PROCTIME
-from tablestore.sql.parser.statements import ComputedColumn, CreateTable, Query
+from tablestore.sql.parser.statements import CreateTable
 from tablestore.sql.queries.append_query import is_grouped
 from tablestore.sql.queries.batch_query import over
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
@@ -145,23 +143,3 @@ def _newest(scope: Scope, batch: DataFrame, name: str) -> DataFrame:
         allow_references=scope.allowed.entries,
     )
     return with_computed(table.read(), definition.made)
-
-
-def is_proctime(scope: Scope, moment: exp.Expr, query: Query) -> bool:
-    """Return whether the time of FOR SYSTEM_TIME AS OF is ``PROCTIME()`` or a column of it."""
-    if isinstance(moment, exp.Anonymous):
-        return moment.name.upper() == PROCTIME
-    return isinstance(moment, exp.Column) and moment.name.lower() in _proctimes(scope, query)
-
-
-def _proctimes(scope: Scope, query: Query) -> set[str]:
-    """Return the lower-case names of all ``PROCTIME()`` columns in the tables that a query reads, through views too."""
-    found: set[str] = set()
-    for name in tables_in(query):
-        made = scope.definition(name).made
-        if not isinstance(made, CreateTable):
-            found |= _proctimes(scope, made.query)
-            continue
-        computed = [column for column in made.columns if isinstance(column, ComputedColumn)]
-        found |= {each.name.lower() for each in computed if each.expression.upper().replace(" ", "") == f"{PROCTIME}()"}
-    return found

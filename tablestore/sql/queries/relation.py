@@ -185,7 +185,9 @@ def distinct(relation: Relation) -> Relation:
     """Return a relation without duplicate rows."""
     if relation.rows is not None:
         # A stateful operator on top of this one, such as an aggregate, makes a chain.
-        return of_rows(relation.rows.dropDuplicates(), chained=not relation.final, final=relation.final)
+        return of_rows(
+            relation.rows.dropDuplicates(), chained=relation.chained or not relation.final, final=relation.final
+        )
     outputs = tuple(f"_output_{number}" for number in range(len(relation.names)))
     rows = signed(_named(relation.changes(), outputs))
     counted = rows.groupBy(*outputs).agg(F.sum(_SIGN).alias(_NET), F.count(F.lit(1)).alias(SEQ))

@@ -25,6 +25,7 @@ from tablestore.sql.queries.distinct_aggregates import (
     outputs_over,
     said_over,
 )
+from tablestore.sql.queries.unsupported import ONE_ROW, refuse
 
 
 class Sum(StrEnum):
@@ -121,6 +122,9 @@ def _aggregate(node: exp.AggFunc | exp.Filter, arguments: dict[exp.Expr, str]) -
     condition, inside = condition_of(node)
     kind = next((found for each, found in _SUMS.items() if type(inside) is each), None)
     if kind is None:
+        if isinstance(inside, exp.First | exp.Last | exp.FirstValue | exp.LastValue | exp.AnyValue):
+            why = f"rows that change come in no order by which a first or last one is known; ORDER them: {ONE_ROW}"
+            refuse(node, f"{node.sql('spark')} over rows that change", why)
         raise RefusedError(node, f"{node.sql('spark')} {_WHY}")
     distinct = isinstance(inside.this, exp.Distinct)
     of_all = isinstance(inside.this, exp.Star | exp.Literal)

@@ -23,16 +23,17 @@ from snapshot.row_kind import CHANGE_TYPE, RowKind
 from snapshot.schema.system_columns import SEQ
 from tablestore.connectors.option_names import Connector
 from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
-from tablestore.connectors.spark.partition_watermarks import instant
+from tablestore.connectors.spark.partition_watermarks import complete_at, instant
 from tablestore.spark.changelog import holds_map
 from tablestore.sql.catalog.binding import connector_of, is_changelog
 from tablestore.sql.catalog.session_scope import Scope
+from tablestore.sql.catalog.table_references import is_proctime
 from tablestore.sql.operators.stateful import StatePlace
 from tablestore.sql.operators.version_join import DELETED, TIME, version_join
 from tablestore.sql.parser.qualify import Source, qualified
 from tablestore.sql.parser.statements import CreateTable, MetadataColumn, Query
 from tablestore.sql.queries.joins import JOINED, JoinedRows, equalities, over_join
-from tablestore.sql.queries.lookup_joins import is_proctime, lookups_in, side_of
+from tablestore.sql.queries.lookup_joins import lookups_in, side_of
 from tablestore.sql.queries.query_inputs import Parts, QueryInput
 from tablestore.sql.queries.relation import of_rows
 from tablestore.sql.queries.sources import is_endless, source, timed_changes
@@ -186,6 +187,9 @@ def version_joined(
         rows = version_join(rows, frame, keys, place(), is_left=each.is_left)
         names |= {(each.alias, name): column for name, column in own.items()}
         conditions += others
+    for time in times:
+        # Rows come in the order of this time, so windows of it may follow.
+        rows = rows.withColumn(time, F.col(time).alias(time, metadata={WATERMARK: 0}))
     relation = of_rows(rows.drop(TIME), chained=True, final=bool(times))
     made, part = over_join(said, JoinedRows(relation, names), conditions)
     return made, Parts((part,), parts.inner)
@@ -229,8 +233,7 @@ def _micros(time: Column, field: StructField, table: str) -> Column:
 
 def _held(rows: DataFrame) -> DataFrame:
     """Return rows once the watermark of the query has passed their `TIME`; those that come after it are dropped."""
-    # Spark's first watermark is 1970: what is at that time or before would be late, such as Debezium's snapshots.
-    mark = F.timestamp_micros(F.greatest(TIME, F.lit(1))).alias(_MARK, metadata={WATERMARK: 0})
+    mark = complete_at(F.timestamp_micros(TIME), _MARK)
     bare = [F.col(name).alias(name, metadata={}) for name in rows.columns]
     spread = F.xxhash64(*(F.col(field.name) for field in rows.schema if not holds_map(field.dataType))).alias("_spread")
     groups = rows.select(mark, spread, F.struct(*bare).alias("_row")).groupBy(_MARK, "_spread")

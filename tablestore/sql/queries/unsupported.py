@@ -125,7 +125,8 @@ def check_not_final(node: exp.Expr, is_final: bool) -> None:
     """
     if is_final:
         why = (
-            "Spark returns results either when a watermark passes or immediately, not both; INSERT the windows "
-            f"INTO a table and read that, or {BATCH}"
+            "Spark returns results either when a watermark passes or immediately, not both; INSERT these rows INTO a "
+            f"table and read that, or {BATCH}"
         )
-        refuse(node, "an updating result over windows or outer joins of event time", why)
+        what = "an updating result over windows, or over outer joins or joins FOR SYSTEM_TIME AS OF of event time,"
+        refuse(node, what, why)

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from snapshot.quoting import backquoted
 from tablestore.connectors.spark.partition_watermarks import MARK as WATERMARK
-from tablestore.connectors.spark.partition_watermarks import instant
+from tablestore.connectors.spark.partition_watermarks import complete_at, instant
 from tablestore.sql.parser.error_location import RefusedError
 from tablestore.sql.parser.window_types import END, START, TIME, WindowKind, Windows
 from tablestore.sql.queries.unsupported import refuse
@@ -60,7 +60,7 @@ def windowed(frame: DataFrame, windows: Windows, node: exp.Expr) -> DataFrame:
         made = made.select(*columns, START, F.explode(ends).alias(END))
     over = instant(F.col(END), field.dataType)
     last = F.col(END) - F.expr("INTERVAL '0.001' SECOND")
-    return made.select(*columns, START, END, last.alias(TIME), over.alias(MARK, metadata={WATERMARK: 0}))
+    return made.select(*columns, START, END, last.alias(TIME), complete_at(over, MARK))
 
 
 def over_windows(select: exp.Select, alias: str, windows: Windows) -> bool:
