@@ -1,4 +1,4 @@
-"""Writes without Spark: one row at a time, many rows into table and log, appends beside deltalake's writer.
+"""Writes without Spark: single rows, many rows into table and log in one write and in 20, appends beside deltalake.
 
 Two cores are used by the writer's threads and, where there is a log, by the broker too. The start is a new process that
 imports the package, opens a table, writes a row and has it published.
@@ -26,6 +26,7 @@ def run(bench: Bench) -> list[Result]:
     return [
         *_one_row(bench, writes),
         *_many_rows(bench, data),
+        *_many_writes(bench),
         *_appends(bench, data),
         _start(bench),
     ]
@@ -71,6 +72,25 @@ def _many_rows(bench: Bench, data: pa.Table) -> list[Result]:
     turns = bench.take_turns("upserts", {"write": upsert}, rounds=3, rows=data.num_rows)
     rate = data.num_rows / turns["write"].median
     return [reach(f"{count_text(data.num_rows)} distinct upserts into table and JSON log", rate, 500_000)]
+
+
+def _many_writes(bench: Bench) -> list[Result]:
+    """Measure writes of the same keys in another order each; each returns when it is committed and published."""
+    keys, writes = bench.size(100_000, 10_000), 20
+    data = rows(keys)
+    batches = [data.take(np.random.default_rng(seed).permutation(keys)) for seed in range(writes)]
+
+    def upserts() -> float:
+        table = _table(bench, "writes", log=True)
+        table.recover()
+        taken = timed(lambda: [table.write(batch) for batch in batches])
+        table.close()
+        return taken
+
+    turns = bench.take_turns("writes", {"write": upserts}, rounds=5, rows=keys * writes)
+    rate = keys * writes / turns["write"].median
+    what = f"{writes} writes of {count_text(keys)} distinct keys into table and JSON log"
+    return [reach(what, rate, None if bench.small else 350_000)]
 
 
 def _appends(bench: Bench, data: pa.Table) -> list[Result]:
