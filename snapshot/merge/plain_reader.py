@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -90,7 +89,7 @@ def _rows(
             kinds = batch.column(KIND).to_numpy()
             mask = pa.array((kinds == RowKind.INSERT) | (kinds == RowKind.UPDATE_AFTER))
             if bits and bits.rows is not None:
-                mask = pa.array(~np.asarray(bits.rows.lacks(pa.array(np.arange(place, place + batch.num_rows)))))
+                mask = bits.rows.mask(place, batch.num_rows)
             place += batch.num_rows
             yield from _kept([batch.column(name) for name in names], wanted, mask)
 

@@ -63,16 +63,26 @@ def as_schema(schema: pa.Schema | StructType | str) -> StructType:
     """
     if isinstance(schema, StructType):
         return schema
+    if isinstance(schema, pa.Schema):
+        return StructType([_from_arrow(field) for field in schema])
+    expected = "schema: expected a Spark or Arrow schema, or DDL text such as 'id bigint, name string', got"
+    if not isinstance(schema, str):
+        hint = "; pass its schema" if isinstance(getattr(schema, "schema", None), pa.Schema) else ""
+        msg = f"{expected} a {type(schema).__name__}{hint}."
+        raise InvalidInputError(msg)
     try:
-        if isinstance(schema, str):
-            parsed = _by_spark_or(StructType.fromDDL, columns_of, schema)
-            return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
-        return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+        parsed = _by_spark_or(StructType.fromDDL, columns_of, schema)
     except PySparkException as error:
-        msg = (
-            "schema: expected a Spark or Arrow schema, or DDL text such as 'id bigint, name string', got "
-            f"{schema!r}: {error}"
-        )
+        msg = f"{expected} {schema!r}: {error}"
+        raise InvalidInputError(msg) from error
+    return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
+
+
+def _from_arrow(field: pa.Field) -> StructField:
+    try:
+        return from_arrow_schema(pa.schema([field]), prefer_timestamp_ntz=True).fields[0]
+    except (PySparkException, ValueError) as error:
+        msg = f"schema: column {field.name!r}: Spark has no type for Arrow's {field.type}; choose another."
         raise InvalidInputError(msg) from error
 
 
@@ -114,7 +124,8 @@ def columns_of(text: str) -> StructType:
     try:
         tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect="spark")
     except SqlglotError as error:
-        raise _not_ddl(text, str(error).splitlines()[0]) from error
+        # sqlglot counts the columns of the text around it, too.
+        raise _not_ddl(text, str(error).splitlines()[0].partition(" Line 1")[0]) from error
     columns = tree.this.expressions if isinstance(tree, exp.Create) and isinstance(tree.this, exp.Schema) else []
     if not columns or not all(isinstance(column, exp.ColumnDef) for column in columns):
         raise _not_ddl(text, "it has something other than columns")

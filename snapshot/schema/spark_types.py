@@ -128,6 +128,7 @@ _ATOMIC_TYPES = (
 )  # fmt: skip
 _PARTITION_TYPES = (BooleanType, ByteType, ShortType, IntegerType, LongType, DecimalType, StringType, DateType)
 _KEY_TYPES = (*_PARTITION_TYPES, BinaryType, TimestampType, TimestampNTZType)
+_DIGITS_MAX = 38
 _WIDER: dict[type[DataType], int] = {ByteType: 1, ShortType: 2, IntegerType: 3, LongType: 4}
 
 
@@ -205,6 +206,12 @@ def _check_type(path: str, data_type: DataType) -> None:
         msg = (
             f"schema: column {path!r} has type {data_type.simpleString()}, which Delta tables of this store do "
             "not support."
+        )
+        raise InvalidInputError(msg)
+    elif isinstance(data_type, DecimalType) and not 0 <= data_type.scale <= data_type.precision <= _DIGITS_MAX:
+        msg = (
+            f"schema: column {path!r} has type {data_type.simpleString()}; expected decimal(p, s) with s at most p and "
+            f"p at most {_DIGITS_MAX}."
         )
         raise InvalidInputError(msg)
 

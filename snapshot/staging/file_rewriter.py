@@ -19,7 +19,15 @@ from snapshot.row_kind import KIND, RowKind
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import conform, relabelled, with_kind
 from snapshot.staging.parquet_writer import ParquetFiles, PartitionedFiles, removed_on_error
-from snapshot.staging.stage import CHANGES, Role, StagedFile, refuse_nulls, refuse_partitions, refuse_rejected
+from snapshot.staging.stage import (
+    CHANGES,
+    Role,
+    StagedFile,
+    refuse_broken_text,
+    refuse_nulls,
+    refuse_partitions,
+    refuse_rejected,
+)
 from snapshot.storage import Storage
 
 
@@ -115,6 +123,7 @@ class FileRewriter:
         """Return the new rows after checking that they can be stored."""
         after = self._named(columns)
         wanted = pc.greater_equal(acts, int(Act.UPDATE))
+        refuse_broken_text(after)
         refuse_partitions(after, self.spec, wanted)
         for field in self.spec.arrow:
             if not field.nullable:

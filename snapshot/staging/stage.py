@@ -131,6 +131,31 @@ def refuse_nulls(nulls: pa.Array, name: str, spec: TableSpec) -> None:
         raise InvalidInputError(msg)
 
 
+def refuse_broken_text(batch: pa.RecordBatch) -> None:
+    """Check that strings are UTF-8, which neither Arrow nor Spark makes sure of; readers and the log need it.
+
+    Raises:
+        InvalidInputError: one is not.
+    """
+    for field, values in zip(batch.schema, batch.columns, strict=True):
+        if not _has_text(field.type):
+            continue
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            msg = (
+                f"column {field.name!r}: a string is not UTF-8 text: {error}. Decode it from its own encoding, or "
+                "store it in a binary column."
+            )
+            raise InvalidInputError(msg) from error
+
+
+def _has_text(data_type: pa.DataType) -> bool:
+    if pa.types.is_nested(data_type):
+        return any(_has_text(data_type.field(number).type) for number in range(data_type.num_fields))
+    return bool(pa.types.is_string(data_type))
+
+
 def refuse_partitions(batch: pa.RecordBatch, spec: TableSpec, wanted: pa.Array | None = None) -> None:
     """Check that Delta can store the values of the partition columns.
 
@@ -241,6 +266,7 @@ class Stager:
 
     def _check_values(self, batch: pa.RecordBatch) -> None:
         self._check_nulls(batch)
+        refuse_broken_text(batch)
         arrives = None
         if self.spec.has_key and self.spec.partition_by:
             kinds = batch.column(batch.schema.get_field_index(KIND))

@@ -13,6 +13,8 @@ from snapshot.errors import InvalidInputError, UnavailableError
 from snapshot.records import SentRange
 from snapshot.staging.stage import Role, StagedFile, StagesRows
 
+NOTHING_WRITTEN = "Nothing was written."
+"""The end of an error's message, which may come from a place that says so already."""
 STAGED = (
     "path string, size long, rows long, deletes long, partition string, stats string, role string, sent string, "
     "rejected string, failed string"
@@ -89,6 +91,6 @@ def accept_staged(stager: StagesRows, rows: Sequence[dict[str, object]]) -> list
     rejected = [str(row["rejected"]) for row in rows if row["rejected"] is not None]
     if rejected:
         stager.remove(staged)
-        msg = f"{rejected[0]} Nothing was written."
+        msg = f"{rejected[0].removesuffix(NOTHING_WRITTEN).rstrip()} {NOTHING_WRITTEN}"
         raise InvalidInputError(msg)
     return staged

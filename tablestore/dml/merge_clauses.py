@@ -135,14 +135,14 @@ def when_not_matched_by_source(condition: Condition | None = None) -> WhenNotMat
     return WhenNotMatchedBySource(condition)
 
 
-def check_clauses(clauses: Sequence[Clause]) -> None:
+def check_clauses(clauses: object) -> None:
     """Check that a merge has clauses and that each of them can be reached.
 
     Raises:
         InvalidInputError: there is no clause, an element is not a clause, or a clause follows one that applies to all
             rows of its kind.
     """
-    if not clauses or not all(isinstance(each, Clause) for each in clauses):
+    if not isinstance(clauses, Sequence) or not clauses or not all(isinstance(each, Clause) for each in clauses):
         msg = (
             "merge: when expects clauses, such as [when_matched().update(), when_not_matched().insert()]; got "
             f"{clauses!r}."

@@ -20,6 +20,7 @@ from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import BATCH_ROWS, spilling, streamed, type_name
 from snapshot.quoting import quoted
 from snapshot.schema.spec import TableSpec
+from snapshot.staging.task_results import NOTHING_WRITTEN
 from tablestore.dml.merge_clauses import (
     Action,
     Clause,
@@ -151,7 +152,7 @@ class LocalMerge:
             except (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.OutOfRangeException) as error:
                 if error.__cause__ is not None:
                     raise
-                msg = f"merge: DuckDB cannot evaluate it: {_reason(error)}. Nothing was written."
+                msg = f"merge: DuckDB cannot evaluate it: {_reason(error)}. {NOTHING_WRITTEN}"
                 raise InvalidInputError(msg) from error
 
     def _query(self, kept: Sequence[str]) -> str:

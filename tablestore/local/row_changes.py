@@ -13,6 +13,7 @@ import pyarrow as pa
 from snapshot.errors import InvalidInputError
 from snapshot.merge.duckdb_engine import MEMORY_LIMIT, spilling, type_name
 from snapshot.quoting import quoted
+from snapshot.staging.task_results import NOTHING_WRITTEN
 from tablestore.local.text_filter import parse_expression, parse_filter
 from tablestore.write.value_casts import array_of, cast_array
 
@@ -27,9 +28,7 @@ class RowChanges:
         where: the condition; None for all rows.
     """
 
-    def __init__(
-        self, schema: pa.Schema, verb: str, where: str | None, values: Mapping[str, Value] | None = None
-    ) -> None:
+    def __init__(self, schema: pa.Schema, verb: str, where: str | None, values: object = None) -> None:
         """Check a statement.
 
         Args:
@@ -46,7 +45,10 @@ class RowChanges:
         self.where = None if where is None else parse_filter(where, schema, f"{verb}: where")
         self._texts: dict[str, str] = {}
         self._constants: dict[str, pa.Array] = {}
-        for name, value in ({} if values is None else values).items():
+        if values is not None and not isinstance(values, Mapping):
+            msg = f"{verb}: set: expected new values by column, such as {{'price': 'price * 2'}}; got {values!r:.200}."
+            raise InvalidInputError(msg)
+        for name, value in (values or {}).items():
             self._assign(name, value)
         if self._texts:
             with self.evaluator() as evaluator:
@@ -130,7 +132,7 @@ class RowEvaluator:
             return self._connection.sql(f"SELECT {selected} FROM rows").to_arrow_table()
         except duckdb.Error as error:
             reason = str(error).splitlines()[0].rstrip(".")
-            msg = f"{self._verb}: {clause}: DuckDB cannot evaluate it: {reason}. Nothing was written."
+            msg = f"{self._verb}: {clause}: DuckDB cannot evaluate it: {reason}. {NOTHING_WRITTEN}"
             raise InvalidInputError(msg) from error
 
 

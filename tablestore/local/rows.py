@@ -35,7 +35,7 @@ def reader(
         InvalidInputError: the condition is invalid.
     """
     spec = files.spec
-    predicate = _parsed(condition, spec.arrow) if isinstance(condition, str) else condition
+    predicate = _parsed(condition, spec.arrow)
     names, late = list(wanted.names), predicate is not None and _reads_renamed(spec, predicate)
     if predicate is not None and late:
         names += sorted(predicate.columns - set(names))
@@ -68,7 +68,9 @@ def _reads_renamed(spec: TableSpec, predicate: TextPredicate) -> bool:
     return any(named.type != held.type for named, held in columns if named.name in predicate.columns)
 
 
-def _parsed(condition: str, schema: pa.Schema) -> TextPredicate:
-    from tablestore.local.text_filter import parse_filter  # noqa: PLC0415 - sqlglot takes a while to load
+def _parsed(condition: str | TextPredicate | None, schema: pa.Schema) -> TextPredicate | None:
+    if condition is None:
+        return None
+    from tablestore.local.text_filter import TextPredicate, parse_filter  # noqa: PLC0415 - sqlglot takes a while to load
 
-    return parse_filter(condition, schema)
+    return condition if isinstance(condition, TextPredicate) else parse_filter(condition, schema)

@@ -17,7 +17,6 @@ from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
 from tablestore.local.handle import LocalHandle
 from tablestore.local.repeatable import repeatable, repeatable_loosely
-from tablestore.local.row_changes import Value
 from tablestore.local.staging import stage_rows
 from tablestore.local.table_reader import LocalTableReader
 from tablestore.maintenance.compact import compact
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tablestore.dml.merge_clauses import Clause
+    from tablestore.local.row_changes import Value
     from tablestore.table.alter import Alter
 
 

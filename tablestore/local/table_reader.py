@@ -22,6 +22,7 @@ from tablestore.local.tail import feed_schema, followed, in_order
 from tablestore.local.threads import ReadAnew, cores
 from tablestore.options.read_options import parse_read_options, timestamp_millis
 from tablestore.options.table_options import TableOptions
+from tablestore.options.value_types import names_of
 from tablestore.read.time_travel import Point, Time, between, chosen_snapshot
 from tablestore.streaming.change_feed import Feed
 from tablestore.table.consumers import TableConsumers
@@ -89,6 +90,7 @@ class LocalTableReader:
         """
         if columns is None:
             return self.schema
+        columns = names_of(columns)
         unknown = [name for name in columns if name not in self.schema.names]
         if unknown or not columns or len(set(columns)) != len(columns):
             msg = f"columns: expected some of {self.schema.names}, each once; got {list(columns)}."
@@ -107,7 +109,7 @@ class LocalTableReader:
         """Read a snapshot into memory.
 
         Args:
-            columns: the columns to read, in this order; None for all.
+            columns: the columns to read, in this order, or the name of one; None for all.
             filter: a condition in DuckDB's SQL, such as ``"price > 10 AND name LIKE 'a%'"``; None for every row.
             snapshot: the snapshot's id, a tag, or a time, which selects the newest snapshot at that time; None for the
                 newest.
@@ -251,7 +253,14 @@ class LocalTableReader:
         return sum(batch.num_rows for batch in self._reader(narrow, filter, found)())
 
     def snapshots(self, limit: int | None = None) -> list[Snapshot]:
-        """Return the table's snapshots, newest first, as far back as the Delta log goes."""
+        """Return the table's snapshots, newest first, as far back as the Delta log goes.
+
+        Raises:
+            InvalidInputError: the limit is negative.
+        """
+        if limit is not None and limit < 0:
+            msg = f"snapshots: limit: expected a number of snapshots, or None for all, got {limit}."
+            raise InvalidInputError(msg)
         return list(islice(self._table.files.snapshots(), limit))
 
     def history(self) -> pa.Table:

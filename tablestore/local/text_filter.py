@@ -106,7 +106,7 @@ def parse_filter(text: str, schema: pa.Schema, what: str = "filter") -> TextPred
     Raises:
         InvalidInputError: the text is not a condition, reads an unknown column, or compares incompatible types.
     """
-    what = f"{what} {text!r}"
+    what = f"{what} {text!r:.200}"
     tree = parse_expression(text, schema, what, 'a condition in DuckDB\'s SQL, such as "price > 10"')
     parts = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
     found = TextPredicate(conjuncts=tuple(_conjunct(part, schema) for part in parts), schema=schema, what=what)
@@ -135,17 +135,22 @@ def parse_expression(text: str, schema: pa.Schema, what: str, expected: str) -> 
     return tree
 
 
-def parse_text(text: str, what: str, expected: str) -> exp.Expr:
+def parse_text(text: object, what: str, expected: str) -> exp.Expr:
     """Parse an expression in DuckDB's SQL, whatever columns it reads; arguments as for ``parse_expression``.
 
     Raises:
         InvalidInputError: the text is not an expression on single rows.
     """
+    if not isinstance(text, str):
+        msg = f"{what}: expected {expected}, as text; got a {type(text).__name__}."
+        raise InvalidInputError(msg)
     try:
         tree = sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
     except SqlglotError as error:
         reasons = [each.get("description") for each in getattr(error, "errors", [])]
         reason = str(reasons[-1] if reasons else error).splitlines()[0].rstrip(".")
+        if reason.startswith("Required keyword"):
+            reason = "a part of it is missing"  # sqlglot names the class that the part is an attribute of
         msg = f"{what}: expected {expected}: {reason}."
         raise InvalidInputError(msg) from error
     for kind, refused in _REFUSED:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from operator import index
+from typing import Final, SupportsIndex
 
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import ClientValue, wrap
@@ -177,7 +178,7 @@ def parse_schema_choice(text: str) -> bool:
     return OptionSpec("schema", _SCHEMA).parse(text) == OWN
 
 
-def timestamp_millis(value: str | int | datetime) -> int:
+def timestamp_millis(value: object) -> int:
     """Convert a time to milliseconds since the epoch.
 
     Args:
@@ -188,7 +189,12 @@ def timestamp_millis(value: str | int | datetime) -> int:
     """
     if isinstance(value, datetime):
         return _millis(value)
-    return OptionSpec("timestamp", _TIME).parse(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return OptionSpec("timestamp", _TIME).parse(value)
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        return index(value)  # NumPy's whole numbers are not int
+    msg = f"timestamp: expected a datetime, ISO-8601 text or milliseconds since the epoch, got {value!r}."
+    raise InvalidInputError(msg)
 
 
 def _scan_mode(options: ReadOptions, *, is_given: bool) -> ScanMode:

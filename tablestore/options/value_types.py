@@ -16,9 +16,9 @@ Word = TypeVar("Word", bound=str)
 FOREVER: Final = -1
 
 
-def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names that may be given as one name or as several."""
-    return (names,) if isinstance(names, str) else tuple(names)
+def names_of(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return names that may be given as one name or as several; None is none."""
+    return (names,) if isinstance(names, str) else tuple(names or ())
 
 
 @dataclass(frozen=True)

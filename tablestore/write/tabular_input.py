@@ -131,7 +131,7 @@ def _opened(data: Tabular, spec: TableSpec) -> pa.RecordBatchReader | dict[str, 
     if isinstance(data, list | tuple) and all(isinstance(row, dict) for row in data):
         # Each row may have other keys, so that none is overlooked; without rows, the columns are the table's.
         names = dict.fromkeys(key for row in data for key in row) if data else spec.arrow.names
-        return {str(name): [row.get(name) for row in data] for name in names}
+        return {str(name): _present([row.get(name) for row in data]) for name in names}
     if isinstance(data, list | tuple) and all(isinstance(batch, pa.RecordBatch) for batch in data):
         return pa.Table.from_batches(data).to_reader()
     if isinstance(data, pa.RecordBatchReader):
@@ -165,9 +165,14 @@ def _alike(schema: pa.Schema, batches: Iterable[object]) -> Iterator[pa.RecordBa
 def _described(data: object) -> str:
     kind = type(data).__name__
     if isinstance(data, list | tuple):
-        return f"a {kind} of {sorted({type(each).__name__ for each in data})}"
+        hint = "; make one table of them" if any(map(_is_tabular, data)) else ""
+        return f"a {kind} of {sorted({type(each).__name__ for each in data})}{hint}"
     hint = next((hint for end, hint in _HINTS.items() if kind.endswith(end)), "")
     return f"a {kind}{hint and f'; {hint}'}"
+
+
+def _is_tabular(data: object) -> bool:
+    return is_pandas(data) or hasattr(data, "__arrow_c_stream__")
 
 
 _HINTS = {
@@ -175,12 +180,20 @@ _HINTS = {
     "Dataset": "call its scanner().to_reader()",
     "Scanner": "call its to_reader()",
     "dict": "put a row into a list, or columns into pyarrow.table()",
+    "generator": "yield record batches, or put rows into a list",
+    "Series": "call its to_frame()",
+    "Path": "read the file first, for example with pyarrow.parquet.read_table()",
+    "str": "read a file first, for example with pyarrow.parquet.read_table()",
 }
 """What to do with objects that are almost rows, by the end of their class's name."""
 
 
 def _columns_of_pandas(frame: Any) -> dict[str, _Column]:
-    """Return a pandas frame's columns, without the index; NaN and the like are NULL."""
+    """Return a pandas frame's columns, without the index; NaN and the like are NULL.
+
+    Raises:
+        InvalidInputError: two columns have one name, or Arrow has no type for a column.
+    """
     columns: dict[str, _Column] = {}
     for number, name in enumerate(map(str, frame.columns)):
         series = frame.iloc[:, number]
@@ -188,9 +201,25 @@ def _columns_of_pandas(frame: Any) -> dict[str, _Column]:
             raise _repeated([name])
         if series.dtype == object:
             columns[name] = series.where(series.notna(), None).tolist()
+        elif series.dtype.kind == "f" and not series.notna().any():
+            # pandas has a column without any value as floats, whatever its values would be.
+            columns[name] = pa.nulls(len(series))
         else:
-            columns[name] = pa.Array.from_pandas(series)
+            try:
+                columns[name] = pa.Array.from_pandas(series)
+            except pa.ArrowException as error:
+                msg = f"column {name!r}: Arrow has no type for pandas' {series.dtype}; convert it before writing."
+                raise InvalidInputError(msg) from error
     return columns
+
+
+def _present(values: list[Any]) -> list[Any]:
+    """Return values with None for pandas' markers of missing values, which rows made from a frame may have."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None:
+        return values
+    missing = {id(pandas.NA), id(pandas.NaT)}
+    return [None if id(value) in missing else value for value in values]
 
 
 def _names(source: pa.RecordBatchReader | dict[str, _Column]) -> list[str]:

@@ -62,7 +62,7 @@ def array_of(values: Sequence[object], to: pa.DataType | None, name: str) -> pa.
         _check_values(values, to, name)
     try:
         return pa.array(values, to)
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
         what = "values of one type" if to is None else str(to)
         msg = f"column {name!r}: expected {what}, got a value that does not fit: {error}."
         raise InvalidInputError(msg) from error
@@ -161,15 +161,22 @@ def _check_values(values: Sequence[object], to: pa.DataType, path: str) -> None:
     kinds = set(map(type, values)) - {type(None)}
     if wrong := {kind for kind in kinds if not _accepts(to, kind)}:
         row, kind = next((row, type(value)) for row, value in enumerate(values) if type(value) in wrong)
-        msg = f"column {path!r}: expected {to}, got a Python {kind.__name__} in row {row}; convert it before writing."
+        advice = "write None instead" if kind.__name__ in _MISSING else "convert it before writing"
+        msg = f"column {path!r}: expected {to}, got a Python {kind.__name__} in row {row}; {advice}."
         raise InvalidInputError(msg)
     if is_.is_timestamp(to):
-        _check_zones(values, to, path)
+        _check_times(values, to, path)
     for child in _children([value for value in values if value is not None], to, path):
         _check_values(*child)
 
 
+_MISSING: Final = ("NaTType", "NAType")
+"""Classes of pandas' markers of missing values. NaT is a datetime to Python, but has no time."""
+
+
 def _accepts(to: pa.DataType, kind: type) -> bool:
+    if kind.__name__ in _MISSING:
+        return False
     if issubclass(kind, dt.datetime):
         return bool(is_.is_timestamp(to))
     if issubclass(kind, bool | np.bool_):
@@ -191,11 +198,14 @@ _PYTHON_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]
 """The Python types whose values a column takes; see also ``_accepts``."""
 
 
-def _check_zones(values: Sequence[object], to: pa.DataType, path: str) -> None:
+def _check_times(values: Sequence[object], to: pa.DataType, path: str) -> None:
     for row, value in enumerate(values):
         if isinstance(value, dt.datetime) and (value.tzinfo is None) != (to.tz is None):
             given = "without" if value.tzinfo is None else "with"
             msg = f"column {path!r}: expected {to}, got a datetime {given} a time zone in row {row}; convert it first."
+            raise InvalidInputError(msg)
+        if getattr(value, "nanosecond", 0):
+            msg = f"column {path!r}: expected {to}, got {value} in row {row}, which has nanoseconds; round it first."
             raise InvalidInputError(msg)
 
 

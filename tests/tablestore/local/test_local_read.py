@@ -214,6 +214,8 @@ def test_what_is_wrong_is_named(written, tmp_path: Path) -> None:
         ("id = 'x'", "DuckDB does not take it"),
         ("sum(id) > 1", "an aggregate cannot stand"),
         ("id IN (SELECT 1)", "a query cannot stand"),
+        ("id >", "a part of it is missing"),
+        (5, "expected a condition in DuckDB's SQL, .* as text; got a int"),
         ("upper(id, 1) = 2", "arguments"),
     ]:
         with pytest.raises(InvalidInputError, match=match):
@@ -222,6 +224,13 @@ def test_what_is_wrong_is_named(written, tmp_path: Path) -> None:
         local.to_arrow(filter="CAST(name AS INTEGER) = 1")
     with pytest.raises(InvalidInputError, match="columns: expected some of"):
         local.to_arrow(["id", "id"])
+    with pytest.raises(InvalidInputError, match=r"expected some of .* got \['nothing'\]"):
+        local.to_arrow("nothing")
+    assert local.to_arrow("id").column_names == ["id"]
+    with pytest.raises(InvalidInputError, match="timestamp: expected a datetime, ISO-8601 text or milliseconds"):
+        local.to_arrow(timestamp=dt.date(2030, 1, 1))
+    with pytest.raises(InvalidInputError, match="limit: expected a number of snapshots"):
+        local.snapshots(-1)
     with pytest.raises(NotFoundError, match="there is no snapshot 99"):
         local.to_arrow(snapshot=99)
     with pytest.raises(NotFoundError, match="missing"):
@@ -413,6 +422,7 @@ def test_neither_spark_nor_java_is_needed(kafka: LocalKafka, tmp_path: Path, top
     text = f"""
 import sys, tablestore
 table = tablestore.open_local({table.path!r})
+assert table.count() == 20 and len(table.to_arrow()) == 20 and "sqlglot" not in sys.modules
 assert table.to_arrow(filter="id < 5").num_rows == 5
 assert table.to_duckdb().aggregate("count(*)").fetchall() == [(20,)]
 assert sum(batch.num_rows for batch in table.tail(scan_mode="earliest", follow=False)) == 20
