@@ -29,6 +29,7 @@ from snapshot.schema.spark_types import arrow_schema, check_schema, table_schema
 from snapshot.schema.spec import TableSpec
 from snapshot.storage import Storage
 from snapshot.store.table_files import TableFiles, is_of_another
+from tablestore.after_write import after_write
 from tablestore.context import TableContext
 from tablestore.ddl.intent import INTENT, Intent, kafka_properties, put_intent, read_intent, storage_of
 from tablestore.log_systems import SERVERS, log_storage, with_topic
@@ -139,8 +140,8 @@ def _make(
         if not isinstance(error, OutcomeUnknownError) and not is_of_another(storage, spec.table_id):
             making.undo()
         raise
-    # Step 6.
-    storage.delete(INTENT)
+    # Step 6. The table exists, with which an intent means nothing.
+    after_write(storage.root, "deleting the intent", lambda: storage.delete(INTENT))
     return files
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 
 from log_system.report import Progress
 from snapshot.delta.log import DataFile
@@ -209,8 +210,8 @@ def _expire_due(table: TableContext) -> ExpireReport | None:
     least = before + max(_DUE_SNAPSHOTS_MIN, (newest - before) // _DUE_PART)
     if newest - least < options.retain_min:
         return None
-    rules = rules_of(table, None, None)
-    if not any(_may_go(files, rule, least - 1, newest - rule.keep_last) for rule in rules):
+    rules, times = rules_of(table, None, None), _times(files)
+    if not any(_may_go(times, rule, least - 1, newest - rule.keep_last) for rule in rules):
         return None
     consumers = Consumers(files.storage).all()
     if not _stale(table, consumers) and _pin(table, consumers)[0] < least:
@@ -222,11 +223,11 @@ def _decide(table: TableContext, before: int, rules: Sequence[Rule], consumers: 
     """Return the new oldest snapshot, and what prevents it from expiring too (may be empty)."""
     files, newest = table.files, table.files.latest()
     pin, held_by = _pin(table, consumers)
-    oldest = before
+    oldest, times = before, _times(files)
     for rule in rules:
         last = _last_to_go(files, rule, oldest, newest)
         # One snapshot past the pin is enough to know that the pin holds back a snapshot that could expire.
-        while oldest <= pin and _may_go(files, rule, oldest, last):
+        while oldest <= pin and _may_go(times, rule, oldest, last):
             oldest += 1
     return (max(pin, before), held_by) if pin < oldest else (oldest, "")
 
@@ -255,9 +256,26 @@ def _last_to_go(files: TableFiles, rule: Rule, oldest: int, newest: int) -> int:
     return oldest - 1
 
 
-def _may_go(files: TableFiles, rule: Rule, snapshot: int, last: int) -> bool:
+def _times(files: TableFiles) -> Callable[[int], int]:
+    """Return a function that gives the time of a snapshot's commit, and reads each commit once."""
+    return cache(lambda snapshot: files.log.commit_at(snapshot).timestamp_ms)
+
+
+def _may_go(times: Callable[[int], int], rule: Rule, snapshot: int, last: int) -> bool:
     """Return whether a rule allows a snapshot to expire; its age counts from when the next snapshot replaced it."""
-    return snapshot <= last and files.log.commit_at(snapshot + 1).timestamp_ms <= rule.replaced_before_ms
+    return snapshot <= last and _replaced_ms(times, snapshot, last + 1) <= rule.replaced_before_ms
+
+
+def _replaced_ms(times: Callable[[int], int], snapshot: int, last: int) -> int:
+    """Return when a snapshot was replaced, even where a writer's clock was wrong.
+
+    A commit was made no later than those that follow it, of which ``last`` is the last one looked at, and no earlier
+    than the one before it. A time in the future says nothing.
+    """
+    now_ms = int(time.time() * 1000)
+    replaced_ms = next((ms for each in range(snapshot + 1, last + 1) if (ms := times(each)) <= now_ms), now_ms)
+    made_ms = times(snapshot)
+    return max(replaced_ms, made_ms) if made_ms <= now_ms else replaced_ms
 
 
 def _stale(table: TableContext, consumers: Sequence[Consumer]) -> list[Consumer]:

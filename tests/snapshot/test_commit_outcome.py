@@ -236,6 +236,17 @@ def unreadable_commit() -> Iterator[None]:
         yield
 
 
+def test_a_create_whose_intent_cannot_be_deleted_is_done(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    with failing(Storage, "delete", UnavailableError("no answer")):
+        make(tmp_path / "t")
+    write(Writer(TableContext.open(path), None), [(1, "a")])
+    with pytest.raises(AlreadyExistsError):
+        make(tmp_path / "t")
+    create_drop.drop_at(path)
+    make(tmp_path / "t")
+
+
 @pytest.mark.parametrize("number", [errno.EDQUOT, errno.EIO])
 def test_a_draft_that_cannot_be_removed_does_not_undo_the_commit(tmp_path: Path, number: int) -> None:
     table, writer = filled(tmp_path / "t", key=True)

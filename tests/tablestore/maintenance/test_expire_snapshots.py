@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -505,3 +506,24 @@ def test_a_publisher_whose_snapshot_others_publish_and_expire_first_has_nothing_
     assert made.id < life.table.files.oldest()
     publisher.discard()
     life.check(oldest=life.table.files.oldest())
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["key table", "append table"])
+def test_a_clock_that_was_wrong_neither_keeps_snapshots_nor_expires_them_early(
+    tmp_path: Path, key: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, options = ("id",) if key else (), {"snapshot.retain-min": 1, "snapshot.expire-auto": "false"}
+    clock, day = time.time, 86_400
+    table = create_drop.create(
+        str(tmp_path / "t"), SCHEMA, primary_key=keys, partition_by=(), log_system=None, options=options
+    )
+    writer = Writer(table, None)
+    # Snapshots 3 and 6 are of a machine whose clock is a year ahead, then a month behind.
+    for days in (1, 2, 365, 3, 11, -30, 11):
+        monkeypatch.setattr(time, "time", lambda days=days: clock() + days * day)
+        write(writer, [(1, str(days))])
+    table = TableContext.open(table.path)
+    report = expire(table, rules_of(table, None, None), dry_run=True)
+    # Snapshot 3 was replaced eight days ago, 4 and 5 just now.
+    assert report.oldest == 4
+    assert expire(table, rules_of(table, NOW, 1), dry_run=True).oldest == 7
