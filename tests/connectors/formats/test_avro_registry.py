@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from snapshot.errors import BadRecordError, InvalidInputError, UnavailableError
 from snapshot.row_kind import KIND
 from tablestore.connectors.formats.avro.registry_formats import DebeziumAvroFormat, RegistryAvroFormat
+from tablestore.connectors.formats.base import RowFormat
 from tablestore.connectors.formats.registry import open_changelog_format, open_row_format
 from tablestore.connectors.formats.types import with_precision
 from tests.connectors.formats.row_cases import rows
@@ -146,12 +147,13 @@ def test_any_schema_is_read_as_avro_resolves_it(server: SchemaRegistryServer) ->
 def test_what_cannot_be_read_is_named(server: SchemaRegistryServer) -> None:
     row_format = opened(server)
     record = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
+    missing = {"name": "x", "subject": "none", "version": 3}
     for bad, match in [
         (b"\1\0\0\0\1", "expected a zero byte and the id of a schema.*, got 0100000001"),
         (b"\0\0", "expected a zero byte and the id of a schema"),
         (b"\0\0\0\xff\xff", "the schema registry has no schema with the id 65535"),
         (payload(server.add("x", schemaType="JSON"), "string", "x"), "expected one of Avro.* got one of JSON"),
-        (payload(server.add(record, references=[{"name": "x"}]), record, {"id": 1}), "with references"),
+        (payload(server.add(record, references=[missing]), record, {"id": 1}), "no version 3 of subject 'none'"),
         (payload(server.add({"type": "what"}), "string", "x"), "is not one of Avro"),
         (sent(server, record, {"id": 1})[0], "no such field, and the column is NOT NULL"),
         (sent(server, "string", "x")[0], "the message has the type string"),
@@ -161,6 +163,68 @@ def test_what_cannot_be_read_is_named(server: SchemaRegistryServer) -> None:
         with pytest.raises(BadRecordError, match=match) as raised:
             row_format.decode([*good, bad, b"\2"])
         assert raised.value.position == 1, match
+
+
+def test_schemas_refer_to_others(server: SchemaRegistryServer) -> None:
+    """One to two others, of which one refers to the other, too."""
+    unit = {"type": "enum", "name": "Unit", "namespace": "shop", "symbols": ["KG", "PIECE"]}
+    amount = {"type": "record", "name": "shop.Amount", "fields": [
+        {"name": "n", "type": "long"}, {"name": "unit", "type": "Unit"},
+    ]}  # fmt: skip
+    line = {"type": "record", "name": "Line", "namespace": "shop", "fields": [
+        {"name": "amount", "type": "shop.Amount"}, {"name": "per", "type": ["null", "Unit"]},
+    ]}  # fmt: skip
+    to_unit = {"name": "shop.Unit", "subject": "shop.Unit", "version": 2}
+    to_amount = {"name": "shop.Amount", "subject": "amounts/all", "version": 1}
+    server.subjects["shop.Unit"] = [server.add("string"), server.add(unit)]
+    server.subjects["amounts/all"] = [server.add(amount, references=[to_unit])]
+    number = server.add(line, references=[to_amount, to_unit])
+    buffer = io.BytesIO()
+    named: dict[str, Any] = {}
+    fastavro.parse_schema(unit, named_schemas=named)
+    fastavro.parse_schema(amount, named_schemas=named)
+    parsed = fastavro.parse_schema(line, named_schemas=named)
+    record = {"amount": {"n": 3, "unit": "KG"}, "per": "PIECE"}
+    fastavro.schemaless_writer(buffer, parsed, record)
+    data = b"\0" + number.to_bytes(4, "big") + buffer.getvalue()
+    schema = pa.schema([("amount", pa.struct([("unit", pa.string()), ("n", pa.int64())])), ("per", pa.string())])
+    assert opened(server, schema).decode([data]).batch.to_pylist() == [record]
+
+
+def test_the_schema_of_the_options_is_registered(server: SchemaRegistryServer) -> None:
+    """It has the fields and types of the table's; names of records, documentation and defaults may differ."""
+    given = {"type": "record", "name": "Item", "namespace": "shop", "doc": "An item.", "fields": [
+        {"name": "id", "type": ["null", "long"]}, {"name": "name", "type": "string", "default": "bolt"},
+    ]}  # fmt: skip
+
+    def with_schema(text: str) -> RowFormat:
+        options = {"url": server.url, "subject": "given", "schema": text}
+        return open_row_format("avro-confluent", ITEM, options, side="value")
+
+    row_format = with_schema(json.dumps(given))
+    (data,) = pickle.loads(pickle.dumps(row_format)).encode(rows(ITEM, (1, "nut")))
+    assert server.schema(server.subjects["given"][-1]) == given
+    assert found(server, data) == {"id": 1, "name": "nut"}
+    assert row_format.decode([data]).batch.to_pylist() == [{"id": 1, "name": "nut"}]
+    for fields, match in [
+        ([{"name": "id", "type": "long"}, given["fields"][1]], "expected a schema with the fields and types"),
+        (given["fields"][::-1], "'value.avro-confluent.schema'"),
+        ([{"name": "id", "type": "Missing"}], r"defaults may differ \(.*KeyError\('shop.Missing'\)\)"),
+    ]:
+        with pytest.raises(InvalidInputError, match=match):
+            with_schema(json.dumps({**given, "fields": fields}))
+    with pytest.raises(InvalidInputError, match="a schema of Avro in JSON"):
+        with_schema("{")
+    row = {"type": "record", "name": "Row", "fields": given["fields"]}
+    envelope = ["null", {"type": "record", "name": "Envelope", "fields": [
+        {"name": "before", "type": ["null", row]}, {"name": "after", "type": ["null", "Row"]},
+        {"name": "op", "type": ["null", "string"]},
+    ]}]  # fmt: skip
+    options = {"url": server.url, "subject": "changes", "schema": json.dumps(envelope)}
+    changes = open_changelog_format("debezium-avro-confluent", ITEM, options, side="value")
+    (data,) = changes.encode(rows(ITEM, (1, "nut")))
+    assert server.schema(server.subjects["changes"][-1]) == envelope
+    assert found(server, data) == {"before": None, "after": {"id": 1, "name": "nut"}, "op": "c"}
 
 
 def test_credentials_are_sent(server: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +247,8 @@ def test_options_are_those_of_flink(server: SchemaRegistryServer) -> None:
         open_row_format("avro-confluent", ITEM, {}, side="key")
     with pytest.raises(InvalidInputError, match=r"'avro-confluent.url': expected addresses such as .*, got 'ftp://x'"):
         open_row_format("avro-confluent", ITEM, {"url": "ftp://x"}, side="")
-    with pytest.raises(InvalidInputError, match=r"unsupported option 'avro-confluent.schema'"):
-        open_row_format("avro-confluent", ITEM, {"url": "http://x", "schema": "{}"}, side="")
+    with pytest.raises(InvalidInputError, match=r"unsupported option 'avro-confluent.ssl.keystore.location'"):
+        open_row_format("avro-confluent", ITEM, {"url": "http://x", "ssl.keystore.location": "/k.jks"}, side="")
     with pytest.raises(InvalidInputError, match=r"'avro-confluent.subject' is required for serialization"):
         open_row_format("avro-confluent", ITEM, {"url": server.url}, side="").encode(batch)
     with pytest.raises(InvalidInputError, match=r"'refused'.*incompatible.*The schema is \{"):

@@ -50,7 +50,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: SchemaRegistryServer
 
     def do_GET(self) -> None:
-        number = int(self.path.removeprefix("/schemas/ids/"))
+        if self.path.startswith("/subjects/"):
+            subject, _, version = unquote(self.path.removeprefix("/subjects/")).partition("/versions/")
+            number = self.server.subjects.get(subject, [0] * int(version))[int(version) - 1]
+        else:
+            number = int(self.path.removeprefix("/schemas/ids/"))
         known = 0 < number <= len(self.server.schemas)
         missing = {"error_code": 40403, "message": "Schema not found"}
         self._answer(200 if known else 404, self.server.schemas[number - 1] if known else missing)

@@ -6,6 +6,7 @@ read from any schema, as Avro resolves one to the other.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from snapshot.row_kind import KIND, RowKind
 from tablestore.connectors.formats.avro.format import AvroRowFormat
 from tablestore.connectors.formats.avro.resolving_reader import ResolvingReader
 from tablestore.connectors.formats.avro.schema_registry import SchemaRegistry
-from tablestore.connectors.formats.avro.writer_schema import AvroType, parse_schema
+from tablestore.connectors.formats.avro.writer_schema import parse_schema
 from tablestore.connectors.formats.base import DecodedRows, Payloads
 from tablestore.connectors.formats.bulk_decode import BulkRows, in_order, read_one_by_one, to_batch
 from tablestore.connectors.formats.options import FormatOptions
@@ -44,6 +45,12 @@ def _urls(text: str) -> tuple[str, ...]:
     return urls
 
 
+def _json(text: str) -> str:
+    json.loads(text)
+    return text
+
+
+_SCHEMA: Final = OptionType("JSON", "a schema of Avro in JSON", _json)
 _URLS: Final = OptionType("addresses", "addresses such as 'http://registry:8081'", _urls)
 
 
@@ -54,6 +61,7 @@ class RegistryOptions(FormatOptions):
     format: ClassVar[str] = "avro-confluent"
     urls: tuple[str, ...] = option("url", _URLS, None)
     subject: str | None = optional("subject", VERBATIM, "Where the schema of written rows is registered.")
+    schema: str | None = optional("schema", _SCHEMA, "The schema to register, such as one with documentation.")
     basic_source: str = option("basic-auth.credentials-source", choice(("USER_INFO",)), "USER_INFO")
     user_info: ClientValue | None = optional("basic-auth.user-info", _CREDENTIAL, "`user:password`.")
     bearer_source: str = option("bearer-auth.credentials-source", choice(("STATIC_TOKEN",)), "STATIC_TOKEN")
@@ -106,8 +114,26 @@ class RegistryAvroFormat(PortableFormat):
         self._avro = AvroRowFormat(schema, {}, side=side)
         avro = self._avro.avro_schema
         self.avro_schema = f'["null",{avro}]' if self.is_nullable else avro
-        self._type = parse_schema(self._avro.parsed_schema)
+        self._type = parse_schema(json.loads(self.avro_schema))
+        if found.schema is not None:
+            self._check_given(found.schema)
+            self.avro_schema = found.schema
         self._readers: dict[bytes, tuple[bool, ResolvingReader]] = {}
+
+    def _check_given(self, given: str) -> None:
+        """Raise if records of the schema in the options are not those of the table's schema."""
+        reason = ""
+        try:
+            is_same = parse_schema(json.loads(given)).same_encoding(self._type)
+        except UnfitError as error:
+            is_same, reason = False, f" ({error.reason})"
+        if not is_same:
+            msg = (
+                f"Option '{self._prefix}schema': expected a schema with the fields and types of the table's, of which "
+                f"names of records, documentation and defaults may differ{reason}. The table's is {self.avro_schema}, "
+                f"got {given}"
+            )
+            raise InvalidInputError(msg)
 
     def check_subject(self) -> str:
         """Return the subject under which the schema is registered.
@@ -192,10 +218,10 @@ class RegistryAvroFormat(PortableFormat):
             if len(head) < _HEAD or head[0]:
                 msg = f"expected a zero byte and the id of a schema in the schema registry, got {head.hex()}"
                 raise UnfitError(msg)
-            written = parse_schema(self._registry.schema(int.from_bytes(head[1:], "big")))
-            own = AvroType("union", parts=[AvroType("null"), self._type]) if self.is_nullable else self._type
+            *referred, schema = self._registry.schema(int.from_bytes(head[1:], "big"))
+            written = parse_schema(schema, referred)
             reader = ResolvingReader(written, self._avro.fields)
-            self._readers[head] = written.same_encoding(own), reader
+            self._readers[head] = written.same_encoding(self._type), reader
         return self._readers[head]
 
 

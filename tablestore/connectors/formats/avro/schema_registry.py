@@ -6,6 +6,7 @@ import base64
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -37,8 +38,8 @@ class SchemaRegistry:
     token: ClientValue | None
     option_prefix: str
 
-    def schema(self, number: int) -> Any:
-        """Return the schema of an id, as parsed JSON.
+    def schema(self, number: int) -> tuple[Any, ...]:
+        """Return the schema of an id as parsed JSON, after the schemas that it refers to.
 
         Raises:
             UnfitError: there is no such schema, or it is not one of Avro.
@@ -91,19 +92,36 @@ class SchemaRegistry:
 
 
 @lru_cache(maxsize=1000)
-def _schema(registry: SchemaRegistry, number: int) -> Any:
+def _schema(registry: SchemaRegistry, number: int) -> tuple[Any, ...]:
+    found = _found(registry, f"/schemas/ids/{number}", f"schema with the id {number}")
+    kind = found.get("schemaType", "AVRO")
+    if kind != "AVRO":
+        msg = f"schema {number} of the schema registry: expected one of Avro, got one of {kind}"
+        raise UnfitError(msg)
+    return (*_referred(registry, found, set()), json.loads(found["schema"]))
+
+
+def _referred(registry: SchemaRegistry, found: Any, seen: set[tuple[str, int]]) -> Iterator[Any]:
+    """Yield the schemas that a registry's entry refers to, each once and after those that it refers to itself."""
+    for each in found.get("references") or ():
+        place = (each["subject"], each["version"])
+        if place in seen:
+            continue
+        seen.add(place)
+        path = f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}"
+        entry = _found(registry, path, f"version {place[1]} of subject '{place[0]}', to which a schema refers")
+        yield from _referred(registry, entry, seen)
+        yield json.loads(entry["schema"])
+
+
+def _found(registry: SchemaRegistry, path: str, what: str) -> Any:
     try:
-        found = registry.ask(f"/schemas/ids/{number}")
+        return registry.ask(path)
     except urllib.error.HTTPError as error:
         if error.code == _NOT_FOUND:
-            msg = f"the schema registry has no schema with the id {number}"
+            msg = f"the schema registry has no {what}"
             raise UnfitError(msg) from error
         raise UnavailableError(_rejected(error)) from error
-    kind = found.get("schemaType", "AVRO")
-    if kind != "AVRO" or found.get("references"):
-        msg = f"schema {number} of the schema registry: expected one of Avro without references, got one of {kind}"
-        raise UnfitError(msg if kind != "AVRO" else f"{msg} with references")
-    return json.loads(found["schema"])
 
 
 @lru_cache(maxsize=1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -49,16 +50,23 @@ def _described(kind: AvroType) -> tuple[object, ...]:
     return kind.kind, kind.logical, kind.scale, kind.size, kind.names, len(kind.parts)
 
 
-def parse_schema(schema: Any) -> AvroType:
+def parse_schema(schema: Any, referred: Sequence[Any] = ()) -> AvroType:
     """Parse a schema.
+
+    Args:
+        schema: the schema.
+        referred: schemas of named types that it refers to, each after those that it refers to itself.
 
     Raises:
         UnfitError: it is not a valid schema.
     """
+    known: dict[str, AvroType] = {}
     try:
-        return _parsed(schema, "", {})
+        for each in referred:
+            _parsed(each, "", known)
+        return _parsed(schema, "", known)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        msg = f"the schema in the schema registry is not one of Avro: {error!r}"
+        msg = f"the schema is not one of Avro: {error!r}"
         raise UnfitError(msg) from error
 
 
