@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from snapshot.errors import BadRecordError, InvalidInputError, UnavailableError
 from snapshot.row_kind import KIND
 from tablestore.connectors.formats.avro.registry_formats import DebeziumAvroFormat, RegistryAvroFormat
+from tablestore.connectors.formats.avro.resolving_bulk import resolving_bulk
+from tablestore.connectors.formats.avro.writer_schema import parse_schema
 from tablestore.connectors.formats.base import RowFormat
 from tablestore.connectors.formats.registry import open_changelog_format, open_row_format
 from tablestore.connectors.formats.types import with_precision
@@ -271,12 +273,64 @@ def test_any_row_is_read_as_others_read_it_and_from_a_longer_schema(server: Sche
     if not payloads:
         return
     longer = server.schema(int.from_bytes(payloads[0][1:5], "big"))
-    longer["fields"].insert(0, {"name": "further", "type": {"type": "array", "items": ["null", "int"]}})
-    number = server.add(longer)
-    head, array = b"\0" + number.to_bytes(4, "big"), bytes.fromhex("0402020000")
-    resolved = row_format.decode([head + array + each[5:] for each in payloads]).batch
-    for ours, theirs in zip(resolved, expected, strict=True):
-        assert tables.identical(ours, theirs)
+    for kind, value in (({"type": "array", "items": ["null", "int"]}, "0402020000"), (["null", "string"], "020261")):
+        further = [{"name": "further", "type": kind}, *longer["fields"]]
+        number = server.add({**longer, "fields": further})
+        head = b"\0" + number.to_bytes(4, "big") + bytes.fromhex(value)
+        resolved = row_format.decode([head + each[5:] for each in payloads]).batch
+        for ours, theirs in zip(resolved, expected, strict=True):
+            assert tables.identical(ours, theirs)
+
+
+def test_plain_records_of_others_are_read_in_bulk(server: SchemaRegistryServer) -> None:
+    """As if each is read by itself, which another field that is a map makes happen."""
+    inner = {
+        "type": "record",
+        "name": "Inner",
+        "fields": [{"name": "y", "type": "float"}, {"name": "x", "type": "int"}],
+    }
+    fields = [
+        {"name": "skipped", "type": ["null", "bytes"]}, {"name": "f", "type": "float"}, {"name": "i", "type": "int"},
+        {"name": "inner", "type": ["null", inner]}, {"name": "at", "type": {"type": "long", "logicalType":
+        "timestamp-millis"}}, {"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}]},
+    ]  # fmt: skip
+    plain = {"type": "record", "name": "Plain", "fields": fields}
+    mapped = {**plain, "fields": [*fields, {"name": "m", "type": {"type": "map", "values": "int"}}]}
+    schema = pa.schema(
+        [
+            pa.field("i", pa.int64(), nullable=False),
+            ("f", pa.float64()),
+            (
+                "inner",
+                pa.struct([pa.field("x", pa.float64()), pa.field("z", pa.string()), pa.field("y", pa.float32())]),
+            ),
+            ("missing", pa.string()),
+            ("day", pa.date32()),
+            AT,
+        ]
+    )
+    records = [
+        {"skipped": b"s" if n % 2 else None, "f": n / 3, "i": -n, "inner": {"y": 0.5, "x": n} if n % 3 else None,
+         "at": dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=n), "m": {"k": n},
+         "day": dt.date(2024, 1, 1) if n % 4 else None}
+        for n in range(20)
+    ]  # fmt: skip
+    row_format = opened(server, schema)
+    one_by_one = row_format.decode(sent(server, mapped, *records))
+    data = sent(server, plain, *records)
+    bulk = resolving_bulk(parse_schema(plain), schema)
+    (part,) = bulk(pa.array([each[5:] for each in data], pa.large_binary()))
+    part.batch.validate(full=True)
+    assert part.position.tolist() == list(range(20))
+    assert row_format.decode(data).batch.equals(one_by_one.batch)
+    assert part.batch.equals(one_by_one.batch)
+    with pytest.raises(BadRecordError, match="1 bytes follow the last field") as raised:
+        row_format.decode([*data, data[3] + b"x"])
+    assert raised.value.position == 20
+    nullable = {"type": "record", "name": "N", "fields": [{"name": "i", "type": ["null", "int"]}]}
+    with pytest.raises(BadRecordError, match="must not be NULL") as raised:
+        row_format.decode([*data, *sent(server, nullable, {"i": 1}, {"i": None})])
+    assert (raised.value.position, raised.value.field) == (21, "i")
 
 
 def debezium(server: SchemaRegistryServer, schema: pa.Schema = ITEM) -> DebeziumAvroFormat:

@@ -20,11 +20,12 @@ from log_system.kafka.client.secrets import ClientValue
 from snapshot.errors import BadRecordError, InvalidInputError
 from snapshot.row_kind import KIND, RowKind
 from tablestore.connectors.formats.avro.format import AvroRowFormat
+from tablestore.connectors.formats.avro.resolving_bulk import resolving_bulk
 from tablestore.connectors.formats.avro.resolving_reader import ResolvingReader
 from tablestore.connectors.formats.avro.schema_registry import SchemaRegistry
 from tablestore.connectors.formats.avro.writer_schema import parse_schema
 from tablestore.connectors.formats.base import DecodedRows, Payloads
-from tablestore.connectors.formats.bulk_decode import BulkRows, in_order, read_one_by_one, to_batch
+from tablestore.connectors.formats.bulk_decode import BulkRows, ReadBulk, decode_in_bulk, in_order
 from tablestore.connectors.formats.options import FormatOptions
 from tablestore.connectors.formats.text_format import PortableFormat
 from tablestore.connectors.formats.types import check_rows
@@ -118,7 +119,7 @@ class RegistryAvroFormat(PortableFormat):
         if found.schema is not None:
             self._check_given(found.schema)
             self.avro_schema = found.schema
-        self._readers: dict[bytes, tuple[bool, ResolvingReader]] = {}
+        self._readers: dict[bytes, tuple[bool, ResolvingReader, ReadBulk]] = {}
 
     def _check_given(self, given: str) -> None:
         """Raise if records of the schema in the options are not those of the table's schema."""
@@ -188,7 +189,7 @@ class RegistryAvroFormat(PortableFormat):
     def _decoded(self, head: bytes, bodies: pa.Array, positions: np.ndarray) -> list[BulkRows]:
         """Decode the records of payloads with the same head."""
         try:
-            is_own, reader = self._reader(head)
+            is_own, reader, bulk = self._reader(head)
         except UnfitError as error:
             raise BadRecordError(0, error.reason, error.field) from error
         rest = np.arange(len(bodies))
@@ -207,12 +208,15 @@ class RegistryAvroFormat(PortableFormat):
                 raise BadRecordError(int(kept[error.position]), error.reason, error.field) from error
             parts.append(BulkRows(positions[kept[found.record]], found.batch))
             rest = np.flatnonzero(~own)
-        rows, record = read_one_by_one(bodies, rest.tolist(), reader.read)
-        if rows:
-            parts.append(BulkRows(positions[record], to_batch(rows, self._schema)))
+        if len(rest):
+            try:
+                others = decode_in_bulk(bodies.take(pa.array(rest)), self._schema, bulk, reader.read, text=False)
+            except BadRecordError as error:
+                raise BadRecordError(int(rest[error.position]), error.reason, error.field) from error
+            parts.append(BulkRows(positions[rest[others.record]], others.batch))
         return parts
 
-    def _reader(self, head: bytes) -> tuple[bool, ResolvingReader]:
+    def _reader(self, head: bytes) -> tuple[bool, ResolvingReader, ReadBulk]:
         """Return the reader of the schema that a payload's head names, and whether the schema is the table's."""
         if head not in self._readers:
             if len(head) < _HEAD or head[0]:
@@ -221,7 +225,7 @@ class RegistryAvroFormat(PortableFormat):
             *referred, schema = self._registry.schema(int.from_bytes(head[1:], "big"))
             written = parse_schema(schema, referred)
             reader = ResolvingReader(written, self._avro.fields)
-            self._readers[head] = written.same_encoding(self._type), reader
+            self._readers[head] = written.same_encoding(self._type), reader, resolving_bulk(written, self._schema)
         return self._readers[head]
 
 
