@@ -98,8 +98,8 @@ def detail(state: TableState, table: TableContext, *, before: int | None = None,
         ),
         _consumers(state),
         _card(
-            "Log tail",
-            f'<div data-load="{changes}&amp;rows={_TAIL_SHOWN}"><p>Reading the log ...</p></div>',
+            _tail_heading(state),
+            f'<div data-load="{changes}&amp;rows={_TAIL_SHOWN}"><p>Reading the changes ...</p></div>',
             f'<a href="{changes}">by key, and older</a>',
         ),
         _card("Snapshots", _history(state, listed, oldest), f"{oldest:,} to {newest:,}"),
@@ -120,7 +120,7 @@ def log_page(state: TableState, table: TableContext, tail: NewestChanges, key: s
             f"<button>find</button></form>"
         )
     body = f"{_changes(state, table, tail, key, rows)}{_older(state, tail, key)}"
-    heading = "Log tail" if not key else f"Log tail of key {escape(key)}"
+    heading = _tail_heading(state) + (f" of key {escape(key)}" if key else "")
     back = f'<p><a href="{_link(state.path)}">&larr; the table</a></p>'
     return _page(_name(state.path), f"{_title(state.path)}{back}{_card(heading, body, form + note)}")
 
@@ -214,6 +214,10 @@ def _consumers(state: TableState) -> str:
     return _card("Consumers", _table(("consumer", "behind"), rows))
 
 
+def _tail_heading(state: TableState) -> str:
+    return "Log tail" if state.has_log else "Changes"
+
+
 def _history(state: TableState, listed: Sequence[Snapshot], oldest: int) -> str:
     rows = [
         [
@@ -221,13 +225,12 @@ def _history(state: TableState, listed: Sequence[Snapshot], oldest: int) -> str:
             escape(each.operation),
             f"{each.rows:,}",
             f'{each.time:%Y-%m-%d %H:%M:%S} <span class="path">{_ago(each.timestamp_ms)}</span>',
-            '<span class="badge good">yes</span>'
-            if each.id <= state.published
-            else '<span class="badge bad">not yet</span>',
+            *([_in_log(each.id <= state.published)] if state.has_log else []),
         ]
         for each in listed
     ]
-    heads = (SNAPSHOT, "operation", ("changes", "number"), ("committed (UTC)", "nowrap"), "in the log")
+    log = ("in the log",) if state.has_log else ()
+    heads = (SNAPSHOT, "operation", ("changes", "number"), ("committed (UTC)", "nowrap"), *log)
     links = []
     if listed and listed[0].id < state.newest:
         links.append(f'<a href="{_link(state.path)}">newest</a>')
@@ -235,6 +238,10 @@ def _history(state: TableState, listed: Sequence[Snapshot], oldest: int) -> str:
         links.append(f'<a href="{_link(state.path)}&amp;before={listed[-1].id}">older</a>')
     pages = f'<div class="pages">{"".join(links)}</div>' if links else ""
     return _table(heads, rows) + pages
+
+
+def _in_log(published: bool) -> str:
+    return '<span class="badge good">yes</span>' if published else '<span class="badge bad">not yet</span>'
 
 
 def _changes(state: TableState, table: TableContext, tail: NewestChanges, key: str, rows_max: int) -> str:

@@ -215,6 +215,16 @@ def test_nothing_from_a_table_is_taken_for_html(tmp_path: Path) -> None:
             assert not [tag for tag in ("<script>", "<i>", "<u>") if tag in answer.text]
 
 
+def test_a_table_without_a_log_has_none_on_its_pages(tmp_path: Path) -> None:
+    local = create_local(tmp_path / "t", "id int", primary_key="id")
+    local.write([{"id": 1}])
+    with shown(local.path) as (_, web):
+        for answer in (web.table(local.path), web.table(local.path, "log")):
+            assert answer.status == 200
+            assert "Changes" in answer.text
+            assert not [text for text in ("Log tail", "in the log", "not yet") if text in answer.text]
+
+
 def test_the_guide_and_the_dashboard_name_the_metrics_that_there_are() -> None:
     root = Path(__file__).parents[3]
     lines = ServiceMetrics(list).text().decode().splitlines()
