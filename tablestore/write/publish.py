@@ -129,6 +129,8 @@ def publish_through(
                 with turns.take_over():
                     publisher.take_over()
                 patience.answered()
+                # The previous owner went on publishing while this one took over.
+                published = newest(index)
             # Step 2.
             done.extend(_publish_after(table, publisher, published, snapshot, turns))
             if own:
@@ -138,6 +140,8 @@ def publish_through(
         # Step 3.
         except FencedError as error:
             turns.fenced()
+            # Who fenced us has aborted what earlier owners left open. What it may have left is records to mend.
+            own = own and table.log.shows_uncommitted
             if patience.is_out(newest(index)):
                 raise _pending(files, snapshot, error, _FENCED_AGAIN) from error
         except (UnavailableError, OutcomeUnknownError) as error:

@@ -66,6 +66,28 @@ def test_the_last_answer_before_a_take_over_is_of_a_broker_that_is_known(
     assert max(map(len, answers)) > 1
 
 
+def test_taking_over_an_open_transaction_takes_less_than_the_half_second_of_the_client(
+    kafka: Any, topic: Callable[[], str]
+) -> None:
+    name, client = topic(), KafkaClient({"bootstrap.servers": kafka.bootstrap_servers})
+    make_topic(kafka.bootstrap_servers, name)
+    taken = []
+    for _ in range(5):
+        with (
+            connect.discarding(client.producer(name)) as crashed,
+            connect.discarding(client.producer(name)) as next_one,
+        ):
+            take_over(crashed, 30)
+            crashed.begin_transaction()
+            crashed.produce(name, b"open")
+            crashed.flush(30)
+            began = time.monotonic()
+            take_over(next_one, 30)
+            taken.append(time.monotonic() - began)
+    # A busy machine may delay some of them.
+    assert min(taken) < 0.4
+
+
 def test_publishers_that_were_fenced_leave_no_client_behind(
     kafka: Any, tmp_path: Path, topic: Callable[[], str]
 ) -> None:

@@ -76,6 +76,8 @@ WAIT_SECONDS: Final = 20.0
 _REQUEST_SECONDS: Final = 8.0
 """The time limit of one admin client request."""
 _FLUSH_STEP_SECONDS: Final = 1.0
+_INIT_STEP_SECONDS: Final = 0.02
+_INIT_STEP_SECONDS_MAX: Final = 0.5
 Handle = Producer | AdminClient | Consumer
 (_FATAL,) = codes("_FATAL")
 _CAUSELESS: Final = codes("_FATAL _PURGE_QUEUE _PURGE_INFLIGHT")
@@ -282,7 +284,27 @@ def take_over(producer: Producer, seconds: float) -> None:
         # Do not ask for a topic of the log: if it was deleted, a broker with auto-creation would create it again.
         if producer.list_topics(_TRANSACTIONS, seconds).orig_broker_id >= 0:
             break
-    producer.init_transactions(seconds)
+    _init_transactions(producer, seconds)
+
+
+def _init_transactions(producer: Producer, seconds: float) -> None:
+    """Get a producer id for a transactional id, within a time limit.
+
+    While the broker aborts the previous owner's transaction, which takes milliseconds, it answers
+    CONCURRENT_TRANSACTIONS, and the client asks again only after half a second. A call that has timed out may be
+    repeated: the client then asks at once, unless a request is under way.
+    """
+    end, step = time.monotonic() + seconds, _INIT_STEP_SECONDS
+    while True:
+        left = end - time.monotonic()
+        try:
+            producer.init_transactions(max(0.001, min(step, left)))
+        except KafkaException as error:
+            if left <= step or not error.args[0].retriable():
+                raise
+            step = min(2 * step, _INIT_STEP_SECONDS_MAX)
+        else:
+            return
 
 
 def _cause(error: Exception, handle: Handle | None) -> KafkaException | TimeoutError | BufferError:

@@ -128,14 +128,17 @@ def test_files_of_local_checkpoints_take_no_processes(spark, tmp_path):
     jvm = spark._jvm
     java = int(jvm.java.lang.ProcessHandle.current().pid())
     path, files = jvm.org.apache.hadoop.fs.Path, _checkpoint_files(spark, tmp_path)
-    before = _page_faults_of_children(java)
-    for number in range(5):
+    faults = []
+    for number in range(9):
+        before = _page_faults_of_children(java)
         out = files.createAtomic(path(str(tmp_path / "offsets" / str(number))), True)
         out.write(b"v1")
         out.close()
-    assert _page_faults_of_children(java) == before
+        faults.append(_page_faults_of_children(java) - before)
+    # A process for each file would add to each of these; a Python worker that happens to end adds to one.
+    assert min(faults) == 0
     written = sorted(tmp_path.glob("offsets/[0-9]"))
-    assert [(file.name, file.read_bytes()) for file in written] == [(str(number), b"v1") for number in range(5)]
+    assert [(file.name, file.read_bytes()) for file in written] == [(str(number), b"v1") for number in range(9)]
     assert {file.stat().st_mode & 0o777 for file in written} == {0o644}
 
 

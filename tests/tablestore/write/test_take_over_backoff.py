@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from log_system.index import IndexEntry, LogIndex
+from log_system.kafka.log import KafkaLog
+from log_system.kafka.publisher import transactional_publisher
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
+from snapshot.records import ChangeSet
 from snapshot.storage import Storage
-from tablestore.write.publish import TakeOverBackoff
-from tests.harness.local_writes import write
+from tablestore.write.publish import TakeOverBackoff, recover
+from tablestore.write.writer import Writer
+from tests.harness.local_writes import publisher_of, write
 from tests.harness.table_harness import TableHarness, changes
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -108,4 +112,64 @@ def test_a_fenced_writer_is_published_by_the_owner_without_taking_the_log_over(
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
     assert taken == []
+    rig.audit()
+
+
+def before_it_takes_over(
+    publisher: KafkaPublisher, monkeypatch: pytest.MonkeyPatch, others_act: Callable[[], object]
+) -> list[int]:
+    """Let others act each time a publisher is about to take the log over; return the count of these times."""
+    real, taken = KafkaPublisher.take_over, [0]
+
+    def take_over(taking: KafkaPublisher) -> None:
+        if taking is publisher:
+            taken[0] += 1
+            others_act()
+        real(taking)
+
+    monkeypatch.setattr(KafkaPublisher, "take_over", take_over)
+    return taken
+
+
+@pytest.mark.crash
+def test_what_others_publish_during_a_take_over_is_not_looked_up_in_the_log(
+    rig: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, others = publisher_of(rig.table), rig.writer()
+    slow = Writer(rig.table, publisher)
+    write(slow, changes(1))
+    write(others, changes(2))
+    scanned: list[int] = []
+    real = transactional_publisher.snapshot_end
+
+    def scan(log: KafkaLog, partition: int, start: int, snapshot: int) -> tuple[int, int]:
+        scanned.append(snapshot)
+        return real(log, partition, start, snapshot)
+
+    monkeypatch.setattr(transactional_publisher, "snapshot_end", scan)
+    taken = before_it_takes_over(publisher, monkeypatch, lambda: [write(others, changes(n)) for n in (4, 5, 6)])
+    write(slow, changes(3))
+    slow.discard()
+    assert (taken, scanned) == ([1], [])
+    rig.audit()
+
+
+@pytest.mark.crash
+def test_a_recovery_that_is_fenced_leaves_the_log_to_its_new_owner(
+    rig: TableHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, others = publisher_of(rig.table), rig.writer()
+    write(others, changes(1))
+    real = KafkaPublisher.publish
+
+    def fenced(publishing: KafkaPublisher, found: ChangeSet) -> IndexEntry:
+        # A writer at work takes over whenever this process is about to publish.
+        if publishing is publisher:
+            write(others, changes(3))
+        return real(publishing, found)
+
+    taken = before_it_takes_over(publisher, monkeypatch, lambda: rig.commit(2))
+    monkeypatch.setattr(KafkaPublisher, "publish", fenced)
+    recover(rig.table, publisher)
+    assert taken == [1]
     rig.audit()
