@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from snapshot.delta.log import Commit, DataFile, DeltaLog
@@ -15,6 +17,9 @@ from snapshot.store.tags import Tag
 LOG = "_delta_log"
 _PROTECTED = "delta.requireCheckpointProtectionBeforeVersion"
 """Property of a table after a feature was dropped: its log must not be cut below this version."""
+_READERS = 16
+"""Number of Delta log entries that are read from an object store concurrently."""
+_READ_AT_ONCE = 1_000
 _ENTRY = re.compile(r"([0-9]{20})\.(json|crc|checkpoint\.parquet)")
 
 
@@ -69,8 +74,9 @@ def commit_expiry(files: TableFiles, oldest: int) -> int | None:
 def unneeded(files: TableFiles, oldest: int) -> Garbage:
     """Return the data files that only snapshots below ``oldest`` need, and no tag.
 
-    A snapshot needs the files of its layout, and for its changes the files that its own version added. A file is added
-    once and removed once, so a file that was added before ``oldest`` and is not in its layout is in no later one.
+    A snapshot needs the files of its layout, and for its changes the files that its own version added. This program
+    adds a file once and removes it once, so a file that was added before ``oldest`` and is not in its layout is in no
+    later one, unless another Delta writer has added it to an append table again.
 
     Raises:
         NotFoundError: ``oldest`` has expired in the meantime.
@@ -80,10 +86,8 @@ def unneeded(files: TableFiles, oldest: int) -> Garbage:
     layout = files.layout(oldest)
     tagged = {file.path for tag in tags for file in tag.layout.base}
     if not files.spec.has_key:
-        # A rollback may have added a file again, which is then in the newest state.
-        kept = tagged | _paths(layout.base) | _paths(files.base_table.files())
-        kept |= _paths(listed_changes(files.log.commit_at(oldest)))
-        return Garbage(_others(known_before(files.base_table, oldest), kept), ())
+        kept = tagged | _paths(layout.base) | _paths(listed_changes(files.log.commit_at(oldest)))
+        return Garbage(_not_added_again(files, _others(known_before(files.base_table, oldest), kept), oldest), ())
     root = _others(known_before(files.base_table, layout.root_version), tagged | _paths(layout.base))
     kept = {file.path for tag in tags for file in tag.layout.changes} | _paths(layout.changes)
     kept |= _paths(layout.tombstones)
@@ -92,13 +96,28 @@ def unneeded(files: TableFiles, oldest: int) -> Garbage:
 
 def unneeded_of(files: TableFiles, tag: Tag) -> Garbage:
     """Return the files of an expired snapshot that only a tag kept. The tag itself is deleted already."""
-    oldest = files.layout(files.oldest())
-    others = [other.layout for other in files.tags.all()] + [oldest]
-    base = {file.path for layout in others for file in layout.base}
+    oldest = files.oldest()
+    others = [other.layout for other in files.tags.all()] + [files.layout(oldest)]
+    base = _others(tag.layout.base, {file.path for layout in others for file in layout.base})
     if not files.spec.has_key:
-        base |= _paths(files.base_table.files())
+        base = _not_added_again(files, base, oldest)
     changes = {file.path for layout in others for file in layout.changes}
-    return Garbage(_others(tag.layout.base, base), _others(tag.layout.changes, changes))
+    return Garbage(base, _others(tag.layout.changes, changes))
+
+
+def _not_added_again(files: TableFiles, found: tuple[DataFile, ...], oldest: int) -> tuple[DataFile, ...]:
+    """Leave out files that versions after ``oldest`` added to an append table again, as Delta's ``RESTORE`` does.
+
+    A file may have been removed once more since, so every version is read, if any file was found at all.
+    """
+    newest = files.base_table.version() if found else oldest
+    again: set[str] = set()
+    with nullcontext() if files.storage.is_local else ThreadPoolExecutor(_READERS) as pool:
+        for start in range(oldest + 1, newest + 1, _READ_AT_ONCE):
+            versions = range(start, min(start + _READ_AT_ONCE, newest + 1))
+            for commit in (pool.map if pool else map)(files.base_table.commit_at, versions):
+                again |= _paths((*commit.added, *commit.copied))
+    return _others(found, again)
 
 
 def cut_points(files: TableFiles, oldest: int) -> list[tuple[DeltaLog, int]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from log_system.files.log import FilesLog
 from log_system.kafka.publisher.transactional_publisher import KafkaPublisher
@@ -25,6 +26,7 @@ from snapshot.errors import AlreadyExistsError, DataLostError, InvalidInputError
 from snapshot.records import ChangeSet
 from snapshot.store.table_files import TableFiles
 from snapshot.store.tags import Tags
+from tablestore import create_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.inspect.metadata_tables import INSPECTED, inspected
@@ -527,3 +529,29 @@ def test_a_clock_that_was_wrong_neither_keeps_snapshots_nor_expires_them_early(
     # Snapshot 3 was replaced eight days ago, 4 and 5 just now.
     assert report.oldest == 4
     assert expire(table, rules_of(table, NOW, 1), dry_run=True).oldest == 7
+
+
+@pytest.mark.parametrize("tagged", [False, True], ids=["expired", "kept by a tag that is deleted"])
+def test_files_that_another_writer_restored_stay_with_the_snapshots_that_have_them(
+    tmp_path: Path, *, tagged: bool
+) -> None:
+    """Delta's RESTORE adds a file again, and a later delete removes it a second time."""
+    made = create_local(tmp_path / "t", "id bigint, v string", options={"snapshot.expire-auto": "false"})
+    for number in (1, 2):
+        made.write([{"id": number, "v": "a"}])
+    table = TableContext.open(str(tmp_path / "t"))
+    if tagged:
+        make_tag(table, "before", 2)
+    made.delete("id = 1")
+    made.write([{"id": 4, "v": "a"}])
+    DeltaTable(tmp_path / "t").restore(2)
+    made.recover()
+    made.delete("id = 1")
+    newest = table.files.latest()
+    assert newest == 7
+    expire(table, rules_of(table, NOW, 4))
+    if tagged:
+        delete_tag(table, "before")
+    for snapshot, ids in ((5, [1, 2]), (6, [1, 2]), (7, [2])):
+        assert [n for n, _ in content(TableContext.open(str(tmp_path / "t")), snapshot)] == ids
+    assert fed(table, 5) == [6, 7]
