@@ -292,9 +292,8 @@ def _columns(table: TableContext) -> str:
 def _behind(behind: Behind, *, alarming: bool = True) -> str:
     if not behind.snapshots:
         return '<span class="badge good">0</span>'
-    word = "snapshot" if behind.snapshots == 1 else "snapshots"
     tone = "warn" if alarming else "plain"
-    return f'<span class="badge {tone}">{behind.snapshots:,} {word}, {_seconds(behind.seconds)}</span>'
+    return f'<span class="badge {tone}">{counted(behind.snapshots, "snapshot")}, {_seconds(behind.seconds)}</span>'
 
 
 def _verified(state: TableState) -> str:
@@ -302,7 +301,7 @@ def _verified(state: TableState) -> str:
     if not state.has_log:
         return "no log"
     if verify.count:
-        return f'<span class="badge bad">{verify.count:,} differences</span>'
+        return f'<span class="badge bad">{counted(verify.count, "difference")}</span>'
     if verify.snapshot is None:
         return '<span class="badge plain">never compared</span>'
     return f'<span class="badge good">up to {verify.snapshot:,}</span>'

@@ -200,7 +200,7 @@ def test_differences_are_shown_with_what_to_do(kafka: LocalKafka, tmp_path: Path
         assert f"tablestore repair {table.path}" in text
         assert "a record in Kafka cannot be changed" in text
         assert "<i>" not in text
-        assert "1 differences" in web.get("/").text
+        assert "1 difference<" in web.get("/").text
         assert web.get("/healthz").status == 503
 
 
