@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from snapshot.errors import TableReplacedError
 from snapshot.records import Snapshot
 from snapshot.schema.ddl_text import as_data_type
 from snapshot.schema.evolution import (
@@ -27,7 +26,7 @@ from tablestore.after_write import after_write
 from tablestore.ddl.alter import alter
 from tablestore.options.value_types import names_of
 from tablestore.table.handle import TableHandle, exclusive
-from tablestore.write.publish import PublishPendingError, publish_pending
+from tablestore.write.publish import pending_on_error
 
 
 class Alter:
@@ -73,12 +72,8 @@ class Alter:
                 # Columns without a log, and options, are in effect once they are committed.
                 after_write(f"table {table.path}", "publishing", renewed)
                 return
-            try:
+            with pending_on_error(table.files, snapshot):
                 renewed()
-            except (PublishPendingError, TableReplacedError):
-                raise
-            except Exception as error:
-                raise publish_pending(table.files, snapshot, error) from error
 
         return alter(table, changes, set_options=set_options, reset_options=names_of(reset_options), publish=publish)
 

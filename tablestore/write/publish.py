@@ -22,6 +22,7 @@ from snapshot.errors import (
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
+    TableReplacedError,
     TableStoreError,
     UnavailableError,
 )
@@ -200,13 +201,32 @@ def _raise_in_vain(table: TableFiles, index: LogIndex, error: TableStoreError, s
     logger.warning("table %s: snapshot %d is published; a later one is not: %s", root, snapshot, error)
 
 
-def publish_pending(table: TableFiles, snapshot: int, error: Exception) -> PublishPendingError:
-    """Return the error for a committed snapshot that could not be published because of a lasting failure."""
-    shown = str(error) if isinstance(error, TableStoreError) else f"{type(error).__name__}: {error}"
-    if _committed(snapshot) not in shown:
-        shown = f"table {table.storage.root!r}: {_committed(snapshot)}: {shown}"
-    msg = f"{shown} Do not write the rows again: when the cause is removed, the next write or recover() publishes them."
-    return PublishPendingError(msg, snapshot)
+@contextmanager
+def pending_on_error(table: TableFiles, snapshot: int, on_error: Callable[[], None] | None = None) -> Iterator[None]:
+    """Raise any error of publishing a committed snapshot as one that says that the snapshot is committed.
+
+    Args:
+        table: the table.
+        snapshot: the snapshot.
+        on_error: called first after an error that this converts.
+
+    Raises:
+        PublishPendingError: the snapshot could not be published because of a lasting failure.
+        TableReplacedError: the table was dropped and created again.
+    """
+    try:
+        yield
+    except (PublishPendingError, TableReplacedError):
+        raise
+    except Exception as error:
+        if on_error is not None:
+            on_error()
+        shown = str(error) if isinstance(error, TableStoreError) else f"{type(error).__name__}: {error}"
+        if _committed(snapshot) not in shown:
+            shown = f"table {table.storage.root!r}: {_committed(snapshot)}: {shown}"
+        advice = "Do not write the rows again: when the cause is removed, the next write or recover() publishes them."
+        msg = f"{shown} {advice}"
+        raise PublishPendingError(msg, snapshot) from error
 
 
 def _committed(snapshot: int) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 
 from log_system.base import LogPublisher
 from log_system.index import IndexEntry
-from snapshot.errors import ConflictError, DataLostError, InvalidInputError, TableReplacedError, UnavailableError
+from snapshot.errors import ConflictError, DataLostError, InvalidInputError, UnavailableError
 from snapshot.records import SentRange, Snapshot
 from snapshot.schema.spec import TableSpec
 from snapshot.schema.system_columns import BUCKET
@@ -35,7 +35,7 @@ from tablestore.write.publish import (
     LogMovedError,
     PublishPendingError,
     TakeOverBackoff,
-    publish_pending,
+    pending_on_error,
     publish_through,
     recover,
 )
@@ -296,13 +296,8 @@ class Writer:
         publisher, table = self._publisher, self._table
 
         def publish(turns: TakeOverBackoff) -> list[IndexEntry]:
-            try:
+            with pending_on_error(table.files, snapshot, publisher.discard):
                 return publish_through(table, publisher, snapshot, turns=turns)
-            except (PublishPendingError, TableReplacedError):
-                raise
-            except Exception as error:
-                publisher.discard()
-                raise publish_pending(table.files, snapshot, error) from error
 
         self.measured_publish(publish)
 

@@ -27,13 +27,14 @@ from snapshot.errors import (
 from snapshot.schema.evolution import AddColumn
 from snapshot.storage import Storage
 from snapshot.store.garbage import commit_expiry
-from tablestore import open_local
+from tablestore import PublishPendingError, create_local, open_local
 from tablestore.context import TableContext
 from tablestore.ddl import create_drop
 from tablestore.ddl.alter import alter
 from tablestore.maintenance.compact import compact
 from tablestore.maintenance.expire_snapshots import expire, rules_of
 from tablestore.maintenance.rollback import rollback
+from tablestore.table.handle import TableHandle
 from tablestore.write.writer import Writer
 from tests.harness.faults import failing
 from tests.harness.local_writes import SCHEMA, rewriting, run_here, staged, write
@@ -401,3 +402,17 @@ def test_another_commit_of_the_version_is_a_conflict(tmp_path: Path) -> None:
     other.files.log.commit(4, add=[], info={"kind": "append", "rows": 0})
     with pytest.raises(ConflictError, match="version 4 was committed by another writer"):
         table.files.log.commit(4, add=[], info={"kind": "append", "rows": 0})
+
+
+def test_a_change_of_columns_that_cannot_be_published_says_that_it_is_committed(
+    kafka: Any, tmp_path: Path, topic: Callable[[], str]
+) -> None:
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic()}
+    table = create_local(tmp_path / "t", "id bigint", primary_key="id", log_system="kafka", options=options)
+    pending = r"snapshot 1 is committed but not yet in the log: OSError.*Do not write the rows again"
+    with failing(TableHandle, "renew", OSError("refused")), pytest.raises(PublishPendingError, match=pending):
+        table.alter.add_column("more", "int")
+    again = open_local(tmp_path / "t")
+    assert [entry.snapshot for entry in again.recover()] == [1]
+    again.write([{"id": 1, "more": 2}])
+    assert again.verify().ok
