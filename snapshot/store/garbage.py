@@ -72,7 +72,7 @@ def commit_expiry(files: TableFiles, oldest: int) -> int | None:
 
 
 def unneeded(files: TableFiles, oldest: int) -> Garbage:
-    """Return the data files that only snapshots below ``oldest`` need, and no tag.
+    """Return the data files that only snapshots below ``oldest`` need, and no tag, not even one that is being created.
 
     A snapshot needs the files of its layout, and for its changes the files that its own version added. This program
     adds a file once and removes it once, so a file that was added before ``oldest`` and is not in its layout is in no
@@ -82,7 +82,7 @@ def unneeded(files: TableFiles, oldest: int) -> Garbage:
         NotFoundError: ``oldest`` has expired in the meantime.
         DataLostError: another expiry has removed log entries that this one reads.
     """
-    tags = files.tags.all()
+    tags = files.tags.keeping()
     layout = files.layout(oldest)
     tagged = {file.path for tag in tags for file in tag.layout.base}
     if not files.spec.has_key:
@@ -97,7 +97,7 @@ def unneeded(files: TableFiles, oldest: int) -> Garbage:
 def unneeded_of(files: TableFiles, tag: Tag) -> Garbage:
     """Return the files of an expired snapshot that only a tag kept. The tag itself is deleted already."""
     oldest = files.oldest()
-    others = [other.layout for other in files.tags.all()] + [files.layout(oldest)]
+    others = [other.layout for other in files.tags.keeping()] + [files.layout(oldest)]
     base = _others(tag.layout.base, {file.path for layout in others for file in layout.base})
     if not files.spec.has_key:
         base = _not_added_again(files, base, oldest)

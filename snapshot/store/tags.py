@@ -1,14 +1,16 @@
 """Tags: names for snapshots. A tag keeps the files of its snapshot when the snapshot itself expires.
 
 A tag is a file that lists its snapshot's files, so reading it needs nothing else of the table. Creating a tag and
-expiring snapshots need no lock: the creator writes the tag and then checks whether its snapshot has expired; expiry
-commits first and then lists the tags. So at least one of them sees the other.
+expiring snapshots need no lock: the creator first writes a hold, which keeps the files as a tag does, and then checks
+whether the snapshot has expired; expiry commits first and then lists holds and tags. So at least one of them sees the
+other. The tag itself is written after the check, so a tag that exists has all its files.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -20,6 +22,8 @@ from snapshot.storage import Storage
 from snapshot.store.snapshot_files import SnapshotFiles
 
 TAGS = "_tags"
+HOLD = ".hold"
+"""Ends the name of a file that keeps a snapshot's files while a tag is created."""
 # A name that starts with a letter is neither an id nor a timestamp; without a slash it is a valid file name.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 
@@ -78,8 +82,18 @@ class Tags:
         """Refer to the tags of the table in the folder ``table``."""
         self._storage = table.child(TAGS)
 
+    def hold(self, tag: Tag) -> str:
+        """Keep the files of a tag that is not created yet; return the hold's name for ``release``."""
+        name = f"{uuid.uuid4().hex}{HOLD}"
+        self._storage.put(name, tag.to_json())
+        return name
+
+    def release(self, hold: str) -> None:
+        """Remove a hold."""
+        self._storage.delete(hold)
+
     def put(self, tag: Tag) -> None:
-        """Create a tag.
+        """Create a tag. Its files must be known to exist, and a hold must keep them meanwhile.
 
         Raises:
             AlreadyExistsError: the name is taken.
@@ -103,13 +117,21 @@ class Tags:
 
     def all(self) -> list[Tag]:
         """Return all tags, sorted by snapshot and name."""
+        return sorted(self._read(".json"), key=lambda tag: (tag.snapshot.id, tag.name))
+
+    def keeping(self) -> list[Tag]:
+        """Return the tags whose files must stay: those that exist and those that are being created."""
+        # A hold is removed after its tag is written, so one that is gone by now has its tag in the second listing.
+        return [*self._read(HOLD), *self._read(".json")]
+
+    def _read(self, ending: str) -> list[Tag]:
         tags: list[Tag] = []
         for file in self._storage.names():
-            # The tag may have been deleted since the listing.
-            text = self._storage.read(file) if file.endswith(".json") else None
+            # The file may have been deleted since the listing.
+            text = self._storage.read(file) if file.endswith(ending) else None
             if text is not None:
                 tags.append(Tag.from_json(text, self._storage.path(file)))
-        return sorted(tags, key=lambda tag: (tag.snapshot.id, tag.name))
+        return tags
 
     def at(self, snapshot: int) -> Tag | None:
         """Return a tag of a snapshot, if it has one."""

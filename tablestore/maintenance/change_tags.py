@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from snapshot.errors import NotFoundError
+from snapshot.errors import AlreadyExistsError, NotFoundError
 from snapshot.store.garbage import unneeded_of
 from snapshot.store.tags import Tag, check_name
 from tablestore.context import TableContext
@@ -15,8 +15,10 @@ from tablestore.read.time_travel import Point, snapshot_at
 def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
     """Tag a snapshot, by default the newest.
 
-    1. Write the tag with the list of the snapshot's files. From now on, expiry does not remove them.
-    2. Check whether the snapshot has expired in the meantime: an expiry may have started before the tag was visible.
+    1. Write a hold with the list of the snapshot's files. From now on, expiry does not remove them. A crash after this
+       step leaves the hold, which ``remove_orphans()`` removes.
+    2. Check whether the snapshot has expired in the meantime: an expiry may have started before the hold was visible.
+    3. Write the tag and remove the hold.
 
     Raises:
         InvalidInputError: the name is invalid.
@@ -28,13 +30,18 @@ def make_tag(table: TableContext, name: str, point: Point | None) -> Tag:
     snapshot = files.snapshot(files.latest()) if point is None else snapshot_at(files, point)
     tag = Tag(name, snapshot, int(time.time() * 1000), files.layout(snapshot.id))
     # Step 1.
-    files.tags.put(tag)
-    # Step 2. If the expired snapshot has another tag, that tag keeps its files, and since step 1 this one does too.
-    others = [other for other in files.tags.all() if other.snapshot.id == snapshot.id and other.name != name]
-    if snapshot.id < files.oldest() and not others:
-        files.tags.delete(name)
-        msg = f"tag {name!r}: table {table.path!r}: snapshot {snapshot.id} has expired meanwhile; tag a newer one."
-        raise NotFoundError(msg)
+    hold = files.tags.hold(tag)
+    try:
+        # Step 2. If an expired snapshot has another tag, that tag keeps its files, and since step 1 the hold does too.
+        if snapshot.id < files.oldest() and files.tags.at(snapshot.id) is None:
+            msg = f"tag {name!r}: table {table.path!r}: snapshot {snapshot.id} has expired meanwhile; tag a newer one."
+            raise NotFoundError(msg)
+        # Step 3.
+        files.tags.put(tag)
+    except (AlreadyExistsError, NotFoundError):
+        files.tags.release(hold)
+        raise
+    files.tags.release(hold)
     return tag
 
 

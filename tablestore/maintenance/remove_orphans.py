@@ -12,7 +12,7 @@ from snapshot.messages import counted
 from snapshot.staging.stage import CHANGES
 from snapshot.storage import StoredFile
 from snapshot.store.garbage import LOG, known_before
-from snapshot.store.tags import TAGS
+from snapshot.store.tags import HOLD, TAGS
 from tablestore.context import TableContext
 from tablestore.maintenance.expire_snapshots import Age, before_ms
 from tablestore.streaming.consumers import CONSUMERS
@@ -95,12 +95,12 @@ def remove_orphans(
 
 
 def _stored(table: TableContext) -> list[StoredFile]:
-    """Return the stored data files, and temporary files left by writers that failed."""
+    """Return the stored data files, and what failed calls may have left: temporary files, and holds of tags."""
     storage = table.files.storage
     files = [file for folder in ("", CHANGES) for file in storage.files(folder, _is_own)]
     files = [file for file in files if file.name.endswith(".parquet")]
     for folder in (INDEX, TAGS, CONSUMERS, LOG, f"{CHANGES}/{LOG}"):
-        files += [file for file in storage.files(folder) if file.name.endswith(".tmp")]
+        files += [file for file in storage.files(folder) if file.name.endswith((".tmp", HOLD))]
     return files
 
 
@@ -112,7 +112,7 @@ def _is_own(folder: str) -> bool:
 def _known(table: TableContext) -> set[str]:
     """Return every file that is named by a tag or by any remaining version of the Delta logs."""
     files = table.files
-    tags = files.tags.all()
+    tags = files.tags.keeping()
     known = {file.path for file in known_before(files.base_table, files.base_table.version() + 1)}
     known |= {file.path for tag in tags for file in tag.layout.base}
     if files.spec.has_key:

@@ -300,14 +300,14 @@ def test_a_tag_made_while_its_snapshot_expires_is_kept_or_refused(
     life.write(12)
     compact(life.table, run_here)
     life.remember()
-    put = Tags.put
+    hold = Tags.hold
 
-    def expired_before(self: Tags, tag: Any) -> None:
+    def expired_before(self: Tags, tag: Any) -> str:
         life.expire(2, TableContext.open(str(life.path)))
-        put(self, tag)
+        return hold(self, tag)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tags, "put", expired_before)
+        patch.setattr(Tags, "hold", expired_before)
         with pytest.raises(NotFoundError, match="snapshot 3 has expired meanwhile"):
             make_tag(TableContext.open(str(life.path)), "late", 3)
     assert life.table.files.tags.all() == []
@@ -329,15 +329,15 @@ def test_a_tag_made_while_its_snapshot_expires_is_kept_or_refused(
     assert content(TableContext.open(str(life.path)), oldest) == life.held[oldest]
 
     # Only the other tag keeps the snapshot now, and it goes while the new one is made.
-    def deleted_before(self: Tags, tag: Any) -> None:
+    def deleted_before(self: Tags, tag: Any) -> str:
         delete_tag(TableContext.open(str(life.path)), "in-time")
-        put(self, tag)
+        return hold(self, tag)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tags, "put", deleted_before)
+        patch.setattr(Tags, "hold", deleted_before)
         with pytest.raises(NotFoundError, match=f"snapshot {oldest} has expired meanwhile"):
             make_tag(TableContext.open(str(life.path)), "too-late", oldest)
-    assert life.table.files.tags.all() == []
+    assert life.table.files.tags.keeping() == []
 
 
 @pytest.mark.parametrize("key", [True, False], ids=["key table", "append table"])
