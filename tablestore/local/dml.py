@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +45,7 @@ from tablestore.write.writer import Writer
 _BEFORE_ALL = 1 << 62
 """Subtracted from the ``_seq`` of deletes, to order them before all new rows."""
 Staging = tuple[Sequence[StagedFile], Replaced]
+T = TypeVar("T")
 
 
 class LocalVerbs:
@@ -60,12 +62,12 @@ class LocalVerbs:
     def delete(self, where: str, batch: object) -> Snapshot | None:
         """Delete the rows that a condition selects."""
         self._check("delete")
-        changes = RowChanges(self._table.spec.arrow, "delete", where)
+        changes = self._checked(lambda: RowChanges(self._table.spec.arrow, "delete", where))
         if not self._table.spec.has_key:
             return self._writer.replace(
-                lambda base: self._rewrite(changes, base, Act.DELETE), CommitId.of(batch), kind="delete"
+                lambda base: self._rewrite(changes(), base, Act.DELETE), CommitId.of(batch), kind="delete"
             )
-        return self._change("delete", batch, lambda base: self._deletes(base, changes.where))
+        return self._change("delete", batch, lambda base: self._deletes(base, changes().where))
 
     def update(self, where: str | None, values: Mapping[str, Value], batch: object) -> Snapshot | None:
         """Set columns of the rows that a condition selects."""
@@ -74,13 +76,13 @@ class LocalVerbs:
         if not values:
             msg = f"update: set: expected new values by column, such as {{'price': 'price * 2'}}; got {values!r}."
             raise InvalidInputError(msg)
-        changes = RowChanges(spec.arrow, "update", where, values)
+        changes = self._checked(lambda: RowChanges(self._table.spec.arrow, "update", where, values))
         if not spec.has_key:
             return self._writer.replace(
-                lambda base: self._rewrite(changes, base, Act.UPDATE), CommitId.of(batch), kind="update"
+                lambda base: self._rewrite(changes(), base, Act.UPDATE), CommitId.of(batch), kind="update"
             )
-        of_rows = self._moves if changes.columns & set(spec.primary_key) else self._updates
-        return self._change("update", batch, lambda base: of_rows(base, changes))
+        of_rows = self._moves if changes().columns & set(spec.primary_key) else self._updates
+        return self._change("update", batch, lambda base: of_rows(base, changes()))
 
     def overwrite(self, rows: Batches, where: str | None, batch: object, *, dynamic: bool) -> Snapshot | None:
         """Replace the rows that a condition selects, the partitions that occur in the rows, or all rows."""
@@ -92,17 +94,20 @@ class LocalVerbs:
                     lambda base: self._overwrite_partitions(rows, base), CommitId.of(batch), kind="overwrite"
                 )
             where = condition_of(self._table.spec.arrow, self._partitions_of(rows))
-        changes = RowChanges(self._table.spec.arrow, "overwrite", where)
+        changes = self._checked(lambda: RowChanges(self._table.spec.arrow, "overwrite", where))
         if self._table.spec.has_key:
             return self._change(
                 "overwrite",
                 batch,
-                lambda base: chain(self._deletes(base, changes.where, before_all=True), self._upserts(rows, changes)),
+                lambda base: chain(
+                    self._deletes(base, changes().where, before_all=True), self._upserts(rows, changes())
+                ),
                 all_rows=where is None,
             )
 
         def stage(base: int) -> Staging:
-            return self._rewrite(None if where is None else changes, base, Act.DELETE, self._inserts(rows, changes))
+            found = changes()
+            return self._rewrite(None if where is None else found, base, Act.DELETE, self._inserts(rows, found))
 
         return self._writer.replace(stage, CommitId.of(batch), kind="overwrite", all_rows=where is None)
 
@@ -118,13 +123,25 @@ class LocalVerbs:
     def merge(self, source: Batches, on: str | Sequence[str], when: Sequence[Clause], batch: object) -> Snapshot | None:
         """Merge rows of a source into the table."""
         self._check("merge")
-        merge = LocalMerge(self._table.spec, source.schema, on, when)
-        with merge.opened(source()) as engine:
+        merge = self._checked(lambda: LocalMerge(self._table.spec, source.schema, on, when))
+        with merge().opened(source()) as engine:
             if self._table.spec.has_key:
-                return self._change("merge", batch, lambda base: self._merged(merge, engine, base))
+                return self._change("merge", batch, lambda base: self._merged(merge(), engine, base))
             return self._writer.replace(
-                lambda base: self._merge_files(merge, engine, base), CommitId.of(batch), kind="merge"
+                lambda base: self._merge_files(merge(), engine, base), CommitId.of(batch), kind="merge"
             )
+
+    def _checked(self, check: Callable[[], T]) -> Callable[[], T]:
+        """Check a statement against the table's columns, and again in an attempt for which others have changed them."""
+        held = check(), self._table.spec.since
+
+        def current() -> T:
+            nonlocal held
+            if held[1] != self._table.spec.since:
+                held = check(), self._table.spec.since
+            return held[0]
+
+        return current
 
     def _check(self, verb: str, *, all_rows: bool = False) -> None:
         """Reload the table's definition, and check that the log can express the statement's changes."""
@@ -222,7 +239,7 @@ class LocalVerbs:
     def _partitions_of(self, rows: Batches) -> list[dict[str, object]]:
         """Return the distinct partition values of rows."""
         names = list(self._table.spec.partition_by)
-        batches = prepare_batches(rows(), self._table.spec, task=0)
+        batches = prepare_batches(rows.under(self._table.spec)(), self._table.spec, task=0)
         return distinct_rows((batch.select(names) for batch in batches), self._table.spec.arrow, names)
 
     def _overwrite_partitions(self, rows: Batches, base: int) -> Staging:
@@ -233,7 +250,7 @@ class LocalVerbs:
     def _upserts(self, rows: Batches, changes: RowChanges) -> Iterator[pa.RecordBatch]:
         """Yield new rows as changes; staging rejects those that do not satisfy the condition."""
         with changes.evaluator() as evaluator:
-            for batch in prepare_batches(rows(), self._table.spec, task=0):
+            for batch in prepare_batches(rows.under(self._table.spec)(), self._table.spec, task=0):
                 inside = evaluator.matches(batch)
                 kinds = pc.if_else(inside, batch.column(KIND), pa.scalar(OUTSIDE, pa.int8()))
                 yield batch.set_column(batch.schema.get_field_index(KIND), batch.schema.field(KIND), kinds)
@@ -242,7 +259,7 @@ class LocalVerbs:
         """Yield new rows of a table without a key in the layout that the rewriter takes: old row, act, new row."""
         schema = self._table.spec.arrow
         with changes.evaluator() as evaluator:
-            for batch in prepare_batches(rows(), self._table.spec, task=0):
+            for batch in prepare_batches(rows.under(self._table.spec)(), self._table.spec, task=0):
                 acts = pc.if_else(
                     evaluator.matches(batch), pa.scalar(int(Act.INSERT), pa.int8()), pa.scalar(OUTSIDE, pa.int8())
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from snapshot.schema.spec import TableSpec
-from tablestore.write.tabular_input import Tabular, cast_batch, loose_schema, open_loosely
+from tablestore.write.arrow_input import deletes_reader
+from tablestore.write.tabular_input import Tabular, cast_batch, loose_schema, open_loosely, read_tabular
 
 _MEMORY_BYTES = 64 << 20
 """Rows of a stream are kept in memory up to this size, and in a temporary file beyond it."""
@@ -26,12 +27,14 @@ class Batches:
         num_rows: the number of rows.
         nbytes: their size in memory.
         schema: their schema.
+        since: the snapshot that introduced the columns of the table which the rows were checked against.
     """
 
     read: Callable[[], Iterator[pa.RecordBatch]]
     num_rows: int
     nbytes: int
     schema: pa.Schema
+    since: int = 0
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
         """Return the batches."""
@@ -49,10 +52,34 @@ class Batches:
             if first >= end:
                 return
 
+    def under(self, spec: TableSpec, keys: Sequence[str] = ()) -> Batches:
+        """Return the rows as rows of the table's current columns; another writer may have changed them since.
+
+        Args:
+            spec: the table's current definition.
+            keys: the columns that count in deletes by key; empty for other rows.
+
+        Raises:
+            InvalidInputError: the rows do not fit the columns.
+        """
+        if spec.since == self.since:
+            return self
+
+        def read() -> pa.RecordBatchReader:
+            rows = pa.RecordBatchReader.from_batches(self.schema, self.read())
+            return read_tabular(deletes_reader(rows, spec, keys) if keys else rows, spec)
+
+        return replace(self, read=read, schema=read().schema, since=spec.since)
+
 
 @contextmanager
-def repeatable(reader: pa.RecordBatchReader) -> Iterator[Batches]:
-    """Read a stream to its end and return its batches as often as they are asked for, in bounded memory."""
+def repeatable(reader: pa.RecordBatchReader, since: int = 0) -> Iterator[Batches]:
+    """Read a stream to its end and return its batches as often as they are asked for, in bounded memory.
+
+    Args:
+        reader: the stream.
+        since: as in ``Batches``.
+    """
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in reader:
@@ -61,7 +88,7 @@ def repeatable(reader: pa.RecordBatchReader) -> Iterator[Batches]:
         if size > _MEMORY_BYTES:
             break
     else:
-        yield Batches(lambda: iter(held), rows, size, reader.schema)
+        yield Batches(lambda: iter(held), rows, size, reader.schema, since)
         return
     with tempfile.TemporaryDirectory(prefix="tablestore-rows-") as folder:
         path = Path(folder) / "rows.arrow"
@@ -72,7 +99,7 @@ def repeatable(reader: pa.RecordBatchReader) -> Iterator[Batches]:
             for batch in reader:
                 writer.write_batch(batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
-        yield Batches(lambda: _stored(path), rows, size, reader.schema)
+        yield Batches(lambda: _stored(path), rows, size, reader.schema, since)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from log_system.index import IndexEntry
 from log_system.kafka.client.access_policy import Allowed
 from log_system.kafka.client.secrets import wrap
 from snapshot.records import Snapshot
+from snapshot.schema.spec import TableSpec
 from snapshot.staging.stage import StagedFile, Stager
 from snapshot.store.commit import CommitId
 from tablestore.context import TableContext
@@ -22,7 +23,7 @@ from tablestore.local.table_reader import LocalTableReader
 from tablestore.maintenance.compact import compact
 from tablestore.table.handle import exclusive
 from tablestore.table.maintenance import Maintenance
-from tablestore.write.arrow_input import delete_columns, deletes_of
+from tablestore.write.arrow_input import delete_columns, deletes_reader
 from tablestore.write.metrics import Hook
 from tablestore.write.tabular_input import Tabular, open_loosely, read_tabular
 
@@ -162,13 +163,7 @@ class LocalTable(LocalTableReader):
             ConflictError: Other writers committed first too often; nothing was written.
             PublishPendingError: Committed, but the log's broker fails; the next write or ``recover()`` publishes it.
         """
-        commit_id = CommitId.of(batch)
-        with repeatable(read_tabular(data, self._handle.refresh().spec)) as rows:
-
-            def stage(stager: Stager) -> list[StagedFile]:
-                return stage_rows(rows, stager)
-
-            return self._handle.write(stage, commit_id)
+        return self._write(data, self._handle.refresh().spec, batch)
 
     @exclusive
     def delete(self, where: str | Tabular, *, batch: tuple[str, int] | None = None) -> Snapshot | None:
@@ -193,10 +188,7 @@ class LocalTable(LocalTableReader):
         source = open_loosely(where, table.spec)
         keys = source.to_reader() if isinstance(source, pa.Table) else source
         kept = delete_columns(keys.schema.names, table.spec, table.rule)
-        schema = deletes_of(keys.schema.empty_table(), table.spec, kept).schema
-        deletes = (deletes_of(pa.table(batch), table.spec, kept) for batch in keys)
-        batches = (batch for table in deletes for batch in table.to_batches())
-        return self.write(pa.RecordBatchReader.from_batches(schema, batches), batch=batch)
+        return self._write(deletes_reader(keys, table.spec, kept), table.spec, batch, kept)
 
     @exclusive
     def update(
@@ -250,7 +242,8 @@ class LocalTable(LocalTableReader):
             ConflictError: Other writers committed first too often; nothing was written.
         """
         CommitId.of(batch)
-        with repeatable(read_tabular(data, self._handle.refresh().spec)) as rows:
+        spec = self._handle.refresh().spec
+        with repeatable(read_tabular(data, spec), spec.since) as rows:
             return self._handle.finish(self._handle.verbs.overwrite(rows, where, batch, dynamic=dynamic))
 
     @exclusive
@@ -314,6 +307,18 @@ class LocalTable(LocalTableReader):
     def close(self) -> None:
         """Close the connections to the broker; the next call that needs them opens them again."""
         self._handle.writer.discard()
+
+    def _write(
+        self, data: Tabular, spec: TableSpec, batch: tuple[str, int] | None, keys: Sequence[str] = ()
+    ) -> Snapshot | None:
+        """Write rows that fit ``spec``; ``keys`` are the columns that count in deletes by key."""
+        commit_id = CommitId.of(batch)
+        with repeatable(read_tabular(data, spec), spec.since) as rows:
+
+            def stage(stager: Stager) -> list[StagedFile]:
+                return stage_rows(rows.under(stager.spec, keys), stager)
+
+            return self._handle.write(stage, commit_id)
 
     def __enter__(self) -> LocalTable:
         """Return this handle."""

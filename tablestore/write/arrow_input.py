@@ -126,6 +126,13 @@ def deletes_of(keys: pa.Table, spec: TableSpec, kept: Sequence[str]) -> pa.Table
     return pa.table([*columns, kind], names=[*spec.arrow.names, CHANGE_TYPE])
 
 
+def deletes_reader(keys: pa.RecordBatchReader, spec: TableSpec, kept: Sequence[str]) -> pa.RecordBatchReader:
+    """Return the stream of what ``deletes_of`` makes of a stream of keys."""
+    deletes = (deletes_of(pa.table(batch), spec, kept) for batch in keys)
+    batches = (batch for table in deletes for batch in table.to_batches())
+    return pa.RecordBatchReader.from_batches(deletes_of(keys.schema.empty_table(), spec, kept).schema, batches)
+
+
 def _kinds(change_types: pa.Array) -> pa.Array:
     """Map ``_change_type`` to row kinds for writing, -1 if it is invalid; see ``frame_input.kind_of``."""
     number = pc.fill_null(pc.index_in(change_types, pa.array(CHANGE_TYPE_NAMES)), -1).cast(pa.int8())
